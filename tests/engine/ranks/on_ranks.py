@@ -28,6 +28,7 @@ from roundlog.execution.ranks import (
     reads,
     serve,
 )
+from roundlog.execution.ranks import sums as sums_of_ranks
 from roundlog.execution.ranks.asking import Terms
 from roundlog.execution.ranks.sums import BatchSum, sums_over
 from roundlog.execution.running_step import StepResult
@@ -77,6 +78,8 @@ def run_programs(ranks: Ranks, logs: dict[str, str], cut: bool = False) -> dict[
         made = random_programs.make(int(seed))
         # Sums go alone, a few together, and as many as wait when one is needed.
         reads.TOGETHER = (0, 500, 1 << 25)[int(seed) % 3]
+        # What owners get comes an element at a time, some, or all.
+        sums_of_ranks.SENT_AT_ONCE = (8, 1000, 8 << 20)[int(seed) // 3 % 3]
         if samples_of(made.program) < ranks.size:
             continue
         every = made.inputs.step + 1
@@ -123,6 +126,7 @@ def run_sums(ranks: Ranks, undecided: bool) -> list[str]:
         sums.round_sums_of = nothing_is_decided
         # Most of what is in doubt is asked for while shares are rounded.
         asking.AT_ONCE = 3
+    sums_of_ranks.SENT_AT_ONCE = 100 if undecided else 8 << 20
     cases = []
     for name in CASES:
         for draw in (*DRAWS, infinite):
@@ -228,6 +232,51 @@ def run_stops(ranks: Ranks | None, micro_batches: int = 1) -> dict[str, list[Any
             executor = RanksExecutor(program, ranks, micro_batches=micro_batches)
             found[name] = executed(executor, inputs)
             dismiss(ranks)
+    return found
+
+
+def swapping() -> tuple[Program, list[torch.Tensor]]:
+    """A program that stores slots of the state in each other, one of them turned, and a state before it."""
+    square, row = TensorType((3, 3), DType.F32), TensorType((3, 2), DType.F32)
+    nodes = (
+        Node("data", (), {"slot": 0}, row, "made.py:1"),
+        Node("state", (), {"slot": 0}, square, "made.py:2"),
+        Node("state", (), {"slot": 1}, square, "made.py:3"),
+        Node("state", (), {"slot": 2}, square, "made.py:4"),
+        Node("permute", (1,), {"dims": (1, 0)}, square, "made.py:5"),
+        Node("sum", (0,), {"dims": (0, 1)}, TensorType((1, 1), DType.F32), "made.py:6"),
+        Node("add", (1, 5), {}, square, "made.py:7"),
+        Node("reshape", (5,), {"shape": ()}, TensorType((), DType.F32), "made.py:8"),
+        Node("loss", (7,), {}, TensorType((), DType.F32), "made.py:9"),
+        Node("store", (2,), {"slot": 0}, square, "made.py:10"),
+        Node("store", (4,), {"slot": 1}, square, "made.py:11"),
+        Node("store", (3,), {"slot": 2}, square, "made.py:12"),
+        Node("store", (6,), {"slot": 3}, square, "made.py:13"),
+    )
+    names = ("a", "b", "stays", "read")
+    program = Program(nodes=nodes, state_names=names, data_names=("x",), schedule_names=(), batch_size=3)
+    return program, [torch.arange(9.0).view(3, 3) + 10 * slot for slot in range(4)]
+
+
+def run_swaps(ranks: Ranks | None) -> list[str]:
+    """Digests of the states after each of some steps, by ranks or by one process."""
+    program, first = swapping()
+    data, schedule = [torch.arange(6.0).view(3, 2)], torch.zeros(0)
+
+    def inputs_of(step: int, states: Sequence[torch.Tensor]) -> StepInputs:
+        return StepInputs(states=states, data=data, schedule=schedule, seed=1, step=step, device=torch.device("cpu"))
+
+    if ranks is not None and ranks.rank:
+        serve(program, ranks, inputs_of)
+        return []
+    executor = Executor(program) if ranks is None else RanksExecutor(program, ranks)
+    found, states = [], first
+    for step in range(4):
+        result = executor.run(inputs_of(step, states), Recorder(4))
+        states = result.states
+        found.append(digest(result))
+    if ranks is not None:
+        dismiss(ranks)
     return found
 
 

@@ -177,6 +177,12 @@ def test_ranks_go_on_after_a_stop_that_one_of_them_sees(micro_batches: int, tmp_
     assert found == losses[1:] and len(found) == 2
 
 
+def test_slots_of_the_state_that_a_step_stores_in_each_other_are_copied_before_they_change() -> None:
+    right = on_ranks.run_swaps(None)
+    assert len(set(right)) == 4
+    assert call("on_ranks:run_swaps", 2)[0] == right
+
+
 def test_a_state_that_the_ranks_have_left_behind_is_refused_and_nobody_waits() -> None:
     said = call("on_trainings:read_former_states", 2)[0]
     assert said == ["the ranks have gone on to another state: read a state before the next step is executed"] * 3

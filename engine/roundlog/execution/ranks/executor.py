@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from operator import is_ as operator_is
 from pathlib import Path
 
 import torch
@@ -55,8 +54,8 @@ class RanksExecutor:
         self._micro_batches = len(micro_batches_of(program, micro_batches))
         self._sweeps = sweeps_of(program, ranks.size, micro_batches)
         self._orders = Giver(ranks)
-        self._others_state: Sequence[torch.Tensor] | None = None
-        """The state of which the other ranks have their parts; None if they have to begin anew."""
+        self._state: Sequence[torch.Tensor] | None = None
+        """The state of which all ranks have their parts; None if they have to begin anew."""
 
     @property
     def program(self) -> Program:
@@ -78,37 +77,35 @@ class RanksExecutor:
         next step. Also raises LostRankError, DisagreementError."""
         if observe is not None:
             return self._alone.run(inputs, rounding, observe)
-        states: Sequence[torch.Tensor] = inputs.states
-        anew = not self._others_have(states)
-        if anew:
-            # Raises if the ranks have gone on to another state, before anybody waits for it.
+        states = inputs.states
+        anew = not self._ranks_have(states)
+        if anew and isinstance(states, SharedStates):
+            # Another executor's, or one that the ranks have left behind, which raises before anybody waits for it.
             states = list(states)
-        coming = len(inputs.states) if anew else GO_ON
+        coming = len(states) if anew else GO_ON
         order = Order(OrderKind.STEP, inputs.step, RoundingOrder.of(rounding), coming, self._sweeps)
         with self._orders.given(order):
             log = self._ranks.broadcast_bytes(log_bytes(rounding)) if order.rounding.has_log else b""
             if anew:
+                self._state = None
                 self._step.begin(states, coming)
-            # They have it until a step has ended well.
-            self._others_state = inputs.states
-            result, told = self._step.run(inputs, order, log)
-        if result is None:
+                self._state = inputs.states
+            try:
+                loss, told = self._step.run(inputs, order, log)
+            except DisturbedError:
+                raise
+            except BaseException:
+                # The next state may have been written over this one in part.
+                self._state = None
+                raise
+        if loss is None:
             return self._stop_of(inputs, rounding)
         collect(rounding, told)
-        shared = SharedStates(self._step.kept, self._orders, list(result.states), self._others_have)
-        self._others_state = shared
-        return StepResult(shared, result.loss)
+        self._state = SharedStates(self._step.kept, self._orders, self._ranks_have)
+        return StepResult(self._state, loss)
 
-    def _others_have(self, states: Sequence[torch.Tensor]) -> bool:
-        have = self._others_state
-        if have is states:
-            return True
-        return (
-            isinstance(have, list)
-            and isinstance(states, list)
-            and len(have) == len(states)
-            and all(map(operator_is, have, states))
-        )
+    def _ranks_have(self, states: Sequence[torch.Tensor]) -> bool:
+        return self._state is states
 
     @cached_property
     def _alone(self) -> StepExecutor:
@@ -139,26 +136,23 @@ def serve(
     inputs_of: the inputs of a step, from its number and the states before it. interval: as rank 0's. Raises
     ProgramError as `RanksExecutor`, LostRankError, DisagreementError, MachineError."""
     step = RankStep(program, ranks, bits, interval, None)
-    states: Sequence[torch.Tensor] = []
     done = 0
     while (order := next_order(ranks)).kind != OrderKind.END:
         if order.kind == OrderKind.SLOT:
-            step.kept.give_slot(order.number, states)
+            step.kept.give_slot(order.number)
             continue
         if order.kind == OrderKind.ROOTS:
-            step.kept.roots(states)
+            step.kept.roots()
             continue
         log = ranks.broadcast_bytes(None) if order.rounding.has_log else b""
         if order.coming != GO_ON:
-            states = step.begin(None, order.coming)
+            step.begin(None, order.coming)
         try:
-            result, _ = step.run(inputs_of(order.number, states), order, log)
+            loss, _ = step.run(inputs_of(order.number, step.kept.tensors), order, log)
         except DisturbedError:
             # Rank 0 orders the step again.
             continue
-        if result is not None:
-            states = result.states
-            done += 1
+        done += loss is not None
     return done
 
 

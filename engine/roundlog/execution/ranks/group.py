@@ -67,7 +67,8 @@ class Ranks:
         Sums are exchanged by it too, in place of a reduce-scatter: gloo's is an all-reduce of which all but a share is
         thrown away."""
         outgoing = [sum(map(len, pieces)) for pieces in parts]
-        together = torch.cat([piece for pieces in parts for piece in pieces])
+        pieces = [piece for pieces in parts for piece in pieces]
+        together = torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
         received = together.new_empty(sum(incoming))
         work = dist.all_to_all_single(received, together, list(incoming), outgoing, group=self._group, async_op=True)
         self._wait(work)

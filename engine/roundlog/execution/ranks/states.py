@@ -1,8 +1,14 @@
-"""States of which every rank keeps its part: all have the weights, and each the optimizer's state that it owns."""
+"""States of which every rank keeps its part: all have the weights, and each the optimizer's state that it owns.
+
+A rank's part lies in one memory from the first step to the last, and each step's result is written into it. Memory that
+a step takes beside it is free again when the step ends, and serves the next one as a whole.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from math import prod
 
 import torch
 
@@ -11,82 +17,82 @@ from roundlog.execution.lazy_tensors import LazyStates
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.orders import Giver, Order, OrderKind
 from roundlog.execution.ranks.ownership import Ownership
-from roundlog.execution.ranks.reads import TOGETHER
 from roundlog.program import Program, TensorType
 
 
 class KeptStates:
-    """This rank's part of the states."""
+    """This rank's part of the state: the one that the ranks have come to last."""
 
     def __init__(self, program: Program, ranks: Ranks, owners: Ownership) -> None:
         self._ranks, self._owners = ranks, owners
         # Stores stand in the order of the slots.
         self._types = [node.type for node in program.nodes if node.op == "store"]
         self._mine = [owners.kept.get(slot, ranks.rank) == ranks.rank for slot in range(len(self._types))]
-        self._messages = self._handed_out_together()
+        self.tensors: list[torch.Tensor] = []
+        """One tensor a slot; those that other ranks keep have no memory, and mean nothing. Empty before `begin`."""
+        self._handed_out: list[tuple[torch.Tensor, int]] = []
+        """The memory of the slots that one rank computes for all, and that rank."""
 
-    def begin(self, states: Sequence[torch.Tensor] | None, count: int) -> list[torch.Tensor]:
-        """This rank's part of a state of so many tensors that rank 0 sends; the other ranks give None. All ranks call
-        it."""
-        found = []
+    def begin(self, states: Sequence[torch.Tensor] | None, count: int) -> None:
+        """Takes this rank's part of a state of so many tensors that rank 0 sends; the other ranks give None. All ranks
+        call it. states: each tensor is read once."""
+        if not self.tensors:
+            self._set_up()
         for slot in range(count):
-            kind = self._types[slot]
-            state = torch.empty(kind.shape, dtype=kind.dtype.torch_dtype) if states is None else states[slot]
-            flat = state.contiguous().view(-1)
-            self._ranks.broadcast(flat)
-            found.append(state if self._mine[slot] else _elsewhere(kind))
-        return found
+            kept = self.tensors[slot]
+            state = kept if self._mine[slot] else _empty(self._types[slot])
+            if states is not None:
+                state.copy_(states[slot])
+            self._ranks.broadcast(state.view(-1))
 
-    def complete(self, slots: Sequence[int], computed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """This rank's part of the next state. computed: these slots of it, which this rank has computed. All ranks call
-        it, and hand out what all need."""
-        found = [_elsewhere(kind) for kind in self._types]
-        for slot, state in zip(slots, computed, strict=True):
-            found[slot] = state
-        messages = []
-        for owner, together in self._messages:
-            dtype, sizes = self._types[together[0]].dtype.torch_dtype, [self._types[slot].numel for slot in together]
-            if owner == self._ranks.rank:
-                flat = torch.cat([found[slot].reshape(-1) for slot in together])
-            else:
-                flat = torch.empty(sum(sizes), dtype=dtype)
-            messages.append((flat, owner))
-            for slot, state in zip(together, flat.split(sizes), strict=True):
-                found[slot] = state.view(self._types[slot].shape)
-        self._ranks.broadcast_together(messages)
-        return found
+    def _set_up(self) -> None:
+        """Takes the memory of all slots. Slots that a rank hands out lie one behind the other: they are one message."""
+        self.tensors = [
+            _empty(kind) if mine else _elsewhere(kind) for kind, mine in zip(self._types, self._mine, strict=True)
+        ]
+        by_message = sorted(self._owners.handed_out, key=lambda slot: (*self._message(slot), slot))
+        for (owner, _), group in groupby(by_message, self._message):
+            slots = list(group)
+            dtype, shapes = self.tensors[slots[0]].dtype, [self._types[slot].shape for slot in slots]
+            memory = torch.empty(sum(map(prod, shapes)), dtype=dtype)
+            for slot, shape, part in zip(slots, shapes, memory.split(list(map(prod, shapes))), strict=True):
+                self.tensors[slot] = part.view(shape)
+            self._handed_out.append((memory, owner))
 
-    def _handed_out_together(self) -> list[tuple[int, list[int]]]:
-        """The owner, and the slots that it hands out in one message, of every message."""
-        found: list[tuple[int, list[int]]] = []
-        size = 0
-        for slot, owner in sorted(self._owners.handed_out.items(), key=lambda item: (item[1], item[0])):
-            kind = self._types[slot]
-            size += kind.nbytes
-            before = found[-1] if found and size <= TOGETHER else None
-            if before is not None and before[0] == owner and self._types[before[1][0]].dtype == kind.dtype:
-                before[1].append(slot)
-            else:
-                found.append((owner, [slot]))
-                size = kind.nbytes
-        return found
+    def _message(self, slot: int) -> tuple[int, str]:
+        """(owner, dtype) of a slot that one rank hands out."""
+        return self._owners.handed_out[slot], self._types[slot].dtype.name
 
-    def everybodys(self, states: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def complete(self, slots: Sequence[int], computed: list[torch.Tensor]) -> None:
+        """Goes on to the next state. computed: these slots of it, which this rank has computed; emptied, so that their
+        memory is free. All ranks call it, and hand out what all need."""
+        if not self.tensors:
+            self._set_up()
+        memory = {tensor.untyped_storage().data_ptr() for tensor in self.tensors}
+        for place, (slot, value) in enumerate(zip(slots, computed, strict=True)):
+            stays = value.data_ptr() == self.tensors[slot].data_ptr() and value.stride() == self.tensors[slot].stride()
+            # A step may store a slot, or a view of it, in another one, which must not change before it is copied.
+            if not stays and value.untyped_storage().data_ptr() in memory:
+                computed[place] = value.clone()
+        for slot in reversed(slots):
+            self.tensors[slot].copy_(computed.pop())
+        self._ranks.broadcast_together(self._handed_out)
+
+    def everybodys(self) -> list[torch.Tensor]:
         """The tensors that every rank has."""
-        return [state for slot, state in enumerate(states) if slot not in self._owners.kept]
+        return [state for slot, state in enumerate(self.tensors) if slot not in self._owners.kept]
 
-    def give_slot(self, slot: int, states: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One tensor that a single rank keeps. All ranks call it."""
-        kind, owner = self._types[slot], self._owners.kept[slot]
-        is_here = owner == self._ranks.rank
-        state = states[slot].contiguous() if is_here else torch.empty(kind.shape, dtype=kind.dtype.torch_dtype)
+    def give_slot(self, slot: int) -> torch.Tensor:
+        """A copy of one tensor that a single rank keeps. All ranks call it."""
+        owner = self._owners.kept[slot]
+        state = self.tensors[slot].clone() if owner == self._ranks.rank else _empty(self._types[slot])
         self._ranks.broadcast(state.view(-1), owner)
         return state
 
-    def roots(self, states: Sequence[torch.Tensor]) -> dict[int, bytes]:
+    def roots(self) -> dict[int, bytes]:
         """The tensor roots of the slots that single ranks keep. All ranks call it."""
         kept = self._owners.kept
-        mine = b"".join(tensor_root(states[slot]) for slot, owner in kept.items() if owner == self._ranks.rank)
+        mine = b"".join(tensor_root(self.tensors[slot]) for slot, owner in kept.items() if owner == self._ranks.rank)
         told = self._ranks.gather_bytes(mine)
         left = [iter([one[i : i + 32] for i in range(0, len(one), 32)]) for one in told]
         return {slot: next(left[owner]) for slot, owner in kept.items()}
@@ -97,37 +103,40 @@ class KeptStates:
 
 
 class SharedStates(LazyStates):
-    """A whole state for rank 0: what other ranks keep is fetched when it is read, while they still have it."""
+    """A whole state for rank 0: what other ranks keep is fetched when it is read, while the ranks still have it."""
 
-    def __init__(
-        self, kept: KeptStates, orders: Giver, mine: list[torch.Tensor], are_there: Callable[[SharedStates], bool]
-    ) -> None:
-        """mine: rank 0's part. are_there: whether the other ranks still have their parts of this state."""
+    def __init__(self, kept: KeptStates, orders: Giver, are_there: Callable[[SharedStates], bool]) -> None:
+        """are_there: whether the ranks, this one included, still have this state."""
         self._kept, self._orders, self._are_there = kept, orders, are_there
-        self.mine = mine
 
     def __len__(self) -> int:
-        return len(self.mine)
+        return len(self._kept.tensors)
 
     def tensor(self, slot: int) -> torch.Tensor:
-        if self._kept.is_here(range(len(self))[slot]):
-            return self.mine[slot]
+        """A copy, which stays when the ranks go on."""
+        slot = range(len(self))[slot]
         self._require()
+        if self._kept.is_here(slot):
+            return self._kept.tensors[slot].clone()
         with self._orders.given(Order(OrderKind.SLOT, slot)):
-            return self._kept.give_slot(slot, self.mine)
+            return self._kept.give_slot(slot)
 
     def root(self) -> bytes:
         """The state root. Every rank computes the tensor roots of what it keeps."""
         self._require()
         with self._orders.given(Order(OrderKind.ROOTS)):
-            elsewhere = self._kept.roots(self.mine)
+            elsewhere = self._kept.roots()
         return MerkleTree(
-            [elsewhere[slot] if slot in elsewhere else tensor_root(one) for slot, one in enumerate(self.mine)]
+            [elsewhere[slot] if slot in elsewhere else tensor_root(one) for slot, one in enumerate(self._kept.tensors)]
         ).root
 
     def _require(self) -> None:
         if not self._are_there(self):
             raise RuntimeError("the ranks have gone on to another state: read a state before the next step is executed")
+
+
+def _empty(kind: TensorType) -> torch.Tensor:
+    return torch.empty(kind.shape, dtype=kind.dtype.torch_dtype)
 
 
 def _elsewhere(kind: TensorType) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,7 +19,6 @@ from roundlog.execution.ranks.ownership import ownership
 from roundlog.execution.ranks.rounding import RankRounding
 from roundlog.execution.ranks.states import KeptStates
 from roundlog.execution.ranks.sweeps import InSweeps
-from roundlog.execution.running_step import StepResult
 from roundlog.operators import StepInputs, check, operator
 from roundlog.operators.reduced_precision import check_narrow
 from roundlog.operators.registry import integer
@@ -42,14 +42,18 @@ class RankStep:
         self._stored = _stored(program, self._owners.left_to_others(ranks.rank))
         self.kept = KeptStates(program, ranks, self._owners)
 
-    def begin(self, states: Sequence[torch.Tensor] | None, count: int) -> list[torch.Tensor]:
-        """This rank's part of a state of so many tensors that rank 0 sends. All ranks call it."""
+    def begin(self, states: Sequence[torch.Tensor] | None, count: int) -> None:
+        """Takes this rank's part of a state of so many tensors that rank 0 sends. All ranks call it."""
         self._agreement.begin_anew()
-        return self.kept.begin(states, count)
+        self.kept.begin(states, count)
 
-    def run(self, inputs: StepInputs, order: Order, log: bytes) -> tuple[StepResult | None, list[bytes]]:
-        """The result, with this rank's part of the next state, None if the step stops, and what all ranks tell of their
-        roundings. Raises DisturbedError if any rank was disturbed, DisagreementError, OSError."""
+    def run(self, inputs: StepInputs, order: Order, log: bytes) -> tuple[float | None, list[bytes]]:
+        """Goes on from the state that this rank has its part of to the next one. Returns the loss, None if the step
+        stops and the state stays, and what all ranks tell of their roundings. Raises DisturbedError if any rank was
+        disturbed, and the state stays; DisagreementError, OSError.
+
+        inputs: of the step; its states are not used."""
+        inputs = replace(inputs, states=self.kept.tensors)
         rounding = RankRounding(order.rounding, self._ranks.rank, inputs.step, self.bits, log)
         result, state, disturbed = None, _WELL, None
         try:
@@ -66,9 +70,12 @@ class RankStep:
         if _STOPPED in states:
             return None, []
         assert result is not None
-        following = self.kept.complete(self._stored, result.states)
-        self._agreement.after(inputs.step, self.kept.everybodys(following))
-        return StepResult(following, result.loss), self._ranks.gather_bytes(rounding.told())
+        loss, computed = result.loss, list(result.states)
+        # Each of its tensors is let go as soon as it is copied.
+        del result
+        self.kept.complete(self._stored, computed)
+        self._agreement.after(inputs.step, self.kept.everybodys())
+        return loss, self._ranks.gather_bytes(rounding.told())
 
     def _part(self, sweeps: int) -> RankPart:
         if sweeps not in self._parts:

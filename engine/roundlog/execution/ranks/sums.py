@@ -109,58 +109,76 @@ def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.T
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of what one rank owns: this rank's numbers, which become those of all."""
+
+    numbers: torch.Tensor
+    """Contiguous, of eight bytes each."""
+    join: Callable[..., torch.Tensor]
+    """Joins two ranks' numbers."""
+
+
 def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[torch.Tensor, Bound] | None]:
     """The approximations, f64[n], and the bound of the n elements that this rank owns, of every sum; None if another
     rank reads the sum."""
-    messages: list[list[torch.Tensor]] = [[torch.empty(0, dtype=torch.uint8)] for _ in range(ranks.size)]
-    own: list[list[torch.Tensor]] = []
+    messages: list[list[torch.Tensor]] = [[] for _ in range(ranks.size)]
+    own: list[list[_Part]] = []
     for one in sums:
         y, measures = one.terms.approximate()
         own.append([])
         for rank in range(ranks.size) if one.reader is None else (one.reader,):
             share = slice(*one.share(ranks, rank))
-            parts = [y.reshape(-1)[share]]
-            parts += [x.reshape(-1)[share] if one.is_by_element(x) else x for x in measures]
-            if rank == ranks.rank:
-                own[-1] = parts
-            else:
-                messages[rank] += [part.reshape(-1).view(torch.uint8) for part in parts]
-    coming = sum(part.nbytes for parts in own for part in parts)
-    received = ranks.to_owners(messages, [0 if rank == ranks.rank else coming for rank in range(ranks.size)])
-    del messages, y, measures, parts
-    start = 0
-    del received[ranks.rank]
-    for one, parts in zip(sums, own, strict=True):
-        if not parts:
+            by_element = [True, *map(one.is_by_element, measures)]
+            parts = [x.reshape(-1)[share] if cut else x for x, cut in zip((y, *measures), by_element, strict=True)]
+            if rank != ranks.rank:
+                messages[rank] += [part.reshape(-1) for part in parts]
+                continue
+            least = one.terms.operator.least
+            for position, (part, cut) in enumerate(zip(parts, by_element, strict=True)):
+                # The approximation comes first, and adds up. What every owner gets is sent on while this is joined.
+                join = torch.minimum if position - 1 in least else torch.add
+                own[-1].append(_Part(part if cut else part.clone(memory_format=torch.contiguous_format), join))
+    del y, measures, parts
+    _join(ranks, messages, [part for parts in own for part in parts])
+    messages.clear()
+    for one, of_one in zip(sums, own, strict=True):
+        if not of_one:
             yield None
             continue
-        joined = []
-        for position, part in enumerate(parts):
-            stop = start + part.nbytes
-            of_ranks = [_as(part, message[start:stop]) for message in received]
-            of_ranks.insert(ranks.rank, part)
-            # The approximation comes first, and adds up.
-            join = torch.minimum if position - 1 in one.terms.operator.least else torch.add
-            joined.append(_joined(of_ranks, join, ranks.rank))
-            start = stop
-        y, *measures_of_all = joined
-        yield y, _bound_of_share(ranks, one, tuple(measures_of_all), y)
+        total, *of_all = (part.numbers for part in of_one)
+        yield total, _bound_of_share(ranks, one, tuple(of_all), total)
 
 
-def _as(part: torch.Tensor, received: torch.Tensor) -> torch.Tensor:
-    """Bytes as a tensor like `part`; copied only if they do not lie where such numbers may."""
-    if received.storage_offset() % part.dtype.itemsize:
-        received = received.clone()
-    return received.view(part.dtype).view(part.shape)
+SENT_AT_ONCE = 8 << 20
+"""Bytes that a rank sends to all others at a time. A sum with one reader comes to it from every rank: as a whole, that
+would take memory that grows with their number."""
 
 
-def _joined(of_ranks: Sequence[torch.Tensor], join: Callable[..., torch.Tensor], own: int) -> torch.Tensor:
-    """All ranks' tensors joined in their order, in the place of one that was received."""
-    found = of_ranks[0 if own else 1]
-    join(of_ranks[0], of_ranks[1], out=found)
-    for more in of_ranks[2:]:
-        join(found, more, out=found)
-    return found
+def _join(ranks: Ranks, messages: Sequence[Sequence[torch.Tensor]], own: Sequence[_Part]) -> None:
+    """Joins what this rank owns with what all others have of it, in place. messages: what this rank has of what each of
+    the others owns. All ranks call it."""
+    width = max(SENT_AT_ONCE // (8 * (ranks.size - 1)), 1)
+    mine = [part.numbers.view(-1) for part in own]
+    lengths = [sum(map(len, mine if rank == ranks.rank else parts)) for rank, parts in enumerate(messages)]
+    for start in range(0, max(lengths), width):
+        outgoing = [[x.view(torch.int64) for _, x in _within(parts, start, width)] for parts in messages]
+        coming = min(max(lengths[ranks.rank] - start, 0), width)
+        received = ranks.to_owners(outgoing, [0 if rank == ranks.rank else coming for rank in range(ranks.size)])
+        del received[ranks.rank]
+        place = 0
+        for number, x in _within(mine, start, width):
+            for other in received:
+                own[number].join(x, other[place : place + len(x)].view(x.dtype), out=x)
+            place += len(x)
+
+
+def _within(parts: Sequence[torch.Tensor], start: int, width: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """(number of a part, its elements) that lie in a range of all parts, one behind the other."""
+    for number, part in enumerate(parts):
+        if start < len(part) and start + width > 0 and len(part):
+            yield number, part[max(start, 0) : max(start + width, 0)]
+        start -= len(part)
 
 
 def _bound_of_share(ranks: Ranks, one: BatchSum, measures: Measures, y: torch.Tensor) -> Bound:
