@@ -30,6 +30,7 @@ import torch
 import torch.distributed as dist
 from bench_engine import MODELS
 from roundlog.execution import Batches, Executor, StepExecutor
+from roundlog.execution.lazy_tensors import TensorsOf
 from roundlog.execution.microbatch import samples_of
 from roundlog.execution.microbatch.layout import sliced_type
 from roundlog.execution.microbatch.summing import summation
@@ -77,7 +78,7 @@ class Steps:
     def __init__(self, job: Job, executor: StepExecutor) -> None:
         self._job, self._executor = job, executor
         self._batches = Batches(job.dataset, job.spec)
-        self._states: Sequence[torch.Tensor] = list(job.initial.values())
+        self._states: Sequence[torch.Tensor] = TensorsOf(job.initial)
         self._done = 0
 
     def next(self) -> float:
@@ -156,7 +157,7 @@ def bytes_on_paper(job: Job, size: int) -> dict[str, float]:
 
 
 def _parameters(job: Job) -> int:
-    return sum(x.numel() for name, x in job.initial.items() if name.startswith("parameter/"))
+    return sum(kind.numel for name, kind in job.program.states.items() if name.startswith("parameter/"))
 
 
 class Group:

@@ -20,10 +20,10 @@ import numpy as np
 
 from roundlog.data.errors import DataError
 from roundlog.data.field import Field, type_of
-from roundlog.data.file_field import changed_at, read_at
+from roundlog.data.file_field import changed_at
 from roundlog.data.stored_field import StoredField
 from roundlog.program import FieldType
-from roundlog.storage import StorageError, open_regular
+from roundlog.storage import StorageError, open_regular, read_at
 
 _DTYPES = {
     "float": "<f4",

@@ -9,7 +9,7 @@ from typing import Any
 
 from roundlog.data.stored_field import StoredField
 from roundlog.program import FieldType
-from roundlog.storage import StorageError, open_regular
+from roundlog.storage import StorageError, open_regular, read_at
 
 
 class FileField(StoredField):
@@ -30,7 +30,7 @@ class FileField(StoredField):
         if size < offset + self.nbytes:
             raise StorageError(path, f"has {size} bytes where its field needs {offset + self.nbytes}")
 
-    def read(self, start: int, size: int) -> bytes:
+    def read(self, start: int, size: int) -> memoryview:
         return read_at(self._file, self.path, self.offset + start, size)
 
     def changed(self, start: int) -> StorageError:
@@ -41,22 +41,6 @@ class FileField(StoredField):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FileField, (self.kind, self.rows, self.path, self.offset)
-
-
-def read_at(file: BufferedReader, path: Path, start: int, size: int) -> bytes:
-    """`size` bytes of a file, open for reading, from byte `start` on. path: for what is said of it. Raises StorageError
-    if they cannot be read, or are not there."""
-    parts, left = [], size
-    while left:
-        try:
-            part = os.pread(file.fileno(), left, start + size - left)
-        except OSError as error:
-            raise StorageError(path, f"cannot be read: {error.strerror}") from error
-        if not part:
-            raise StorageError(path, "was cut off while it was read: restore it")
-        parts.append(part)
-        left -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def changed_at(path: Path, start: int) -> StorageError:

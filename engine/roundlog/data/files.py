@@ -3,7 +3,6 @@ https://github.com/huggingface/safetensors#format; integers keep the width that 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
@@ -14,7 +13,7 @@ import numpy as np
 from roundlog.data.field import Field, HeldField, storage_dtype
 from roundlog.data.file_field import FileField
 from roundlog.program import DType, FieldType, Stored
-from roundlog.storage import Entry, StorageError, open_tensors, replace_file
+from roundlog.storage import Entry, StorageError, header_of, open_tensors, replace_file
 
 HELD_BYTES = 256 << 20
 """Bytes of a data set up to which it is held in memory; of a larger one only the rows that are used."""
@@ -35,18 +34,6 @@ def entry_of(kind: FieldType, rows: int) -> Entry:
     plain = kind.stride == kind.row.numel
     name = _AS_READ[kind.row.dtype] if kind.stored is Stored.AS_READ else _NAMES[kind.stored]
     return Entry(name, (rows, *kind.row.shape) if plain else (kind.elements(rows),), kind.nbytes(rows))
-
-
-def header_of(entries: Mapping[str, Entry]) -> bytes:
-    """The bytes before those of the first field, in a file of `write_fields` with these fields."""
-    header: dict[str, object] = {}
-    end = 0
-    for name, entry in entries.items():
-        header[name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [end, end + entry.nbytes]}
-        end += entry.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
 
 
 def starts_of(entries: Mapping[str, Entry]) -> dict[str, int]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import torch
 
 from roundlog.arithmetic import FULL_BITS, check_machine, undisturbed
+from roundlog.execution.lazy_tensors import held
 from roundlog.execution.origin import Watch
 from roundlog.execution.running_step import CheckedProgram, PassOn, RunningStep, StepResult
 from roundlog.execution.stops import NonFiniteError
@@ -69,6 +71,7 @@ class Executor:
 
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
         """Executes one step, as `StepExecutor.run`."""
+        inputs = replace(inputs, states=held(inputs.states))
         way = self._way(inputs.device) if observe is None else InOrder(self._checked, observe)
         try:
             return self._run(way, inputs, rounding).result

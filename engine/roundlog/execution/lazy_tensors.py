@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import overload
 
 import torch
@@ -30,12 +30,30 @@ class LazyTensors(Sequence[torch.Tensor]):
         return self.tensor(slot)
 
 
+class TensorsOf(LazyTensors):
+    """The tensors of a mapping that may load each when it is asked for."""
+
+    def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
+        self._named, self._names = named, list(named)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def tensor(self, slot: int) -> torch.Tensor:
+        return self._named[self._names[slot]]
+
+
 class LazyStates(LazyTensors):
     """A state of which this process does not hold every tensor."""
 
     @abstractmethod
     def root(self) -> bytes:
         """Its state root."""
+
+
+def held(states: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """A state whose tensors are all in memory."""
+    return list(states) if isinstance(states, LazyTensors) else states
 
 
 def root_of(states: Sequence[torch.Tensor]) -> bytes:

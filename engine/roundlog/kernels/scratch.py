@@ -3,9 +3,11 @@ that of large outputs, which lie in huge pages."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,16 @@ _LARGE = 1 << 25
 
 _ALIGNED = 64
 """Bytes of a line of the cache, and of a vector: torch's memory begins at a multiple of it."""
+
+
+def give_back() -> None:
+    """Gives the system back what malloc keeps idle between the memory that is in use: pages that the next use of them
+    has to take anew. Nothing where the C library is not glibc (malloc_trim(3))."""
+    if _TRIM is not None:
+        _TRIM(0)
+
+
+_TRIM: Any = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
 
 
 class MemoryPool:

@@ -12,7 +12,7 @@ from roundlog.commitments import state_root
 from roundlog.parallel.listing import Listing
 from roundlog.parallel.plan import Fact, Plan
 from roundlog.parallel.segment import Segment, Source, UnusableState, execute, starting_state
-from roundlog.storage import save_tensors
+from roundlog.storage import save_state
 from roundlog.training.checkpoints import wrong_state
 from roundlog.training.run import Run
 
@@ -69,8 +69,7 @@ def compute_here(run: Run, source: Source, plan: Plan, segment: Segment, unusabl
 
 def keep_state(run: Run, done: int, states: Sequence[torch.Tensor]) -> None:
     """Leaves the state after `done` intervals as a checkpoint of the run. Raises OSError, StorageError."""
-    named = dict(zip(run.job.program.state_names, states, strict=True))
-    save_tensors(run.checkpoint_path(done * run.job.spec.interval), named)
+    save_state(run.checkpoint_path(done * run.job.spec.interval), run.job.program.states, states)
 
 
 def keep_published(run: Run, listing: Listing, source: Source) -> None:

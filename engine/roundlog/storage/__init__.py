@@ -3,21 +3,34 @@
 from roundlog.storage.atomic import commit_file, partial_path, replace_file, sync_directory
 from roundlog.storage.errors import StorageError
 from roundlog.storage.records import read_record, write_record
-from roundlog.storage.regular import open_regular, reading, require_regular
-from roundlog.storage.tensors import Entry, load_tensors, open_tensors, save_tensors, tensor_types
+from roundlog.storage.regular import open_regular, read_at, reading, require_regular
+from roundlog.storage.tensors import (
+    Entry,
+    StoredTensors,
+    header_of,
+    load_tensors,
+    open_tensors,
+    save_state,
+    save_tensors,
+    tensor_types,
+)
 
 __all__ = [
     "Entry",
     "StorageError",
+    "StoredTensors",
     "commit_file",
+    "header_of",
     "load_tensors",
     "open_regular",
     "open_tensors",
     "partial_path",
+    "read_at",
     "read_record",
     "reading",
     "replace_file",
     "require_regular",
+    "save_state",
     "save_tensors",
     "sync_directory",
     "tensor_types",

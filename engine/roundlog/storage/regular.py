@@ -41,3 +41,23 @@ def require_regular(descriptor: int, path: Path) -> None:
     """Raises OSError (EINVAL) unless an open descriptor is that of a regular file."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_at(file: BufferedReader, path: Path, start: int, size: int) -> memoryview:
+    """`size` bytes of a file, open for reading, from byte `start` on. path: for what is said of it. Raises StorageError
+    if they cannot be read, or are not there."""
+    found = memoryview(bytearray(size))
+    read_into(found, file, path, start)
+    return found
+
+
+def read_into(memory: memoryview, file: BufferedReader, path: Path, start: int) -> None:
+    """Fills memory, writable and in bytes, from byte `start` of a file on, as `read_at`."""
+    while memory:
+        try:
+            count = os.preadv(file.fileno(), [memory], start)
+        except OSError as error:
+            raise StorageError(path, f"cannot be read: {error.strerror}") from error
+        if not count:
+            raise StorageError(path, "was cut off while it was read: restore it")
+        memory, start = memory[count:], start + count

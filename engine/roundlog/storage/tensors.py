@@ -1,15 +1,18 @@
 """States, datasets and schedules as safetensors files.
 
-Written by the safetensors library. Read here, from one open file and by the header that was checked, since
-the library allocates what a file asks for and maps it: a mapped file that somebody truncates later ends the
-process by SIGBUS. The format: https://github.com/huggingface/safetensors#format.
+Written by the safetensors library, but for states, of which the library would need all tensors at once. Read here,
+from one open file and by the header that was checked, since the library allocates what a file asks for and maps it: a
+mapped file that somebody truncates later ends the process by SIGBUS. The format:
+https://github.com/huggingface/safetensors#format.
 """
+
+from __future__ import annotations
 
 import json
 import os
 import re
 import struct
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from math import prod
@@ -23,9 +26,9 @@ import torch
 
 from roundlog.program.model import DType, TensorType
 from roundlog.program.text import MAX_ELEMENTS, MAX_ITEMS, MAX_RANK
-from roundlog.storage.atomic import commit_file, partial_path
+from roundlog.storage.atomic import commit_file, partial_path, replace_file
 from roundlog.storage.errors import StorageError
-from roundlog.storage.regular import open_regular, reading
+from roundlog.storage.regular import open_regular, read_into, reading
 
 _DTYPE_NAMES = {DType.F32: "F32", DType.I64: "I64", DType.BOOL: "BOOL"}
 _LENGTH = struct.Struct("<Q")
@@ -60,6 +63,22 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapp
         raise StorageError(path, f"cannot be written: {cause}") from cause
 
 
+def save_state(path: Path, types: Mapping[str, TensorType], state: Sequence[torch.Tensor]) -> None:
+    """`save_tensors` of a state that may be lazy: one tensor after the other is read, written and let go. types: of the
+    tensors, in the order of the state."""
+    slots = {name: slot for slot, name in enumerate(types)}
+    # The library's order: wide elements first, then by name.
+    order = sorted(types, key=lambda name: (-types[name].dtype.torch_dtype.itemsize, name.encode()))
+    try:
+        with replace_file(path) as file:
+            file.write(header_of({name: entry_of(types[name]) for name in order}))
+            for name in order:
+                tensor = state[slots[name]].detach().cpu().contiguous()
+                file.write(tensor.view(-1).view(torch.uint8).numpy().data)
+    except OSError as error:
+        raise StorageError(path, f"cannot be written: {error}") from error
+
+
 def _system_error(error: Exception) -> Exception:
     """The system's error that the library hides in a sentence of its own: callers tell a full disk by its number."""
     found = _OS_ERROR.search(str(error)) if isinstance(error, safetensors.SafetensorError) else None
@@ -73,6 +92,23 @@ class Entry:
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
+
+
+def entry_of(kind: TensorType) -> Entry:
+    """A tensor of a program in a file."""
+    return Entry(_DTYPE_NAMES[kind.dtype], kind.shape, kind.nbytes)
+
+
+def header_of(entries: Mapping[str, Entry]) -> bytes:
+    """The bytes before those of the first tensor, in a file of these tensors in this order."""
+    header: dict[str, object] = {}
+    end = 0
+    for name, entry in entries.items():
+        header[name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [end, end + entry.nbytes]}
+        end += entry.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return _LENGTH.pack(len(text)) + text
 
 
 def open_tensors(path: Path, expected: Mapping[str, Entry]) -> tuple[BufferedReader, dict[str, int]]:
@@ -135,27 +171,41 @@ def load_tensors(
     metadata or trailing bytes, and bools of 0 and 1 only; all but the last is checked before anything is
     allocated. Raises StorageError naming the file and the tensor.
     """
-    with reading(path) as file:
-        return _read(file, path, expected, only)
+    with StoredTensors(path, expected) as stored:
+        return {name: stored[name] for name in expected if only is None or name in only}
 
 
-def _read(
-    file: BufferedReader, path: Path, expected: Mapping[str, TensorType], only: Container[str] | None
-) -> dict[str, torch.Tensor]:
-    entries = {name: Entry(_DTYPE_NAMES[kind.dtype], kind.shape, kind.nbytes) for name, kind in expected.items()}
-    starts = _starts(file, path, entries)
-    tensors = {}
-    for name, kind in expected.items():
-        if only is not None and name not in only:
-            continue
+class StoredTensors(Mapping[str, torch.Tensor]):
+    """The tensors of a file, which stay there: each is read, on the CPU, whenever it is asked for.
+
+    The file is as for `load_tensors`, and stays open: whoever replaces it changes nothing here."""
+
+    def __init__(self, path: Path, expected: Mapping[str, TensorType]) -> None:
+        """Raises StorageError, as `load_tensors`."""
+        self.path, self._types = path, dict(expected)
+        entries = {name: entry_of(kind) for name, kind in expected.items()}
+        self._file, self._starts = open_tensors(path, entries)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Raises StorageError if it cannot be read, or is of bools that are neither 0 nor 1."""
+        kind = self._types[name]
         raw = torch.empty(kind.nbytes, dtype=torch.uint8)
-        file.seek(starts[name])
-        if file.readinto(raw.numpy().data) != kind.nbytes:
-            raise StorageError(path, f"ended while tensor {name!r} was read")
+        read_into(raw.numpy().data, self._file, self.path, self._starts[name])
         if kind.dtype is DType.BOOL and raw.numel() and int(raw.max()) > 1:
-            raise StorageError(path, f"tensor {name!r} has a bool that is neither 0 nor 1")
-        tensors[name] = raw.view(kind.dtype.torch_dtype).reshape(kind.shape)
-    return tensors
+            raise StorageError(self.path, f"tensor {name!r} has a bool that is neither 0 nor 1")
+        return raw.view(kind.dtype.torch_dtype).reshape(kind.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types)
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    def __enter__(self) -> StoredTensors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 def _starts(file: BufferedReader, path: Path, expected: Mapping[str, Entry]) -> dict[str, int]:

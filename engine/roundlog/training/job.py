@@ -3,7 +3,7 @@ readers trust none of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,12 +28,22 @@ from roundlog.data import (
 )
 from roundlog.descriptors import program_root
 from roundlog.execution.batches import CPU, BatchSource
+from roundlog.execution.lazy_tensors import TensorsOf
 from roundlog.execution.microbatch import peak_bytes, samples_of
 from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.text import MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
-from roundlog.storage import StorageError, load_tensors, open_regular, replace_file, save_tensors
+from roundlog.storage import (
+    StorageError,
+    StoredTensors,
+    load_tensors,
+    open_regular,
+    replace_file,
+    save_state,
+    save_tensors,
+)
+from roundlog.training.stored_state import StoredState
 
 if TYPE_CHECKING:
     from roundlog.capture import Task
@@ -75,8 +85,8 @@ class Job:
 
     program: Program
     spec: TrainingSpec
-    initial: dict[str, torch.Tensor]
-    """State before step 0, by name, in program order."""
+    initial: Mapping[str, torch.Tensor]
+    """State before step 0, by name, in program order; of a job that was read, left in its file."""
     schedule: torch.Tensor
     """f32[steps, columns]."""
     dataset: dict[str, Field]
@@ -141,7 +151,7 @@ class Job:
         directory.mkdir(parents=True, exist_ok=True)
         with replace_file(directory / PROGRAM) as file:
             file.write(to_json(self.program))
-        save_tensors(directory / INITIAL, self.initial)
+        save_state(directory / INITIAL, self.program.states, TensorsOf(self.initial))
         save_tensors(directory / SCHEDULE, {"schedule": self.schedule})
         write_block_roots(directory / BLOCKS, self.dataset)
         with replace_file(directory / SPEC) as file:
@@ -206,13 +216,14 @@ def _read(directory: Path, limits: JobLimits, elsewhere: Elsewhere | None) -> Jo
             f"the job in {directory} needs up to {need} bytes of memory, more than the {limits.memory_bytes} allowed: "
             "raise the limit, audit in more micro-batches, or leave the job to someone else"
         )
-    initial = load_tensors(directory / INITIAL, program.states)
+    stored = StoredTensors(directory / INITIAL, program.states)
     schedule = load_tensors(directory / SCHEDULE, schedule_types)["schedule"]
     dataset = _read_data(directory, program, spec, elsewhere)
     # This comes first, because a NaN with other bits has no root.
-    _require_numbers(program, initial, schedule, dataset)
+    _require_numbers(program, stored, schedule, dataset)
+    initial = StoredState(stored)
     for what, root, committed in (
-        ("initial state", state_root(initial.values()), spec.initial_state_root),
+        ("initial state", initial.root, spec.initial_state_root),
         ("schedule", tensor_root(schedule), spec.schedule_root),
         ("dataset", data_tree(dataset.values()).root, spec.data_root),
     ):
@@ -233,7 +244,7 @@ def _read_data(directory: Path, program: Program, spec: TrainingSpec, elsewhere:
 
 
 def _require_numbers(
-    program: Program, initial: dict[str, torch.Tensor], schedule: torch.Tensor, dataset: dict[str, Field]
+    program: Program, initial: Mapping[str, torch.Tensor], schedule: torch.Tensor, dataset: dict[str, Field]
 ) -> None:
     """Raises JobError for NaN anywhere, and for an infinity in the schedule or in a state slot that the step changes. A
     slot that keeps its value, such as a causal mask, may hold infinities."""

@@ -11,7 +11,7 @@ from roundlog.training.policies import alone
 from roundlog.training.run import Run
 
 
-def replay(run: Run, first: int, states: list[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
+def replay(run: Run, first: int, states: Sequence[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
     """(step, state after it) of every step from `first` to the end of the run. states: before step `first`. Under
     `threshold`, states are those of this machine without a log."""
     rounding = alone(run.job.spec)

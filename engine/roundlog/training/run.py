@@ -29,7 +29,7 @@ import torch
 from roundlog.arithmetic import until_undisturbed
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.execution import StepExecutor, StoppedError, micro_batches_of
-from roundlog.execution.lazy_tensors import root_of
+from roundlog.execution.lazy_tensors import TensorsOf, root_of
 from roundlog.operators import StepInputs
 from roundlog.program import first_store
 from roundlog.rounding import Rounding
@@ -40,7 +40,7 @@ from roundlog.storage import (
     open_regular,
     read_record,
     require_regular,
-    save_tensors,
+    save_state,
     sync_directory,
     write_record,
 )
@@ -166,15 +166,15 @@ class Run:
         """Path of the checkpoint after `steps` steps, whether it is kept or not."""
         return checkpoint_path(self.directory, steps)
 
-    def newest(self, intervals: int) -> tuple[int, list[torch.Tensor]]:
+    def newest(self, intervals: int) -> tuple[int, Sequence[torch.Tensor]]:
         """(intervals done, the state after them) of the newest kept checkpoint after at most `intervals` intervals
-        whose state has the recorded root; of the initial state if there is none."""
+        whose state has the recorded root; of the initial state, which is read as it is used, if there is none."""
         recorded = self._read("roots")
         for done in range(min(intervals, len(recorded)), 0, -1):
             kept = self._kept(done)
             if kept is not None and kept[1] == recorded[done - 1]:
                 return done, kept[0]
-        return 0, list(self.job.initial.values())
+        return 0, TensorsOf(self.job.initial)
 
     def recorded_roots(self) -> list[bytes]:
         """State roots on record, up to the first that is torn, or that is damaged and has no checkpoint to take it
@@ -234,14 +234,14 @@ class Run:
             self._history = History(self.directory, self.job, done * spec.interval)
             try:
                 self._record(roots)
-                after: Sequence[torch.Tensor] = [tensor.to(self.device) for tensor in states]
+                after = self._on_device(states)
                 del states
                 for interval in range(done, spec.intervals):
                     after = self._interval(interval, after, hooks)
                     root = root_of(after)
                     if (interval + 1) % self.options.keep_every == 0 or interval + 1 == spec.intervals:
-                        named = dict(zip(self.job.program.state_names, after, strict=True))
-                        save_tensors(self.checkpoint_path((interval + 1) * spec.interval), named)
+                        path = self.checkpoint_path((interval + 1) * spec.interval)
+                        save_state(path, self.job.program.states, after)
                     roots.append(root)
                     _append(self.directory / "roots.sums", self._sum(interval, root))
                     _append(self.directory / "roots", root)
@@ -269,7 +269,7 @@ class Run:
                 if not torn and not is_damaged(interval):
                     continue
                 done, states = self.newest(interval)
-                after: Sequence[torch.Tensor] = [tensor.to(self.device) for tensor in states]
+                after = self._on_device(states)
                 for again in range(done, interval + 1):
                     try:
                         after = self._interval(again, after, hooks)
@@ -283,9 +283,12 @@ class Run:
                             "choose an empty directory"
                         )
                 if torn:
-                    save_tensors(path, dict(zip(self.job.program.state_names, after, strict=True)))
+                    save_state(path, self.job.program.states, after)
                 mended.append(interval)
         return mended
+
+    def _on_device(self, states: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return states if self.device.type == "cpu" else [tensor.to(self.device) for tensor in states]
 
     def _interval(self, interval: int, states: Sequence[torch.Tensor], hooks: IntervalHooks) -> Sequence[torch.Tensor]:
         hooks.begin_interval(interval)

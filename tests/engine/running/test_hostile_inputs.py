@@ -266,8 +266,8 @@ def test_a_spec_longer_than_any_is_not_read(tmp_path) -> None:
 
 def test_a_state_with_nan_is_refused(tmp_path) -> None:
     directory = written(tmp_path)
-    job = Job.read(directory)
-    job.initial["parameter/head.bias"][0] = torch.nan
-    save_file(job.initial, directory / "initial.safetensors")
+    initial = dict(Job.read(directory).initial)
+    initial["parameter/head.bias"][0] = torch.nan
+    save_file(initial, directory / "initial.safetensors")
     with pytest.raises(JobError):
         Job.read(directory)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS
 from roundlog.execution.executor import Executor
+from roundlog.execution.lazy_tensors import held
 from roundlog.execution.microbatch.analysis import analyse, samples_of
 from roundlog.execution.microbatch.layout import Samples, ranges
 from roundlog.execution.microbatch.parts import Parts
@@ -68,6 +70,7 @@ class MicrobatchExecutor:
             raise TypeError(
                 f"micro-batches cannot be rounded by a {type(rounding).__name__}: give a Recorder or a Follower"
             )
+        inputs = replace(inputs, states=held(inputs.states))
         found = len(rounding.findings) if isinstance(rounding, Follower) else 0
         try:
             result = self._all(inputs, rounding, None)
