@@ -31,7 +31,7 @@ class KeptStates:
         found = []
         for slot in range(count):
             kind = self._types[slot]
-            state = torch.empty(kind.shape, dtype=kind.dtype.torch_dtype) if states is None else states[slot]
+            state = self._received(kind) if states is None else states[slot]
             flat = state.contiguous().view(-1)
             self._ranks.broadcast(flat)
             found.append(state if self._mine[slot] else _elsewhere(kind))
@@ -49,7 +49,7 @@ class KeptStates:
             if owner == self._ranks.rank:
                 flat = torch.cat([found[slot].reshape(-1) for slot in together])
             else:
-                flat = torch.empty(sum(sizes), dtype=dtype)
+                flat = torch.empty(sum(sizes), dtype=dtype, device=self._ranks.device)
             messages.append((flat, owner))
             for slot, state in zip(together, flat.split(sizes), strict=True):
                 found[slot] = state.view(self._types[slot].shape)
@@ -79,7 +79,7 @@ class KeptStates:
         """One tensor that a single rank keeps. All ranks call it."""
         kind, owner = self._types[slot], self._owners.kept[slot]
         is_here = owner == self._ranks.rank
-        state = states[slot].contiguous() if is_here else torch.empty(kind.shape, dtype=kind.dtype.torch_dtype)
+        state = states[slot].contiguous() if is_here else self._received(kind)
         self._ranks.broadcast(state.view(-1), owner)
         return state
 
@@ -90,6 +90,10 @@ class KeptStates:
         told = self._ranks.gather_bytes(mine)
         left = [iter([one[i : i + 32] for i in range(0, len(one), 32)]) for one in told]
         return {slot: next(left[owner]) for slot, owner in kept.items()}
+
+    def _received(self, kind: TensorType) -> torch.Tensor:
+        """Memory for a tensor that another rank sends."""
+        return torch.empty(kind.shape, dtype=kind.dtype.torch_dtype, device=self._ranks.device)
 
     def is_here(self, slot: int) -> bool:
         """Whether this rank has a slot."""
