@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
-from roundlog.execution.ranks import LostRankError
+from roundlog.execution.ranks import LostRankError, Ranks, group
 from roundlog.execution.ranks.membership import Membership
 from roundlog.execution.ranks.wire import Gloo, Nccl, Staged, within
 
@@ -125,6 +125,17 @@ def test_a_rank_that_leaves_waits_no_longer(made: Callable[..., Nccl]) -> None:
         made(membership)._run(lambda: [_Work(NEVER)])
 
 
+def test_a_rank_that_leaves_is_told_so_wherever_it_asks() -> None:
+    membership = Membership.__new__(Membership)
+    membership._lost, membership.is_leaving = None, False
+    membership.require_staying()
+    membership.require_all()
+    membership.is_leaving = True
+    for ask in (membership.require_staying, membership.require_all):
+        with pytest.raises(LostRankError, match=r"^this rank has left the others$"):
+            ask()
+
+
 @pytest.mark.parametrize("at_start", [True, False])
 def test_an_error_of_nccl_names_the_lost_rank_or_the_connection(at_start: bool, made: Callable[..., Nccl]) -> None:
     error = dist.DistBackendError("NCCL error in: somewhere\nand much more")
@@ -147,6 +158,49 @@ def test_an_error_of_nccl_names_the_lost_rank_or_the_connection(at_start: bool, 
 def test_another_error_of_this_rank_blames_no_connection(error: Exception, made: Callable[..., Nccl]) -> None:
     with pytest.raises(type(error), match=str(error)):
         made(_Membership())._run(lambda: [_Work(1, error)])
+
+
+class _Others(Ranks):
+    """Ranks of which the others have these cards, and that note what is sent to all."""
+
+    def __init__(self, cards: list[str]) -> None:
+        super().__init__(cast(Any, _Group()), 0, 1 + len(cards), cast(Membership, _Membership()))
+        self.cards, self.gathered = cards, 0
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        return [data, *(one.encode() for one in self.cards)]
+
+    def gather_all(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+        self.gathered += 1
+        return []
+
+
+def test_ranks_choose_nccl_once_where_all_have_cards_and_connect_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    def by_nccl(membership: object, device: torch.device) -> object:
+        made.append(object())
+        return made[-1]
+
+    monkeypatch.setattr(group, "by_nccl", by_nccl)
+    monkeypatch.setattr(group, "card", lambda device: "mine (2, 27)")
+    ranks = _Others(["yours (2, 27)"])
+    for _ in range(2):
+        ranks.use(CPU)
+        assert len(made) == ranks.gathered == 1 and ranks._between_devices is made[0]
+    # Another run of a role, in which the other one has no card.
+    ranks.cards = [""]
+    ranks.use(CPU)
+    assert len(made) == ranks.gathered == 1 and isinstance(ranks._between_devices, Staged)
+
+
+def test_a_cuda_device_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    ranks = _Others([""])
+    ranks.use(torch.device("cuda"))
+    assert chosen == [ranks.device] == [torch.device("cuda:2")]
 
 
 class _EndsAfterALook:

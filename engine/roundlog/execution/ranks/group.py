@@ -44,12 +44,14 @@ class Ranks:
     def use(self, device: torch.device) -> None:
         """Chooses the device on which this rank computes, and with all others the wire between their devices. All ranks
         call it, before anything lies on a device. Raises LostRankError."""
+        if device.type == "cuda":
+            if device.index is None:
+                device = torch.device("cuda", torch.cuda.current_device())
+            # What libraries allocate without being told where belongs there, too.
+            torch.cuda.set_device(device)
         cards = [one.decode() for one in self.gather_bytes(card(device).encode())]
         before, self._cards = self._cards, cards
         self.device = device
-        if device.type == "cuda":
-            # What libraries allocate without being told where belongs there, too.
-            torch.cuda.set_device(device)
         if not suit_nccl(cards):
             self._between_devices = Staged(self._between_cpus, self.rank)
         elif cards != before:

@@ -242,7 +242,8 @@ def suit_nccl(cards: Sequence[str]) -> bool:
     """Whether nccl can send between these `card`s of all ranks: it refuses two ranks on one device, and other
     versions."""
     devices, versions = zip(*(one.partition(" ")[::2] for one in cards), strict=True)
-    return all(cards) and len(set(devices)) == len(cards) and len(set(versions)) == 1
+    # A rank without a card names no version, either.
+    return len(set(devices)) == len(cards) and len(set(versions)) == 1
 
 
 def by_nccl(membership: Membership, device: torch.device) -> Nccl:
