@@ -74,7 +74,12 @@ class Computing:
     ] = 1
     device: Annotated[
         str,
-        typer.Option(metavar="DEVICE", help="PyTorch device; the same result on any.", rich_help_panel=COMPUTING),
+        typer.Option(
+            metavar="DEVICE",
+            help="PyTorch device; the same result on any. `cuda` gives each of the processes that torchrun starts a "
+            "device of its own.",
+            rich_help_panel=COMPUTING,
+        ),
     ] = "cpu"
     threads: Annotated[
         int | None,

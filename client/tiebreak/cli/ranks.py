@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roundlog.execution.ranks import Ranks
+    from roundlog.execution.ranks import Launch, Ranks
     from roundlog.training.helpers import Helpers
     from roundlog.training.job import Job
     from roundlog.training.options import RunOptions
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 class Crew:
     """This process and the other ranks that execute a job together; or this process alone."""
 
-    def __init__(self, ranks: Ranks | None) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Ranks | None, launch: Launch | None = None) -> None:
+        """launch: of the ranks, if there are some."""
+        self._ranks, self._launch = ranks, launch
 
     @property
     def size(self) -> int:
@@ -31,21 +33,25 @@ class Crew:
         """Whether this process is rank 0, or alone."""
         return self._ranks is None or self._ranks.rank == 0
 
-    def serves(self, job: Job) -> bool:
-        """Whether this process was another rank than 0, and has done its part of the command by now.
+    def _device(self, chosen: str) -> str:
+        """The device of this process, of the chosen one."""
+        return chosen if self._launch is None else self._launch.device(chosen)
+
+    def serves(self, job: Job, device: str) -> bool:
+        """Whether this process was another rank than 0, and has done its part of the command by now, on this device.
 
         Raises RankMismatchError if the ranks differ, LaunchError for a job that ranks cannot execute, LostRankError."""
         if self._ranks is None:
             return False
         from roundlog.training.by_ranks import agree, help_rank_0
 
-        agree(self._ranks, job)
+        agree(self._ranks, job, self._device(device))
         if self._ranks.rank:
             help_rank_0(self._ranks, job)
         return bool(self._ranks.rank)
 
     def options(self, chosen: RunOptions) -> RunOptions:
-        """The options of a run that all ranks execute. Raises LaunchError for options that ranks do not have."""
+        """The options of a run that all ranks execute, once they have agreed."""
         if self._ranks is None:
             return chosen
         from roundlog.training.by_ranks import by_ranks
@@ -53,21 +59,19 @@ class Crew:
         return by_ranks(chosen, self._ranks)
 
     def helps(self, max_memory: int, chosen: RunOptions | None) -> bool:
-        """Whether this process was another rank than 0 of a role, and has helped it until its end.
+        """Whether this process was another rank than 0 of a role, and has helped it until its end, on its own device.
 
-        Raises RankMismatchError if the ranks differ, LaunchError for options that ranks do not have, LostRankError."""
+        Raises RankMismatchError if the ranks differ, LostRankError."""
         if self._ranks is None:
             return False
-        from roundlog.training.by_ranks import agree_without_job, require_options
+        from roundlog.training.by_ranks import agree_without_job
         from roundlog.training.helpers import help_with_runs
         from roundlog.training.job import JobLimits
 
         from tiebreak.cli import output
         from tiebreak.memory import usable_memory
 
-        if chosen is not None:
-            require_options(chosen)
-        agree_without_job(self._ranks)
+        agree_without_job(self._ranks, self._device(str(chosen.device) if chosen else "cpu"))
         if not self._ranks.rank:
             return False
         limits = JobLimits(
@@ -76,6 +80,10 @@ class Crew:
         steps = help_with_runs(self._ranks, limits)
         output.warn(f"rank {self._ranks.rank} has helped with {steps} steps")
         return True
+
+    def on_device(self, chosen: RunOptions | None) -> RunOptions | None:
+        """The options of a role's runs, with or without the others, on the device that this rank has agreed on."""
+        return chosen if self._ranks is None or chosen is None else replace(chosen, device=self._ranks.device)
 
     @contextmanager
     def helpers(self) -> Iterator[Helpers | None]:
@@ -112,7 +120,7 @@ def crew() -> Iterator[Crew]:
     launch = Launch.of(os.environ)
     assert launch is not None
     with joined(launch) as ranks:
-        yield Crew(ranks)
+        yield Crew(ranks, launch)
 
 
 def end_at_once(code: object) -> None:

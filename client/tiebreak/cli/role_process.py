@@ -155,6 +155,7 @@ def play(
     with crew() if by_ranks else nullcontext(Crew(None)) as ranks:
         if ranks.helps(setup.max_memory, setup.options):
             return
+        setup.options = ranks.on_device(setup.options)
         with ranks.helpers() as setup.helpers:
             progress, ended_by = _played(name, setup, make, poll, as_json, heartbeat, operation, retention)
             if as_json:

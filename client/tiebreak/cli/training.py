@@ -110,7 +110,7 @@ def train(
     with crew() as ranks:
         job = read_job(job_directory, computing.max_memory, micro_batches, content=content)
         chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
-        if ranks.serves(job):
+        if ranks.serves(job, computing.device):
             return
         store = content.open_content(warn=output.warn) if every else None
         publisher = Publisher(job.spec, run, every, store.add_file) if store is not None else None
@@ -296,7 +296,7 @@ def audit(
         job = read_job(job_directory, computing.max_memory, micro_batches, content)
         if claim is not None and isinstance(claimed, list):
             check_roots(Path(claim), claimed, job)
-        if ranks.serves(job):
+        if ranks.serves(job, computing.device):
             return
         started = time.monotonic()
         with output.progress("auditing", job.spec.steps) as bar:

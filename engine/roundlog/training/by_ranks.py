@@ -15,13 +15,13 @@ import torch
 
 from roundlog.arithmetic import MachineError, check_machine, undisturbed
 from roundlog.execution import Batches
-from roundlog.execution.batches import CPU
 from roundlog.execution.ranks import LaunchError, Ranks, RanksExecutor, serve
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import StepInputs
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.training.job import Job
 from roundlog.training.options import Execution, RunOptions
+from roundlog.training.run import RunError, usable
 
 
 class RankMismatchError(RuntimeError):
@@ -33,8 +33,9 @@ def can_share(job: Job) -> bool:
     return job.spec.rounding_policy == POLICY_CERTIFIED
 
 
-def agree(ranks: Ranks, job: Job) -> None:
-    """Returns on every rank if all of them have the same job and software, and compute as IEEE 754 says.
+def agree(ranks: Ranks, job: Job, device: str = "cpu") -> None:
+    """Returns on every rank if all of them have the same job and software, and compute as IEEE 754 says, each on its
+    device (another one, if it likes).
 
     All ranks call it. Raises RankMismatchError, on every rank the same, and LaunchError for a job that ranks cannot
     execute."""
@@ -43,34 +44,36 @@ def agree(ranks: Ranks, job: Job) -> None:
             "this job rounds by the policy `threshold`, under which a sum depends on how it is cut: run it in one "
             "process, without ranks"
         )
-    _require_same(ranks, {"job": job.spec.run_id.hex(), **_identity()})
+    _agree(ranks, device, {"job": job.spec.run_id.hex()})
 
 
-def agree_without_job(ranks: Ranks) -> None:
-    """Returns on every rank if all of them have the same software, and compute as IEEE 754 says.
+def agree_without_job(ranks: Ranks, device: str = "cpu") -> None:
+    """Returns on every rank if all of them have the same software, and compute as IEEE 754 says, each on its device.
 
     All ranks call it. Raises RankMismatchError, on every rank the same."""
-    _require_same(ranks, _identity())
+    _agree(ranks, device, {})
 
 
-def _require_same(ranks: Ranks, own: Mapping[str, str]) -> None:
-    said = [json.loads(one) for one in ranks.gather_bytes(json.dumps(own).encode())]
+def _agree(ranks: Ranks, device: str, own: Mapping[str, str]) -> None:
+    said = [json.loads(one) for one in ranks.gather_bytes(json.dumps({**own, **_identity(device)}).encode())]
     problem = difference(said, ranks.membership.name)
     if problem is not None:
         raise RankMismatchError(problem)
+    ranks.use(torch.device(device))
 
 
-def _identity() -> dict[str, str]:
+def _identity(device: str) -> dict[str, str]:
     wrong = ""
     try:
         # As every step is executed: what can be put right is.
         with own_threads(), undisturbed("the check of this machine"):
-            check_machine(CPU)
-    except MachineError as error:
+            check_machine(usable(device))
+    except (MachineError, RunError) as error:
         wrong = str(error)
     return {
         "version of tiebreak": version("tiebreak"),
-        "version of PyTorch": str(torch.__version__),
+        # PyTorch for CUDA and for the CPU alone are builds of one version.
+        "version of PyTorch": str(torch.__version__).partition("+")[0],
         "machine": wrong,
     }
 
@@ -90,26 +93,19 @@ def difference(said: Sequence[Mapping[str, str]], name: Callable[[int], str]) ->
 
 
 def by_ranks(options: RunOptions, ranks: Ranks) -> RunOptions:
-    """The options of rank 0's run, by which every step is executed by all ranks. Raises LaunchError for options that
-    ranks do not have."""
-    require_options(options)
+    """The options of rank 0's run, by which every step is executed by all ranks, on the device that this one has agreed
+    on."""
 
     def execution(job: Job, micro_batches: int, run_dir: Path) -> Execution:
         return Execution(executor_of(job, ranks, micro_batches, run_dir), Batches(job.dataset, job.spec))
 
-    return replace(options, execution=execution)
+    return replace(options, device=ranks.device, execution=execution)
 
 
 def executor_of(job: Job, ranks: Ranks, micro_batches: int, run_dir: Path) -> RanksExecutor:
     """The executor of a job by all ranks, on rank 0. run_dir: directory for slices that micro-batches keep on disk.
     Raises as `RanksExecutor`."""
     return RanksExecutor(job.program, ranks, job.spec.rounding_bits, job.spec.interval, micro_batches, run_dir)
-
-
-def require_options(options: RunOptions) -> None:
-    """Raises LaunchError for options that ranks do not have."""
-    if torch.device(options.device).type != "cpu":
-        raise LaunchError(f"ranks compute on the CPU so far, and not on {str(options.device)[:40]}: choose cpu")
 
 
 def help_rank_0(ranks: Ranks, job: Job) -> int:
@@ -119,6 +115,6 @@ def help_rank_0(ranks: Ranks, job: Job) -> int:
     batches = Batches(job.dataset, job.spec)
 
     def inputs_of(step: int, states: Sequence[torch.Tensor]) -> StepInputs:
-        return job.inputs(batches, step, states)
+        return job.inputs(batches, step, states, ranks.device)
 
     return serve(job.program, ranks, inputs_of, job.spec.rounding_bits, job.spec.interval)

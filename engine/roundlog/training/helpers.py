@@ -71,7 +71,7 @@ class Helpers:
                     raise
                 why = str(error)
             except LostRankError as error:
-                if self._ranks.is_leaving:
+                if self._ranks.membership.is_leaving:
                     raise
                 why = self._ranks.membership.lost or str(error)
             finally:
@@ -93,7 +93,7 @@ class Helpers:
 
     def leave(self) -> None:
         """Ends what any thread does with the helpers, which are not told: the process is about to end."""
-        self._ranks.is_leaving = self._gone = True
+        self._ranks.membership.is_leaving = self._gone = True
         if self._in_use.acquire(timeout=_SECONDS_TO_END):
             self._in_use.release()
 

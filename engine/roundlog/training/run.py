@@ -109,7 +109,7 @@ class Run:
         self.job = job
         self.directory = directory
         self.options = options
-        self.device = _usable(options.device)
+        self.device = usable(options.device)
         self.stopped: StoppedError | None = None
         """The first stop after which this process continued; None if there was none."""
         self.history_problem: str | None = None
@@ -348,7 +348,7 @@ class Run:
         return [state.to(self.device) for state in states]
 
 
-def _usable(device: torch.device | str) -> torch.device:
+def usable(device: torch.device | str) -> torch.device:
     """The device, after a try that it holds numbers. Raises RunError."""
     try:
         found = torch.device(device)

@@ -10,13 +10,18 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 from cli_world import Run, Trained, refused
 from rank_processes import free_port, seconds_to_stop
 from roundlog.examples.digits import digits
+from roundlog.execution.ranks import Launch
+from roundlog.training import by_ranks
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
+from tiebreak.cli.ranks import Crew
 
 ALONE = [sys.executable, "-m", "tiebreak"]
 
@@ -159,6 +164,66 @@ def test_a_rank_that_is_terminated_alone_is_named_by_the_others(tmp_path: Path) 
     assert "has stopped: it was terminated; run the same command again" in err
 
 
+ON_A_DEVICE = """
+import foreign_device
+from tiebreak.cli.app import main
+foreign_device.install()
+with foreign_device.foreign():
+    main()
+"""
+
+
+def test_a_rank_on_the_cpu_and_one_on_a_device_train_and_audit(trained: Trained, tmp_path: Path) -> None:
+    starts = [ALONE, [sys.executable, "-c", ON_A_DEVICE]]
+
+    def by_both(*words: object) -> Any:
+        said = ended(by_hand([[*words, "--device", device] for device in ("cpu", "foreign")], starts))
+        assert [code for code, _, _ in said] == [0, 0], said
+        return json.loads(said[0][1])
+
+    made = tmp_path / "trained"
+    assert by_both(*train(trained.job, made))["checkpoint_root"] == "0x" + trained.root.hex()
+    words = ["--run", tmp_path / "audited", "--log", made / "log", "--verify-log", "all"]
+    found = by_both("audit", trained.job, "--claim", trained.run, "--json", *words)
+    assert found["agrees"] is True and found["log"] == "right" and found["findings"] == []
+
+
+def crew_of(rank: int, local_rank: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Crew, list[str]]:
+    """One of several processes, and the devices on which it agrees with the others."""
+    chosen: list[str] = []
+
+    class Alike:
+        def __init__(self) -> None:
+            self.rank, self.size, self.device = rank, 8, torch.device("cpu")
+
+    def agrees(ranks: Alike, *given: object) -> None:
+        chosen.append(str(given[-1]))
+        ranks.device = torch.device(chosen[-1])
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    for name in ("agree", "agree_without_job"):
+        monkeypatch.setattr(by_ranks, name, agrees)
+    launch = Launch(rank, 8, "10.0.0.1", 29500, "tiebreak/none/0", is_host=False, local_rank=local_rank)
+    return Crew(cast(Any, Alike()), launch), chosen
+
+
+def test_rank_0_agrees_and_runs_on_the_device_of_its_place_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew, chosen = crew_of(0, 3, monkeypatch)
+    assert not crew.serves(cast(Job, None), "cuda")
+    assert chosen == ["cuda:3"] and crew.options(RunOptions(device="cuda")).device == torch.device("cuda:3")
+
+
+def test_a_role_runs_on_the_device_of_its_place_alone_and_with_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew, chosen = crew_of(0, 2, monkeypatch)
+    options = RunOptions(device="cuda", keep_every=7)
+    assert not crew.helps(1 << 30, options)
+    found = crew.on_device(options)
+    assert found is not None and chosen == ["cuda:2"]
+    assert (found.device, found.keep_every) == (torch.device("cuda:2"), 7)
+    # One process alone has what was chosen.
+    assert Crew(None).on_device(options) is options
+
+
 BROKEN = """
 from roundlog.training import by_ranks
 
@@ -178,6 +243,18 @@ def test_a_rank_whose_machine_cannot_compute_is_named_by_all(trained: Trained, t
         assert message.startswith(f"rank 1 (process {processes[1].pid} on ")
         assert "cannot take part: this process flushes subnormal numbers to zero" in message
     assert not recorded(tmp_path)
+
+
+def test_a_rank_that_chooses_a_device_that_is_not_there_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
+    """Each chooses its own."""
+    commands = [[*train(trained.job, tmp_path), "--device", device] for device in ("cpu", "cuda:99")]
+    processes = by_hand(commands, settings=[{"LOCAL_RANK": str(rank)} for rank in range(2)])
+    for code, out, err in ended(processes):
+        assert (code, out) == (1, ""), err
+        message = json.loads(err)["error"]["message"]
+        assert message.startswith(f"rank 1 (process {processes[1].pid} on ")
+        assert "cannot take part: the device 'cuda:99' cannot be used (" in message
+        assert message.endswith("): choose another, cpu is here.")
 
 
 def test_a_rank_with_another_job_is_named_by_all(trained: Trained, tmp_path: Path) -> None:

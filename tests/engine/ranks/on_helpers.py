@@ -33,7 +33,7 @@ class Lead:
         self.helpers = Helpers(ranks)
         self.warnings: list[str] = []
         self.sent = 0
-        self._place = Path(place)
+        self._place, self._device = Path(place), ranks.device
         pieces = Outgoing.pieces
 
         def counted(outgoing: Outgoing) -> Any:
@@ -50,7 +50,7 @@ class Lead:
         """The checkpoint root of a training by all ranks."""
 
         def run(execution: MakeExecution) -> str:
-            options = RunOptions(execution=execution, on_step=on_step)
+            options = RunOptions(device=self._device, execution=execution, on_step=on_step)
             return Trainer(job, self.place_of(job), options).run().checkpoint_root.hex()
 
         return self.helpers.execute(job, run, prescribed, self.warnings.append)

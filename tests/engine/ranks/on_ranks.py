@@ -42,7 +42,7 @@ from test_parts import CASES, DRAWS, drawn
 def digest(result: StepResult) -> str:
     sums = sha256(np.float64(result.loss).tobytes())
     for state in result.states:
-        sums.update(str(tuple(state.shape)).encode() + canonical(state).contiguous().numpy().tobytes())
+        sums.update(str(tuple(state.shape)).encode() + canonical(state).cpu().contiguous().numpy().tobytes())
     return sums.hexdigest()
 
 
@@ -70,6 +70,12 @@ def alone(seeds: list[int]) -> dict[int, list[Any]]:
     return {seed: executed(Executor(one.program), one.inputs) for seed, one in made.items()}
 
 
+def on_its_device(ranks: Ranks, inputs: StepInputs) -> StepInputs:
+    """Inputs on the device of this rank."""
+    states, data = ([x.to(ranks.device) for x in given] for given in (inputs.states, inputs.data))
+    return replace(inputs, states=states, data=data, schedule=inputs.schedule.to(ranks.device), device=ranks.device)
+
+
 def run_programs(ranks: Ranks, logs: dict[str, str], cut: bool = False) -> dict[str, list[Any]]:
     """What ranks come to, for all programs that have a sample for every rank; by the log of one process. cut: each rank
     cuts its samples into micro-batches, if it has two."""
@@ -82,22 +88,22 @@ def run_programs(ranks: Ranks, logs: dict[str, str], cut: bool = False) -> dict[
         sums_of_ranks.SENT_AT_ONCE = (8, 1000, 8 << 20)[int(seed) // 3 % 3]
         if samples_of(made.program) < ranks.size:
             continue
-        every = made.inputs.step + 1
+        every, inputs = made.inputs.step + 1, on_its_device(ranks, made.inputs)
         if ranks.rank:
             serve(
                 made.program,
                 ranks,
-                lambda step, states, inputs=made.inputs: replace(inputs, step=step),
+                lambda step, states, inputs=inputs: replace(inputs, step=step),
                 interval=every,
             )
             continue
         # A run that is given up between two comparisons has no part in the next one's.
         with suppress(StoppedError):
-            RanksExecutor(made.program, ranks, interval=every).run(replace(made.inputs, step=every), Recorder(4))
+            RanksExecutor(made.program, ranks, interval=every).run(replace(inputs, step=every), Recorder(4))
         batch = samples_of(made.program)
         micro_batches = (batch, ranks.size + 1)[int(seed) % 2 and batch > ranks.size] if cut else 1
         executor = RanksExecutor(made.program, ranks, interval=every, micro_batches=micro_batches)
-        found[seed] = executed(executor, made.inputs, bytes.fromhex(log) if log else None)
+        found[seed] = executed(executor, inputs, bytes.fromhex(log) if log else None)
         dismiss(ranks)
     return found
 
@@ -150,13 +156,14 @@ def _case(ranks: Ranks, name: str, draw: Any, reader: int | None) -> Any:
     y, bound = op.evaluate(inputs, attributes)
     right = op.exact(inputs, attributes, torch.arange(y.numel()))
     first, last = ranges(shapes[0][0][shapes[0][1]], ranks.size)[ranks.rank]
-    part = [x.narrow(axis, first, last - first) for x, (_, axis) in zip(inputs, shapes, strict=True)]
+    part = [x.narrow(axis, first, last - first).to(ranks.device) for x, (_, axis) in zip(inputs, shapes, strict=True)]
     whole = op.terms([tuple(x.shape) for x in inputs], attributes)
     seen: list[torch.Tensor] = []
 
     def round_share(owned: Inexact, start: int, stop: int) -> torch.Tensor:
         found = owned.bound((), {}, torch.zeros(0))
-        seen.append(found.at(torch.arange(stop - start), torch.zeros(stop - start)))
+        places = torch.arange(stop - start, device=ranks.device)
+        seen.append(found.at(places, torch.zeros(stop - start, device=ranks.device)).cpu())
         return Recorder(4).round(0, owned, (), {}, Window((stop,), 0, start, stop))
 
     terms = Terms(op, attributes, lambda _: part, 1, whole, ranks.size)
@@ -173,7 +180,7 @@ def _wrong_sums(ranks: Ranks, cases: Sequence[Any]) -> list[str]:
         if batch_sum.reader not in (None, ranks.rank):
             assert not seen
             continue
-        if not torch.equal(canonical(found).view(torch.int32).reshape(-1), canonical(right).view(torch.int32)):
+        if not torch.equal(canonical(found).cpu().view(torch.int32).reshape(-1), canonical(right).view(torch.int32)):
             wrong.append(f"{name}, {draw.__name__}: other bits")
         # A bound that is not finite says no more than that the exact value decides.
         if seen and not torch.allclose(seen[-1].nan_to_num(7), d.nan_to_num(7), rtol=1e-12, atol=0):
@@ -285,7 +292,7 @@ def run_until_one_is_lost(ranks: Ranks) -> str:
     print("here", flush=True)
     try:
         while True:
-            ranks.to_owners([[torch.ones(100)]] * ranks.size, [100] * ranks.size)
+            ranks.to_owners([[torch.ones(100, device=ranks.device)]] * ranks.size, [100] * ranks.size)
             ranks.numbers(ranks.rank)
     except LostRankError as error:
         return str(error)

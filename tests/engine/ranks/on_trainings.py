@@ -13,6 +13,7 @@ import random_optimizers
 import torch
 from roundlog.commitments import state_root
 from roundlog.execution import Batches, Executor
+from roundlog.execution.batches import CPU
 from roundlog.execution.lazy_tensors import root_of
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.ranks import (
@@ -61,7 +62,7 @@ def _trained(
         def inputs_of(
             step: int, states: Sequence[torch.Tensor], job: Job = job, batches: Batches = batches
         ) -> StepInputs:
-            return job.inputs(batches, step, states)
+            return job.inputs(batches, step, states, CPU if ranks is None else ranks.device)
 
         if ranks is not None and ranks.rank:
             serve(job.program, ranks, inputs_of, job.spec.rounding_bits, job.spec.interval)
@@ -73,7 +74,7 @@ def _trained(
             else RanksExecutor(job.program, ranks, job.spec.rounding_bits, job.spec.interval, cut)
         )
         recorder, follower = Recorder(4), Follower(4, 1.0, np.random.default_rng(1))
-        states: Sequence[torch.Tensor] = list(job.initial.values())
+        states: Sequence[torch.Tensor] = [x.to(CPU if ranks is None else ranks.device) for x in job.initial.values()]
         roots, written = [], []
         for step in range(job.spec.steps):
             if logs is not None:

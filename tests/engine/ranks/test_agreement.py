@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from roundlog.training import by_ranks
 from roundlog.training.by_ranks import difference
 
 ALIKE = {"job": "ab" * 32, "version of tiebreak": "0.1.0", "version of PyTorch": "2.13.0", "machine": ""}
@@ -31,3 +33,11 @@ def test_a_rank_that_cannot_compute_is_named(rank: int) -> None:
     said = [ALIKE, ALIKE, ALIKE]
     said[rank] = {**ALIKE, "machine": "this process rounds to zero"}
     assert named(*said) == f"rank {rank} (process {rank + 70} on box) cannot take part: this process rounds to zero"
+
+
+def test_builds_of_pytorch_for_other_devices_are_one_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = []
+    for build in ("2.13.0+cpu", "2.13.0+cu128", "2.13.0", "2.12.1+cpu"):
+        monkeypatch.setattr(torch, "__version__", build)
+        versions.append(by_ranks._identity("cpu")["version of PyTorch"])
+    assert versions == ["2.13.0"] * 3 + ["2.12.1"]

@@ -20,6 +20,9 @@ def test_the_environment_names_the_ranks() -> None:
     assert Launch.of(RIGHT) == Launch(0, 3, "10.0.0.1", 29500, "tiebreak/none/0", is_host=True)
     assert Launch.of({**RIGHT, "RANK": "2"}) == Launch(2, 3, "10.0.0.1", 29500, "tiebreak/none/0", is_host=False)
     # torchrun holds the store itself, and may start the ranks again in it.
+    assert Launch.of({**RIGHT, "LOCAL_RANK": "1"}) == Launch(
+        0, 3, "10.0.0.1", 29500, "tiebreak/none/0", is_host=True, local_rank=1
+    )
     assert Launch.of(RIGHT | BY_TORCHRUN) == Launch(0, 3, "10.0.0.1", 29500, "tiebreak/a/2", is_host=False)
 
 
@@ -35,6 +38,9 @@ def test_the_environment_names_the_ranks() -> None:
         ("RANK", "-1"),
         ("RANK", "1" * 5000),
         ("RANK", "\u0661"),
+        ("LOCAL_RANK", "3"),
+        ("LOCAL_RANK", "-1"),
+        ("LOCAL_RANK", ""),
         ("MASTER_ADDR", None),
         ("MASTER_ADDR", ""),
         ("MASTER_PORT", None),

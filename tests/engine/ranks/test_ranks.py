@@ -7,7 +7,7 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import on_ranks
 import on_trainings
@@ -18,9 +18,8 @@ from random_optimizers import OPTIMIZERS
 from random_programs import make
 from rank_processes import call, seconds_to_stop, start
 from roundlog.execution.microbatch import samples_of
-from roundlog.execution.ranks import Ranks, samples_of_ranks
+from roundlog.execution.ranks import samples_of_ranks
 from roundlog.execution.ranks.local import Cut, Gathered, Summed, analyse_for, local_program
-from roundlog.execution.ranks.membership import Membership
 from roundlog.execution.ranks.ownership import ownership
 from roundlog.execution.ranks.sweeps import sweeps_of
 from roundlog.program import ProgramError
@@ -226,30 +225,3 @@ def test_a_killed_rank_is_named_by_every_other_one(victim: int) -> None:
         for process in processes:
             process.kill()
             process.wait()
-
-
-class _EndsAfterALook:
-    """A collective that ends just after somebody has waited for it too shortly."""
-
-    def __init__(self) -> None:
-        self.waits = 0
-
-    def is_completed(self) -> bool:
-        return self.waits > 0
-
-    def wait(self, patience: object) -> None:
-        self.waits += 1
-        if self.waits == 1:
-            raise RuntimeError("Operation timed out!")
-
-
-class _AllAreThere:
-    def require_all(self) -> None: ...
-
-
-def test_a_collective_that_ends_just_after_a_look_is_not_taken_for_a_lost_connection() -> None:
-    ranks = Ranks.__new__(Ranks)
-    ranks.membership = cast(Membership, _AllAreThere())
-    work = _EndsAfterALook()
-    ranks._wait(work)
-    assert work.waits == 2

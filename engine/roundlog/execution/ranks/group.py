@@ -1,7 +1,7 @@
 """A group of ranks: processes that execute one step together, and what they send each other.
 
-All is sent by torch.distributed. Its promises are few and enough: a reduction adds up in some order, and what is
-gathered are the bytes that were sent. Every rank has to call the same methods in the same order.
+All is sent by torch.distributed (`roundlog.execution.ranks.wire`), of which one promise is enough: what arrives are
+the bytes that were sent. Every rank has to call the same methods in the same order.
 """
 
 from __future__ import annotations
@@ -9,42 +9,72 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # exported, but not listed
 
+from roundlog.execution.batches import CPU
 from roundlog.execution.ranks.membership import LostRankError, Membership
+from roundlog.execution.ranks.wire import FOREVER, Gloo, Nccl, Staged, Wire, by_nccl, card, suit_nccl, within
 
-_PATIENCE = timedelta(seconds=0.5)
-"""Time after which a waiting rank asks whether the others are still there."""
-
-_FOREVER = timedelta(days=365)
-"""Timeout of collectives. A rank may wait for hours, as rank 0 validates; a lost one is found by its heart."""
+_SECONDS_TO_CLOSE = 10.0
 
 
 class Ranks:
-    """The ranks of one run, from 0 to `size` - 1. Tensors are flat, on any device."""
+    """The ranks of one run, from 0 to `size` - 1. Tensors are flat, in CPU memory on every rank or on the device of
+    every rank."""
 
-    is_leaving = False
-    """Whether this rank leaves the others in the midst of what they do together: no thread of it waits for them any
-    more."""
     unfinished: ClassVar[bool] = False
     """Whether this process has left ranks in the midst of what they do together. Threads of PyTorch's wait for them
     then, and abort a process that ends in the usual way."""
 
     def __init__(self, group: dist.ProcessGroup, rank: int, size: int, membership: Membership) -> None:
-        """group: gloo for the CPU, and nccl for CUDA if tensors lie there."""
+        """group: of gloo."""
         self.rank, self.size = rank, size
         self.membership = membership
-        self._group = group
+        self.device = CPU
+        """The device on which this rank computes."""
+        self._cards: list[str] = []
+        self._between_cpus: Wire = Gloo(group, membership)
+        self._between_devices: Wire = Staged(self._between_cpus, rank)
+
+    def use(self, device: torch.device) -> None:
+        """Chooses the device on which this rank computes, and with all others the wire between their devices. All ranks
+        call it, before anything lies on a device. Raises LostRankError."""
+        if device.type == "cuda":
+            if device.index is None:
+                device = torch.device("cuda", torch.cuda.current_device())
+            # What libraries allocate without being told where belongs there, too.
+            torch.cuda.set_device(device)
+        cards = [one.decode() for one in self.gather_bytes(card(device).encode())]
+        before, self._cards = self._cards, cards
+        self.device = device
+        if not suit_nccl(cards):
+            self._between_devices = Staged(self._between_cpus, self.rank)
+        elif cards != before:
+            self._between_devices = by_nccl(self.membership, device)
+            # The first collective connects all: what is wrong with that is said now.
+            self.gather_all(torch.zeros(1, device=device), [1] * self.size)
+
+    def _wire(self, x: torch.Tensor) -> Wire:
+        return self._between_cpus if x.device.type == "cpu" else self._between_devices
+
+    def close(self) -> bool:
+        """Lets go of all connections, once the others have left, too. Whether that has ended in time."""
+        if isinstance(self._between_devices, Nccl):
+            self._between_devices.close()
+        has_ended = within(_SECONDS_TO_CLOSE, dist.destroy_process_group)
+        # Gloo's threads end with the last reference, and not while the interpreter is taken down.
+        del self._between_cpus, self._between_devices
+        return has_ended
 
     def give_up(self, reason: str) -> None:
         """Leaves the other ranks, wherever they are; each ends with a sentence that has this reason. Nothing is sent
         afterwards."""
-        self.is_leaving = True
+        self.membership.is_leaving = True
         self.membership.leave(reason)
 
     # Shares of a tensor.
@@ -68,10 +98,9 @@ class Ranks:
         thrown away."""
         outgoing = [sum(map(len, pieces)) for pieces in parts]
         pieces = [piece for pieces in parts for piece in pieces]
-        together = torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
+        together = torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64, device=self.device)
         received = together.new_empty(sum(incoming))
-        work = dist.all_to_all_single(received, together, list(incoming), outgoing, group=self._group, async_op=True)
-        self._wait(work)
+        self._wire(together).to_owners(received, together, incoming, outgoing)
         return list(received.split(list(incoming)))
 
     def gather_all(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
@@ -84,10 +113,10 @@ class Ranks:
         return [whole[rank * width : rank * width + size] for rank, size in enumerate(sizes)]
 
     def _gather(self, whole: torch.Tensor, mine: torch.Tensor) -> None:
-        # Neither backend gathers truth values.
+        # No wire carries truth values.
         as_bytes = whole.dtype == torch.bool
         to, of = (x.view(torch.uint8) if as_bytes else x for x in (whole, mine.contiguous()))
-        self._wait(dist.all_gather(list(to.chunk(self.size)), of, group=self._group, async_op=True))
+        self._wire(whole).gather(to, of)
 
     def numbers(self, *mine: int) -> list[list[int]]:
         """Every rank's numbers, as many as this one's, by rank."""
@@ -103,8 +132,8 @@ class Ranks:
     def broadcast_together(self, messages: Sequence[tuple[torch.Tensor, int]]) -> None:
         """`broadcast` of several tensors, each with its source, at the same time: a connection has two directions."""
         flat = [(x.view(torch.uint8) if x.dtype == torch.bool else x, source) for x, source in messages]
-        for work in [dist.broadcast(x, source, group=self._group, async_op=True) for x, source in flat]:
-            self._wait(work)
+        if flat:
+            self._wire(flat[0][0]).broadcast(flat)
 
     def broadcast_bytes(self, data: bytes | None, source: int = 0) -> bytes:
         """The bytes of rank `source`; the others give None."""
@@ -122,25 +151,6 @@ class Ranks:
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
         return [x.numpy().tobytes() for x in self.gather_all(mine, sizes)]
 
-    def _wait(self, work: Any) -> None:
-        """Waits for a collective. Raises LostRankError, which names the rank, where another one has ended."""
-        while True:
-            if self.is_leaving:
-                raise LostRankError("this rank has left the others")
-            # Asked before the wait: a collective may end between a wait that was too short and a question after it.
-            had_ended = work.is_completed()
-            try:
-                work.wait(_PATIENCE)
-                return
-            except RuntimeError as error:
-                if had_ended:
-                    # A connection is gone. Who has gone with it is known a little later.
-                    raise self.membership.why() or LostRankError(
-                        f"the connection to another rank is lost ({str(error)[:200]}), though all of them are there: "
-                        "check the network, and run the same command again"
-                    ) from error
-                self.membership.require_all()
-
 
 def connect(address: tuple[str, int], rank: int, size: int, name: str, *, is_host: bool, seconds: float = 60) -> Ranks:
     """The ranks of a run, once all of them are there.
@@ -153,9 +163,8 @@ def connect(address: tuple[str, int], rank: int, size: int, name: str, *, is_hos
         store = TCPStore(host, port, None, is_host, patience, wait_for_workers=False)
         own = TCPStore(host, port, None, False, patience, wait_for_workers=False)
         membership = Membership(PrefixStore(f"{name}/membership", own), rank, size, seconds)
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(
-            backend, store=PrefixStore(f"{name}/group", store), rank=rank, world_size=size, timeout=_FOREVER
+            "gloo", store=PrefixStore(f"{name}/group", store), rank=rank, world_size=size, timeout=FOREVER
         )
     except RuntimeError as error:
         if isinstance(error, LostRankError):
@@ -179,9 +188,6 @@ def disconnect(ranks: Ranks, reason: str | None = None) -> None:
     if ranks.rank == 0:
         # The store may lie with this process, and the others look into it once more.
         time.sleep(0.5)
-    if reason is None and ranks.membership.lost is None and not ranks.is_leaving:
-        dist.destroy_process_group()
-        # Its threads end with the last reference, and not while the interpreter is taken down.
-        del ranks._group
-    else:
+    in_order = reason is None and ranks.membership.lost is None and not ranks.membership.is_leaving
+    if not (in_order and ranks.close()):
         Ranks.unfinished = True

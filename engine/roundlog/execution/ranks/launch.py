@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+import torch
+
 from roundlog.execution.ranks.group import Ranks, connect, disconnect
 from roundlog.execution.ranks.membership import TERMINATED, LostRankError
 
@@ -36,6 +38,8 @@ class Launch:
     """Tells this start of the ranks from others that use the same store."""
     is_host: bool
     """Whether this process has to hold the store; otherwise rank 0 or the launcher does."""
+    local_rank: int | None = None
+    """Number of this process among those that the launcher has started on this machine, if it says so."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch | None:
@@ -48,9 +52,16 @@ class Launch:
         host = environment.get("MASTER_ADDR", "")
         if not host:
             raise _wrong("MASTER_ADDR", "is not there")
+        local_rank = _number(environment, "LOCAL_RANK", 0, size - 1) if "LOCAL_RANK" in environment else None
         by_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         start = (environment.get("TORCHELASTIC_RUN_ID", "none"), environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        return cls(rank, size, host, port, "tiebreak/" + "/".join(start), rank == 0 and not by_agent)
+        return cls(rank, size, host, port, "tiebreak/" + "/".join(start), rank == 0 and not by_agent, local_rank)
+
+    def device(self, chosen: str) -> str:
+        """The device of this process, where a person has chosen one for all of them: of `cuda`, every process of a
+        machine has a device of its own, as long as there are so many, as torchrun's users expect."""
+        count = torch.cuda.device_count() if chosen == "cuda" and self.local_rank is not None else 0
+        return f"cuda:{(self.local_rank or 0) % count}" if count else chosen
 
 
 def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:

@@ -36,6 +36,9 @@ class Membership:
         """store: a connection of its own, since its operations wait for each other. Returns once all ranks are there;
         raises LostRankError if one does not come within so many seconds."""
         self.rank, self.size = rank, size
+        self.is_leaving = False
+        """Whether this rank leaves the others in the midst of what they do together: no thread of it waits for them any
+        more."""
         self._store = store
         self._lost: str | None = None
         self._ended = threading.Event()
@@ -69,8 +72,14 @@ class Membership:
         """Fate of the first rank that was found lost, as a clause; None while all are there."""
         return self._lost
 
+    def require_staying(self) -> None:
+        """Raises LostRankError if this rank leaves the others."""
+        if self.is_leaving:
+            raise LostRankError("this rank has left the others")
+
     def require_all(self) -> None:
-        """Raises LostRankError if a rank is lost."""
+        """Raises LostRankError if a rank is lost, or this one leaves the others."""
+        self.require_staying()
         if self._lost is not None:
             raise LostRankError(_sentence(self._lost))
 

@@ -40,7 +40,7 @@ class KeptStates:
             self._set_up()
         for slot in range(count):
             kept = self.tensors[slot]
-            state = kept if self._mine[slot] else _empty(self._types[slot])
+            state = kept if self._mine[slot] else self._memory_of(self._types[slot])
             if states is not None:
                 state.copy_(states[slot])
             self._ranks.broadcast(state.view(-1))
@@ -48,13 +48,14 @@ class KeptStates:
     def _set_up(self) -> None:
         """Takes the memory of all slots. Slots that a rank hands out lie one behind the other: they are one message."""
         self.tensors = [
-            _empty(kind) if mine else _elsewhere(kind) for kind, mine in zip(self._types, self._mine, strict=True)
+            self._memory_of(kind) if mine else _elsewhere(kind)
+            for kind, mine in zip(self._types, self._mine, strict=True)
         ]
         by_message = sorted(self._owners.handed_out, key=lambda slot: (*self._message(slot), slot))
         for (owner, _), group in groupby(by_message, self._message):
             slots = list(group)
             dtype, shapes = self.tensors[slots[0]].dtype, [self._types[slot].shape for slot in slots]
-            memory = torch.empty(sum(map(prod, shapes)), dtype=dtype)
+            memory = torch.empty(sum(map(prod, shapes)), dtype=dtype, device=self._ranks.device)
             for slot, shape, part in zip(slots, shapes, memory.split(list(map(prod, shapes))), strict=True):
                 self.tensors[slot] = part.view(shape)
             self._handed_out.append((memory, owner))
@@ -70,12 +71,13 @@ class KeptStates:
             self._set_up()
         memory = {tensor.untyped_storage().data_ptr() for tensor in self.tensors}
         for place, (slot, value) in enumerate(zip(slots, computed, strict=True)):
-            stays = value.data_ptr() == self.tensors[slot].data_ptr() and value.stride() == self.tensors[slot].stride()
             # A step may store a slot, or a view of it, in another one, which must not change before it is copied.
-            if not stays and value.untyped_storage().data_ptr() in memory:
+            if value is not self.tensors[slot] and value.untyped_storage().data_ptr() in memory:
                 computed[place] = value.clone()
         for slot in reversed(slots):
-            self.tensors[slot].copy_(computed.pop())
+            value = computed.pop()
+            if value is not self.tensors[slot]:
+                self.tensors[slot].copy_(value)
         self._ranks.broadcast_together(self._handed_out)
 
     def everybodys(self) -> list[torch.Tensor]:
@@ -85,7 +87,8 @@ class KeptStates:
     def give_slot(self, slot: int) -> torch.Tensor:
         """A copy of one tensor that a single rank keeps. All ranks call it."""
         owner = self._owners.kept[slot]
-        state = self.tensors[slot].clone() if owner == self._ranks.rank else _empty(self._types[slot])
+        is_here = owner == self._ranks.rank
+        state = self.tensors[slot].clone() if is_here else self._memory_of(self._types[slot])
         self._ranks.broadcast(state.view(-1), owner)
         return state
 
@@ -96,6 +99,9 @@ class KeptStates:
         told = self._ranks.gather_bytes(mine)
         left = [iter([one[i : i + 32] for i in range(0, len(one), 32)]) for one in told]
         return {slot: next(left[owner]) for slot, owner in kept.items()}
+
+    def _memory_of(self, kind: TensorType) -> torch.Tensor:
+        return torch.empty(kind.shape, dtype=kind.dtype.torch_dtype, device=self._ranks.device)
 
     def is_here(self, slot: int) -> bool:
         """Whether this rank has a slot."""
@@ -133,10 +139,6 @@ class SharedStates(LazyStates):
     def _require(self) -> None:
         if not self._are_there(self):
             raise RuntimeError("the ranks have gone on to another state: read a state before the next step is executed")
-
-
-def _empty(kind: TensorType) -> torch.Tensor:
-    return torch.empty(kind.shape, dtype=kind.dtype.torch_dtype)
 
 
 def _elsewhere(kind: TensorType) -> torch.Tensor:

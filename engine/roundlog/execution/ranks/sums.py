@@ -47,7 +47,7 @@ class BatchSum:
     def of_reader(self, ranks: Ranks, share: torch.Tensor) -> torch.Tensor:
         """The sum on its single reader, whose share is all of it; elsewhere a tensor of its shape without memory."""
         shape = self.output.shape
-        return share.reshape(shape) if ranks.rank == self.reader else torch.empty(()).expand(shape)
+        return share.reshape(shape) if ranks.rank == self.reader else torch.empty((), device=share.device).expand(shape)
 
     def is_by_element(self, x: torch.Tensor) -> bool:
         """Whether a measure has one number for every element of the output."""
@@ -97,7 +97,7 @@ def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.T
     for one, owns in zip(sums, owned, strict=True):
         first, last = one.share(ranks, ranks.rank)
         if owns is None or first == last:
-            shares.append(torch.empty(0))
+            shares.append(torch.empty(0, device=ranks.device))
         else:
             shares.append(one.round_share(owns, first, last))
     asking.answer_to_the_end()
