@@ -9,7 +9,7 @@ A reader believes none of it: roots are held against the commitment, states agai
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from roundlog.parallel.listing import Listing
@@ -114,9 +114,12 @@ class Publisher:
         done = len(recorded(self._run_dir, self._spec))
         return done if done == self._spec.intervals else done // self._every * self._every
 
-    def publish(self) -> Listing:
-        """Publishes what the run has kept so far. A checkpoint that it did not keep is left out. Raises OSError,
-        StorageError, and what `add` raises."""
+    def publish(self, mended: Iterable[int] = ()) -> Listing:
+        """Publishes what the run has kept so far. A checkpoint that it did not keep is left out. mended: intervals at
+        whose end a checkpoint was damaged and is right now, which is published again. Raises OSError, StorageError, and
+        what `add` raises."""
+        for interval in mended:
+            self._states.pop(interval + 1, None)
         done = self.due()
         roots = recorded(self._run_dir, self._spec)[:done]
         for number in range(self._every, min(done + 1, self._spec.intervals), self._every):

@@ -126,6 +126,21 @@ def test_a_published_log_is_audited_from_the_store(run: Run, world: World, tmp_p
     assert len(listing.states) == 2
 
 
+def test_a_checkpoint_that_was_mended_is_published_again(run: Run, world: World, tmp_path: Path) -> None:
+    """A run was killed in its last interval, and the disk has bent an earlier checkpoint. The list names the right one
+    once the run has ended."""
+    job = Job.read(world.job)
+    shutil.copytree(world.honest, tmp_path / "run")
+    rewrite(tmp_path / "run", job, TrainingRun(job, world.honest).recorded_roots()[:-1])
+    path = checkpoint_path(tmp_path / "run", 2)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    address, store = publish(run, world, tmp_path, 1)
+    assert path.read_bytes() == checkpoint_path(world.honest, 2).read_bytes(), "mended"
+    words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", address, "--store", store, "--workers", 2)
+    found = told(run(*words, "--json"))
+    assert found["agrees"] is True and found["unusable_states"] == []
+
+
 def test_a_share_tells_what_it_catches_and_what_it_cannot(run: Run, world: World, tmp_path: Path) -> None:
     words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", world.honest, "--workers", 2, "--share", 0.3)
     shown = run(*words)
