@@ -17,7 +17,7 @@ from tiebreak.cli.job_files import about_data, fetched
 from tiebreak.cli.verdicts import about_states, claimed_states
 
 if TYPE_CHECKING:
-    from roundlog.parallel.listing import Look
+    from roundlog.parallel.listing import Listing, Look
     from roundlog.parallel.result import ParallelAudit, Sharing
     from roundlog.parallel.segment import Source
     from roundlog.training.job import Job
@@ -167,6 +167,7 @@ def _claimed(
     """The claim, and the source from which workers get it. Raises CommandError, StoreError."""
     from roundlog.parallel.listing import settled
     from roundlog.parallel.published import listing_of_run
+    from roundlog.storage import StorageError
     from roundlog.training.job import JobLimits
 
     from tiebreak.cli.training import check_roots, read_claim
@@ -177,7 +178,16 @@ def _claimed(
     if directory.is_dir():
         source = LocalStates(job_directory.resolve(), limits, content.places())
         if follow:
-            return lambda: listing_of_run(directory, job.spec), source
+
+            def look() -> Listing:
+                try:
+                    return listing_of_run(directory, job.spec)
+                except StorageError as error:
+                    raise CommandError(
+                        f"{error}: name the run of this job, or have it carried on by `tiebreak train`, which mends it."
+                    ) from error
+
+            return look, source
         roots = read_claim(claim)
         assert isinstance(roots, list), "a directory has no 64 hex digits"
         check_roots(Path(claim), roots, job)

@@ -174,6 +174,23 @@ def test_a_run_under_way_is_followed_to_its_end(run: Run, world: World, tmp_path
     assert found["checkpoint_root"] == "0x" + world.root.hex()
 
 
+@pytest.mark.parametrize("harm", ["another job", "a bent root", "no sums"])
+def test_following_a_damaged_record_or_another_jobs_run_accuses_nobody(
+    harm: str, run: Run, world: World, tmp_path: Path
+) -> None:
+    job, followed = world.job, tmp_path / "followed"
+    shutil.copytree(world.honest, followed)
+    if harm == "another job":
+        job = tmp_path / "job"
+        Job.from_task(linear_task(steps=2 * INTERVALS, interval=2, seed=9)).write(job)
+    elif harm == "a bent root":
+        (followed / "roots").write_bytes((followed / "roots").read_bytes()[:-1] + b"?")
+    else:
+        (followed / "roots.sums").unlink()
+    words = ("audit", job, "--run", tmp_path / "audit", "--claim", followed, "--workers", 2, "--follow")
+    refused(run(*words), str(followed / "roots"), "name the run of this job, or have it carried on")
+
+
 def test_a_run_under_way_is_wrong_before_its_end(run: Run, world: World, tmp_path: Path) -> None:
     under_way = tmp_path / "run"
     shutil.copytree(world.liar, under_way)
