@@ -174,6 +174,22 @@ def test_a_run_under_way_is_followed_to_its_end(run: Run, world: World, tmp_path
     assert found["checkpoint_root"] == "0x" + world.root.hex()
 
 
+def test_a_followed_run_that_nobody_carries_on_is_told(
+    run: Run, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, directory = Job.read(world.job), tmp_path / "run"
+    shutil.copytree(world.honest, directory)
+    rewrite(directory, job, TrainingRun(job, world.honest).recorded_roots()[:2])
+    monkeypatch.setattr("tiebreak.cli.parallel._QUIET", 0.3)
+    carried_on = threading.Timer(1.0, lambda: Trainer(job, directory).run())
+    carried_on.start()
+    words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", directory, "--workers", 1, "--follow")
+    shown = run(*words, "--json")
+    carried_on.join()
+    assert shown.exit_code == 0 and told(shown)["agrees"] is True
+    assert shown.stderr.count("has had no new interval for 0.3 seconds (2 so far): if nobody trains there") == 1
+
+
 @pytest.mark.parametrize("harm", ["another job", "a bent root", "no sums"])
 def test_following_a_damaged_record_or_another_jobs_run_accuses_nobody(
     harm: str, run: Run, world: World, tmp_path: Path
