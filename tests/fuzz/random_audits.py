@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ class Auditing:
 
     job: Job
     reading: Reading
+    others: list[Reading]
+    """How the other ranks read the job."""
     claim: Claim
     honest: list[bytes] | None
     """State roots of an honest run; None if the job's run stops."""
@@ -61,18 +64,23 @@ def whole(it: Auditing, *, by_processes: bool) -> str:
     running = Running(micro_batches=it.micro_batches, keep_every=it.draw.choice([1, 2]))
     log = it.draw.choice([None, it.claim.run_dir / "log", it.claim.run_dir / "log"])
     share = it.draw.choice([1.0, 1.0, 0.4, 0.0])
-    crew_or_none = (it.reading, running, it.where, it.claim.roots, log, share)
+    given = ([it.reading, *it.others], running, it.where, it.claim.roots, log, share)
     told = f"whole by {size}, {running.micro_batches} parts, log {None if log is None else share}"
+    if by_processes and it.draw.random() < 0.3:
+        crew = Crew(audit, size, *given)
+        time.sleep(it.draw.choice([0, 0.05, 0.3]))
+        crew.kill(it.draw.randrange(size))
+        crew.ended()
+        size = it.draw.randint(1, most)
+        told += f", killed and carried on by {size}"
     if size > 1:
-        right, first_wrong, roots, standing = Crew(audit, size, *crew_or_none).results()[0]
+        right, first_wrong, roots, standing = Crew(audit, size, *given).results()[0]
     else:
-        right, first_wrong, roots, standing = audit(None, *crew_or_none)
+        right, first_wrong, roots, standing = audit(None, *given)
     assert right is it.claim.is_right, f"{told}: right is {right} of {it.claim.what}"
+    assert first_wrong == it.claim.first_wrong, f"{told}: wrong from {first_wrong}, not {it.claim.first_wrong}"
     if it.honest is not None:
-        assert first_wrong == it.claim.first_wrong, f"{told}: wrong from {first_wrong}, not {it.claim.first_wrong}"
         assert roots == it.honest, f"{told}: other roots than an honest run's"
-    else:
-        assert first_wrong is not None and first_wrong <= (it.claim.first_wrong or 0), told
     if log is None:
         assert standing == "not given", told
     elif it.honest is not None:
@@ -157,10 +165,11 @@ def _judge(it: Auditing, found: ParallelAudit, told: str, share: float) -> None:
         assert it.claim.is_right, f"{told}a lie is not found: {it.claim.what}"
         assert found.is_whole and found.state_roots == it.honest, f"{told}not the whole run"
     else:
-        assert set(found.right) >= set() and found.drawn >= 1, told
+        assert found.drawn == max(1, math.ceil(share * found.units)), told
         if it.claim.first_wrong is not None:
             assert it.claim.first_wrong not in found.right, f"{told}a wrong interval counts as right"
-        assert 0 <= found.unnoticed(1) <= 1 - found.drawn / found.units + 1e-9, told
+        caught = 1.0 if found.is_whole else found.drawn / found.units
+        assert abs(found.unnoticed(1) - (1 - caught)) < 1e-9, told
     assert all("honest" not in one for one in found.distrusted), f"{told}{found.distrusted}"
 
 
@@ -176,6 +185,34 @@ def following(it: Auditing) -> str:
         return Listing(roots=whole_listing.roots[:shown], states=states, complete=shown == intervals)
 
     return "following: " + by_workers(it, look)
+
+
+def restless(it: Auditing) -> str:
+    """An audit by workers of a run under way, whose trainer publishes another root now and then, and takes it back."""
+    honest, shown = it.claim.listing, 0
+    intervals = len(honest.roots)
+    lies: set[bytes] = set()
+
+    def look() -> Listing:
+        nonlocal shown
+        shown = min(intervals, shown + it.draw.choice([0, 0, 1, 1, 2]))
+        roots = list(honest.roots[:shown])
+        if shown and it.draw.random() < 0.05:
+            roots[it.draw.randrange(shown)] = it.draw.randbytes(32)
+            lies.update(roots)
+        states = {done: address for done, address in honest.states.items() if done <= shown}
+        return Listing(roots=tuple(roots), states=states, complete=shown == intervals)
+
+    options, workers = RunOptions(micro_batches=it.micro_batches), it.draw.randint(1, 3)
+    sharing = Sharing(make=_stands(it.draw, ["honest"] * workers), workers=workers, common_disk=True)
+    found = audit_in_parallel(it.job, look, it.source, it.where, sharing, options, poll=0.005)
+    told = f"restless trainer, {workers} workers; "
+    if found.wrong is None:
+        assert found.is_whole and found.state_roots == it.honest, f"{told}another run is called right"
+    else:
+        assert lies, f"{told}an honest trainer is accused of interval {found.wrong.interval}"
+    assert not found.distrusted, f"{told}{found.distrusted}"
+    return told
 
 
 def beside(it: Auditing, crew: Crew, run_dir: Path) -> str:
@@ -198,7 +235,7 @@ def repeated(it: Auditing) -> str:
 
 def any_audit(it: Auditing, *, by_processes: bool) -> str:
     """One audit, drawn."""
-    kind = it.draw.choice(["whole", "whole", "workers", "workers", "following", "share", "repeated"])
+    kind = it.draw.choice(["whole", "whole", "workers", "workers", "following", "restless", "share", "repeated"])
     began = time.monotonic()
     if kind == "whole":
         told = whole(it, by_processes=by_processes)
@@ -206,7 +243,9 @@ def any_audit(it: Auditing, *, by_processes: bool) -> str:
         told = repeated(it)
     elif kind == "share":
         told = by_workers(it, share=it.draw.choice([0.01, 0.4, 0.9]))
-    elif kind == "following":
+    elif kind == "restless" and it.claim.is_right:
+        told = restless(it)
+    elif kind in ("following", "restless"):
         told = following(it)
     else:
         told = by_workers(it, spawned=by_processes and it.draw.random() < 0.03)

@@ -192,6 +192,8 @@ def random_job(seed: int) -> RandomJob:
         options["micro_batches"] = 2
     if draw.random() < 0.3:
         options["schedule"] = lambda step: 1 / (1 + step)
+    elif draw.random() < 0.1 and steps > 4:
+        options["schedule"] = lambda step: 1.0 if step < 3 else 1e38  # the run soon has no numbers any more
     name = f"{kind}, {title}, {batch} x {steps} by {interval}, {'+'.join(options) or 'plain'}"
     if kind == "script":
         return _of_script(seed, name, numbers, steps, interval)

@@ -73,7 +73,7 @@ class Round:
         run_dir = self.room / "trained"
         if honest is None:
             running = Running(continue_after_stop=True)
-            roots, _, _ = train(None, self.draw.choice(readings), running, run_dir)
+            roots, _, _ = train(None, readings, running, run_dir)
             self.told.append("stops")
         else:
             self._train(job, readings, run_dir, honest)
@@ -151,10 +151,10 @@ class Round:
         kills = self.draw.choice([0, 0, 1, 2])
         keep, publish, spoilt = 1, 0, ""
         while True:
-            size, reading = self.draw.randint(1, most), self.draw.choice(readings)
+            size, by = self.draw.randint(1, most), self.draw.choices(readings, k=3)
             running, done = self._running(job), len(recorded(run_dir, job.spec))
             self.told.append(
-                f"trained by {size} from {reading.directory.name}{'' if reading.held else ' (left in the file)'}, "
+                f"trained by {size} from {' and '.join(map(str, by[:size]))}, "
                 f"{running.micro_batches} parts, keep {running.keep_every}, publish {running.publish_every}"
             )
             keep = keep if done else 1
@@ -162,13 +162,13 @@ class Round:
             if not kills:
                 break
             kills -= 1
-            self._killed(Crew(train, size, reading, running, run_dir), size, job, run_dir)
+            self._killed(Crew(train, size, by, running, run_dir), size, job, run_dir)
             keep = max(keep, running.keep_every)
             spoilt = spoilt or self._spoil(run_dir)
         if size > 1:
-            roots, _, steps = Crew(train, size, reading, running, run_dir).results()[0]
+            roots, _, steps = Crew(train, size, by, running, run_dir).results()[0]
         else:
-            roots, _, steps = train(None, reading, running, run_dir)
+            roots, _, steps = train(None, by, running, run_dir)
         assert roots == honest, "the run comes to other roots"
         if keep == 1 and done and not spoilt:
             assert not steps or min(steps) >= done * job.spec.interval, "a kill has lost an interval"
@@ -220,6 +220,13 @@ class Round:
         in_store = self.draw.random() < 0.5
         store = FolderStore(self.room / "store") if in_store else None
         claim = claim_of(trained, room / "claimed", what, self.draw, store)
+        if honest is None:
+            # Behind a stop every party has numbers of its own.
+            ends = len(recorded(self.room / "reference", trained.job.spec))
+            claim = replace(
+                claim,
+                first_wrong=min(ends, trained.job.spec.intervals if claim.first_wrong is None else claim.first_wrong),
+            )
         self.told.append(f"claim: {what}{' in a store' if in_store else ''}, {len(claim.listing.states)} states")
         for number in range(self.draw.randint(2, 4)):
             reading = self.draw.choice(readings)
@@ -227,18 +234,22 @@ class Round:
             it = Auditing(
                 job=job,
                 reading=reading,
+                others=self.draw.choices(readings, k=2),
                 claim=claim,
                 honest=honest,
                 in_store=in_store,
                 where=room / f"audit {number}",
                 draw=self.draw,
             )
+            cache = self.room / "far" / "data.cache"
+            if cache.exists() and cache.stat().st_size and self.draw.random() < 0.2:
+                bend(cache, self.draw)
             with holding(reading.held):
                 self.told.append(random_audits.any_audit(it, by_processes=self.by_processes))
         if honest is not None and what == "nothing" and self.draw.random() < 0.5:
             run_dir = room / "followed"
             it = replace(it, in_store=False, where=room / "following")
-            crew = Crew(train, 1, self.draw.choice(readings), Running(), run_dir)
+            crew = Crew(train, 1, readings, Running(), run_dir)
             self.told.append(random_audits.beside(it, crew, run_dir))
 
     def _lose_data(self, job: Job, honest: list[bytes]) -> None:

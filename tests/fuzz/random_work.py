@@ -3,7 +3,7 @@ ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,9 @@ class Reading:
     stores: tuple[str, ...]
     held: bool
     """Whether the data are held in memory, as small ones are; else they are left in their file, as large ones are."""
+
+    def __str__(self) -> str:
+        return f"{self.directory.name}{'' if self.held else ' left in its file'}"
 
     def read(self, limits: JobLimits) -> Job:
         with holding(self.held):
@@ -65,10 +68,10 @@ class Running:
         )
 
 
-def train(ranks: Ranks | None, reading: Reading, running: Running, run_dir: Path) -> Any:
+def train(ranks: Ranks | None, readings: Sequence[Reading], running: Running, run_dir: Path) -> Any:
     """(state roots, intervals that were mended, steps that were executed) of a training; None of another rank than 0.
-    As `tiebreak train` does it."""
-    job = reading.read(JobLimits(micro_batches=running.micro_batches))
+    Each rank reads the job in its own way. As `tiebreak train` does it."""
+    job = readings[0 if ranks is None else ranks.rank].read(JobLimits(micro_batches=running.micro_batches))
     if ranks is not None:
         agree(ranks, job)
         if ranks.rank:
@@ -96,7 +99,7 @@ def train(ranks: Ranks | None, reading: Reading, running: Running, run_dir: Path
 
 def audit(
     ranks: Ranks | None,
-    reading: Reading,
+    readings: Sequence[Reading],
     running: Running,
     run_dir: Path,
     claim: list[bytes] | bytes,
@@ -105,7 +108,7 @@ def audit(
 ) -> Any:
     """(whether the claim is right, first wrong interval, roots, standing of the log) of an audit of a whole run; None
     of another rank than 0. As `tiebreak audit` does it."""
-    job = reading.read(JobLimits(micro_batches=running.micro_batches))
+    job = readings[0 if ranks is None else ranks.rank].read(JobLimits(micro_batches=running.micro_batches))
     if ranks is not None:
         agree(ranks, job)
         if ranks.rank:

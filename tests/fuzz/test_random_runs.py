@@ -67,6 +67,7 @@ def _auditing(trained: Trained, claim: Claim, where: Path) -> Auditing:
     return Auditing(
         job=trained.job,
         reading=Reading(directory=trained.directory / "job", stores=(), held=True),
+        others=[],
         claim=claim,
         honest=trained.roots,
         in_store=False,
