@@ -188,14 +188,15 @@ def following(it: Auditing) -> str:
 
 
 def restless(it: Auditing) -> str:
-    """An audit by workers of a run under way, whose trainer publishes another root now and then, and takes it back."""
+    """An audit by workers of a run under way, whose trainer publishes another root now and then and takes it back, and
+    whose list gets shorter again."""
     honest, shown = it.claim.listing, 0
     intervals = len(honest.roots)
     lies: set[bytes] = set()
 
     def look() -> Listing:
         nonlocal shown
-        shown = min(intervals, shown + it.draw.choice([0, 0, 1, 1, 2]))
+        shown = max(0, min(intervals, shown + it.draw.choice([-3, 0, 0, 1, 1, 1, 2, 2])))
         roots = list(honest.roots[:shown])
         if shown and it.draw.random() < 0.05:
             roots[it.draw.randrange(shown)] = it.draw.randbytes(32)
