@@ -10,6 +10,7 @@ WORKERS ?= 3
 FUZZ_SECONDS ?= 300
 MINUTES ?= 30
 PROGRAMS ?= 2000
+RUNS ?= 100
 MARKS ?= not long
 # The versions that the tests were last passed with; empty for the newest that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
@@ -19,7 +20,7 @@ INSTALL := $(PIP) install -q --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # pip would compile modules one after another, which took a third of the set-up. Some are for other versions of Python, and fail.
 COMPILE := $(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: demo test test-python test-slow test-slow-python test-long test-matrix test-triton coverage docs fuzz fuzz-capture
+.PHONY: demo test test-python test-slow test-slow-python test-long test-matrix test-triton coverage docs fuzz fuzz-capture fuzz-runs
 .PHONY: browser chaos lint clean
 
 demo: $(VENV)/.installed
@@ -117,6 +118,10 @@ fuzz: $(VENV)/.installed-dev
 # Random training scripts, captured and trained beside PyTorch; the last line counts them, and none may differ silently.
 fuzz-capture: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore tests/fuzz/capture_campaign.py --programs $(PROGRAMS)
+
+# Random whole runs, by ranks that are killed, with data anywhere, and audits of true and false claims; the last line counts them.
+fuzz-runs: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -W ignore tests/fuzz/runs_campaign.py --runs $(RUNS)
 
 # Real roles as processes, whose node, disks and lives go wrong; the last line counts rounds and violations (docs/chaos.md).
 chaos: $(VENV)/.installed-dev contracts-tools

@@ -17,7 +17,7 @@ from tiebreak.cli.job_files import about_data, fetched
 from tiebreak.cli.verdicts import about_states, claimed_states
 
 if TYPE_CHECKING:
-    from roundlog.parallel.listing import Look
+    from roundlog.parallel.listing import Listing, Look
     from roundlog.parallel.result import ParallelAudit, Sharing
     from roundlog.parallel.segment import Source
     from roundlog.training.job import Job
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _PANEL = "Workers"
 _DEFAULT_SHARE: Any = "all"
 _MOST_SHOWN = 20
+_QUIET = 60.0
+"""Seconds without anything new after which people are told that a followed run may have been given up."""
 _CLUSTER_REPEATS = 0.05
 """Share of the right answers that is repeated on a cluster, if the user says nothing: its machines are many."""
 
@@ -167,6 +169,7 @@ def _claimed(
     """The claim, and the source from which workers get it. Raises CommandError, StoreError."""
     from roundlog.parallel.listing import settled
     from roundlog.parallel.published import listing_of_run
+    from roundlog.storage import StorageError
     from roundlog.training.job import JobLimits
 
     from tiebreak.cli.training import check_roots, read_claim
@@ -177,7 +180,19 @@ def _claimed(
     if directory.is_dir():
         source = LocalStates(job_directory.resolve(), limits, content.places())
         if follow:
-            return lambda: listing_of_run(directory, job.spec), source
+            new = _Novelty(directory)
+
+            def look() -> Listing:
+                try:
+                    listing = listing_of_run(directory, job.spec)
+                    new.notice(listing)
+                    return listing
+                except StorageError as error:
+                    raise CommandError(
+                        f"{error}: name the run of this job, or have it carried on by `tiebreak train`, which mends it."
+                    ) from error
+
+            return look, source
         roots = read_claim(claim)
         assert isinstance(roots, list), "a directory has no 64 hex digits"
         check_roots(Path(claim), roots, job)
@@ -195,6 +210,28 @@ def _claimed(
             "claimed checkpoints, which a root alone does not bring."
         ) from None
     return _from_store(job_directory, job, run, claim, limits, content, workers)
+
+
+class _Novelty:
+    """Time since a followed run had something new. A run that nobody carries on any more looks like a slow one."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._seen, self._since, self._told = 0, time.monotonic(), False
+
+    def notice(self, listing: Listing) -> None:
+        """Takes up what is on record, and warns once if this has been all of a run under way for long."""
+        from tiebreak.cli import output
+
+        intervals = len(listing.roots)
+        if intervals != self._seen or listing.complete:
+            self._seen, self._since, self._told = intervals, time.monotonic(), False
+        elif not self._told and time.monotonic() - self._since > _QUIET:
+            self._told = True
+            output.warn(
+                f"{self._directory} has had no new interval for {_QUIET:g} seconds ({intervals} so far): if nobody "
+                "trains there any more, have it carried on, or end this audit, which the same command carries on"
+            )
 
 
 def _from_store(

@@ -123,7 +123,7 @@ def train(
         ranks.dismiss()
     published = None
     if store is not None and publisher is not None:
-        publisher.publish()
+        publisher.publish(result.mended)
         published = store.add_directory(result.log_dir)
     facts = {
         "checkpoint_root": result.checkpoint_root,

@@ -66,9 +66,9 @@ def _load(model: nn.Module, path: Path, kinds: Mapping[str, _Kind], read: _Read)
             )
     tensors = read({found[name] for name in targets})
     values = {name: tensors[found[name]] for name in targets}
-    first_name: dict[int, str] = {}
+    first_name: dict[object, str] = {}
     for name, target in targets.items():
-        other = first_name.setdefault(id(target), name)
+        other = first_name.setdefault(_place(target), name)
         if not _same_bits(values[other], values[name]):
             raise CaptureError(f"{path} has two values for {other} and {name}, which are one tensor in the model")
     with torch.no_grad():
@@ -84,11 +84,24 @@ def _matching(model: nn.Module, found: set[str], path: Path) -> dict[str, torch.
     }
     if unexpected := sorted(found - tensors.keys()):
         raise CaptureError(f"{path} has {unexpected[0][:200]!r}, which the model has not ({_more(unexpected)})")
-    given = {id(tensors[name]) for name in found}
+    given = {_place(tensors[name]) for name in found}
     # Buffers that a model does not save, it makes by itself.
-    if missing := [name for name in model.state_dict() if name in tensors and id(tensors[name]) not in given]:
+    if missing := [name for name in model.state_dict() if name in tensors and _place(tensors[name]) not in given]:
         raise CaptureError(f"{path} lacks {missing[0]} ({_more(missing)}): take a checkpoint of the whole model")
     return {name: tensor for name, tensor in tensors.items() if name in found}
+
+
+def _place(tensor: torch.Tensor) -> object:
+    """Where a tensor's elements are: tensors with one place are tied, even if they are several objects."""
+    if not tensor.numel():
+        return id(tensor)
+    return (
+        tensor.untyped_storage()._cdata,
+        tensor.dtype,
+        tensor.size(),
+        tensor.stride(),
+        tensor.storage_offset(),
+    )
 
 
 def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:

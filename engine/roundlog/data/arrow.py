@@ -9,7 +9,8 @@ import os
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from itertools import accumulate
@@ -38,8 +39,10 @@ _DTYPES = {
 
 _ONE_LENGTH = "cut or fill them to one length"
 
+_DELETED = " (deleted)"
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) \S+ (\d+)\s+(/.*)")
-"""A line of /proc/self/maps, see proc(5): begin, end, permissions, offset in the file, inode, path."""
+"""A line of /proc/self/maps, see proc(5): begin, end, permissions, offset in the file, inode, path, which ends
+with `_DELETED` once nothing else has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,19 +210,35 @@ class _Mapped:
 def _mapped_files() -> list[_Mapped]:
     """The files that this process maps and that still lie where they were opened. What is found in none of them, on
     other systems than Linux too, is read from memory."""
+    found = []
+    for one, inode, is_private in _mappings():
+        if is_private:
+            continue  # what is written there is not written to the file
+        with suppress(OSError):
+            if one.path.stat().st_ino == inode:
+                found.append(one)
+    return found
+
+
+def was_replaced(address: int, path: Path) -> bool:
+    """Whether an address of this process shows a file that has been removed, moved or replaced by another one since it
+    was mapped from `path`. On other systems than Linux nobody can tell, and this says no."""
+    for one, _, _ in _mappings():
+        if one.begin <= address < one.end:
+            if str(one.path).endswith(_DELETED):
+                return True
+            with suppress(OSError):
+                return not one.path.samefile(path)
+    return False
+
+
+def _mappings() -> Iterator[tuple[_Mapped, int, bool]]:
+    """(mapping of a file, its inode, whether writes to it go to no file)."""
     try:
         lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
     except OSError:
-        return []
-    found = []
+        return
     for match in filter(None, map(_MAPPING.fullmatch, lines)):
         begin, end, permissions, offset, inode, path = match.groups()
-        if permissions[1] == "w" and permissions[3] == "p":
-            continue  # what is written there is not written to the file
-        try:
-            same = Path(path).stat().st_ino == int(inode)
-        except OSError:
-            continue
-        if same:
-            found.append(_Mapped(int(begin, 16), int(end, 16), int(offset, 16), Path(path)))
-    return found
+        is_private = permissions[1] == "w" and permissions[3] == "p"
+        yield _Mapped(int(begin, 16), int(end, 16), int(offset, 16), Path(path)), int(inode), is_private

@@ -44,7 +44,8 @@ def starts_of(entries: Mapping[str, Entry]) -> dict[str, int]:
 
 def write_fields(path: Path, fields: Mapping[str, Field]) -> None:
     """Replaces the file at `path`, durably and as a whole, in memory that does not grow with the data. The same fields
-    make the same bytes. Raises OSError, and StorageError if a field cannot be read."""
+    make the same bytes. Raises OSError, and StorageError if a field cannot be read, or has changed since it was
+    summarised."""
     with replace_file(path) as file:
         for piece in file_pieces(fields):
             file.write(piece)
@@ -56,12 +57,12 @@ def file_bytes(fields: Mapping[str, Field]) -> int:
 
 
 def file_pieces(fields: Mapping[str, Field]) -> Iterator[bytes | memoryview]:
-    """The content of the file of these fields, in pieces of at most 16 MiB; its header comes first, in one. Raises as
-    `write_fields`."""
+    """The content of the file of these fields, in pieces of at most 16 MiB; its header comes first, in one. Of fields
+    that were summarised, it is what was summarised. Raises as `write_fields`."""
     yield _header(fields)
     for field in fields.values():
         for start in range(0, field.nbytes, _PIECE):
-            yield field.read(start, min(_PIECE, field.nbytes - start))
+            yield from field.parts_of([start], min(_PIECE, field.nbytes - start))
 
 
 def _header(fields: Mapping[str, Field]) -> bytes:

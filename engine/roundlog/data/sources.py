@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from roundlog.data.arrow import was_replaced
 from roundlog.data.errors import DataError
 from roundlog.data.field import Field, HeldField, held, storage_dtype, type_of
 from roundlog.data.file_field import FileField
@@ -30,6 +31,8 @@ _SAFETENSORS = {
     "U16": "<u2",
     "I32": "<i4",
 }
+_MOST_ELEMENTS = 1 << 40
+"""Most elements of a row, and from a row to the next, that a program can name."""
 _MOST_HEADER = 100_000_000  # bytes, as the library has it
 
 
@@ -72,11 +75,13 @@ def _of_array(name: str, array: NDArray[np.generic]) -> Field:
 
 def _place_in_file(array: NDArray[np.generic]) -> tuple[Path, int] | None:
     """(file, first byte) of a memory map, or of a contiguous part of one. None for what is in memory, or was perhaps
-    changed there and not in the file."""
+    changed there and not in the file, and for a file that is no longer the one at its path."""
     whole: Any = array
     while isinstance(whole, np.ndarray) and not isinstance(getattr(whole, "_mmap", None), mmap.mmap):
         whole = whole.base
     if not isinstance(whole, np.memmap) or whole.filename is None or whole.mode == "c":
+        return None
+    if was_replaced(array.ctypes.data, Path(whole.filename)):
         return None
     if whole.mode != "r":
         whole.flush()
@@ -94,8 +99,8 @@ def windows(source: object, *, window: int, stride: int) -> Field:
     if len(stream.shape) != 1 or stream.kind.stride != 1:
         raise DataError(f"a stream of shape {list(stream.shape)} cannot be cut into windows: give one axis of numbers")
     for name, number in (("window", window), ("stride", stride)):
-        if type(number) is not int or number < 1:
-            raise DataError(f"the {name} of a stream is {number!r}: give a whole number of at least 1")
+        if type(number) is not int or not 1 <= number <= _MOST_ELEMENTS:
+            raise DataError(f"the {name} of a stream is {number!r}: give a whole number from 1 to 2^40")
     if stream.rows < window:
         raise DataError(f"a stream of {stream.rows} elements has no window of {window}: choose a smaller one")
     rows = (stream.rows - window) // stride + 1

@@ -181,7 +181,7 @@ class _Audit:
             state_roots=self._roots(wrong),
             right=self._plan.right(),
             wrong=wrong,
-            units=len(parts),
+            sizes=[len(part) for part in parts],
             drawn=len(drawn),
             unusable=self._unusable,
             distrusted=self._distrusted,

@@ -9,13 +9,14 @@ A reader believes none of it: roots are held against the commitment, states agai
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from roundlog.parallel.listing import Listing
 from roundlog.spec import TrainingSpec
 from roundlog.storage import StorageError, open_regular, read_record, write_record
 from roundlog.training.checkpoints import checkpoint_path
+from roundlog.training.run import root_sum
 
 NAME = "checkpoints.json"
 """Name of the list in a directory of logs."""
@@ -80,9 +81,19 @@ def _is_place(text: str, most: int) -> bool:
 
 
 def listing_of_run(run_dir: Path, spec: TrainingSpec) -> Listing:
-    """Listing of a run directory at present, with the paths of its checkpoints as addresses. Raises OSError,
-    StorageError."""
+    """Listing of a run directory at present, with the paths of its checkpoints as addresses. Raises OSError, and
+    StorageError for roots that the run did not write down for this job, so that neither a damaged file nor the run of
+    another job accuses anybody."""
     roots = recorded(run_dir, spec)
+    # A run writes a root's sum before the root, so sums that are read later are there for all.
+    sums = _recorded(run_dir / "roots.sums", spec)
+    if roots and not sums:
+        raise StorageError(run_dir / "roots.sums", "is not there, or empty, and says whether the roots are whole")
+    for interval, (root, written) in enumerate(zip(roots, sums, strict=False)):
+        if root_sum(spec.run_id, interval, root) != written:
+            why = f"has another root of interval {interval} than the run wrote there, or is of another job's run"
+            raise StorageError(run_dir / "roots", why)
+    roots = roots[: len(sums)]
     paths = {done: checkpoint_path(run_dir, done * spec.interval) for done in range(1, len(roots))}
     states = {done: str(path) for done, path in paths.items() if path.exists()}
     return Listing(roots=tuple(roots), states=states, complete=len(roots) == spec.intervals)
@@ -91,8 +102,12 @@ def listing_of_run(run_dir: Path, spec: TrainingSpec) -> Listing:
 def recorded(run_dir: Path, spec: TrainingSpec) -> list[bytes]:
     """The state roots that a run has recorded so far. A record of another's run is not trusted. Raises OSError,
     StorageError."""
+    return _recorded(run_dir / "roots", spec)
+
+
+def _recorded(path: Path, spec: TrainingSpec) -> list[bytes]:
     try:
-        with open_regular(run_dir / "roots") as file:
+        with open_regular(path) as file:
             data = file.read(32 * spec.intervals)
     except FileNotFoundError:
         return []
@@ -114,9 +129,12 @@ class Publisher:
         done = len(recorded(self._run_dir, self._spec))
         return done if done == self._spec.intervals else done // self._every * self._every
 
-    def publish(self) -> Listing:
-        """Publishes what the run has kept so far. A checkpoint that it did not keep is left out. Raises OSError,
-        StorageError, and what `add` raises."""
+    def publish(self, mended: Iterable[int] = ()) -> Listing:
+        """Publishes what the run has kept so far. A checkpoint that it did not keep is left out. mended: intervals at
+        whose end a checkpoint was damaged and is right now, which is published again. Raises OSError, StorageError, and
+        what `add` raises."""
+        for interval in mended:
+            self._states.pop(interval + 1, None)
         done = self.due()
         roots = recorded(self._run_dir, self._spec)[:done]
         for number in range(self._every, min(done + 1, self._spec.intervals), self._every):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from roundlog.commitments import MerkleTree
-from roundlog.parallel.chances import unnoticed
+from roundlog.parallel.chances import fewest, unnoticed
 from roundlog.parallel.workers import MakeWorker
 
 
@@ -29,8 +29,8 @@ class ParallelAudit:
     right: list[int]
     """Intervals that come from the root claimed before them to the one claimed after them, ascending."""
     wrong: Wrong | None
-    units: int
-    """Parts of the run that can be audited each for itself: the segments between published states."""
+    sizes: list[int]
+    """Intervals of each part of the run that can be audited for itself: of the segments between published states."""
     drawn: int
     """Parts that were to be audited."""
     unusable: list[str] = field(default_factory=list)
@@ -50,6 +50,11 @@ class ParallelAudit:
         return MerkleTree(self.state_roots).root
 
     @property
+    def units(self) -> int:
+        """Number of parts of the run that can be audited each for itself."""
+        return len(self.sizes)
+
+    @property
     def is_whole(self) -> bool:
         """Whether every interval was found right."""
         return len(self.right) == len(self.state_roots)
@@ -59,8 +64,7 @@ class ParallelAudit:
         they lie together in as few parts as can hold them."""
         if self.is_whole:
             return 0.0
-        longest = -(-len(self.state_roots) // self.units)
-        return unnoticed(self.units, self.drawn, -(-wrong // longest))
+        return unnoticed(self.units, self.drawn, fewest(self.sizes, wrong))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

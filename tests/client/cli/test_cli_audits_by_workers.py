@@ -126,6 +126,21 @@ def test_a_published_log_is_audited_from_the_store(run: Run, world: World, tmp_p
     assert len(listing.states) == 2
 
 
+def test_a_checkpoint_that_was_mended_is_published_again(run: Run, world: World, tmp_path: Path) -> None:
+    """A run was killed in its last interval, and the disk has bent an earlier checkpoint. The list names the right one
+    once the run has ended."""
+    job = Job.read(world.job)
+    shutil.copytree(world.honest, tmp_path / "run")
+    rewrite(tmp_path / "run", job, TrainingRun(job, world.honest).recorded_roots()[:-1])
+    path = checkpoint_path(tmp_path / "run", 2)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    address, store = publish(run, world, tmp_path, 1)
+    assert path.read_bytes() == checkpoint_path(world.honest, 2).read_bytes(), "mended"
+    words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", address, "--store", store, "--workers", 2)
+    found = told(run(*words, "--json"))
+    assert found["agrees"] is True and found["unusable_states"] == []
+
+
 def test_a_share_tells_what_it_catches_and_what_it_cannot(run: Run, world: World, tmp_path: Path) -> None:
     words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", world.honest, "--workers", 2, "--share", 0.3)
     shown = run(*words)
@@ -157,6 +172,39 @@ def test_a_run_under_way_is_followed_to_its_end(run: Run, world: World, tmp_path
     found = told(shown)
     assert shown.exit_code == 0 and found["agrees"] is True and found["has_final_state"] is True
     assert found["checkpoint_root"] == "0x" + world.root.hex()
+
+
+def test_a_followed_run_that_nobody_carries_on_is_told(
+    run: Run, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, directory = Job.read(world.job), tmp_path / "run"
+    shutil.copytree(world.honest, directory)
+    rewrite(directory, job, TrainingRun(job, world.honest).recorded_roots()[:2])
+    monkeypatch.setattr("tiebreak.cli.parallel._QUIET", 0.3)
+    carried_on = threading.Timer(1.0, lambda: Trainer(job, directory).run())
+    carried_on.start()
+    words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", directory, "--workers", 1, "--follow")
+    shown = run(*words, "--json")
+    carried_on.join()
+    assert shown.exit_code == 0 and told(shown)["agrees"] is True
+    assert shown.stderr.count("has had no new interval for 0.3 seconds (2 so far): if nobody trains there") == 1
+
+
+@pytest.mark.parametrize("harm", ["another job", "a bent root", "no sums"])
+def test_following_a_damaged_record_or_another_jobs_run_accuses_nobody(
+    harm: str, run: Run, world: World, tmp_path: Path
+) -> None:
+    job, followed = world.job, tmp_path / "followed"
+    shutil.copytree(world.honest, followed)
+    if harm == "another job":
+        job = tmp_path / "job"
+        Job.from_task(linear_task(steps=2 * INTERVALS, interval=2, seed=9)).write(job)
+    elif harm == "a bent root":
+        (followed / "roots").write_bytes((followed / "roots").read_bytes()[:-1] + b"?")
+    else:
+        (followed / "roots.sums").unlink()
+    words = ("audit", job, "--run", tmp_path / "audit", "--claim", followed, "--workers", 2, "--follow")
+    refused(run(*words), str(followed / "roots"), "name the run of this job, or have it carried on")
 
 
 def test_a_run_under_way_is_wrong_before_its_end(run: Run, world: World, tmp_path: Path) -> None:

@@ -301,6 +301,10 @@ def test_steps_of_another_size_are_refused(tmp_path: Path) -> None:
     assert Task.from_trainer(trainer(tmp_path, rows=data(10), max_steps=2)).steps == 2
     assert Task.from_trainer(trainer(tmp_path, gradient_accumulation_steps=2, max_steps=1)).batch_size == 8
     refused(trainer(tmp_path, gradient_accumulation_steps=0), "number of steps")
+    refused(trainer(tmp_path, max_steps=-1, num_train_epochs=0), "would take no step in 0 epochs", "num_train_epochs")
+    for drops in (True, False):
+        small = trainer(tmp_path, rows=data(3), max_steps=-1, dataloader_drop_last=drops)
+        refused(small, "has 3 rows, fewer than the 4 of a batch", "per_device_train_batch_size")
 
 
 @pytest.mark.parametrize(

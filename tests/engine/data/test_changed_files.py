@@ -99,6 +99,23 @@ def test_a_run_stops_where_its_data_have_changed_and_carries_on_where_they_are_m
     assert Trainer(job, tmp_path / "run").run().state_roots == whole.state_roots
 
 
+def test_no_job_is_written_of_data_that_have_changed_since_capture(tmp_path: Path) -> None:
+    """It would be a job that nobody can read, and its author would learn of it last."""
+    tokens = file_of(tmp_path / "t", TOKENS)
+    job = Job.from_task(task_of(windows(tokens, window=WINDOW, stride=STRIDE), WEIGHTS, SIGNED))
+    job.write(tmp_path / "before")
+    content = (tmp_path / "t").read_bytes()
+    with (tmp_path / "t").open("rb+") as file:
+        file.write(bytes([content[0] ^ 1]))
+    with pytest.raises(StorageError, match=r"t: has changed, at byte 0 or soon after, since its root was taken"):
+        job.write(tmp_path / "job")
+    assert not (tmp_path / "job" / "data.safetensors").exists()
+    with (tmp_path / "t").open("rb+") as file:
+        file.write(content[:1])
+    job.write(tmp_path / "job")
+    assert Job.read(tmp_path / "job").spec == Job.read(tmp_path / "before").spec
+
+
 def test_other_numbers_of_bytes_are_no_blocks() -> None:
     tree = BlockTree.over(3 * BLOCK_SIZE + 5, [bytes(3 * BLOCK_SIZE + 5)])
     assert tree.first_wrong([0, 3], bytes(BLOCK_SIZE + 5)) is None

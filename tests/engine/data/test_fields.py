@@ -112,6 +112,7 @@ def test_windows_are_those_of_the_stream_and_nothing_is_copied(tmp_path: Path) -
         (lambda: windows(np.zeros((3, 2), np.int64), window=1, stride=1), "one axis"),
         (lambda: windows(np.zeros(3, np.int64), window=4, stride=1), "no window of 4"),
         (lambda: windows(np.zeros(3, np.int64), window=2, stride=0), "stride of a stream is 0"),
+        (lambda: windows(np.zeros(3, np.int64), window=2, stride=1 << 41), "whole number from 1 to 2\\^40"),
         (lambda: windows(np.zeros(3, np.int64), window=True, stride=1), "window of a stream is True"),
         (lambda: windows(windows(np.zeros(9, np.int64), window=2, stride=1), window=1, stride=1), "one axis"),
         (lambda: field_of("x", np.zeros(3)), "x is float64: give float32"),
@@ -127,6 +128,22 @@ def test_windows_are_those_of_the_stream_and_nothing_is_copied(tmp_path: Path) -
 def test_what_cannot_be_a_field_is_refused(make: Callable[[], object], words: str) -> None:
     with pytest.raises(DataError, match=words):
         make()
+
+
+def test_a_map_whose_file_was_removed_or_replaced_is_what_it_shows(tmp_path: Path) -> None:
+    """Not what has come to its path since."""
+    for name, again in (("removed", b""), ("moved", bytes(40)), ("replaced", bytes(40))):
+        path = tmp_path / name
+        path.write_bytes(bytes(range(40)))
+        array = np.memmap(path, np.uint8, "r", 8, (4, 8))
+        path.rename(tmp_path / "elsewhere")
+        if name != "moved":
+            (tmp_path / "elsewhere").unlink()
+        if again:
+            path.write_bytes(again)
+        field = field_of("x", array)
+        assert isinstance(field, HeldField) and field[:].tolist() == array.tolist()
+        assert field[0].tolist() == list(range(8, 16))
 
 
 def test_a_map_that_was_changed_in_memory_only_is_read_from_there(tmp_path: Path) -> None:

@@ -81,10 +81,13 @@ class Liar:
         first = next(iter(states))
         states[first] = states[first] + by
         self._put(interval, list(states.values()))
-        if not consistent:
-            return
+        if consistent:
+            self._follow(interval, list(states.values()))
+
+    def _follow(self, interval: int, states: list[torch.Tensor]) -> None:
+        """Goes on from the state after an interval as an honest trainer would."""
         length, run = self.job.spec.interval, Run(self.job, self.run, RunOptions(continue_after_stop=True))
-        for step, after in replay(run, (interval + 1) * length, list(states.values())):
+        for step, after in replay(run, (interval + 1) * length, states):
             if (step + 1) % length == 0:
                 self._put(step // length, after)
 

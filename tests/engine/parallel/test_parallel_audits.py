@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from audit_workers import Stand, honest, named, source_of
 from published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
 from roundlog.commitments import MerkleTree
 from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.chances import draw
+from roundlog.parallel.chances import draw, fewest, unnoticed
 from roundlog.parallel.crew import NoWorkersError
 from roundlog.parallel.listing import Listing, settled
 from roundlog.parallel.result import Reports, Sharing
@@ -153,6 +154,41 @@ def test_shares_by_long_segments_state_the_worst_case(trained: Trained, tmp_path
     found = trained.audit(tmp_path / "audit", trained.listing(every=4), share=0.1)
     assert (found.units, found.drawn, len(found.right)) == (2, 1, 4)
     assert found.unnoticed(4) == 0.5, "four wrong intervals may lie together" and found.unnoticed(5) == 0.0
+
+
+def test_a_share_states_no_more_than_it_catches_wherever_states_are_published(trained: Trained, tmp_path: Path) -> None:
+    """The trainer chooses where: here it publishes one state, so that parts are as unequal as they can be."""
+    whole = trained.listing()
+    for last in (1, 7):
+        listing = replace(whole, states={last: whole.states[last]})
+        found = trained.audit(tmp_path / f"audit {last}", listing, share=0.3)
+        assert (found.units, found.drawn) == (2, 1)
+        assert found.unnoticed(1) == found.unnoticed(7) == 0.5, "seven wrong intervals may lie in one part"
+        assert found.unnoticed(8) == 0.0
+        drawn = [draw(listing, 0.3) for _ in range(400)]
+        missed = sum(0 not in found for found in drawn) / len(drawn)
+        assert 0.35 < missed < 0.65, "half is six standard deviations from both"
+
+
+def test_what_is_stated_about_a_share_is_what_happens() -> None:
+    """Of parts of any sizes, the probability to draw none of those that wrong intervals lie in, counted."""
+    rng = random.Random(1)
+    for _ in range(30):
+        sizes = [rng.randint(1, 6) for _ in range(rng.randint(1, 6))]
+        edges = [sum(sizes[:count]) for count in range(1, len(sizes))]
+        listing = Listing(roots=(bytes(32),) * sum(sizes), states=dict.fromkeys(edges, "somewhere"))
+        count, wrong = rng.randint(1, len(sizes)), rng.randint(1, sum(sizes))
+        parts = [set(range(sum(sizes[:i]), sum(sizes[: i + 1]))) for i in range(len(sizes))]
+        drawn = draw(listing, count / len(sizes))
+        assert sum(part <= drawn for part in parts) == count == sum(bool(part & drawn) for part in parts)
+        holding = [some for some in subsets(range(len(sizes))) if sum(sizes[i] for i in some) >= wrong]
+        samples = [set(some) for some in subsets(range(len(sizes))) if len(some) == count]
+        worst = max(sum(not some & set(held) for some in samples) / len(samples) for held in holding)
+        assert unnoticed(len(sizes), count, fewest(sizes, wrong)) == pytest.approx(worst)
+
+
+def subsets(items: range) -> list[tuple[int, ...]]:
+    return [some for size in range(len(items) + 1) for some in combinations(items, size)]
 
 
 def lie_about(*intervals: int) -> MakeWorker:

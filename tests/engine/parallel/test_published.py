@@ -45,6 +45,8 @@ def test_a_run_publishes_as_it_goes_and_each_state_once(job: Job, tmp_path: Path
     last = publisher.publish()
     assert last.complete and list(last.roots) == result.state_roots and sorted(last.states) == [2, 4]
     assert added == ["00000004.safetensors", "00000008.safetensors"]
+    publisher.publish(mended=[1, 2])  # after the intervals that end with checkpoints 2 and 3, of which 2 is published
+    assert added[2:] == ["00000004.safetensors"]
     assert listing_of_run(run, job.spec).roots == last.roots and len(listing_of_run(run, job.spec).states) == 4
 
 

@@ -13,6 +13,7 @@ import pytest
 import roundlog
 import torch
 from roundlog.capture import CaptureError
+from roundlog.capture.checkpoint import load_checkpoint
 from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.tracing.substitution import tied
 from roundlog.storage import StorageError
@@ -20,7 +21,7 @@ from roundlog.training.export import ExportError, trained_state
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from safetensors import safe_open
-from safetensors.torch import load_file, load_model, save_model
+from safetensors.torch import load_file, load_model, save_file, save_model
 from tasks import GPT, ConvNet, conv_task
 from torch import nn
 from trainings import run_of
@@ -110,6 +111,35 @@ def test_a_buffer_with_a_saved_and_another_name_is_saved() -> None:
     tensors = model_tensors(Twice())
     assert list(tensors) == ["buffer/shown", "buffer/other", "transient/view"]
     assert set(tied(tensors).values()) == {"buffer/shown", "buffer/other"}
+
+
+def test_tensors_that_are_tied_by_their_memory_come_back(tmp_path: Path) -> None:
+    """As capture ties them: two parameters, or a parameter and a buffer, may be several objects of one memory."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(3, 3, bias=False)
+            self.two = nn.Linear(3, 3, bias=False)
+            self.two.weight = nn.Parameter(self.one.weight.data)
+            self.register_buffer("shared", self.one.weight.data)
+
+    trained, model, other = Tied(), Tied(), Tied()
+    run, file = run_of(trained, tmp_path), tmp_path / "model.safetensors"
+    assert "parameter/two.weight" not in load_file(run / "checkpoints" / "00000004.safetensors")
+    roundlog.load_into(model, run)
+    assert_equal(model, trained, transient=True)
+    trained_state(run).export(file)
+    assert load_model(other, str(file)) == (set(), [])
+    assert_equal(other, trained, transient=True)
+
+
+def test_tied_memory_takes_one_value(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model[1].weight = nn.Parameter(model[0].weight.data)
+    save_file({"0.weight": torch.ones(2, 2), "1.weight": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
+    with pytest.raises(CaptureError, match=r"two values for 0\.weight and 1\.weight, which are one tensor"):
+        load_checkpoint(model, tmp_path / "model.safetensors")
 
 
 def test_a_run_is_exported_and_loaded(tmp_path: Path) -> None:

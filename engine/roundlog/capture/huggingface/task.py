@@ -134,13 +134,23 @@ def _loader(trainer: Any) -> Any:
 def _steps(trainer: Any, loader: Any) -> tuple[int, int]:
     """(steps of the optimizer in all, in one epoch). Raises CaptureError for a step with fewer rows than others."""
     arguments = trainer.args
+    parts, size, rows = arguments.gradient_accumulation_steps, arguments.train_batch_size, len(loader.dataset)
+    if rows < size:
+        raise CaptureError(
+            f"the train_dataset has {rows} rows, fewer than the {size} of a batch: choose a smaller "
+            "per_device_train_batch_size"
+        )
     try:
         _, steps_an_epoch, _, _, _, batches, steps = trainer.set_initial_training_values(arguments, loader)
     except Exception as error:
         raise CaptureError(
             f"the trainer cannot tell its number of steps ({reason(error)}): set TrainingArguments.max_steps"
         ) from error
-    parts, size, rows = arguments.gradient_accumulation_steps, arguments.train_batch_size, len(loader.dataset)
+    if steps < 1:
+        raise CaptureError(
+            f"the trainer would take no step in {arguments.num_train_epochs:g} epochs: set "
+            "TrainingArguments.num_train_epochs or max_steps"
+        )
     whole = rows // size // parts  # steps of an epoch before the first that is smaller
     if steps <= whole:
         return int(steps), int(steps_an_epoch)

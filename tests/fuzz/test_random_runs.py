@@ -1,0 +1,108 @@
+"""Random whole runs: a sample of `make fuzz-runs`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import random_audits
+import random_runs
+from published_runs import Trained
+from random_audits import Auditing
+from random_claims import Claim, claim_of
+from random_jobs import RandomJob, random_job
+from random_runs import Round, play
+from random_work import Reading
+from roundlog.training.job import Job
+from roundlog.training.trainer import Trainer
+
+
+@pytest.fixture(autouse=True)
+def processes_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_keeps_every_promise(seed: int, tmp_path: Path) -> None:
+    play(seed, tmp_path, by_processes=False, counts=Counter())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(1000, 1010))
+def test_a_run_by_ranks_that_are_killed_keeps_every_promise(seed: int, tmp_path: Path) -> None:
+    play(seed, tmp_path, by_processes=True, counts=Counter())
+
+
+# The judge itself: what it is told of a claim is not so, and it has to say so.
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    room = tmp_path_factory.mktemp("trained")
+    job = Job.from_task(_plain().task("memory", room / "data"))
+    job.write(room / "job")
+    return Trained(room, job, Trainer(job, room / "run").run().state_roots)
+
+
+def _plain() -> RandomJob:
+    """A job without chance, of several intervals."""
+    jobs = (random_job(seed) for seed in range(1000))
+    return next(job for job in jobs if job.name.startswith("rows, SGD") and "x 6 by 1" in job.name)
+
+
+AUDITS: dict[str, Callable[[Auditing], str]] = {
+    "whole": lambda it: random_audits.whole(it, by_processes=False),
+    "workers": random_audits.by_workers,
+    "following": random_audits.following,
+}
+
+
+def _auditing(trained: Trained, claim: Claim, where: Path) -> Auditing:
+    return Auditing(
+        job=trained.job,
+        reading=Reading(directory=trained.directory / "job", stores=(), held=True),
+        others=[],
+        claim=claim,
+        honest=trained.roots,
+        in_store=False,
+        where=where,
+        draw=Random(3),
+    )
+
+
+@pytest.mark.parametrize("kind", AUDITS)
+@pytest.mark.parametrize("lie", ["state", "root"])
+def test_an_accusation_of_the_honest_would_be_noticed(kind: str, lie: str, trained: Trained, tmp_path: Path) -> None:
+    claim = claim_of(trained, tmp_path / "claimed", lie, Random(1), None)
+    AUDITS[kind](_auditing(trained, claim, tmp_path / "right"))
+    honest = replace(claim, first_wrong=None)
+    with pytest.raises(AssertionError, match=r"an honest trainer is accused|right is False of"):
+        AUDITS[kind](_auditing(trained, honest, tmp_path / "audit"))
+
+
+@pytest.mark.parametrize("kind", AUDITS)
+def test_a_liar_who_is_not_found_would_be_noticed(kind: str, trained: Trained, tmp_path: Path) -> None:
+    claim = claim_of(trained, tmp_path / "claimed", "nothing", Random(1), None)
+    AUDITS[kind](_auditing(trained, claim, tmp_path / "right"))
+    with pytest.raises(AssertionError, match=r"a lie is not found|right is True of"):
+        AUDITS[kind](_auditing(trained, replace(claim, first_wrong=2), tmp_path / "audit"))
+
+
+def test_another_root_would_be_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def careless(*given: object) -> tuple[list[bytes], list[int], list[int]]:
+        roots, mended, steps = train(*given)
+        return [*roots[:-1], bytes(32)], mended, steps
+
+    train = random_runs.train
+    monkeypatch.setattr(random_runs, "train", careless)
+    monkeypatch.setattr(random_runs, "random_job", lambda number: _plain())
+    one = Round(6, tmp_path, by_processes=False)
+    monkeypatch.setattr(one, "_killed", lambda *given: None)
+    with pytest.raises(AssertionError, match="comes to other roots"):
+        one.play()
