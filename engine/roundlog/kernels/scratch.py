@@ -3,11 +3,9 @@ that of large outputs, which lie in huge pages."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from math import prod
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,21 +28,14 @@ def scratch(name: str, *shape: int) -> torch.Tensor:
     return buffer[:size].view(shape)
 
 
+_SMALL = 1 << 16
+"""Bytes below which torch's own memory is good enough."""
+
 _LARGE = 1 << 25
 """Bytes from which malloc gives memory back to the system at once, so that its pages are new every time."""
 
 _ALIGNED = 64
 """Bytes of a line of the cache, and of a vector: torch's memory begins at a multiple of it."""
-
-
-def give_back() -> None:
-    """Gives the system back what malloc keeps idle between the memory that is in use: pages that the next use of them
-    has to take anew. Nothing where the C library is not glibc (malloc_trim(3))."""
-    if _TRIM is not None:
-        _TRIM(0)
-
-
-_TRIM: Any = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
 
 
 class MemoryPool:
@@ -104,16 +95,28 @@ class _Lent:
 
     def __init__(self, pool: MemoryPool, size: int) -> None:
         self._pool, self._block = pool, pool.lend(size + _ALIGNED)
-        first = -self._block.ctypes.data % _ALIGNED
-        self.__array_interface__ = self._block[first : first + size].__array_interface__
+        self.__array_interface__ = _aligned(self._block, size).__array_interface__
 
     def __del__(self) -> None:
         self._pool.take_back(self._block)
 
 
+def _aligned(block: Block, size: int) -> Block:
+    """So many bytes of a block, from a multiple of `_ALIGNED` on."""
+    first = -block.ctypes.data % _ALIGNED
+    return block[first : first + size]
+
+
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """torch.empty, on the CPU; what is large, from the pool."""
+    """torch.empty, on the CPU; what is large, from the pool.
+
+    torch asks for aligned memory. glibc before 2.38 does not find it again once it is free, but takes a longer piece
+    and cuts it: a third of a step's memory was such pieces that nothing fitted into. So a longer piece is taken here."""
     size = prod(shape) * dtype.itemsize
-    if size < _LARGE:
+    if size < _SMALL:
         return torch.empty(shape, dtype=dtype)
-    return torch.from_numpy(np.asarray(_Lent(POOL, size))).view(dtype).view(shape)
+    if size < _LARGE:
+        memory = _aligned(np.empty(size + _ALIGNED, dtype=np.uint8), size)
+    else:
+        memory = np.asarray(_Lent(POOL, size))
+    return torch.from_numpy(memory).view(dtype).view(shape)

@@ -19,6 +19,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from roundlog.execution.batches import CPU
 from roundlog.execution.ranks.membership import LostRankError, Membership
 from roundlog.execution.ranks.wire import FOREVER, Gloo, Nccl, Staged, Wire, by_nccl, card, suit_nccl, within
+from roundlog.kernels.scratch import empty
 
 _SECONDS_TO_CLOSE = 10.0
 
@@ -98,8 +99,10 @@ class Ranks:
         thrown away."""
         outgoing = [sum(map(len, pieces)) for pieces in parts]
         pieces = [piece for pieces in parts for piece in pieces]
-        together = torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64, device=self.device)
-        received = together.new_empty(sum(incoming))
+        like = pieces[0] if pieces else torch.empty(0, dtype=torch.int64, device=self.device)
+        together, received = (_memory(size, like) for size in (sum(outgoing), sum(incoming)))
+        if pieces:
+            torch.cat(pieces, out=together)
         self._wire(together).to_owners(received, together, incoming, outgoing)
         return list(received.split(list(incoming)))
 
@@ -108,7 +111,7 @@ class Ranks:
         width = max(sizes)
         if not width:
             return [mine.new_empty(0) for _ in sizes]
-        whole = mine.new_empty(self.size * width)
+        whole = _memory(self.size * width, mine)
         self._gather(whole, F.pad(mine, (0, width - mine.numel())) if mine.numel() < width else mine)
         return [whole[rank * width : rank * width + size] for rank, size in enumerate(sizes)]
 
@@ -150,6 +153,11 @@ class Ranks:
         sizes = [size for (size,) in self.numbers(len(data))]
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
         return [x.numpy().tobytes() for x in self.gather_all(mine, sizes)]
+
+
+def _memory(numel: int, like: torch.Tensor) -> torch.Tensor:
+    """A flat tensor of a dtype and on a device, uninitialised."""
+    return empty((numel,), like.dtype) if like.device.type == "cpu" else like.new_empty(numel)
 
 
 def connect(address: tuple[str, int], rank: int, size: int, name: str, *, is_host: bool, seconds: float = 60) -> Ranks:

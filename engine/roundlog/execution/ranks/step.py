@@ -19,7 +19,6 @@ from roundlog.execution.ranks.ownership import ownership
 from roundlog.execution.ranks.rounding import RankRounding
 from roundlog.execution.ranks.states import KeptStates
 from roundlog.execution.ranks.sweeps import InSweeps
-from roundlog.kernels.scratch import give_back
 from roundlog.operators import StepInputs, check, operator
 from roundlog.operators.reduced_precision import check_narrow
 from roundlog.operators.registry import integer
@@ -75,8 +74,6 @@ class RankStep:
         # Each of its tensors is let go as soon as it is copied.
         del result
         self.kept.complete(self._stored, computed)
-        # What lies idle after a step is a fifth of what a rank takes; to take it anew costs a fiftieth of a step.
-        give_back()
         self._agreement.after(inputs.step, self.kept.everybodys())
         return loss, self._ranks.gather_bytes(rounding.told())
 

@@ -76,7 +76,7 @@ def sum_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.T
     (rows, terms), columns = a.shape, b.shape[1]
     of_a, of_b = storage_of(a), storage_of(b)
     left, right = torch.empty(rows, dtype=torch.float64), torch.empty(columns, dtype=torch.float64)
-    y = torch.empty((rows, columns), dtype=torch.float64)
+    y = empty((rows, columns), torch.float64)
     elements = rows * columns * terms // 16
     parts = _parts(1, rows, columns, threads_for(rows * columns, elements))
 
