@@ -111,7 +111,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """torch.empty, on the CPU; what is large, from the pool.
 
     torch asks for aligned memory. glibc before 2.38 does not find it again once it is free, but takes a longer piece
-    and cuts it: a third of a step's memory was such pieces that nothing fitted into. So a longer piece is taken here."""
+    and cuts it: a third of a step's memory was pieces that nothing fitted into. So a longer piece is taken here."""
     size = prod(shape) * dtype.itemsize
     if size < _SMALL:
         return torch.empty(shape, dtype=dtype)

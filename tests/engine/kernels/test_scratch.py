@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -118,3 +121,38 @@ def test_threads_are_lent_memory_of_their_own(pool: MemoryPool) -> None:
     # All are back.
     pool.let_go()
     assert pool.held == 0
+
+
+_STEPS = """
+import random, torch
+from roundlog.kernels.scratch import empty
+
+def status(name):
+    line, = [line for line in open("/proc/self/status") if line.startswith(name)]
+    return int(line.split()[1]) * 1024
+
+def state():
+    return [empty((500_000,), torch.float32).fill_(1) for _ in range(10)]
+
+draw, now, most, before = random.Random(0), state(), 0, status("VmRSS")
+for _ in range(30):
+    values = []
+    for place in range(60):
+        numel = draw.choice([90_000, 300_000, 750_000, 1_000_000])
+        values.append(empty((numel,), torch.float32).fill_(1))
+        beside = empty((numel,), torch.float64).fill_(1)
+        most = max(most, sum(x.nbytes for x in [*values, *now, beside]))
+        del beside
+        if place > 15:
+            del values[draw.randrange(len(values))]
+    now = state()
+    del values
+print((status("VmHWM") - before) / most)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured by Linux's /proc")
+def test_steps_take_little_more_memory_than_their_values_do() -> None:
+    """Whatever the sizes, and the order in which they go: with torch's own memory it was twice as much."""
+    done = subprocess.run([sys.executable, "-c", _STEPS], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 1.4
