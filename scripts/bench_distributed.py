@@ -4,7 +4,8 @@
 
 Every round times one step of one process with two threads and one step of two ranks with one thread each, in turns;
 what is printed are medians, and the ratio taken within each round. Memory is the peak of fresh processes that do
-nothing but two steps, alone and as one of 2 and of 4 ranks. Bytes are counted by the kernel (TCP_INFO, all sockets of
+nothing but some steps, alone and as one of 2 and of 4 ranks, with and without what interpreter and libraries take
+before a job is read. Bytes are counted by the kernel (TCP_INFO, all sockets of
 rank 0), beside those of one all-reduce of as many FP32 numbers as the model has parameters, which is what DDP sends in
 a step; and for more ranks on paper, from the sums that the program has.
 """
@@ -46,7 +47,8 @@ _BYTES_SENT = 200
 WARM_UP = 2
 """Steps that compile loops and fill caches, and are not counted."""
 
-MEMORY_STEPS = 2
+MEMORY_STEPS = 8
+"""Steps after which memory is measured: it grows a little with the first ones."""
 
 ON_PAPER = (2, 4, 8, 64, 512)
 """Numbers of ranks for which bytes are counted from the program."""
@@ -91,13 +93,14 @@ class Steps:
 
 
 def work(directory: Path, threads: int) -> None:
-    """A process that does a step for every line `step` that it reads, and answers with its seconds; `sent` and `peak`
-    likewise. Ranks other than 0 serve."""
+    """A process that does a step for every line `step` that it reads, and answers with its seconds; the other
+    questions likewise. Ranks other than 0 serve."""
     torch.set_num_threads(threads)
+    libraries = peak()
     job = Job.read(directory)
     launch = Launch.of(os.environ)
     if launch is None:
-        _answer(Steps(job, Executor(job.program)), None, job)
+        _answer(Steps(job, Executor(job.program)), None, job, libraries)
         return
     with joined(launch) as ranks:
         if ranks.rank:
@@ -110,11 +113,16 @@ def work(directory: Path, threads: int) -> None:
             )
             dist.all_reduce(torch.zeros(_parameters(job)))
             return
-        _answer(Steps(job, RanksExecutor(job.program, ranks, interval=job.spec.interval)), ranks, job)
+        _answer(Steps(job, RanksExecutor(job.program, ranks, interval=job.spec.interval)), ranks, job, libraries)
 
 
-def _answer(steps: Steps, ranks: Ranks | None, job: Job) -> None:
-    kinds: dict[str, Callable[[], float]] = {"step": steps.next, "sent": sent, "peak": peak}
+def _answer(steps: Steps, ranks: Ranks | None, job: Job, libraries: int) -> None:
+    kinds: dict[str, Callable[[], float]] = {
+        "step": steps.next,
+        "sent": sent,
+        "peak": peak,
+        "libraries": lambda: libraries,
+    }
     for line in sys.stdin:
         print(kinds[line.strip()](), flush=True)
     if ranks is None:
@@ -190,7 +198,7 @@ class Group:
             process.wait()
 
     def ask(self, what: str) -> float:
-        """The answer of the first process: to `step` seconds, to `sent` and `peak` bytes."""
+        """The answer of the first process: to `step` seconds, to `sent`, `peak` and `libraries` bytes."""
         first = self._processes[0]
         assert first.stdin is not None
         first.stdin.write(what + "\n")
@@ -226,12 +234,12 @@ def measure(directory: Path, rounds: int) -> dict[str, object]:
         alone.end()
         reduced = ranks.end()
     assert reduced is not None
-    peaks = {}
+    peaks, libraries = {}, {}
     for size in (1, 2, 4):
         with Group(directory, size, 2 if size == 1 else 1) as group:
             for _ in range(MEMORY_STEPS):
                 group.ask("step")
-            peaks[size] = group.ask("peak")
+            peaks[size], libraries[size] = group.ask("peak"), group.ask("libraries")
             group.end()
     return {
         "seconds, one process with two threads": statistics.median(one for one, _ in pairs),
@@ -239,7 +247,10 @@ def measure(directory: Path, rounds: int) -> dict[str, object]:
         "two ranks / one process": statistics.median(two / one for one, two in pairs),
         "peak of a rank of 2 / one process": peaks[2] / peaks[1],
         "peak of a rank of 4 / one process": peaks[4] / peaks[1],
-        "peak of one process": peaks[1],
+        "peak of one process, bytes": peaks[1],
+        "before a job is read, bytes": libraries[1],
+        "rank of 2 / one process, without that": (peaks[2] - libraries[2]) / (peaks[1] - libraries[1]),
+        "rank of 4 / one process, without that": (peaks[4] - libraries[4]) / (peaks[1] - libraries[1]),
         "bytes that rank 0 of 2 sends in a step": step_bytes,
         "bytes that it sends in an all-reduce of FP32 gradients": reduced,
         "bytes / all-reduce": step_bytes / reduced,
@@ -258,7 +269,7 @@ def main() -> None:
         work(Path(options.work[0]), int(options.work[1]))
         return
     with tempfile.TemporaryDirectory(prefix="ranks-") as room:
-        steps = options.rounds + WARM_UP + 1
+        steps = max(options.rounds + WARM_UP + 1, MEMORY_STEPS)
         Job.from_task(replace(MODELS[options.model](steps), batch_size=options.batch)).write(Path(room) / "job")
         job = Job.read(Path(room) / "job")
         paper = {size: bytes_on_paper(job, size) for size in ON_PAPER}

@@ -146,7 +146,7 @@ class Program:
     @property
     def states(self) -> dict[str, TensorType]:
         """Type of every state slot, by name, in program order."""
-        return self._slots("state", self.state_names)
+        return self._slots("store", self.state_names)
 
     @property
     def data(self) -> dict[str, TensorType]:

@@ -6,6 +6,7 @@ the bytes that were sent. Every rank has to call the same methods in the same or
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -14,11 +15,11 @@ from typing import ClassVar
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # exported, but not listed
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported, but not listed
 
 from roundlog.execution.batches import CPU
 from roundlog.execution.ranks.membership import LostRankError, Membership
-from roundlog.execution.ranks.wire import FOREVER, Gloo, Nccl, Staged, Wire, by_nccl, card, suit_nccl, within
+from roundlog.execution.ranks.wire import FOREVER, PATIENCE, Gloo, Nccl, Staged, Wire, by_nccl, card, suit_nccl, within
 from roundlog.kernels.scratch import empty
 
 _SECONDS_TO_CLOSE = 10.0
@@ -171,9 +172,7 @@ def connect(address: tuple[str, int], rank: int, size: int, name: str, *, is_hos
         store = TCPStore(host, port, None, is_host, patience, wait_for_workers=False)
         own = TCPStore(host, port, None, False, patience, wait_for_workers=False)
         membership = Membership(PrefixStore(f"{name}/membership", own), rank, size, seconds)
-        dist.init_process_group(
-            "gloo", store=PrefixStore(f"{name}/group", store), rank=rank, world_size=size, timeout=FOREVER
-        )
+        _connect_all(PrefixStore(f"{name}/group", store), membership)
     except RuntimeError as error:
         if isinstance(error, LostRankError):
             raise
@@ -184,6 +183,32 @@ def connect(address: tuple[str, int], rank: int, size: int, name: str, *, is_hos
     group = dist.group.WORLD
     assert group is not None
     return Ranks(group, rank, size, membership)
+
+
+def _connect_all(store: Store, membership: Membership) -> None:
+    """Connects all ranks by gloo. That waits for a rank which has ended meanwhile: on a thread of its own, so that this
+    one can ask. Raises LostRankError, RuntimeError."""
+    has_ended = threading.Event()
+    errors: list[Exception] = []
+
+    def connect() -> None:
+        try:
+            dist.init_process_group(
+                "gloo", store=store, rank=membership.rank, world_size=membership.size, timeout=FOREVER
+            )
+        except Exception as error:
+            errors.append(error)
+        has_ended.set()
+
+    threading.Thread(target=connect, name="connect", daemon=True).start()
+    while not has_ended.wait(PATIENCE):
+        try:
+            membership.require_all()
+        except LostRankError:
+            Ranks.unfinished = True
+            raise
+    if errors:
+        raise membership.why() or errors[0]
 
 
 def disconnect(ranks: Ranks, reason: str | None = None) -> None:

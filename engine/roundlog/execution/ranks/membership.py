@@ -34,7 +34,7 @@ class Membership:
 
     def __init__(self, store: Store, rank: int, size: int, seconds: float) -> None:
         """store: a connection of its own, since its operations wait for each other. Returns once all ranks are there;
-        raises LostRankError if one does not come within so many seconds."""
+        raises LostRankError if one does not come within so many seconds, or has come and ended before the last one."""
         self.rank, self.size = rank, size
         self.is_leaving = False
         """Whether this rank leaves the others in the midst of what they do together: no thread of it waits for them any
@@ -46,26 +46,30 @@ class Membership:
         store.set(f"identity/{rank}", json.dumps(self._identity))
         store.add(f"beat/{rank}", 1)
         self._others = [other for other in range(size) if other != rank]
-        deadline = time.monotonic() + seconds
-        self._known = {other: self._identity_of(other, deadline) for other in self._others}
+        self._known: dict[int, list[str]] = {}
+        self._get_to_know(time.monotonic() + seconds)
         self._beats = {other: (0, time.monotonic()) for other in self._others}
         self._left: set[int] = set()
         """The others that have ended, and without an error."""
         self._thread = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._thread.start()
 
-    def _identity_of(self, other: int, deadline: float) -> list[str]:
-        key = f"identity/{other}"
-        # A signal is only answered between two calls of the store.
-        while not self._store.check([key]):
-            if time.monotonic() > deadline:
-                raise LostRankError(
-                    f"rank {other} of {self.size} has not come: start as many processes as there are ranks, with the "
-                    "same command"
-                )
-            time.sleep(0.01)
-        found: list[str] = json.loads(self._store.get(key))
-        return found
+    def _get_to_know(self, deadline: float) -> None:
+        """Waits for the others' identities."""
+        for other in self._others:
+            key = f"identity/{other}"
+            # A signal is only answered between two calls of the store.
+            while not self._store.check([key]):
+                if time.monotonic() > deadline:
+                    raise LostRankError(
+                        f"rank {other} of {self.size} has not come: start as many processes as there are ranks, with "
+                        "the same command"
+                    )
+                for come, identity in self._known.items():
+                    if _is_gone(identity, self._identity):
+                        raise LostRankError(_sentence(f"{self.name(come)} is lost: its process has ended"))
+                time.sleep(0.01)
+            self._known[other] = json.loads(self._store.get(key))
 
     @property
     def lost(self) -> str | None:

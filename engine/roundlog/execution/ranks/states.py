@@ -69,10 +69,11 @@ class KeptStates:
         memory is free. All ranks call it, and hand out what all need."""
         if not self.tensors:
             self._set_up()
-        memory = {tensor.untyped_storage().data_ptr() for tensor in self.tensors}
+        kept = set(map(_span, self.tensors))
         for place, (slot, value) in enumerate(zip(slots, computed, strict=True)):
             # A step may store a slot, or a view of it, in another one, which must not change before it is copied.
-            if value is not self.tensors[slot] and value.untyped_storage().data_ptr() in memory:
+            first, last = _span(value)
+            if value is not self.tensors[slot] and any(first < end and start < last for start, end in kept):
                 computed[place] = value.clone()
         for slot in reversed(slots):
             value = computed.pop()
@@ -139,6 +140,16 @@ class SharedStates(LazyStates):
     def _require(self) -> None:
         if not self._are_there(self):
             raise RuntimeError("the ranks have gone on to another state: read a state before the next step is executed")
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """(first, end) of the memory in which a tensor lies, by its address."""
+    try:
+        memory = tensor.untyped_storage()
+        return memory.data_ptr(), memory.data_ptr() + memory.nbytes()
+    except RuntimeError:
+        # Its device has no addresses: it may lie anywhere.
+        return 0, 1 << 64
 
 
 def _elsewhere(kind: TensorType) -> torch.Tensor:
