@@ -145,13 +145,13 @@ class Program:
 
     @property
     def states(self) -> dict[str, TensorType]:
-        """Type of every state slot, by name, in program order."""
-        return self._slots("store", self.state_names)
+        """Type of every state slot, by name, in program order; as it is stored, if the step does not read it."""
+        return self._slots(("store", "state"), self.state_names)
 
     @property
     def data(self) -> dict[str, TensorType]:
         """Type of every data field *of a batch* (leading axis `batch_size`), by name, in program order."""
-        return self._slots("data", self.data_names)
+        return self._slots(("data",), self.data_names)
 
     @property
     def fields(self) -> dict[str, FieldType]:
@@ -159,8 +159,9 @@ class Program:
         nodes = {node.attributes["slot"]: node for node in self.nodes if node.op == "data"}
         return {name: _field_type(nodes[slot]) for slot, name in enumerate(self.data_names)}
 
-    def _slots(self, op: str, names: tuple[str, ...]) -> dict[str, TensorType]:
-        types = {node.attributes["slot"]: node.type for node in self.nodes if node.op == op}
+    def _slots(self, ops: tuple[str, ...], names: tuple[str, ...]) -> dict[str, TensorType]:
+        """Types by name, of the operators of the last kind that a slot has."""
+        types = {node.attributes["slot"]: node.type for op in ops for node in self.nodes if node.op == op}
         return {name: types[slot] for slot, name in enumerate(names)}
 
     def describe(self, index: int) -> str:
