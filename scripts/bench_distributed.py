@@ -29,7 +29,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from bench_engine import MODELS
 from roundlog.execution import Batches, Executor, StepExecutor
 from roundlog.execution.lazy_tensors import TensorsOf
 from roundlog.execution.microbatch import samples_of
@@ -258,16 +257,18 @@ def measure(directory: Path, rounds: int) -> dict[str, object]:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["--work"]:
+        work(Path(sys.argv[2]), int(sys.argv[3]))
+        return
+    # Not at the top: the processes that are measured capture nothing.
+    from bench_engine import MODELS
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--model", choices=sorted(MODELS), default="gpt12m")
     parser.add_argument("--batch", type=int, default=16, help="samples of a batch")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
     options = parser.parse_args()
-    if options.work:
-        work(Path(options.work[0]), int(options.work[1]))
-        return
     with tempfile.TemporaryDirectory(prefix="ranks-") as room:
         steps = max(options.rounds + WARM_UP + 1, MEMORY_STEPS)
         Job.from_task(replace(MODELS[options.model](steps), batch_size=options.batch)).write(Path(room) / "job")

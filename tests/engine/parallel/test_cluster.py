@@ -166,7 +166,9 @@ def nodes() -> Iterator[Nodes]:
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tiebreak[cluster]'")
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    # What Ray does at the exit of a process, only its main thread can ask for; nodes are added by another.
+    options = {"num_cpus": 1, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=options, shutdown_at_exit=False)
     found = Nodes(cluster, cluster.add_node(num_cpus=1))
     cluster.wait_for_nodes()
     assert connect(cluster.address) == 2
