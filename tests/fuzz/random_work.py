@@ -68,15 +68,24 @@ class Running:
         )
 
 
+def _to_lead(ranks: Ranks | None, readings: Sequence[Reading], running: Running) -> Job | None:
+    """The job, on rank 0 or alone; another rank has helped with it until its end."""
+    job = readings[0 if ranks is None else ranks.rank].read(JobLimits(micro_batches=running.micro_batches))
+    if ranks is None:
+        return job
+    agree(ranks, job)
+    if ranks.rank:
+        help_rank_0(ranks, job)
+        return None
+    return job
+
+
 def train(ranks: Ranks | None, readings: Sequence[Reading], running: Running, run_dir: Path) -> Any:
     """(state roots, intervals that were mended, steps that were executed) of a training; None of another rank than 0.
     Each rank reads the job in its own way. As `tiebreak train` does it."""
-    job = readings[0 if ranks is None else ranks.rank].read(JobLimits(micro_batches=running.micro_batches))
-    if ranks is not None:
-        agree(ranks, job)
-        if ranks.rank:
-            help_rank_0(ranks, job)
-            return None
+    job = _to_lead(ranks, readings, running)
+    if job is None:
+        return None
     publisher = None
     if running.publish_every:
         store = open_stores((running.store,), warn=lambda text: None)
@@ -108,12 +117,9 @@ def audit(
 ) -> Any:
     """(whether the claim is right, first wrong interval, roots, standing of the log) of an audit of a whole run; None
     of another rank than 0. As `tiebreak audit` does it."""
-    job = readings[0 if ranks is None else ranks.rank].read(JobLimits(micro_batches=running.micro_batches))
-    if ranks is not None:
-        agree(ranks, job)
-        if ranks.rank:
-            help_rank_0(ranks, job)
-            return None
+    job = _to_lead(ranks, readings, running)
+    if job is None:
+        return None
     options = replace(running.options(), continue_after_stop=True)
     options = options if ranks is None else by_ranks(options, ranks)
     found = verdicts.audit(job, run_dir, options, claim=claim, log_dir=log_dir, verify_log=verify_log)
