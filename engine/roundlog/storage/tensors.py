@@ -65,17 +65,24 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapp
 
 def save_state(path: Path, types: Mapping[str, TensorType], state: Sequence[torch.Tensor]) -> None:
     """`save_tensors` of a state that may be lazy: one tensor after the other is read, written and let go. types: of the
-    tensors, in the order of the state."""
+    tensors, in the order of the state. Also raises what reading a tensor does."""
     slots = {name: slot for slot, name in enumerate(types)}
     # The library's order: wide elements first, then by name.
     order = sorted(types, key=lambda name: (-types[name].dtype.torch_dtype.itemsize, name.encode()))
+    unread = None
     try:
         with replace_file(path) as file:
             file.write(header_of({name: entry_of(types[name]) for name in order}))
             for name in order:
-                tensor = state[slots[name]].detach().cpu().contiguous()
+                try:
+                    tensor = state[slots[name]].detach().cpu().contiguous()
+                except OSError as error:
+                    unread = error
+                    raise
                 file.write(tensor.view(-1).view(torch.uint8).numpy().data)
     except OSError as error:
+        if error is unread:
+            raise
         raise StorageError(path, f"cannot be written: {error}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,9 @@ def test_a_state_is_written_with_the_bytes_that_the_library_writes(seed: int, tm
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
-def test_a_state_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_read_or_written_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, kinds = tmp_path / "state", {"a": TensorType((3,), DType.F32)}
     save_state(path, kinds, [torch.ones(3)])
     before = path.read_bytes()
@@ -111,6 +114,13 @@ def test_a_state_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> N
         def tensor(self, slot: int) -> torch.Tensor:
             raise OSError(5, "Input/output error")
 
-    with pytest.raises(StorageError, match=r"state: cannot be written: .*Input/output error"):
+    with pytest.raises(OSError, match="Input/output error"):
         save_state(path, kinds, Lost({"a": torch.zeros(3)}))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=r"state: cannot be written: .*No space"):
+        save_state(path, kinds, [torch.zeros(3)])
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
