@@ -18,6 +18,7 @@ from roundlog.data.errors import DataError
 from roundlog.data.field import Field, HeldField, held, storage_dtype, type_of
 from roundlog.data.file_field import FileField
 from roundlog.program import ProgramError
+from roundlog.program.text import MAX_ELEMENTS
 from roundlog.storage import StorageError
 
 _DTYPES = "give float32, bool, or integers of up to 64 bits (unsigned ones of up to 16)"
@@ -31,8 +32,6 @@ _SAFETENSORS = {
     "U16": "<u2",
     "I32": "<i4",
 }
-_MOST_ELEMENTS = 1 << 40
-"""Most elements of a row, and from a row to the next, that a program can name."""
 _MOST_HEADER = 100_000_000  # bytes, as the library has it
 
 
@@ -99,7 +98,7 @@ def windows(source: object, *, window: int, stride: int) -> Field:
     if len(stream.shape) != 1 or stream.kind.stride != 1:
         raise DataError(f"a stream of shape {list(stream.shape)} cannot be cut into windows: give one axis of numbers")
     for name, number in (("window", window), ("stride", stride)):
-        if type(number) is not int or not 1 <= number <= _MOST_ELEMENTS:
+        if type(number) is not int or not 1 <= number <= MAX_ELEMENTS:
             raise DataError(f"the {name} of a stream is {number!r}: give a whole number from 1 to 2^40")
     if stream.rows < window:
         raise DataError(f"a stream of {stream.rows} elements has no window of {window}: choose a smaller one")

@@ -49,7 +49,7 @@ class Ranks:
         if device.type == "cuda":
             if device.index is None:
                 device = torch.device("cuda", torch.cuda.current_device())
-            # What libraries allocate without being told where belongs there, too.
+            # Libraries that are told no device allocate on the current one.
             torch.cuda.set_device(device)
         cards = [one.decode() for one in self.gather_bytes(card(device).encode())]
         before, self._cards = self._cards, cards
