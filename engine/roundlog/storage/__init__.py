@@ -3,7 +3,7 @@
 from roundlog.storage.atomic import commit_file, partial_path, replace_file, sync_directory
 from roundlog.storage.errors import StorageError
 from roundlog.storage.records import read_record, write_record
-from roundlog.storage.regular import open_regular, read_at, reading, require_regular
+from roundlog.storage.regular import open_regular, read_at, read_into, reading, require_regular
 from roundlog.storage.tensors import (
     Entry,
     StoredTensors,
@@ -26,6 +26,7 @@ __all__ = [
     "open_tensors",
     "partial_path",
     "read_at",
+    "read_into",
     "read_record",
     "reading",
     "replace_file",

@@ -367,4 +367,4 @@ def test_a_case_is_made_the_same_twice(tmp_path: Path) -> None:
         "plain", 0.0, 1, 3, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 1, "max_steps": 3}
     )
     one, two = (Task.from_trainer(case.trainer(tmp_path)) for _ in range(2))
-    assert all(torch.equal(one.dataset[name], two.dataset[name]) for name in one.dataset)
+    assert all(torch.equal(one.dataset[name][:], two.dataset[name][:]) for name in one.dataset)

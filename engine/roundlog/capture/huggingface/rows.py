@@ -1,43 +1,95 @@
-"""The rows of a `Trainer`'s data, as tensors: what its collator makes of each row of its dataset."""
+"""The rows of a `Trainer`'s data: what its collator makes of each row of its dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.task import STORED
+from roundlog.data import Field, FileField
+from roundlog.program import DType, FieldType, Stored, TensorType
+from roundlog.storage import read_into
 
 _FIXED = 'give all rows one size, as by tokenizer(..., padding="max_length", truncation=True)'
 
 
-def rows_of(dataset: Any, collate: Callable[[list[Any]], Any], batch_size: int) -> dict[str, torch.Tensor]:
-    """Field name -> tensor [rows, ...] of all rows, each collated by itself.
+def rows_of(dataset: Any, collate: Callable[[list[Any]], Any], batch_size: int) -> dict[str, torch.Tensor | Field]:
+    """Field name -> all rows, [rows, ...], each collated by itself. They are kept in a file, so that they may be larger
+    than memory; small integers, whose dtype no field keeps, in memory.
 
     All rows are collated again in batches of `batch_size`, in order: a collator whose rows depend on their neighbours
     (padding to the longest) or on chance (masking) has no rows that a job could hold. Raises CaptureError."""
     count = _length(dataset)
-    columns: dict[str, torch.Tensor] = {}
+    columns: dict[str, _Column] = {}
     for row in range(count):
         made = _collated(dataset, collate, [row])
         if not columns:
-            columns = {name: field.new_empty((count, *field.shape[1:])) for name, field in made.items()}
+            columns = {name: _Column(field) for name, field in made.items()}
         _require_alike(columns, made, f"row {row}", "row 0")
         for name, field in made.items():
-            columns[name][row] = field[0]
+            columns[name].append(field)
     for first in range(0, count, batch_size):
         several = range(first, min(first + batch_size, count))
         made = _collated(dataset, collate, several)
         _require_alike(columns, made, f"rows {several[0]} to {several[-1]} together", "each alone")
         for name, field in made.items():
-            if not _same_bits(field, columns[name][first : first + len(several)]):
+            if not _same_bits(field, columns[name].rows(several)):
                 raise CaptureError(
                     f"the collator gives other values of {name} for rows {several[0]} to {several[-1]} together than "
                     "for each alone, so that it draws at random or looks at neighbours: do that once, before the "
                     "Trainer is made, and keep the result in the dataset"
                 )
-    return columns
+    return {name: column.source(count) for name, column in columns.items()}
+
+
+class _Column:
+    """The rows of one field, as they come: in a file without a name, which goes when nobody has it open."""
+
+    def __init__(self, like: torch.Tensor) -> None:
+        self.shape, self.dtype = like.shape[1:], like.dtype
+        self._place = Path(tempfile.gettempdir())
+        with self._writing():
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open for as long as its rows are in use)
+            self._reader = os.fdopen(os.dup(self._file.fileno()), "rb")
+
+    def append(self, rows: torch.Tensor) -> None:
+        """rows: [n, ...], of the shape and dtype of the first."""
+        with self._writing():
+            self._file.write(rows.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+    def rows(self, which: range) -> torch.Tensor:
+        """[n, ...]: consecutive rows, of those that were appended."""
+        with self._writing():
+            self._file.flush()
+        size = self.shape.numel() * self.dtype.itemsize
+        found = torch.empty(len(which), *self.shape, dtype=self.dtype)
+        read_into(found.view(-1).view(torch.uint8).numpy().data, self._reader, self._place, which.start * size)
+        return found
+
+    def source(self, count: int) -> torch.Tensor | Field:
+        """All `count` rows, as a task takes them."""
+        if self.dtype not in STORED:
+            return self.rows(range(count))
+        kind = TensorType(tuple(self.shape), DType.of(self.dtype))
+        field = FieldType(kind, Stored.AS_READ, kind.numel)
+        return FileField(field, count, self._place, 0, self._reader)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CaptureError(
+                f"the collated rows cannot be kept in {self._place} ({error.strerror}): set TMPDIR to a folder with "
+                "room for them"
+            ) from error
 
 
 def _length(dataset: Any) -> int:
@@ -78,14 +130,12 @@ def _collated(dataset: Any, collate: Callable[[list[Any]], Any], rows: Sequence[
     return {str(field): tensor.detach().cpu() for field, tensor in made.items()}
 
 
-def _require_alike(
-    columns: Mapping[str, torch.Tensor], made: Mapping[str, torch.Tensor], which: str, other: str
-) -> None:
+def _require_alike(columns: Mapping[str, _Column], made: Mapping[str, torch.Tensor], which: str, other: str) -> None:
     if columns.keys() != made.keys():
         odd = sorted(columns.keys() ^ made.keys())[0]
         raise CaptureError(f"the collator gives {odd} for some rows and not for others ({which}): give it for all")
     for name, field in made.items():
-        sizes, wanted = list(field.shape[1:]), list(columns[name].shape[1:])
+        sizes, wanted = list(field.shape[1:]), list(columns[name].shape)
         if sizes != wanted:
             raise CaptureError(
                 f"the collator gives {name} of size {sizes} for {which} and {wanted} for {other}: {_FIXED}"

@@ -17,6 +17,7 @@ from roundlog.capture.huggingface.overrides import check_callbacks, check_overri
 from roundlog.capture.huggingface.rows import rows_of
 from roundlog.capture.task import Task, micro_batches
 from roundlog.capture.untraceable import reason
+from roundlog.data import Field
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -90,7 +91,7 @@ class TrainerLoss:
         _, count = self._trainer.get_batch_samples(iter(samples), len(samples), self._trainer.args.device)
         return {} if count is None else {_COUNT: count}
 
-    def is_scaled(self, dataset: Mapping[str, torch.Tensor]) -> bool:
+    def is_scaled(self, dataset: Mapping[str, torch.Tensor | Field]) -> bool:
         """Whether the losses of micro-batches are added up as they are, as in `Trainer.training_step`."""
         trainer = self._trainer
         if trainer.loss_is_scaled_for_ga is not None:
