@@ -71,16 +71,14 @@ def fetched(job: Job) -> int | None:
     return fetched_bytes(fields) if any(isinstance(field, RemoteField) for field in fields) else None
 
 
-def about_data(job: Job, count: int | None = None) -> dict[str, object]:
-    """The fact for people how much of a job's data was fetched: by this process, if no `count` is given. Nothing where
-    the data lie in the job's directory."""
+def about_data(job: Job, count: int | None) -> dict[str, object]:
+    """The fact for people that so many bytes of a job's data were fetched. None: the data lie in its directory."""
     from tiebreak.cli.output import size
 
-    own = fetched(job)
-    if own is None:
+    if count is None:
         return {}
     whole = sum(field.nbytes for field in job.dataset.values())
-    return {"data fetched": f"{size(own if count is None else count)} of {size(whole)}"}
+    return {"data fetched": f"{size(count)} of {size(whole)}"}
 
 
 def publish(

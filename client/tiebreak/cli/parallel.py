@@ -287,8 +287,12 @@ def _facts(job: Job, found: ParallelAudit, states: States | None) -> dict[str, o
         "distrusted_workers": found.distrusted,
         "lost_workers": found.lost,
         "busy_seconds": round(found.busy_seconds, 3),
-        "fetched_data_bytes": None if fetched(job) is None else found.fetched,
+        "fetched_data_bytes": _fetched(job, found),
     }
+
+
+def _fetched(job: Job, found: ParallelAudit) -> int | None:
+    return None if fetched(job) is None else found.fetched
 
 
 def _show(job: Job, found: ParallelAudit, sharing: Sharing, states: States | None) -> None:
@@ -321,7 +325,7 @@ def _show(job: Job, found: ParallelAudit, sharing: Sharing, states: States | Non
         )
     if states is not None:
         facts["claimed states"] = about_states(states)
-    facts |= about_data(job, found.fetched)
+    facts |= about_data(job, _fetched(job, found))
     if found.wrong is None and sharing.repeat_share < 1:
         facts["believed"] = f"of one worker alone: {100 * (1 - sharing.repeat_share):g} % of the answers"
     if found.distrusted:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tiebreak.cli.job_files import fetched
+
 if TYPE_CHECKING:
     from roundlog.execution.ranks import Launch, Ranks
     from roundlog.training.helpers import Helpers
@@ -46,9 +48,11 @@ class Crew:
         from roundlog.training.by_ranks import agree, help_rank_0
 
         agree(self._ranks, job, self._device(device))
-        if self._ranks.rank:
-            help_rank_0(self._ranks, job)
-        return bool(self._ranks.rank)
+        if not self._ranks.rank:
+            return False
+        help_rank_0(self._ranks, job)
+        self._fetched(job)
+        return True
 
     def options(self, chosen: RunOptions) -> RunOptions:
         """The options of a run that all ranks execute, once they have agreed."""
@@ -101,12 +105,22 @@ class Crew:
             raise
         found.dismiss()
 
-    def dismiss(self) -> None:
-        """Tells the other ranks that the run has ended."""
-        if self._ranks is not None:
-            from roundlog.execution.ranks import dismiss
+    def dismiss(self, job: Job) -> int | None:
+        """Tells the other ranks that the run has ended. Returns how many bytes of its job's data all have fetched; None
+        if no rank has them elsewhere."""
+        if self._ranks is None:
+            return fetched(job)
+        from roundlog.execution.ranks import dismiss
 
-            dismiss(self._ranks)
+        dismiss(self._ranks)
+        return self._fetched(job)
+
+    def _fetched(self, job: Job) -> int | None:
+        """As `dismiss`. All ranks call it."""
+        assert self._ranks is not None
+        own = fetched(job)
+        told = self._ranks.numbers(*((0, 0) if own is None else (1, own)))
+        return sum(count for _, count in told) if any(is_elsewhere for is_elsewhere, _ in told) else None
 
 
 @contextmanager

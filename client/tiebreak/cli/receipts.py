@@ -186,7 +186,7 @@ def verify(
         output.show_json(answer.plain() | facts | {"seconds": round(time.monotonic() - started, 3)})
     else:
         answer.show(file)
-        for name, count in about_data(made).items():
+        for name, count in about_data(made, fetched(made)).items():
             output.show_line(f"{name.capitalize()}: {count}.")
     if not answer.is_right:
         raise typer.Exit(ANSWER_IS_NO)

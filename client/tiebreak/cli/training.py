@@ -14,7 +14,7 @@ from tiebreak.cli import options
 from tiebreak.cli.content import ContentOptions, PublishEvery, published_every
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
-from tiebreak.cli.job_files import about_data, fetched, read_job
+from tiebreak.cli.job_files import about_data, read_job
 from tiebreak.cli.parallel import WorkerOptions, audit_by_workers
 from tiebreak.cli.ranks import crew, refuse_ranks
 from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_verdict
@@ -120,7 +120,7 @@ def train(
             validation = _validation(validate, validate_every, job, computing.max_memory, last)
             chosen_options = ranks.options(computing.run_options(micro_batches, last, last.resumes, validation))
             result = Trainer(job, run, chosen_options, thresholds=chosen).run(look_over=True)
-        ranks.dismiss()
+        fetched_bytes = ranks.dismiss(job)
     published = None
     if store is not None and publisher is not None:
         publisher.publish(result.mended)
@@ -131,7 +131,7 @@ def train(
         "steps": job.spec.steps,
         "ranks": ranks.size,
         "checkpoints": len(result.state_roots),
-        "fetched_data_bytes": fetched(job),
+        "fetched_data_bytes": fetched_bytes,
         "resumed_from": last.resumed_from,
         "loss": last.loss,
         "validation_loss": last.validation,
@@ -153,7 +153,7 @@ def train(
             "checkpoint root": result.checkpoint_root,
             "steps": f"{job.spec.steps}, a checkpoint every {job.spec.interval}",
             **({"ranks": ranks.size} if ranks.size > 1 else {}),
-            **about_data(job),
+            **about_data(job, fetched_bytes),
             **({"loss": f"{last.loss:.4f}"} if last.loss is not None else {}),
             **({"validation loss": f"{last.validation:.4f}"} if last.validation is not None else {}),
             "final state root": result.state_roots[-1],
@@ -310,14 +310,14 @@ def audit(
                 verify_log=verify_log,
                 on_distrust=lambda why: output.warn(f"auditing again without the log: {why}"),
             )
-        ranks.dismiss()
+        fetched_bytes = ranks.dismiss(job)
     states = claimed_states(Path(claim), job, claimed) if claim is not None and isinstance(claimed, list) else None
     if json:
         seconds = round(time.monotonic() - started, 3)
-        run_facts = {"fetched_data_bytes": fetched(job), "resumed_from": last.resumed_from, "seconds": seconds}
+        run_facts = {"fetched_data_bytes": fetched_bytes, "resumed_from": last.resumed_from, "seconds": seconds}
         output.show_json(plain_verdict(job, verdict, states) | run_facts)
     else:
-        show_verdict(job, verdict, states, has_claim=claimed is not None, share=verify_log)
+        show_verdict(job, verdict, states, fetched=fetched_bytes, has_claim=claimed is not None, share=verify_log)
     if is_no(verdict, states):
         raise typer.Exit(ANSWER_IS_NO)
 

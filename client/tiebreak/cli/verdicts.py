@@ -71,14 +71,17 @@ def plain_verdict(job: Job, verdict: Verdict, states: States | None) -> dict[str
     }
 
 
-def show_verdict(job: Job, verdict: Verdict, states: States | None, *, has_claim: bool, share: float) -> None:
-    """Prints the verdict for people. share: of the log's decisions that were to be verified."""
+def show_verdict(
+    job: Job, verdict: Verdict, states: States | None, *, fetched: int | None, has_claim: bool, share: float
+) -> None:
+    """Prints the verdict for people. fetched: as of `about_data`. share: of the log's decisions that were to be
+    verified."""
     from tiebreak.cli import output
 
     facts: dict[str, object] = {
         "checkpoint root": verdict.checkpoint_root,
         "final state root": verdict.state_roots[-1],
-        **about_data(job),
+        **about_data(job, fetched),
     }
     if has_claim:
         facts["claim"] = _claim(verdict)

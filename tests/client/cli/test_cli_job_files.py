@@ -18,6 +18,7 @@ from roundlog.data import RemoteDataError
 from roundlog.parallel import workers as rooms
 from roundlog.training.job import FILES, Job, JobLimits
 from tasks import linear_task
+from test_cli_ranks import by_hand, ended
 from test_store_ranges import with_ranges
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.cli.job_files import read_job
@@ -128,6 +129,25 @@ def test_a_whole_audit_and_a_training_read_from_elsewhere_as_well(run: Run, worl
     assert told(run(*by_directory, "--json"))["agrees"] is True
     here = told(run("audit", world.job, "--run", tmp_path / "d", "--claim", world.run, "--json"))
     assert here["fetched_data_bytes"] is None
+
+
+def test_ranks_count_together_what_each_has_fetched(run: Run, world: World, tmp_path: Path) -> None:
+    """Each on a machine of its own: a directory, with its cache, for every rank."""
+    for place, words in (("a", ("audit", "--claim", world.run)), ("b", ("train",))):
+        rooms_of = [tmp_path / f"{place}{rank}" for rank in range(3)]
+        *by_ranks, alone = [
+            (words[0], far(run, world, room), "--run", room / "run", *words[1:], "--store", world.store, "--json")
+            for room in rooms_of
+        ]
+        count = told(run(*alone))["fetched_data_bytes"]
+        (code, out, err), (other, _, _) = ended(by_hand(by_ranks))
+        assert (code, other) == (0, 0), err
+        found = json.loads(out)
+        assert found["checkpoint_root"] == world.root
+        # A block that two ranks need comes twice.
+        assert 0 < count <= found["fetched_data_bytes"] < 2 * count
+    here = [("train", world.job, "--run", tmp_path / "here", "--json")] * 2
+    assert json.loads(ended(by_hand(here))[0][1])["fetched_data_bytes"] is None
 
 
 def damaged(store: Path) -> None:
