@@ -3,6 +3,7 @@ that of large outputs, which lie in huge pages."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from math import prod
@@ -105,6 +106,15 @@ def _aligned(block: Block, size: int) -> Block:
     """So many bytes of a block, from a multiple of `_ALIGNED` on."""
     first = -block.ctypes.data % _ALIGNED
     return block[first : first + size]
+
+
+def give_back() -> None:
+    """Give the system all memory back that nobody has any more: after work that took more than what follows."""
+    POOL.let_go()
+    # Only of glibc, which keeps what lies below anything that is still in use.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

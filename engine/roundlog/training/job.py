@@ -30,6 +30,7 @@ from roundlog.descriptors import program_root
 from roundlog.execution.batches import CPU, BatchSource
 from roundlog.execution.lazy_tensors import TensorsOf
 from roundlog.execution.microbatch import peak_bytes, samples_of
+from roundlog.kernels.scratch import give_back
 from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.text import MAX_TEXT_BYTES
@@ -133,6 +134,7 @@ class Job:
             rounding_bits=bits,
         )
         spec.validate()
+        give_back()
         return Job(
             program=captured.program,
             spec=spec,
