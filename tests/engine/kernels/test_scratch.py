@@ -21,7 +21,8 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> MemoryPool:
     """A pool of the test's own, that lends what has 1 KiB or more."""
     pool = MemoryPool()
     monkeypatch.setattr(scratch, "POOL", pool)
-    monkeypatch.setattr(scratch, "_LARGE", 1 << 10)
+    for name in ("_SMALL", "_LARGE"):
+        monkeypatch.setattr(scratch, name, 1 << 10)
     return pool
 
 
@@ -156,3 +157,30 @@ def test_steps_take_little_more_memory_than_their_values_do() -> None:
     """Whatever the sizes, and the order in which they go: with torch's own memory it was twice as much."""
     done = subprocess.run([sys.executable, "-c", _STEPS], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 1.4
+
+
+_IDLE = """
+import torch
+from roundlog.kernels.scratch import empty, give_back
+
+def resident():
+    line, = [line for line in open("/proc/self/status") if line.startswith("VmRSS")]
+    return int(line.split()[1]) * 1024
+
+before = resident()
+# What is left of many keeps the system from getting the memory of the others back by itself.
+many = [torch.ones(25_000) for _ in range(2000)]
+many.append(empty((1 << 24,), torch.float32).fill_(1))
+left = many[:2000:100]
+del many
+held = resident() - before
+give_back()
+print((resident() - before) / held, bool(all((x == 1).all() for x in left)))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured by Linux's /proc")
+def test_the_system_gets_back_what_nobody_has_any_more() -> None:
+    done = subprocess.run([sys.executable, "-c", _IDLE], capture_output=True, text=True, check=True)
+    share, is_whole = done.stdout.split()
+    assert float(share) < 0.1 and is_whole == "True"
