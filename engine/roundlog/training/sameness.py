@@ -7,28 +7,15 @@ PyTorch's FP32 does with its FP64."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from roundlog.capture import Captured, CaptureError, Task
-from roundlog.capture.draws import Replay
-from roundlog.capture.lowering import Origin
-from roundlog.capture.task import widened
-from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.capture.tracing.rehearsal import surroundings
-from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.untraceable import reason
-from roundlog.execution import Executor, StoppedError
-from roundlog.operators import StepInputs
-from roundlog.randomness import batch_rows
-from roundlog.rounding import Recorder
+from roundlog.training.trial import CHANGE, Results, Run, Trial
 
 _REWRITE = "write this part with ordinary operators on parameters and buffers"
 
@@ -50,13 +37,6 @@ other side of a relu's zero than every one of PyTorch's runs if few are tried; f
 
 _MOVED = 0.05
 """Relative distance of the second state from the first."""
-
-_GUARD = 4
-"""Guard of a rounding log that is never read."""
-
-_CHANGE = "the change of "
-
-_Values = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +62,6 @@ class Sameness:
         )
 
 
-@dataclass(slots=True)
-class _Run:
-    """Results of some steps."""
-
-    steps: list[_Values] = field(default_factory=list)
-    """For each step, by name and in FP64: the loss, the gradients, and the change of every state."""
-    stopped: str = ""
-    """The reason why the steps ended early; empty if they did not."""
-
-
 def confirm_same(task: Task, captured: Captured) -> Sameness:
     """Runs the captured step and the user's own, and compares them. The task is left as it was.
 
@@ -99,7 +69,7 @@ def confirm_same(task: Task, captured: Captured) -> Sameness:
     steps, found, in_fp64 = min(STEPS, task.steps), (0.0, "the loss"), True
     with surroundings(task) as around:
         for start in (captured.states, _moved(captured.states)):
-            comparison = _Comparison(task, captured, around, start, steps)
+            comparison = _Comparison(Trial(task, captured, around, start, steps))
             differences = list(comparison.differences())
             if not differences and start is captured.states:
                 if comparison.failure:
@@ -110,215 +80,149 @@ def confirm_same(task: Task, captured: Captured) -> Sameness:
     return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64)
 
 
+class _Mark(NamedTuple):
+    """A result of one step, as the captured step and PyTorch have it."""
+
+    apart: float
+    """Largest difference of the captured step from the truth."""
+    own: float
+    """Largest difference of PyTorch's FP32 from the truth."""
+    size: float
+    """Largest element of the truth."""
+    rounding: float
+    """What rounding a state to FP32 once may have changed, however little the state moves."""
+    truth: Callable[[], torch.Tensor] | None
+    """The truth, f64, if the captured step is too far off by this alone."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """The results of one step."""
+
+    is_finite: bool = True
+    """Whether all of PyTorch's are."""
+    marks: dict[str, _Mark] = field(default_factory=dict)
+    """By name: those that the captured step has, too."""
+    names: set[str] = field(default_factory=set)
+    """All that the truth has."""
+
+
 class _Comparison:
     """A comparison of steps from one state, by the engine and by PyTorch."""
 
-    def __init__(self, task: Task, captured: Captured, around: Surroundings, start: _Values, steps: int) -> None:
-        self._task = task
-        self._origin = captured.origin
-        self._around = around
-        self._start = start
-        self._batches = [_batch(task, step) for step in range(steps)]
-        self._drawn: list[list[torch.Tensor | None]] = []
-        self._gradients: list[_Values] = []
-        self._ours = self._by_engine(captured)
-        self._single = self._by_pytorch(torch.float32)
-        self._require_repeatable(self._by_pytorch(torch.float32))
-        double = self._by_pytorch(torch.float64)
-        self.in_fp64 = bool(double.steps)
-        self._truth = double if self.in_fp64 else self._single
-        self._nudged: list[_Run] = []
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._ours = trial.by_engine()
+        self._single = self._kept_in_fp32()
+        trial.by_pytorch(torch.float32, self._require_repeatable)
+        self._steps: list[_Step] = []
+        """The steps of the truth."""
+        self.in_fp64 = bool(trial.by_pytorch(torch.float64, self._mark).steps)
+        if not self.in_fp64:
+            for step, results in enumerate(self._single.kept):
+                self._mark(step, results)
+        self._noise: list[dict[tuple[int, str], float]] = []
+        """By try, what `_noises` gives."""
 
-    def _require_repeatable(self, again: _Run) -> None:
+    def _kept_in_fp32(self) -> Run:
+        kept: list[Results] = []
+        run = self._trial.by_pytorch(torch.float32, lambda _, results: kept.append(self._trial.put_aside(results)))
+        run.kept = kept
+        return run
+
+    def _require_repeatable(self, step: int, again: Results) -> None:
         """Raises CaptureError if PyTorch gives other numbers the second time."""
-        for one, two in zip(self._single.steps, again.steps, strict=False):
-            for name in one.keys() & two.keys():
-                if not torch.equal(one[name].nan_to_num(), two[name].nan_to_num()):
-                    raise CaptureError(
-                        f"your own step gives another result every time: {name} changes though it starts from the same "
-                        "state and draws the same numbers: keep whatever changes it in parameters and buffers"
-                    )
+        once = self._single.kept[step] if step < self._single.steps else {}
+        for name in again.keys() & once.keys():
+            if not torch.equal(once[name]().nan_to_num(), again[name]().nan_to_num()):
+                raise CaptureError(
+                    f"your own step gives another result every time: {name} changes though it starts from the same "
+                    "state and draws the same numbers: keep whatever changes it in parameters and buffers"
+                )
+
+    def _mark(self, step: int, results: Results) -> None:
+        """Holds a step's results, which are the truth, against those of the other runs."""
+        found = _Step(is_finite=step < self._single.steps, names=set(results))
+        self._steps.append(found)
+        ours, single = (run.kept[step] if step < run.steps else {} for run in (self._ours, self._single))
+        for name, result in results.items():
+            truth = result()
+            in_fp32 = single[name]() if name in single else truth
+            found.is_finite &= bool(truth.isfinite().all()) and bool(in_fp32.isfinite().all())
+            if name in ours:
+                found.marks[name] = self._mark_of(name, ours[name](), in_fp32, truth)
+
+    def _mark_of(self, name: str, ours: torch.Tensor, in_fp32: torch.Tensor, truth: torch.Tensor) -> _Mark:
+        state = self._trial.start.get(name.removeprefix(CHANGE))
+        mark = _Mark(
+            apart=_apart(ours, truth),
+            own=_apart(in_fp32, truth),
+            size=_largest(truth),
+            rounding=0.0 if state is None else 2.0**-24 * _largest(state.double()),
+            truth=None,
+        )
+        if mark.apart <= _allowed(mark):
+            return mark
+        return mark._replace(truth=self._trial.put_aside({name: lambda: truth})[name])
 
     def differences(self) -> Iterator[tuple[float, str]]:
         """(difference in units of the largest element, name) of every compared tensor. Raises CaptureError."""
-        for step in range(len(self._batches)):
-            if self._breaks_down(step):
+        for step, found in enumerate(self._steps):
+            if not found.is_finite:
                 return
-            if step == len(self._ours.steps):
+            if step == self._ours.steps:
                 raise CaptureError(f"the captured step stops where yours goes on: {self._ours.stopped}: {_REWRITE}")
-            ours, truth = self._ours.steps[step], self._truth.steps[step]
-            if only := sorted(ours.keys() ^ truth.keys()):
-                whose = "the captured step" if only[0] in ours else "yours"
+            if only := sorted(self._ours.kept[step].keys() ^ found.names):
+                whose = "the captured step" if only[0] in self._ours.kept[step] else "yours"
                 raise CaptureError(f"the captured step is not yours: only {whose} has {only[0]}: {_REWRITE}")
-            for name in truth:
-                yield self._compare(step, name), name
+            for name, mark in found.marks.items():
+                yield self._difference(step, name, mark), name
 
     @property
     def failure(self) -> str:
         """Message of the error that the user's own step raises; empty if it raises none."""
         return self._single.stopped
 
-    def _breaks_down(self, step: int) -> bool:
-        """Whether PyTorch has no finite numbers at a step either."""
-        return any(
-            step >= len(run.steps) or not all(bool(value.isfinite().all()) for value in run.steps[step].values())
-            for run in (self._truth, self._single)
-        )
-
-    def _compare(self, step: int, name: str) -> float:
-        ours, truth = self._ours.steps[step][name], self._truth.steps[step][name]
-        apart, size = _apart(ours, truth), _largest(truth)
-        # States are rounded to FP32 once a step, however little they move.
-        state = self._start.get(name.removeprefix(_CHANGE))
-        rounding = 0.0 if state is None else 2.0**-24 * _largest(state.double())
-        allowed = _FLOOR * size + 4 * rounding
-        own = _apart(self._single.steps[step][name], truth)
-        allowed += _ROOM * own
-        if not apart <= allowed and not any(apart <= allowed + _ROOM * noise for noise in self._noises(step, name)):
+    def _difference(self, step: int, name: str, mark: _Mark) -> float:
+        allowed = _allowed(mark)
+        if mark.truth and not any(mark.apart <= allowed + _ROOM * noise for noise in self._noises(step, name)):
             raise CaptureError(
-                f"the captured step is not yours: at step {step} {name} differs by {apart:.2g}, where its largest "
-                f"element is {size:.2g}: the model, the loss or a hook does something that capture does not follow, so "
-                f"{_REWRITE}"
+                f"the captured step is not yours: at step {step} {name} differs by {mark.apart:.2g}, where its largest "
+                f"element is {mark.size:.2g}: the model, the loss or a hook does something that capture does not "
+                f"follow, so {_REWRITE}"
             )
         # If FP32 is too inaccurate for a tensor, the difference means nothing.
-        return max(0.0, apart - rounding) / size if own < _BLURRED * size else 0.0
+        return max(0.0, mark.apart - mark.rounding) / mark.size if mark.own < _BLURRED * mark.size else 0.0
 
     def _noises(self, step: int, name: str) -> Iterator[float]:
         """Distances of PyTorch's FP32 from the truth after the initial state is nudged in random directions. They are
         large where terms cancel, or a choice depends on the last bit."""
         for number, ulps in enumerate(_NUDGES):
-            if number == len(self._nudged):
-                self._nudged.append(self._by_pytorch(torch.float32, nudge=(number, ulps)))
-            run = self._nudged[number]
-            if step < len(run.steps):
-                yield _apart(run.steps[step][name], self._truth.steps[step][name])
+            if number == len(self._noise):
+                self._noise.append(self._noise_of(number, ulps))
+            if (step, name) in self._noise[number]:
+                yield self._noise[number][step, name]
 
-    def _by_engine(self, captured: Captured) -> _Run:
-        """Results of the program. Its random numbers and gradients are kept, step by step."""
-        origin, executor, run = self._origin, Executor(captured.program), _Run()
-        states = list(self._start.values())
-        wanted = {*origin.gradients.values(), *(index for index in origin.draws if index is not None)}
-        for step, batch in enumerate(self._batches):
-            kept: dict[int, torch.Tensor] = {}
+    def _noise_of(self, number: int, ulps: int) -> dict[tuple[int, str], float]:
+        """(step, name) of what is too far off -> its noise by one nudge."""
+        noise: dict[tuple[int, str], float] = {}
 
-            def keep(index: int, value: torch.Tensor, kept: dict[int, torch.Tensor] = kept) -> None:
-                if index in wanted:
-                    kept[index] = value.detach().clone()
+        def look(step: int, results: Results) -> None:
+            for name, mark in self._steps[step].marks.items() if step < len(self._steps) else ():
+                if mark.truth is not None and name in results:
+                    noise[step, name] = _apart(results[name](), mark.truth())
 
-            inputs = StepInputs(
-                states=states,
-                data=[widened(field) for field in batch.values()],
-                schedule=captured.schedule[step],
-                seed=self._task.seed,
-                step=step,
-                device=torch.device("cpu"),
-            )
-            try:
-                result = executor.run(inputs, Recorder(_GUARD), observe=keep)
-            except StoppedError as error:
-                run.stopped = str(error)
-                break
-            before, after = (dict(zip(captured.states, tensors, strict=True)) for tensors in (states, result.states))
-            gradients = {name: kept[index].double() for name, index in origin.gradients.items()}
-            run.steps.append(_found(result.loss, gradients, *(_own(origin, named) for named in (before, after))))
-            self._drawn.append([None if index is None else kept[index] for index in origin.draws])
-            self._gradients.append(gradients)
-            states = list(result.states)
-        return run
-
-    def _by_pytorch(self, dtype: torch.dtype, nudge: tuple[int, int] | None = None) -> _Run:
-        """Results of the user's own step, with the program's random numbers. After the user's own gradients are
-        recorded, the optimizer gets the program's, because it may amplify small differences, as Adam does for gradients
-        near zero. The run ends at a step that raises. nudge: number and ulps of a change to the initial state."""
-        origin, around, run = self._origin, self._around, _Run()
-        start = {name: _nudged(name, value, *nudge) for name, value in self._start.items()} if nudge else self._start
-        around.restore()
-        around.move(dtype, {id(tensor): start[name] for name, tensor in origin.tensors.items()})
-        training, gradients = EagerTraining(self._task), _Values()
-        default = torch.get_default_dtype()
-
-        def exchange(step: int) -> None:
-            gradients.clear()
-            for name, parameter in origin.trained.items():
-                if parameter.grad is not None:
-                    gradients[name] = parameter.grad.detach().double().clone()
-                    if step < len(self._gradients) and name in self._gradients[step]:
-                        parameter.grad.copy_(self._gradients[step][name])
-
-        try:
-            torch.set_default_dtype(dtype)
-            for step, batch in enumerate(self._batches):
-                before = self._standing()
-                replay = Replay(self._drawn[step]) if step < len(self._drawn) else nullcontext()
-                with plainly(), replay, _Promoted(dtype):
-                    loss = training.step(step, _cast(batch, dtype), functools.partial(exchange, step))
-                run.steps.append(_found(loss, dict(gradients), before, self._standing()))
-        except CaptureError:
-            raise
-        except Exception as error:
-            run.stopped = reason(error)
-        finally:
-            torch.set_default_dtype(default)
-            around.restore()
-        return run
-
-    def _standing(self) -> _Values:
-        """Current states of the user's code."""
-        now = self._around.now(self._origin.tensors.values())
-        return {name: now[id(tensor)].detach().double().clone() for name, tensor in self._origin.tensors.items()}
+        start = self._trial.start.items()
+        self._trial.by_pytorch(torch.float32, look, {name: _nudged(name, value, number, ulps) for name, value in start})
+        return noise
 
 
-class _Promoted(TorchDispatchMode):
-    """A dispatch mode under which operators asked for FP32 give FP64, if `dtype` is FP64."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._active = dtype == torch.float64
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if self._active:
-            args, kwargs = tree_map(_promoted, (args, kwargs))
-        return func(*args, **kwargs)
+def _allowed(mark: _Mark) -> float:
+    """How far the captured step may be from the truth without a look at nudged runs."""
+    return _FLOOR * mark.size + 4 * mark.rounding + _ROOM * mark.own
 
 
-def _promoted(thing: Any) -> Any:
-    if isinstance(thing, torch.Tensor) and thing.dtype == torch.float32:
-        return thing.double()
-    return torch.float64 if thing is torch.float32 else thing
-
-
-def _found(loss: float, gradients: _Values, before: _Values, after: _Values) -> _Values:
-    return {
-        "the loss": torch.tensor(loss, dtype=torch.float64),
-        **{f"the gradient of {name}": gradient for name, gradient in gradients.items()},
-        # An element that stays infinite, as in a mask, has not moved.
-        **{
-            f"{_CHANGE}{name}": torch.where(after[name] == before[name], 0.0, after[name] - before[name])
-            for name in before
-        },
-    }
-
-
-def _own(origin: Origin, states: Mapping[str, torch.Tensor]) -> _Values:
-    return {name: states[name].double() for name in origin.tensors}
-
-
-def _cast(batch: Mapping[str, torch.Tensor], dtype: torch.dtype) -> _Values:
-    """A copy of a batch in `dtype`. A step may write into its batch, or ask for the gradient of a field."""
-    return {
-        name: field.detach().to(dtype if field.is_floating_point() else field.dtype, copy=True)
-        for name, field in batch.items()
-    }
-
-
-def _batch(task: Task, step: int) -> _Values:
-    return task.batch(torch.from_numpy(batch_rows(task.seed, step, task.batch_size, task.rows)))
-
-
-def _moved(states: Mapping[str, torch.Tensor]) -> _Values:
+def _moved(states: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """A state moved away from the initial one. Zeros stay zero in buffers, where they may be by design, but not in
     parameters."""
     generator = torch.Generator().manual_seed(1)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import resource
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from memory_limits import limit, more_memory
 from random_trainers import Plain
 from roundlog.capture import CaptureError, Task
 from roundlog.data import FileField
@@ -40,28 +39,12 @@ class WideRows:
         return {"x": torch.full((WIDE,), row / 300), "labels": torch.tensor(row % 3)}
 
 
-@contextmanager
-def limit(kind: int, most: int) -> Iterator[None]:
-    before, hard = resource.getrlimit(kind)
-    resource.setrlimit(kind, (most, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(kind, (before, hard))
-
-
-def writable_memory() -> int:
-    """Bytes of this process that RLIMIT_DATA counts, see proc(5)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmData:"))
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_rows_may_be_larger_than_memory(tmp_path: Path) -> None:
     made = trainer(tmp_path, rows=WideRows(), given={"model": Wide(0.0)}, max_steps=2)
     # A first one loads what is needed for a second.
     Job.from_task(Task.from_trainer(trainer(tmp_path, given={"model": Wide(0.0)}))).write(tmp_path / "small")
-    with limit(resource.RLIMIT_DATA, writable_memory() + (100 << 20)):
+    with limit(resource.RLIMIT_DATA, more_memory(100 << 20)):
         task = Task.from_trainer(made)
         Job.from_task(task).write(tmp_path / "job")
     job = Job.read(tmp_path / "job")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from roundlog.capture.aside import Aside
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.task import STORED
 from roundlog.data import Field, FileField
 from roundlog.program import DType, FieldType, Stored, TensorType
-from roundlog.storage import read_into
 
 _FIXED = 'give all rows one size, as by tokenizer(..., padding="max_length", truncation=True)'
 
@@ -50,28 +46,20 @@ def rows_of(dataset: Any, collate: Callable[[list[Any]], Any], batch_size: int) 
 
 
 class _Column:
-    """The rows of one field, as they come: in a file without a name, which goes when nobody has it open."""
+    """The rows of one field, one behind the other."""
 
     def __init__(self, like: torch.Tensor) -> None:
         self.shape, self.dtype = like.shape[1:], like.dtype
-        self._place = Path(tempfile.gettempdir())
-        with self._writing():
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open for as long as its rows are in use)
-            self._reader = os.fdopen(os.dup(self._file.fileno()), "rb")
+        self._file = Aside("the collated rows")
 
     def append(self, rows: torch.Tensor) -> None:
         """rows: [n, ...], of the shape and dtype of the first."""
-        with self._writing():
-            self._file.write(rows.contiguous().view(-1).view(torch.uint8).numpy().data)
+        self._file.append(rows)
 
     def rows(self, which: range) -> torch.Tensor:
         """[n, ...]: consecutive rows, of those that were appended."""
-        with self._writing():
-            self._file.flush()
         size = self.shape.numel() * self.dtype.itemsize
-        found = torch.empty(len(which), *self.shape, dtype=self.dtype)
-        read_into(found.view(-1).view(torch.uint8).numpy().data, self._reader, self._place, which.start * size)
-        return found
+        return self._file.read(which.start * size, torch.Size((len(which), *self.shape)), self.dtype)
 
     def source(self, count: int) -> torch.Tensor | Field:
         """All `count` rows, as a task takes them."""
@@ -79,17 +67,7 @@ class _Column:
             return self.rows(range(count))
         kind = TensorType(tuple(self.shape), DType.of(self.dtype))
         field = FieldType(kind, Stored.AS_READ, kind.numel)
-        return FileField(field, count, self._place, 0, self._reader)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise CaptureError(
-                f"the collated rows cannot be kept in {self._place} ({error.strerror}): set TMPDIR to a folder with "
-                "room for them"
-            ) from error
+        return FileField(field, count, self._file.place, 0, self._file.reader)
 
 
 def _length(dataset: Any) -> int:

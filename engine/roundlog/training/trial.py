@@ -1,0 +1,228 @@
+"""Steps of a task from one state, by the engine and by PyTorch, with the same draws and the same gradients for the
+optimizer. What they give is seen step by step, tensor by tensor, and what has to wait for another run waits in a file:
+a model that trains in memory can be captured in little more."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from roundlog.capture import Captured, CaptureError, Task
+from roundlog.capture.aside import Aside, PutAside
+from roundlog.capture.draws import Replay
+from roundlog.capture.task import widened
+from roundlog.capture.tracing.eager import EagerTraining, plainly
+from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.untraceable import reason
+from roundlog.execution import Executor, StoppedError
+from roundlog.operators import StepInputs
+from roundlog.randomness import batch_rows
+from roundlog.rounding import Recorder
+
+_GUARD = 4
+"""Guard of a rounding log that is never read."""
+
+CHANGE = "the change of "
+"""What a name of a result begins with that is the change of a state."""
+
+Tensors = Mapping[str, torch.Tensor]
+
+Results = Mapping[str, Callable[[], torch.Tensor]]
+"""What one step gives, by name: the loss, the gradients, and the change of every state. Each is computed, or read, when
+it is called, in FP64."""
+
+Look = Callable[[int, Results], None]
+"""Is called after every step, with its number and its results, which stand until it returns."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Some steps."""
+
+    steps: int = 0
+    """How many of them had a result."""
+    stopped: str = ""
+    """The reason why they ended early; empty if they did not."""
+    kept: list[Results] = field(default_factory=list)
+    """The results that were put aside, step by step."""
+
+
+class Trial:
+    """Some steps of a task from one state."""
+
+    def __init__(self, task: Task, captured: Captured, around: Surroundings, start: Tensors, steps: int) -> None:
+        self.start = start
+        self.steps = steps
+        self._task, self._captured, self._around = task, captured, around
+        self._origin = captured.origin
+        self._batches = [_batch(task, step) for step in range(steps)]
+        self._aside = Aside("what the steps of the comparison give")
+        self._drawn: list[list[PutAside | None]] = []
+        self._gradients: list[dict[str, PutAside]] = []
+
+    def put_aside(self, results: Results) -> Results:
+        """The same results, to be read later. Raises CaptureError if there is no room."""
+        return {name: _later(self._aside.put(result())) for name, result in results.items()}
+
+    def by_engine(self) -> Run:
+        """The steps of the program. Its results, random numbers and gradients are put aside."""
+        origin, executor, run = self._origin, Executor(self._captured.program), Run()
+        states = list(self.start.values())
+        wanted = {*origin.gradients.values(), *(index for index in origin.draws if index is not None)}
+        for step, batch in enumerate(self._batches):
+            kept: dict[int, PutAside] = {}
+
+            def keep(index: int, value: torch.Tensor, kept: dict[int, PutAside] = kept) -> None:
+                if index in wanted:
+                    kept[index] = self._aside.put(value)
+
+            inputs = StepInputs(
+                states=states,
+                data=[widened(field) for field in batch.values()],
+                schedule=self._captured.schedule[step],
+                seed=self._task.seed,
+                step=step,
+                device=torch.device("cpu"),
+            )
+            try:
+                result = executor.run(inputs, Recorder(_GUARD), observe=keep)
+            except StoppedError as error:
+                run.stopped = str(error)
+                break
+            before, after = (
+                dict(zip(self._captured.states, tensors, strict=True)) for tensors in (states, result.states)
+            )
+            gradients = {name: kept[index] for name, index in origin.gradients.items()}
+            changes = {name: functools.partial(_change, before[name], after[name]) for name in origin.tensors}
+            changes_aside = self.put_aside(_named(result.loss, {}, changes))
+            run.kept.append({**changes_aside, **_gradients({name: _later(one) for name, one in gradients.items()})})
+            run.steps += 1
+            self._drawn.append([None if index is None else kept[index] for index in origin.draws])
+            self._gradients.append(gradients)
+            states = list(result.states)
+        return run
+
+    def by_pytorch(self, dtype: torch.dtype, look: Look, start: Tensors | None = None) -> Run:
+        """The user's own steps, with the program's random numbers. After the user's own gradients are recorded, the
+        optimizer gets the program's, because it may amplify small differences, as Adam does for gradients near zero.
+        The run ends at a step that raises. start: another state to begin with. Raises CaptureError."""
+        origin, around, run = self._origin, self._around, Run()
+        around.restore()
+        first = self.start if start is None else start
+        around.move(dtype, {id(tensor): first[name] for name, tensor in origin.tensors.items()})
+        del first, start
+        training = EagerTraining(self._task)
+        try:
+            for step, batch in enumerate(self._batches):
+                gradients: dict[str, torch.Tensor] = {}
+                try:
+                    before = {name: tensor.clone() for name, tensor in self._standing().items()}
+                    loss = self._step(training, step, batch, dtype, gradients)
+                    after = self._standing()
+                except CaptureError:
+                    raise
+                except Exception as error:
+                    run.stopped = reason(error)
+                    break
+                changes = {name: functools.partial(_change, before[name], after[name]) for name in before}
+                look(step, _named(loss, {name: one.double for name, one in gradients.items()}, changes))
+                run.steps += 1
+                # Not beside those of the next step.
+                del before, after, changes, gradients
+        finally:
+            around.restore()
+        return run
+
+    def _step(
+        self, training: EagerTraining, step: int, batch: Tensors, dtype: torch.dtype, gradients: dict[str, torch.Tensor]
+    ) -> float:
+        """One step of the user's own. gradients: gets its gradients, by name. Returns the loss."""
+        default = torch.get_default_dtype()
+
+        def exchange() -> None:
+            own = self._gradients[step] if step < len(self._gradients) else {}
+            for name, parameter in self._origin.trained.items():
+                if parameter.grad is not None:
+                    gradients[name] = parameter.grad.detach().clone()
+                    if name in own:
+                        parameter.grad.copy_(own[name].tensor())
+
+        replay = (
+            Replay([None if one is None else one.tensor() for one in self._drawn[step]])
+            if step < len(self._drawn)
+            else nullcontext()
+        )
+        try:
+            torch.set_default_dtype(dtype)
+            with plainly(), replay, _Promoted(dtype):
+                return training.step(step, _cast(batch, dtype), exchange)
+        finally:
+            torch.set_default_dtype(default)
+
+    def _standing(self) -> dict[str, torch.Tensor]:
+        """Current states of the user's code, in the memory where it has them."""
+        now = self._around.now(self._origin.tensors.values())
+        return {name: now[id(tensor)].detach() for name, tensor in self._origin.tensors.items()}
+
+
+class _Promoted(TorchDispatchMode):
+    """A dispatch mode under which operators asked for FP32 give FP64, if `dtype` is FP64."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._active = dtype == torch.float64
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._active:
+            args, kwargs = tree_map(_promoted, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _promoted(thing: Any) -> Any:
+    if isinstance(thing, torch.Tensor) and thing.dtype == torch.float32:
+        return thing.double()
+    return torch.float64 if thing is torch.float32 else thing
+
+
+def _named(loss: float, gradients: Results, changes: Results) -> Results:
+    return {
+        "the loss": lambda: torch.tensor(loss, dtype=torch.float64),
+        **_gradients(gradients),
+        **{f"{CHANGE}{name}": change for name, change in changes.items()},
+    }
+
+
+def _gradients(gradients: Results) -> Results:
+    return {f"the gradient of {name}": gradient for name, gradient in gradients.items()}
+
+
+def _change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    one, two = before.double(), after.double()
+    # An element that stays infinite, as in a mask, has not moved.
+    return torch.where(two == one, 0.0, two - one)
+
+
+def _later(one: PutAside) -> Callable[[], torch.Tensor]:
+    return lambda: one.tensor().double()
+
+
+def _cast(batch: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """A copy of a batch in `dtype`. A step may write into its batch, or ask for the gradient of a field."""
+    return {
+        name: field.detach().to(dtype if field.is_floating_point() else field.dtype, copy=True)
+        for name, field in batch.items()
+    }
+
+
+def _batch(task: Task, step: int) -> dict[str, torch.Tensor]:
+    return task.batch(torch.from_numpy(batch_rows(task.seed, step, task.batch_size, task.rows)))
