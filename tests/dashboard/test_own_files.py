@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,7 +23,9 @@ from tiebreak.chain.spec import PostedSpec
 from tiebreak.dashboard.local import Errands, LocalFiles
 from tiebreak.dashboard.names import UNKNOWN
 from tiebreak.dashboard.replay import Replays
+from tiebreak.parallel.elsewhere import fetch_without_data
 from tiebreak.roles.evidence import Evidence
+from tiebreak.store import FolderStore
 from torch import nn
 
 
@@ -145,6 +148,30 @@ def test_a_replay_agrees_with_the_side_that_has_its_roots_level_by_level(role: P
     assert [one.agrees for one in found.levels] == [(False, True), (False, True), (False, False)]
     assert found.words == "Our own replay agrees with the challenger at first, but not at level operator."
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before, "the run is only read"
+
+
+def test_a_run_of_a_job_without_its_data_is_replayed_from_the_store(role: Path, tmp_path: Path) -> None:
+    """Without the store it is known what the run has claimed, and nothing is executed."""
+    store = FolderStore(tmp_path / "store")
+    cid = store.add_directory(room_of(role) / "job")
+    fetch_without_data(store, cid, tmp_path / "job", max_bytes=1 << 20)
+    shutil.copytree(room_of(role) / "alone", tmp_path / "audited")
+    job = Job.read(room_of(role) / "job")
+    evidence = Evidence(job, tmp_path / "audited", Run(job, tmp_path / "audited").recorded_roots())
+    levels = tuple(
+        LevelView(level=level, leaf_count=9, roots=(b"a" * 32, evidence.tree(place).tree.root), index=1)  # type: ignore[union-attr]
+        for level, place in ((Level.CHECKPOINT, ()), (Level.STEP, (1,)))
+    )
+    disputed = replace(game((Level.CHECKPOINT, 1, 0)), levels=levels)
+    for known, depth in ((None, 1), (store, 2)):
+        mine = Errands(lambda: None)
+        replays = Replays(LocalFiles(mine, follow=[tmp_path / "audited"], store=known), mine)
+        found = waited(
+            lambda replays=replays: replays.game(disputed, posted(job)),
+            lambda found, depth=depth: len(found.levels) == depth and not found.waiting,
+        )
+        assert [one.agrees for one in found.levels] == [(False, True)] * depth
+        mine.close()
 
 
 def test_a_run_that_goes_on_says_nothing_yet(role: Path, errands: Errands, tmp_path: Path) -> None:

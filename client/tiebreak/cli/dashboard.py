@@ -49,7 +49,7 @@ def dashboard(
         typer.Option(
             envvar="TIEBREAK_STORE",
             metavar="PLACE,...",
-            help="Content stores to fetch jobs from, for names and lines (default: none).",
+            help="Content stores to fetch jobs from, for names and lines, and data for replays (default: none).",
             show_default=False,
         ),
     ] = None,

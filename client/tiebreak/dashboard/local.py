@@ -23,7 +23,9 @@ from tiebreak.dashboard.curve import Curve, read_curve
 from tiebreak.dashboard.names import UNKNOWN, Names
 
 if TYPE_CHECKING:
-    from tiebreak.store import ContentStore
+    from roundlog.training.job import Job
+
+    from tiebreak.store.store import Store
 
 MAX_JOB_BYTES = 256 << 20
 """Most bytes of a job that are fetched from a store for its names."""
@@ -93,7 +95,7 @@ class LocalFiles:
         *,
         files: Sequence[Path] = (),
         follow: Sequence[Path] = (),
-        store: ContentStore | None = None,
+        store: Store | None = None,
     ) -> None:
         """files: directories of jobs, or of roles. follow: directories of runs, or of roles."""
         self._errands = errands
@@ -123,6 +125,14 @@ class LocalFiles:
             found += [room / "job" for room in _rooms(directory, job)]
             found += [directory, directory / "job", directory.parent / "job"]
         return found
+
+    def read_job(self, directory: Path) -> Job:
+        """The job in a directory, whose data may lie in the store. Raises JobError."""
+        from roundlog.training.job import Job, JobLimits
+
+        from tiebreak.parallel.elsewhere import lies_elsewhere, read_elsewhere
+
+        return read_elsewhere(directory, JobLimits(), self._store) if lies_elsewhere(directory) else Job.read(directory)
 
     def runs(self, job: JobView) -> list[Path]:
         """Directories of own runs of a job, as far as they are there."""
@@ -174,7 +184,7 @@ def _run_id(run: Path) -> str:
         return ""
 
 
-def _fetch_names(store: ContentStore, cid: str, root: bytes) -> Names | None:
+def _fetch_names(store: Store, cid: str, root: bytes) -> Names | None:
     with TemporaryDirectory(prefix="tiebreak-dashboard-") as name:
         room = Path(name) / "job"
         store.get_directory(cid, room, max_bytes=MAX_JOB_BYTES, within=FETCH_SECONDS)

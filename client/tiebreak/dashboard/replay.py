@@ -132,7 +132,7 @@ class Replays:
 
     def _evidence_of(self, rooms: tuple[Path, ...], run: Path, job: JobView) -> Evidence | None:
         """The trees of a run that has ended; None if its record is damaged or its job's files are not at hand."""
-        from roundlog.training.job import Job, JobError
+        from roundlog.training.job import JobError
         from roundlog.training.run import Run
 
         from tiebreak.roles.evidence import Evidence
@@ -143,7 +143,7 @@ class Replays:
             if not (room / "program.json").is_file():
                 continue
             try:
-                read = Job.read(room)
+                read = self._local.read_job(room)
             except JobError:
                 continue
             if read.spec != job.spec.training:

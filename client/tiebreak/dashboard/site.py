@@ -22,7 +22,7 @@ from tiebreak.dashboard.source import PATIENCE, Busy, Missing, Moment, Readings,
 from tiebreak.dashboard.verdict import verdict
 
 if TYPE_CHECKING:
-    from tiebreak.store import ContentStore
+    from tiebreak.store.store import Store
 
 ATTESTATIONS = 50
 """Attestations of a job that are shown."""
@@ -67,7 +67,7 @@ class Site:
         *,
         files: Sequence[Path] = (),
         follow: Sequence[Path] = (),
-        store: ContentStore | None = None,
+        store: Store | None = None,
         explorer: str = "",
         every: float = 1.0,
         patience: float = PATIENCE,

@@ -89,13 +89,14 @@ class Material:
         return Material(values=values, states=states, dataset=dataset, schedule=schedule, literals=literals)
 
     def payload(self, chunk: Chunk) -> bytes:
-        """Raises KeyError for a value that is not at hand, IndexError for a chunk that there is not."""
+        """Raises KeyError for a value that is not at hand, IndexError for a chunk that there is not, StorageError for
+        data that cannot be read or have changed."""
         first = chunk.index * CHUNK_SIZE
         if chunk.tree == Tree.FIELD:
-            part = self.dataset[chunk.tensor]
-            if not first < max(part.nbytes, 1):
-                raise IndexError(f"a field of {part.nbytes} bytes has no chunk {chunk.index}")
-            return bytes(part.read(first, min(CHUNK_SIZE, part.nbytes - first)))
+            own = self.dataset[chunk.tensor]
+            if not first < max(own.nbytes, 1):
+                raise IndexError(f"a field of {own.nbytes} bytes has no chunk {chunk.index}")
+            return bytes(own.part(first, min(CHUNK_SIZE, own.nbytes - first)))
         data = self.whole(chunk.tree, chunk.tensor)
         if not first < max(len(data), 1):
             raise IndexError(f"a tensor of {len(data)} bytes has no chunk {chunk.index}")
@@ -188,15 +189,16 @@ class OperandOpening:
 
 
 def prove(chunks: Sequence[Chunk], material: Material) -> list[OperandOpening]:
-    """Openings with proofs. Every tensor is hashed once; of a field, the block that a chunk lies in."""
+    """Openings with proofs. Every tensor is hashed once; of a field, the block that a chunk lies in. Raises as
+    `Material.payload`."""
     trees: dict[tuple[Tree, int], MerkleTree] = {}
     states: MerkleTree | None = None
     result = []
     for chunk in chunks:
         if chunk.tree == Tree.FIELD:
-            part = material.dataset[chunk.tensor]
-            tree_of_field = summarised(part).tree
-            siblings = tree_of_field.proof(chunk.index, part.read)
+            own = material.dataset[chunk.tensor]
+            tree_of_field = summarised(own).tree
+            siblings = tree_of_field.proof(chunk.index, own.part)
             up = data_tree(material.dataset).proof(chunk.tensor)
             result.append(OperandOpening(chunk, material.payload(chunk), siblings, tree_of_field.root, up))
             continue

@@ -100,6 +100,11 @@ class Field(ABC):
         """`size` bytes from each of `starts` on, in that order. Raises as `read`."""
         return (self.read(start, size) for start in starts)
 
+    def part(self, start: int, size: int) -> bytes | memoryview:
+        """`size` bytes from byte `start` on. Raises as `parts_of`."""
+        (found,) = self.parts_of([start], size)
+        return found
+
     def __getitem__(self, index: int | slice | torch.Tensor) -> torch.Tensor:
         """A row, or some rows, on the CPU."""
         rows = torch.arange(self.rows)[index]

@@ -33,7 +33,7 @@ from roundlog.execution.microbatch import peak_bytes, samples_of
 from roundlog.kernels.scratch import give_back
 from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
-from roundlog.program.text import MAX_TEXT_BYTES
+from roundlog.program.text import MAX_ELEMENTS, MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
 from roundlog.storage import (
     StorageError,
@@ -115,6 +115,7 @@ class Job:
         check_rounding(policy, bits)
         captured = capture(task)
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
+        _require_sizes(captured.program, task.rows)
         dataset = task.fields()
         _require_numbers(captured.program, captured.states, captured.schedule, dataset)
         report(confirm_same(task, captured))
@@ -206,6 +207,7 @@ def _read_program(directory: Path) -> tuple[Program, TrainingSpec]:
     if len(program.nodes) != spec.operator_count or program_root(program) != spec.program_root:
         raise JobError(f"the program in {directory} is not the one that its spec commits to")
     check_narrow(program, [operator(node.op) for node in program.nodes], spec.rounding_bits)
+    _require_sizes(program, spec.data_rows)
     return program, spec
 
 
@@ -243,6 +245,16 @@ def _read_data(directory: Path, program: Program, spec: TrainingSpec, elsewhere:
         return read_fields(directory / DATA, kinds, rows)
     trees = read_block_roots(directory / BLOCKS, kinds, rows, spec.data_root)
     return remote_fields(kinds, rows, trees, RemoteFile(directory / DATA, elsewhere, BlockCache(directory / CACHE)))
+
+
+def _require_sizes(program: Program, rows: int) -> None:
+    """Raises UnfitJobError for a field of data of which a contract can compute no element."""
+    for name, kind in program.fields.items():
+        if kind.elements(rows) > MAX_ELEMENTS:
+            raise UnfitJobError(
+                f"the data field {name} has {kind.elements(rows)} elements, more than the 2^40 that a field may have: "
+                "leave rows out, or divide its rows among several fields"
+            )
 
 
 def _require_numbers(

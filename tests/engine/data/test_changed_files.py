@@ -9,7 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from roundlog.commitments import BLOCK_SIZE, BlockTree, CommitmentError
+from roundlog.adjudication.openings import Chunk, Material, Tree, prove
+from roundlog.commitments import BLOCK_SIZE, CHUNK_SIZE, BlockTree, CommitmentError
 from roundlog.data import ArrowField, FileField, StoredField, field_of, files, stored_field, summarised, windows
 from roundlog.data.arrow import Part
 from roundlog.storage import StorageError
@@ -97,6 +98,26 @@ def test_a_run_stops_where_its_data_have_changed_and_carries_on_where_they_are_m
     with data.open("rb+") as file:
         file.write(content)
     assert Trainer(job, tmp_path / "run").run().state_roots == whole.state_roots
+
+
+@pytest.mark.parametrize("make", [in_a_file, in_parts])
+def test_nothing_is_opened_of_data_that_have_changed(
+    make: Callable[[Path, np.ndarray], StoredField], tmp_path: Path
+) -> None:
+    """A party would send a proof that no contract takes, and be told of a tensor without a name."""
+    numbers = np.arange(9000, dtype=np.int64)
+    numbers.tofile(tmp_path / "x")
+    field = make(tmp_path / "x", numbers)
+    material = Material(values={}, states=[], dataset=[field], schedule=torch.zeros(1, 1))
+    changed, other = Chunk(Tree.FIELD, 0, 20), Chunk(Tree.FIELD, 0, 40)
+    right = prove([changed, other], material)
+    with (tmp_path / "x").open("rb+") as file:
+        file.seek(20 * CHUNK_SIZE + 7)
+        file.write(b"\1")
+    for opened in (lambda: material.payload(changed), lambda: prove([changed], material)):
+        with pytest.raises(StorageError, match=r"x: has changed, at byte 16384 or soon after, since its root"):
+            opened()
+    assert prove([other], material) == right[1:]
 
 
 def test_no_job_is_written_of_data_that_have_changed_since_capture(tmp_path: Path) -> None:

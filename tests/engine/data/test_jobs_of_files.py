@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from roundlog.descriptors import Family, describe
 from roundlog.execution.batches import Batches
 from roundlog.program import Stored
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import Job, JobError, JobLimits, UnfitJobError, run_bytes
+from roundlog.training.job import Job, JobError, JobLimits, UnfitJobError, read_program, run_bytes
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 from torch import nn
@@ -136,6 +137,22 @@ def test_a_damaged_file_of_data_is_refused(left_in_files: Job, tmp_path: Path) -
     path.write_bytes(whole)
     with pytest.raises(UnfitJobError, match="bytes of memory"):
         Job.read(tmp_path / "job", JobLimits(memory_bytes=1000))
+
+
+def test_a_field_of_which_no_contract_computes_an_element_is_refused(left_in_files: Job, tmp_path: Path) -> None:
+    """Its trainer could put any number into a row, and nobody could show that it is wrong."""
+    most = ((1 << 40) - 300) // 300 + 1
+    for rows in (most, most + 1):
+        spec = replace(left_in_files.spec, data_rows=rows)
+        (tmp_path / "job" / "spec.json").write_text(spec.to_json())
+        if rows == most:
+            assert read_program(tmp_path / "job")[1] == spec
+            continue
+        found = (rows - 1) * 300 + 300
+        with pytest.raises(UnfitJobError, match=f"the data field weights has {found} elements, more than the 2"):
+            read_program(tmp_path / "job")
+        with pytest.raises(UnfitJobError, match="the data field weights"):
+            Job.read(tmp_path / "job")
 
 
 def test_a_nan_in_a_file_is_refused_at_creation(tmp_path: Path) -> None:
