@@ -149,7 +149,8 @@ def _indexed(device: torch.device) -> torch.device:
 
 def measure(model: str, rounds: int, device: torch.device) -> dict[str, object]:
     # First, while there is most memory.
-    memory = peak(model, "trainer", device) / peak(model, "fp64", device)
+    capture, most = peak(model, "trainer", device)
+    memory = most / peak(model, "fp64", device)[1]
     task = MODELS[model](rounds + WARM_UP)
     job = Job.from_task(task)
     batches = Batches(job.dataset, job.spec)
@@ -197,21 +198,24 @@ def measure(model: str, rounds: int, device: torch.device) -> dict[str, object]:
         "auditor without log / trainer": ratio("alone", "trainer"),
         f"hashing / {INTERVAL} trainer steps": round(ratio("hashing", "trainer") / INTERVAL, 4),
         "peak memory, trainer / plain FP64": round(memory, 3),
+        "peak memory of capture, GB": round(capture / 1e9, 2),
         "log entries a step": entries // (rounds + WARM_UP),
         "log bytes a step": size // (rounds + WARM_UP),
     }
 
 
-def peak(model: str, kind: str, device: torch.device) -> int:
-    """Peak memory in KiB of a fresh process while it takes two steps of that kind."""
+def peak(model: str, kind: str, device: torch.device) -> tuple[int, int]:
+    """Peak memory in bytes of a fresh process, on the CPU while it captures a job, and on the device while it takes two
+    steps of that kind."""
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(_two_steps, (model, kind, str(device)))
 
 
-def _two_steps(model: str, kind: str, name: str) -> int:
+def _two_steps(model: str, kind: str, name: str) -> tuple[int, int]:
     device = usable(name)
     task = MODELS[model](2)
     job = Job.from_task(task)
+    capture = _most_resident()
     batches = Batches(job.dataset, job.spec)
     plain = PlainTraining(task, torch.float64, device) if kind == "fp64" else None
     trainer = Certified(job, device) if plain is None else None
@@ -231,10 +235,14 @@ def _two_steps(model: str, kind: str, name: str) -> int:
             trainer.step(step, data, recorder)
             recorder.take()
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) // 1024
-    # Not ru_maxrss: a child begins with its parent's.
+        return capture, torch.cuda.max_memory_allocated(device)
+    return capture, _most_resident()
+
+
+def _most_resident() -> int:
+    """Bytes. Not ru_maxrss: a child begins with its parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def main() -> None:

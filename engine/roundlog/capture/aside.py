@@ -34,7 +34,10 @@ class Aside:
         room."""
         # Modes of a trace, or of a run in FP64, have no business here.
         with _disable_current_modes():
-            start, data = self._size, tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
+            whole = tensor.detach().contiguous()
+            # A single element may have any stride, and is contiguous.
+            data = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
+        start = self._size
         with self._writing():
             self._file.write(data.data)
             self._file.flush()
@@ -46,7 +49,7 @@ class Aside:
         return PutAside(self, self.append(tensor), tensor.shape, tensor.dtype)
 
     def read(self, start: int, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-        """What was written from byte `start` on, as a tensor on the CPU. Raises StorageError if it cannot be read."""
+        """Tensor on the CPU that was written from byte `start` on. Raises StorageError if it cannot be read."""
         with _disable_current_modes():
             found = torch.empty(shape, dtype=dtype)
             read_into(found.view(-1).view(torch.uint8).numpy().data, self.reader, self.place, start)

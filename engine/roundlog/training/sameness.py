@@ -90,7 +90,7 @@ class _Mark(NamedTuple):
     size: float
     """Largest element of the truth."""
     rounding: float
-    """What rounding a state to FP32 once may have changed, however little the state moves."""
+    """Most that rounding a state to FP32 once has changed, however little the state moves."""
     truth: Callable[[], torch.Tensor] | None
     """The truth, f64, if the captured step is too far off by this alone."""
 
@@ -218,7 +218,7 @@ class _Comparison:
 
 
 def _allowed(mark: _Mark) -> float:
-    """How far the captured step may be from the truth without a look at nudged runs."""
+    """Distance of the captured step from the truth that needs no look at nudged runs."""
     return _FLOOR * mark.size + 4 * mark.rounding + _ROOM * mark.own
 
 

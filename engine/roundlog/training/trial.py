@@ -30,12 +30,12 @@ _GUARD = 4
 """Guard of a rounding log that is never read."""
 
 CHANGE = "the change of "
-"""What a name of a result begins with that is the change of a state."""
+"""Beginning of the name of a result that is the change of a state."""
 
 Tensors = Mapping[str, torch.Tensor]
 
 Results = Mapping[str, Callable[[], torch.Tensor]]
-"""What one step gives, by name: the loss, the gradients, and the change of every state. Each is computed, or read, when
+"""Results of one step, by name: the loss, the gradients, and the change of every state. Each is computed, or read, when
 it is called, in FP64."""
 
 Look = Callable[[int, Results], None]
@@ -47,7 +47,7 @@ class Run:
     """Some steps."""
 
     steps: int = 0
-    """How many of them had a result."""
+    """Number of those that had a result."""
     stopped: str = ""
     """The reason why they ended early; empty if they did not."""
     kept: list[Results] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Trial:
         self._gradients: list[dict[str, PutAside]] = []
 
     def put_aside(self, results: Results) -> Results:
-        """The same results, to be read later. Raises CaptureError if there is no room."""
+        """Results as they are now, to be read later. Raises CaptureError if there is no room."""
         return {name: _later(self._aside.put(result())) for name, result in results.items()}
 
     def by_engine(self) -> Run:

@@ -138,7 +138,7 @@ def test_a_step_that_stops_where_pytorch_goes_on_is_refused() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_results_wait_for_other_runs_in_a_file() -> None:
-    """Of 4 million parameters, each of four runs gives 64 MB a step in FP64: 0.8 GB before any of it is compared."""
+    """Of 4.4 million parameters, each of four runs gives 71 MB a step in FP64: 0.85 GB before any of it is compared."""
 
     def wide(width: int) -> Task:
         model = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 2))
@@ -153,10 +153,13 @@ def test_results_wait_for_other_runs_in_a_file() -> None:
             seed=1,
         )
 
-    small, large = wide(8), wide(2000)
+    small, large = (
+        wide(8),
+        wide(2100),
+    )  # malloc takes the memory of its large tensors from the system, and gives it back
     confirm_same(small, capture(small))  # loads what is needed
     captured = capture(large)
-    with limit(resource.RLIMIT_DATA, more_memory(480 << 20)):
+    with limit(resource.RLIMIT_DATA, more_memory(620 << 20)):
         same = confirm_same(large, captured)
     assert same.in_fp64 and same.steps == 3
 
