@@ -270,3 +270,16 @@ def test_an_attester_keeps_the_states_that_an_appeal_starts_from(tmp_path: Path)
     (kept,) = world.root.rglob(f"{SHARED}/checkpoints")
     names = sorted(int(path.stem) for path in kept.glob("*.safetensors"))
     assert names == [2 * INTERVAL, 4 * INTERVAL]
+
+
+def test_the_root_of_a_challenge_that_was_made_without_workers_is_found_again_by_one_with_them(world: World) -> None:
+    """Its directory is lost. The challenge's root is that of a whole audit, which no single wrong interval gives."""
+    trainer, alone = poisoning(world), AuditorRole(world.context("auditor"), world.job)
+    while world.status is not JobStatus.CLAIMED:
+        trainer.step()
+    while not world.contract.job(world.job).game_count:
+        alone.step()
+    shutil.rmtree(world.root / "auditor")
+    world.run(trainer, auditor(world), world.referee())
+    assert disputed(world) == WRONG
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)

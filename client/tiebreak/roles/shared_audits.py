@@ -67,7 +67,7 @@ class SharedAudit:
 
         log: directory of the trainer's logs, if they can be had. challenged: the root that this account has challenged
         with; None if it has not. Raises Interrupted, Refused."""
-        role = self._role
+        role, self.unaudited = self._role, None
         listing = self._listing(posted, job, log)
         if listing is None:
             return None
@@ -95,9 +95,13 @@ class SharedAudit:
                 reports=reports,
             )
         except NoWorkersError as error:
-            role.notify_job(What.WARNING, f"audits as a whole, in this process: {error}")
+            self._tell_why_as_a_whole(str(error))
             return None
         self._tell(found)
+        if challenged is not None and MerkleTree(found.state_roots).root != challenged:
+            # A whole audit has made the challenge, whose directory is lost.
+            self._tell_why_as_a_whole(f"no wrong interval gives the root 0x{challenged.hex()} of its challenge")
+            return None
         if found.wrong is None and not found.is_whole:
             self.unaudited = f"only {len(found.right)} of its {job.spec.intervals} intervals were audited"
         elif found.is_whole and posted.terms.attestations_needed:
@@ -107,7 +111,7 @@ class SharedAudit:
 
     def _listing(self, posted: JobView, job: Job, log: Path | None) -> Listing | None:
         """The published listing, if its roots are the committed ones and it has states to start from."""
-        role, claim = self._role, posted.claim
+        claim = posted.claim
         why = f"the log {claim.log_cid} cannot be had" if log is None else None
         if log is not None:
             try:
@@ -120,8 +124,11 @@ class SharedAudit:
                     why = "the list of checkpoints has other roots than the claimed ones"
             except ListingError as error:
                 why = str(error)
-        role.notify_job(What.WARNING, f"audits as a whole, in this process: {why}")
+        self._tell_why_as_a_whole(why)
         return None
+
+    def _tell_why_as_a_whole(self, why: str | None) -> None:
+        self._role.notify_job(What.WARNING, f"audits as a whole, in this process: {why}")
 
     def _progress(self, errand: Errand[Evidence], job: Job) -> Callable[[int, int], None]:
         began = time.monotonic()
