@@ -20,10 +20,10 @@ from roundlog.training.run import Run
 from tiebreak.chain.records import JobView
 from tiebreak.parallel.source import Stores
 from tiebreak.roles.agenda import Duty
+from tiebreak.roles.contents import Refused
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
-from tiebreak.roles.time_to_answer import step_seconds
 from tiebreak.roles.workshop import Errand, Interrupted
 
 SHARED = "shared"
@@ -71,10 +71,13 @@ class SharedAudit:
         listing = self._listing(posted, job, log)
         if listing is None:
             return None
+        engine = role.context.engine
+        seconds = 0.0 if duty.bonded else engine.step_seconds(job)
         if not duty.bonded:
-            role.require_time(posted, job, step_seconds(job))
+            # The state before a wrong interval is kept, so a challenge executes no other one.
+            role.require_time(posted, job, seconds, intervals_apart=1)
         left = (duty.deadline - role.context.now()) / _STATES_SHARE / len(listing.states)
-        room, engine = role.context.room(role.job, posted), role.context.engine
+        room = role.context.room(role.job, posted)
         source = Stores(
             locations=self._workers.stores,
             job_cid="" if self._workers.sharing.common_disk else posted.job_cid,
@@ -106,7 +109,13 @@ class SharedAudit:
             self.unaudited = f"only {len(found.right)} of its {job.spec.intervals} intervals were audited"
         elif found.is_whole and posted.terms.attestations_needed:
             # An attester may have to defend the claim in an appeal, after the trainer has withdrawn what it serves.
-            keep_published(Run(job, room / SHARED), listing, source)
+            apart = keep_published(Run(job, room / SHARED), listing, source)
+            try:
+                role.require_time(posted, job, seconds, intervals_apart=apart)
+            except Refused as error:
+                # An audit as a whole keeps more states.
+                self._tell_why_as_a_whole(f"with the states that are published, {error}")
+                return None
         return engine.evidence(job, room / SHARED, found.state_roots)
 
     def _listing(self, posted: JobView, job: Job, log: Path | None) -> Listing | None:
