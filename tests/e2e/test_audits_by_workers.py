@@ -296,5 +296,7 @@ def test_states_too_far_apart_to_answer_from_in_time_are_not_attested_from(
         world.post(linear_task(STEPS, INTERVAL), terms=OPEN)
         world.run(honest_trainer(world, every), auditor(world))
         assert audit(world, "auditor").status is AuditStatus.ATTESTED
-        is_whole = bool(world.said("audits as a whole, in this process: with the states that are published, its clocks"))
+        is_whole = bool(
+            world.said("audits as a whole, in this process: with the states that are published, its clocks")
+        )
         assert is_whole is bool([*world.root.rglob("auditor/**/alone")]) is (every == 5)
