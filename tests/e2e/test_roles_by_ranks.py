@@ -206,6 +206,32 @@ def test_whoever_is_killed_at_a_random_moment_the_right_root_is_claimed_once(mar
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])
+def test_a_game_is_won_by_another_number_of_ranks_than_began_it(market: Market, before: int, after: int) -> None:
+    """The first were killed in its midst. A helper that stands for good changes nothing."""
+    job = market.post()
+    liar = market.start("second", [sys.executable, "-m", "tiebreak.adversary.process", "poison", job, 17])
+    words = [*TIEBREAK, "auditor", "run", "--job", job]
+    contract = market.world.contract
+
+    def started(size: int) -> list[Process]:
+        return market.ranks("auditor", words, size) if size > 1 else [market.start("auditor", words)]
+
+    first = started(before)
+    market.until(lambda: contract.job(job).game_count == 1 and len(contract.game(1).levels) > 1, first[0])
+    for one in first:
+        one.process.kill()
+        one.process.wait()
+    again = started(after)
+    market.until(lambda: bool(again[0].told()), *again)
+    if after > 1:
+        again[-1].process.send_signal(signal.SIGSTOP)
+    market.until(lambda: market.status(job) is JobStatus.REJECTED, *([] if after > 1 else again))
+    assert (contract.game(1).outcome, contract.game(1).reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+    assert liar.end() == 0
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_launcher_that_starts_lost_ranks_again_has_the_role_carry_on(market: Market, victim: int) -> None:
     job = market.post()
