@@ -130,6 +130,8 @@ def _work(options: argparse.Namespace) -> int:
             trainer = planned.trainer or "honest"
             audits = f"{planned.auditors} auditors ({planned.audits})"
             story = f"{trainer} trainer, {audits}, {len(planned.challengers)} liars"
+            for how, names in (("ranks", planned.by_ranks), ("workers", planned.by_workers)):
+                story += f", by {how}: {' '.join(sorted(names))}" if names else ""
             told = {"seed": seed, "story": story, "ended": result.ended, "seconds": result.seconds}
             print(json.dumps(told | {"violations": result.violations, "counts": result.counts}), flush=True)
             if result.violations and options.keep is not None:

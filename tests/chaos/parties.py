@@ -7,10 +7,11 @@ import multiprocessing
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from disks import Disk
 from eth_account.signers.local import LocalAccount
+from tiebreak.chain.accounts import KEY_VARIABLE
 
 SECONDS_TO_END = 6.0
 """Time to end after a stop signal, on a machine that has nothing else to do."""
@@ -47,7 +49,8 @@ def start_fork_server() -> None:
 class Party:
     """Somebody with an account and a directory. words: the command line, after `tiebreak`.
 
-    lasting: runs until it is stopped, like one that follows all jobs."""
+    lasting: runs until it is stopped, like one that follows all jobs. by_ranks: runs as two ranks, of which the other
+    one has no key."""
 
     name: str
     account: LocalAccount
@@ -57,6 +60,9 @@ class Party:
     disk: Disk
     output: Path
     lasting: bool = False
+    by_ranks: bool = False
+    helper: ForkServerProcess | None = None
+    helper_stands: bool = False
     process: ForkServerProcess | None = None
     kills: int = 0
     ended_well: bool = False
@@ -68,9 +74,35 @@ class Party:
         from living import live
 
         self.start_again_at, self.ended_well = None, False
-        arguments = (list(self.words), self.environment, str(self.output), str(self.disk.directory))
-        self.process = _FORKS.Process(target=live, args=(*arguments, str(self.disk.sign)), daemon=True)
-        self.process.start()
+        self.end_helper()
+        environment = self.environment
+        if self.by_ranks:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = str(free.getsockname()[1])
+            environment = environment | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            without_key = {name: value for name, value in environment.items() if name != KEY_VARIABLE}
+            self.helper = self._started(live, without_key | {"RANK": "1"})
+            environment = environment | {"RANK": "0"}
+        self.process = self._started(live, environment)
+
+    def _started(self, live: Callable[..., None], environment: dict[str, str]) -> ForkServerProcess:
+        arguments = (list(self.words), environment, str(self.output), str(self.disk.directory), str(self.disk.sign))
+        # Not as a daemon, which may have no workers.
+        process = _FORKS.Process(target=live, args=arguments)
+        process.start()
+        return process
+
+    def end_helper(self, seconds: float = 0.0) -> None:
+        """Ends the other rank, which has so many seconds to end by itself."""
+        if self.helper is None:
+            return
+        if not self.helper_stands:
+            self.helper.join(seconds)
+        if seconds and self.helper.is_alive() and not self.helper_stands:
+            self.problems.append(f"its other rank is still alive {seconds:.0f} s after rank 0 has ended")
+        self.helper.kill()
+        self.helper.join()
+        self.helper, self.helper_stands = None, False
 
     @property
     def running(self) -> bool:
@@ -83,6 +115,27 @@ class Party:
             self.process.join()
             self.kills += 1
             self.start_again_at = time.monotonic() + pause
+
+    def kill_helper(self) -> None:
+        """Ends the other rank at once."""
+        if self.helper is not None:
+            self.helper.kill()
+            self.kills += 1
+
+    def stand(self) -> Callable[[], None]:
+        """Lets the other rank stand still; returns what lets it go on."""
+        helper = self.helper
+        if helper is None or helper.pid is None or not helper.is_alive():
+            return lambda: None
+        os.kill(helper.pid, signal.SIGSTOP)
+        self.helper_stands = True
+
+        def go_on() -> None:
+            if self.helper is helper and helper.pid is not None and helper.is_alive():
+                os.kill(helper.pid, signal.SIGCONT)
+                self.helper_stands = False
+
+        return go_on
 
     def stop(self, pause: float | None) -> None:
         """Tells the process to stop, which takes it no more than a few seconds."""
@@ -97,6 +150,7 @@ class Party:
             self.problems.append(f"still alive {time.monotonic() - before:.0f} s after SIGTERM")
             self.process.kill()
             self.process.join()
+        self.end_helper(SECONDS_TO_END * slowness())
         self.start_again_at = None if pause is None else time.monotonic() + pause
 
     def look(self) -> None:
@@ -108,6 +162,7 @@ class Party:
         if self.process is None or self.process.is_alive() or self.ended_well:
             return
         if self.process.exitcode == 0:
+            self.end_helper(SECONDS_TO_END * slowness())
             self.ended_well = True
             return
         if self.honest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from jobs import KINDS, STEPS
@@ -69,7 +69,8 @@ class Plan:
     trainer: None for an honest one. challengers: dishonest ones. auditors: honest ones. twin: the honest party of which
     a second process runs with the same key. following: who looks for jobs by itself instead of being told one. rival:
     whether another customer's job has the same number at first, until a reorganisation gives it to this one. audits:
-    what the job asks for."""
+    what the job asks for. by_ranks: who runs as two ranks. by_workers: auditors with a worker, whose trainer publishes
+    checkpoints."""
 
     seed: int
     job: int
@@ -86,6 +87,8 @@ class Plan:
     log_range: int | None
     events: tuple[Event, ...]
     audits: Audits
+    by_ranks: frozenset[str]
+    by_workers: frozenset[str]
 
     @property
     def honest(self) -> list[str]:
@@ -116,7 +119,7 @@ def plan(seed: int) -> Plan:
         if trouble is Trouble.REORGANISATION:
             size = draw.randint(1, confirmations)
         events.append(Event(draw.uniform(0.3, storm), trouble, draw.choice(targets), size, draw.random() < 0.5))
-    return Plan(
+    made = Plan(
         seed=seed,
         job=draw.randrange(KINDS),
         confirmations=confirmations,
@@ -132,4 +135,9 @@ def plan(seed: int) -> Plan:
         events=tuple(sorted(events, key=lambda event: event.at)),
         rival=draw.random() < 0.3,
         audits=draw.choice((Audits.FREE, Audits.FREE, Audits.OPEN, Audits.BLIND)),
+        by_ranks=frozenset(),
+        by_workers=frozenset(),
     )
+    by_ranks = frozenset(name for name in twins if draw.random() < 0.3)
+    by_workers = frozenset(name for name in twins if name != "trainer" and draw.random() < 0.3)
+    return replace(made, by_ranks=by_ranks, by_workers=by_workers - by_ranks)

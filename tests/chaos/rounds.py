@@ -54,6 +54,8 @@ def play(plan: Plan, directory: Path, jobs: Path, right_roots: list[bytes], *, p
         for party in stage.parties.values():
             if party.honest:
                 result.violations += [f"{party.name} {what}" for what in party.problems + party.complaints()]
+                helped = re.findall(r"has helped with (\d+) steps", party.said())
+                result.counts["steps with two ranks"] += sum(map(int, helped))
         result.counts["kills"] += sum(party.kills for party in stage.parties.values())
         result.counts["reorganisations"] += stage.chain.reorganisations
         result.counts["faults"] += sum(stage.faulty.faults.values())
@@ -201,7 +203,7 @@ class Round:
         self.result.counts[event.trouble.value] += 1
         match event.trouble:
             case Trouble.KILL:
-                party.kill(event.size / 2)
+                self._kill(party, event.size)
             case Trouble.STOP:
                 party.stop(event.size / 2)
             case Trouble.REORGANISATION:
@@ -227,6 +229,16 @@ class Round:
                 self._later(event.size, party.disk.heal)
             case Trouble.DAMAGED_BLOCK | Trouble.MISSING_BLOCK:
                 self._spoil_block(event)
+
+    def _kill(self, party: Party, size: float) -> None:
+        """Kills a party, or its other rank, or lets that one stand, for longer than rank 0 waits or not."""
+        whom = self.draw.random() if party.helper is not None else 0.0
+        if whom < 0.4:
+            party.kill(size / 2)
+        elif whom < 0.7:
+            party.kill_helper()
+        else:
+            self._later(10 * size, party.stand())
 
     def _jump_within_allowances(self, event: Event) -> None:
         """At most a sixth of what is left to any honest party."""

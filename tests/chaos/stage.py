@@ -149,8 +149,13 @@ class Stage:
 
     def _add_role(self, name: str, role: str, job: int, *, twin: bool = False) -> None:
         follows = (name in self.plan.following) != twin
-        which = ["--trust-referee", self.address("referee")] if follows else ["--job", str(job)]
-        self.add(name + ("-twin" if twin else ""), [role, "run", *which], account=name, lasting=follows)
+        words = [role, "run", *(["--trust-referee", self.address("referee")] if follows else ["--job", str(job)])]
+        if role == "trainer" and self.plan.by_workers:
+            words += ["--publish-every", "1"]
+        if name in self.plan.by_workers:
+            words += ["--workers", "1"]
+        party = self.add(name + ("-twin" if twin else ""), words, account=name, lasting=follows)
+        party.by_ranks = name in self.plan.by_ranks and not twin
 
     def set_weather(self, *, storm: bool) -> None:
         for name in [*self.parties, "posting"]:
@@ -167,9 +172,8 @@ class Stage:
 
     def close(self) -> None:
         for party in self.parties.values():
-            if party.running and party.process is not None:
-                party.process.kill()
-                party.process.join()
+            party.kill(0.0)
+            party.end_helper()
             party.disk.close()
         self.faulty.close()
         self.chain.close()

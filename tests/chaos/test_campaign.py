@@ -69,6 +69,9 @@ def test_a_seed_decides_a_round() -> None:
                if event.trouble is Trouble.REORGANISATION)  # fmt: skip
     assert {plan(seed).audits for seed in range(300)} == set(Audits)
     assert {plan(seed).twin for seed in range(300)} >= {None, "trainer", "auditor-0"}
+    several = {name for seed in range(300) for name in plan(seed).by_ranks}
+    assert several == {"trainer", "auditor-0", "auditor-1"}
+    assert {name for seed in range(300) for name in plan(seed).by_workers} == several - {"trainer"}
 
 
 @pytest.fixture

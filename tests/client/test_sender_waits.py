@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from simulated_chain import BLOCK_SECONDS, FakeAccount, SimulatedChain
-from tiebreak.chain.errors import JournalError, JournalInUse, Stopped, TransactionPending
+from tiebreak.chain.errors import ChainUnavailable, JournalError, JournalInUse, Stopped, TransactionPending
 from tiebreak.chain.node import ChainNode
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.signer import MOST_GAS
@@ -116,6 +116,24 @@ def test_two_processes_in_one_directory_end_with_a_clear_error(tmp_path: Path) -
     first.close()
     sender_on(chain, tmp_path).send(TO, b"second")
     assert len(chain.effects()) == 2
+
+
+def test_a_directory_that_could_not_be_opened_is_free_for_the_next_attempt(tmp_path: Path) -> None:
+    """The node fails while it is asked about a transaction that a killed process has left."""
+    chain = SimulatedChain()
+    killed = sender_on(chain, tmp_path)
+    killed.submit(TO, b"under way")
+    killed.close()
+    again = sender_on(chain, tmp_path)
+
+    def fails(*_: object) -> None:
+        raise ChainUnavailable("the node is away")
+
+    with pytest.MonkeyPatch.context() as away:
+        away.setattr(again, "_poll", fails)
+        with pytest.raises(ChainUnavailable):
+            again.open()
+    sender_on(chain, tmp_path).open()
 
 
 def test_two_processes_with_one_key_in_two_directories_interleave(tmp_path: Path) -> None:

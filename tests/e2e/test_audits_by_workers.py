@@ -33,6 +33,7 @@ from tiebreak.adversary.stores import withholding
 from tiebreak.adversary.tampering import Lie, hiding, tampered, turned
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Reason, Side
+from tiebreak.roles import engine
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.shared_audits import SHARED, Workers
 from tiebreak.roles.trainer import TrainerRole
@@ -270,3 +271,32 @@ def test_an_attester_keeps_the_states_that_an_appeal_starts_from(tmp_path: Path)
     (kept,) = world.root.rglob(f"{SHARED}/checkpoints")
     names = sorted(int(path.stem) for path in kept.glob("*.safetensors"))
     assert names == [2 * INTERVAL, 4 * INTERVAL]
+
+
+def test_the_root_of_a_challenge_that_was_made_without_workers_is_found_again_by_one_with_them(world: World) -> None:
+    """Its directory is lost. The challenge's root is that of a whole audit, which no single wrong interval gives."""
+    trainer, alone = poisoning(world), AuditorRole(world.context("auditor"), world.job)
+    while world.status is not JobStatus.CLAIMED:
+        trainer.step()
+    while not world.contract.job(world.job).game_count:
+        alone.step()
+    shutil.rmtree(world.root / "auditor")
+    world.run(trainer, auditor(world), world.referee())
+    assert disputed(world) == WRONG
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+
+
+def test_states_too_far_apart_to_answer_from_in_time_are_not_attested_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An appeal would execute all intervals since the published state, on the auditor's clock."""
+    monkeypatch.setattr(engine, "step_seconds", lambda job, options: 20.0)
+    for every in (2, 5):
+        world = World(connect("embedded"), tmp_path / f"{every}")
+        world.post(linear_task(STEPS, INTERVAL), terms=OPEN)
+        world.run(honest_trainer(world, every), auditor(world))
+        assert audit(world, "auditor").status is AuditStatus.ATTESTED
+        is_whole = bool(
+            world.said("audits as a whole, in this process: with the states that are published, its clocks")
+        )
+        assert is_whole is bool([*world.root.rglob("auditor/**/alone")]) is (every == 5)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from market import OPEN
 from roundlog.capture import Task
 from roundlog.dispute import FabricatedValues
 from roundlog.program import first_store
@@ -19,7 +20,7 @@ from tiebreak.roles.context import RoleLimits
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.trainer import TrainerRole
 from torch import nn
-from world import World, ended, linear_task
+from world import TERMS, World, ended, linear_task
 
 
 @pytest.fixture
@@ -75,18 +76,24 @@ def test_two_liars_who_agree_on_a_wrong_state_do_not_save_the_claim(world: World
     assert world.status is JobStatus.REJECTED
 
 
-def test_who_cannot_hold_a_whole_step_puts_no_bond_on_it(world: World) -> None:
+@pytest.mark.parametrize("honest", [False, True])
+def test_who_cannot_hold_a_whole_step_puts_no_bond_on_it(world: World, honest: bool) -> None:
+    """Neither on a challenge nor on an attestation, which may have to be defended in an appeal."""
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
     rows = {"x": torch.randn(300, 4), "y": torch.randint(0, 3, (300,))}
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    world.post(replace(linear_task(3, 1), model=model, optimizer=sgd, dataset=rows, batch_size=256))
+    task = replace(linear_task(3, 1), model=model, optimizer=sgd, dataset=rows, batch_size=256)
+    world.post(task, terms=OPEN if honest else TERMS)
     job = Job.read(world.root / "files")
-    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1))
+    trainer = TrainerRole(world.context("trainer"), world.job)
+    world.run(trainer if honest else poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1))
     small = RoleLimits(memory_bytes=run_bytes(job.program, job.spec, 4))
     assert small.memory_bytes < run_bytes(job.program, job.spec)
     engine = Engine(options=RunOptions(micro_batches=4))
     auditor = AuditorRole(replace(world.context("auditor"), limits=small, engine=engine), world.job)
     progress = ended(auditor)
-    assert progress.finished and "not challenged: a whole step of it takes up to" in progress.state
-    assert world.contract.job(world.job).game_count == 0
+    why = "gets no attestation from here" if honest else "not challenged"
+    assert progress.finished and f"{why}: a whole step of it takes up to" in progress.state
+    posted = world.contract.job(world.job)
+    assert posted.game_count == posted.attestations == 0

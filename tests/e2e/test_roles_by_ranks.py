@@ -18,12 +18,13 @@ import pytest
 from rank_processes import free_port
 from roundlog.training.helpers import Helpers, MakeExecution
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import find_anvil, start_devnet
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import JobStatus, Outcome, Reason
-from tiebreak.roles import job_role
+from tiebreak.roles import engine
 from tiebreak.roles.customer import post_job
 from tiebreak.roles.trainer import TrainerRole
 from world import NAMES, TERMS, World, ended, linear_task
@@ -157,22 +158,26 @@ class Busy:
         return run(alone)
 
 
-@pytest.mark.parametrize("helped", [False, True])
+@pytest.mark.parametrize(
+    ("helped", "seconds", "keep_every", "enough"),
+    [(False, 1e6, 1, True), (True, 1e6, 1, False), (True, 20.0, 1, True), (True, 20.0, 5, False)],
+)
 def test_clocks_are_judged_by_what_rank_0_does_alone(
-    helped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    helped: bool, seconds: float, keep_every: int, enough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """From the states that it keeps. seconds: of a step, which only a helped role measures beside its run."""
     world = World(connect("embedded"), tmp_path)
     world.post()
-    monkeypatch.setattr(job_role, "step_seconds", lambda job: 1e6)
+    monkeypatch.setattr(engine, "step_seconds", lambda job, options: seconds)
     context = world.context("trainer")
-    if helped:
-        context = replace(context, engine=replace(context.engine, helpers=cast(Helpers, Busy())))
-    trainer = TrainerRole(context, world.job)
-    if helped:
-        assert "clock" in ended(trainer).state
-    else:
+    helpers = cast(Helpers, Busy()) if helped else None
+    chosen = replace(context.engine, helpers=helpers, options=RunOptions(keep_every=keep_every))
+    trainer = TrainerRole(replace(context, engine=chosen), world.job)
+    if enough:
         world.run(trainer)
-    assert (world.status is JobStatus.CLAIMED) is not helped
+    else:
+        assert "clock" in ended(trainer).state
+    assert (world.status is JobStatus.CLAIMED) is enough
 
 
 @pytest.mark.long
@@ -198,6 +203,32 @@ def test_whoever_is_killed_at_a_random_moment_the_right_root_is_claimed_once(mar
     market.world.pass_time(claim.challenge_deadline)
     assert ranks[0].end() == 0, ranks[0].err.read_text()
     assert market.status(job) is JobStatus.FINAL
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])
+def test_a_game_is_won_by_another_number_of_ranks_than_began_it(market: Market, before: int, after: int) -> None:
+    """The first were killed in its midst. A helper that stands for good changes nothing."""
+    job = market.post()
+    liar = market.start("second", [sys.executable, "-m", "tiebreak.adversary.process", "poison", job, 17])
+    words = [*TIEBREAK, "auditor", "run", "--job", job]
+    contract = market.world.contract
+
+    def started(size: int) -> list[Process]:
+        return market.ranks("auditor", words, size) if size > 1 else [market.start("auditor", words)]
+
+    first = started(before)
+    market.until(lambda: contract.job(job).game_count == 1 and len(contract.game(1).levels) > 1, first[0])
+    for one in first:
+        one.process.kill()
+        one.process.wait()
+    again = started(after)
+    market.until(lambda: bool(again[0].told()), *again)
+    if after > 1:
+        again[-1].process.send_signal(signal.SIGSTOP)
+    market.until(lambda: market.status(job) is JobStatus.REJECTED, *([] if after > 1 else again))
+    assert (contract.game(1).outcome, contract.game(1).reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+    assert liar.end() == 0
 
 
 @pytest.mark.long

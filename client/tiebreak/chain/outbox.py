@@ -71,9 +71,13 @@ class Outbox(Signer):
 
     def open(self) -> None:
         """Takes the directory for this process, before the first transaction does. Raises JournalInUse if another
-        process has it, JournalError, and the errors of ChainNode."""
+        process has it, JournalError, and the errors of ChainNode; the directory is free again then."""
         with self._lock:
-            self._open()
+            try:
+                self._open()
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """Lets another process send from this directory."""

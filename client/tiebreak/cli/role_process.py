@@ -5,9 +5,11 @@ Rank 0 is the role, with its key, its chain and its bonds. The others have none 
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -152,8 +154,8 @@ def play(
     if not by_ranks:
         # Each of them would send the same transactions.
         refuse_ranks("tiebreak job collect" if name == "customer" else f"tiebreak {name} run")
-    with crew() if by_ranks else nullcontext(Crew(None)) as ranks:
-        if ranks.helps(setup.max_memory, setup.options):
+    with _joined(name, setup, operation) if by_ranks else nullcontext(Crew(None)) as ranks:
+        if ranks is None:
             return
         setup.options = ranks.on_device(setup.options)
         with ranks.helpers() as setup.helpers:
@@ -168,6 +170,24 @@ def play(
                     # A launcher terminates all ranks where one is lost, which is named then.
                     signal.raise_signal(signal.SIGTERM)
                 raise KeyboardInterrupt
+
+
+@contextmanager
+def _joined(name: str, setup: RoleSetup, operation: Operation | None) -> Iterator[Crew | None]:
+    """The processes of a role; None on one that has helped rank 0 until its end. Where they do not all come, or differ,
+    rank 0 calls a person: games may wait for it."""
+    is_role = False
+    try:
+        with crew() as ranks:
+            is_role = not ranks.helps(setup.max_memory, setup.options)
+            yield ranks if is_role else None
+    except Exception as error:
+        if not is_role and os.environ.get("RANK") == "0":
+            from tiebreak.cli import failures
+
+            with (operation or Operation()).watchman(name, lambda notice: None) as watchman:
+                watchman.ended(failures.sentence(error))
+        raise
 
 
 def _played(

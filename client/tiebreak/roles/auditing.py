@@ -116,7 +116,7 @@ class Auditing:
     def doubts(self, posted: JobView, evidence: Evidence, duty: Duty) -> list[str | None] | None:
         """The reason, in one clause, not to put a bond on a game with this evidence; None in the list if there is
         none. No list until that is known."""
-        if (too_large := self._too_large(evidence.job)) is not None:
+        if (too_large := self.too_large(evidence.job)) is not None:
             return [too_large]
         return self._role.work(
             Lane.GAMES,
@@ -127,7 +127,7 @@ class Auditing:
             about=evidence.claim.root,
         )
 
-    def _too_large(self, job: engine.Job) -> str | None:
+    def too_large(self, job: engine.Job) -> str | None:
         """The reason why a disputed step could not be executed here; None if it could. Audits cut batches, but a
         disputed step is executed whole."""
         need, most = engine.run_bytes(job.program, job.spec), self._role.context.limits.memory_bytes
@@ -142,7 +142,7 @@ class Auditing:
         role = self._role
         job, room = role.read_job(posted), role.context.room(role.job, posted)
         on_step = role.on_step(errand, posted, job, "auditing", bonded=bonded)
-        if self._too_large(job) is None:
+        if self.too_large(job) is None:
             # With a run that stops there is nothing to attest to, and the dispute about it needs fabricated values.
             with suppress(StoppedError):
                 found = role.context.engine.train(job, room / BLIND, on_step)

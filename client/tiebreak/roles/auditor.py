@@ -189,6 +189,8 @@ class AuditorRole(JobRole):
         if posted.terms.opening_window:
             return self.leave(f"the claim on job {self.job} is right, and attestations had to be sealed before it")
         if posted.terms.attestations_needed:
+            if (why := self._auditing.too_large(evidence.job)) is not None:
+                return self.leave(f"the claim on job {self.job} is right, and gets no attestation from here: {why}")
             return self._attesting.attest(posted, evidence, self._duty(posted))
         self.order("attest", "attest", self.job, posted.spec_hash, root, "", "", job=self.job)
         return Progress(state="attests")

@@ -19,6 +19,7 @@ from roundlog.training.trainer import Trainer, TrainingResult
 from roundlog.training.verdict import Verdict, audit
 
 from tiebreak.roles.evidence import CACHE_BYTES, Evidence
+from tiebreak.roles.time_to_answer import step_seconds
 
 if TYPE_CHECKING:
     from roundlog.training.helpers import Helpers
@@ -103,6 +104,10 @@ class Engine:
         """The evidence of a run that an earlier process has finished; None if there is none."""
         roots = Run(job, run_dir).recorded_roots()
         return self.evidence(job, run_dir, roots) if len(roots) == job.spec.intervals else None
+
+    def step_seconds(self, job: Job) -> float:
+        """Seconds of a step of a job as this process executes it for games, without the helpers."""
+        return step_seconds(job, self._options(job))
 
     def _options(self, job: Job) -> RunOptions:
         return replace(self.options, micro_batches=min(self.options.micro_batches, samples_of(job.program)))

@@ -21,7 +21,7 @@ from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.role import OUTAGES, Role, sentence
 from tiebreak.roles.spending import SpendingLimit
-from tiebreak.roles.time_to_answer import MeasuredPace, least_clock, step_seconds
+from tiebreak.roles.time_to_answer import MeasuredPace, least_clock
 from tiebreak.roles.workshop import Errand, Interrupted, Lane
 
 T = TypeVar("T")
@@ -275,7 +275,8 @@ class JobRole(Role):
 
         def measured() -> float:
             # Games are played without the help of other ranks.
-            return min(seen) if self.context.engine.helpers is None else step_seconds(job)
+            engine = self.context.engine
+            return min(seen) if engine.helpers is None else engine.step_seconds(job)
 
         def told(event: StepEvent) -> None:
             self.context.notify(
@@ -296,16 +297,21 @@ class JobRole(Role):
             if not bonded and len(seen) == _MEASURED_STEPS + 1:
                 self.require_time(posted, job, measured())
             elif not bonded and len(seen) <= _MEASURED_STEPS and event.step + 1 == spec.steps:
-                self.require_time(posted, job, min(measured(), step_seconds(job)))
+                self.require_time(posted, job, min(measured(), self.context.engine.step_seconds(job)))
             # A pause at the first step of an interval loses only that step.
             errand.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)
 
         return told
 
-    def require_time(self, posted: JobView, job: engine.Job, step_seconds: float) -> None:
-        """Checks a job's clocks against the time that its games take here. Raises Refused if they are too short."""
-        pace = MeasuredPace(block=self._block_seconds, step=step_seconds)
-        needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games)
+    def require_time(
+        self, posted: JobView, job: engine.Job, step_seconds: float, *, intervals_apart: int | None = None
+    ) -> None:
+        """Checks a job's clocks against the time that its games take here. intervals_apart: most intervals between two
+        states that are kept; None: as the engine keeps them. Raises Refused if the clocks are too short."""
+        pace, apart = MeasuredPace(block=self._block_seconds, step=step_seconds), intervals_apart
+        if apart is None:
+            apart = self.context.engine.options.keep_every
+        needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games, apart)
         if (objection := self.context.policy.clock_objection(posted, needed)) is not None:
             raise Refused(objection)
 

@@ -20,10 +20,10 @@ from roundlog.training.run import Run
 from tiebreak.chain.records import JobView
 from tiebreak.parallel.source import Stores
 from tiebreak.roles.agenda import Duty
+from tiebreak.roles.contents import Refused
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
-from tiebreak.roles.time_to_answer import step_seconds
 from tiebreak.roles.workshop import Errand, Interrupted
 
 SHARED = "shared"
@@ -67,14 +67,17 @@ class SharedAudit:
 
         log: directory of the trainer's logs, if they can be had. challenged: the root that this account has challenged
         with; None if it has not. Raises Interrupted, Refused."""
-        role = self._role
+        role, self.unaudited = self._role, None
         listing = self._listing(posted, job, log)
         if listing is None:
             return None
+        engine = role.context.engine
+        seconds = 0.0 if duty.bonded else engine.step_seconds(job)
         if not duty.bonded:
-            role.require_time(posted, job, step_seconds(job))
+            # The state before a wrong interval is kept, so a challenge executes no other one.
+            role.require_time(posted, job, seconds, intervals_apart=1)
         left = (duty.deadline - role.context.now()) / _STATES_SHARE / len(listing.states)
-        room, engine = role.context.room(role.job, posted), role.context.engine
+        room = role.context.room(role.job, posted)
         source = Stores(
             locations=self._workers.stores,
             job_cid="" if self._workers.sharing.common_disk else posted.job_cid,
@@ -95,19 +98,29 @@ class SharedAudit:
                 reports=reports,
             )
         except NoWorkersError as error:
-            role.notify_job(What.WARNING, f"audits as a whole, in this process: {error}")
+            self._tell_why_as_a_whole(str(error))
             return None
         self._tell(found)
+        if challenged is not None and MerkleTree(found.state_roots).root != challenged:
+            # A whole audit has made the challenge, whose directory is lost.
+            self._tell_why_as_a_whole(f"no wrong interval gives the root 0x{challenged.hex()} of its challenge")
+            return None
         if found.wrong is None and not found.is_whole:
             self.unaudited = f"only {len(found.right)} of its {job.spec.intervals} intervals were audited"
         elif found.is_whole and posted.terms.attestations_needed:
             # An attester may have to defend the claim in an appeal, after the trainer has withdrawn what it serves.
-            keep_published(Run(job, room / SHARED), listing, source)
+            apart = keep_published(Run(job, room / SHARED), listing, source)
+            try:
+                role.require_time(posted, job, seconds, intervals_apart=apart)
+            except Refused as error:
+                # An audit as a whole keeps more states.
+                self._tell_why_as_a_whole(f"with the states that are published, {error}")
+                return None
         return engine.evidence(job, room / SHARED, found.state_roots)
 
     def _listing(self, posted: JobView, job: Job, log: Path | None) -> Listing | None:
         """The published listing, if its roots are the committed ones and it has states to start from."""
-        role, claim = self._role, posted.claim
+        claim = posted.claim
         why = f"the log {claim.log_cid} cannot be had" if log is None else None
         if log is not None:
             try:
@@ -120,8 +133,11 @@ class SharedAudit:
                     why = "the list of checkpoints has other roots than the claimed ones"
             except ListingError as error:
                 why = str(error)
-        role.notify_job(What.WARNING, f"audits as a whole, in this process: {why}")
+        self._tell_why_as_a_whole(why)
         return None
+
+    def _tell_why_as_a_whole(self, why: str | None) -> None:
+        self._role.notify_job(What.WARNING, f"audits as a whole, in this process: {why}")
 
     def _progress(self, errand: Errand[Evidence], job: Job) -> Callable[[int, int], None]:
         began = time.monotonic()

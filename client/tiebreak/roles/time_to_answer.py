@@ -15,7 +15,7 @@ from roundlog.dispute.trace import half_of
 from roundlog.program import Program
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions
+from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.policies import alone
 from roundlog.training.run import Run
 
@@ -36,13 +36,18 @@ class MeasuredPace:
     """Time of one training step of the job here."""
 
 
-def step_seconds(job: Job) -> float:
-    """Seconds of the first step of a job here: the faster of two executions, because the first one compiles."""
+def step_seconds(job: Job, options: RunOptions = DEFAULT_OPTIONS) -> float:
+    """Seconds of the first step of a job, by this process alone, on the device and in the micro-batches of `options`:
+    the faster of two executions, because the first one compiles."""
     seen: list[float] = []
+    measured = RunOptions(
+        device=options.device,
+        micro_batches=options.micro_batches,
+        on_step=lambda event: seen.append(event.seconds),
+        continue_after_stop=True,
+    )
     with tempfile.TemporaryDirectory(prefix="tiebreak-step-") as name:
-        run = Run(
-            job, Path(name), RunOptions(on_step=lambda event: seen.append(event.seconds), continue_after_stop=True)
-        )
+        run = Run(job, Path(name), measured)
         for _ in range(2):
             run.step(0, list(job.initial.values()), alone(job.spec))
     return min(seen)
@@ -68,12 +73,15 @@ def largest_trees(program: Program) -> tuple[int, int]:
     return chunks, longest
 
 
-def least_clock(program: Program, spec: TrainingSpec, pace: MeasuredPace, games: int = 1) -> int:
-    """Least seconds of thinking time with which a party that is right cannot lose by the clock.
+def least_clock(
+    program: Program, spec: TrainingSpec, pace: MeasuredPace, games: int = 1, intervals_apart: int = 1
+) -> int:
+    """Least seconds of thinking time with which a party that is right cannot lose by the clock. intervals_apart: most
+    intervals between two states that the party keeps.
 
-    Each move waits for blocks. Each of `games` games that run at once needs executions: an interval for its roots, the
-    part before the disputed step for the state there, and the step itself for its trace and once more for the output of
-    one operator."""
+    Each move waits for blocks. Each of `games` games that run at once needs executions from the state that is kept
+    before it: up to the end of an interval for its roots, up to the disputed step for the state there, and the step
+    itself for its trace and once more for the output of one operator."""
     moves = most_moves(spec, *largest_trees(program))
-    executions = games * (2 * spec.interval + 2) * pace.step
+    executions = games * (2 * spec.interval * min(intervals_apart, spec.intervals) + 2) * pace.step
     return int(RESERVE * (moves * BLOCKS_A_MOVE * pace.block + executions)) + 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 
@@ -72,15 +72,20 @@ def keep_state(run: Run, done: int, states: Sequence[torch.Tensor]) -> None:
     save_state(run.checkpoint_path(done * run.job.spec.interval), run.job.program.states, states)
 
 
-def keep_published(run: Run, listing: Listing, source: Source) -> None:
+def keep_published(run: Run, listing: Listing, source: Source) -> int:
     """Leaves every published state as a checkpoint of the run, as far as it can be had and has its claimed root: what a
-    game in defence of the run starts from, whether it is still published then or not. Raises OSError, StorageError."""
-    spec = run.job.spec
+    game in defence of the run starts from, whether it is still published then or not. Returns the most intervals that
+    lie between two of them then. Raises OSError, StorageError."""
+    spec, kept = run.job.spec, [0]
     for done in listing.starts()[1:]:
-        if wrong_state(run.checkpoint_path(done * spec.interval), run.job.program, listing.roots[done - 1]) is None:
-            continue
-        with suppress(UnusableState):
-            keep_state(run, done, starting_state(run.job, source, done, listing.start(done, spec.initial_state_root)))
+        if wrong_state(run.checkpoint_path(done * spec.interval), run.job.program, listing.roots[done - 1]) is not None:
+            try:
+                states = starting_state(run.job, source, done, listing.start(done, spec.initial_state_root))
+            except UnusableState:
+                continue
+            keep_state(run, done, states)
+        kept.append(done)
+    return max(after - before for before, after in pairwise([*kept, spec.intervals]))
 
 
 def _nearest(

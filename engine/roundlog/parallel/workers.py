@@ -41,7 +41,7 @@ class ProcessWorker(Executor):
         if cancel_futures:
             # The pool has no public way to end a call that runs before Python 3.14.
             for process in processes:
-                process.terminate()
+                process.kill()  # one that is stopped would not end for less
             for process in processes:
                 process.join()
 

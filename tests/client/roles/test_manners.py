@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import torch
+from roundlog.rounding import Rounding
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
+from roundlog.training.run import Run
+from tiebreak.roles import time_to_answer
 from tiebreak.roles.ending import LOOKS, Ending
+from tiebreak.roles.engine import Engine
 from tiebreak.roles.notices import Notice, Progress, Warnings, What, plain, together
 from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.time_to_answer import MeasuredPace, least_clock, most_moves
@@ -100,3 +107,20 @@ def test_the_least_clock_grows_with_blocks_steps_and_games(job: Job) -> None:
     assert least_clock(job.program, job.spec, MeasuredPace(block=24.0, step=0.1)) > base
     assert least_clock(job.program, job.spec, MeasuredPace(block=12.0, step=60.0)) > base
     assert least_clock(job.program, job.spec, MeasuredPace(block=12.0, step=0.1), games=100) > base
+    # All intervals since the state before are executed, if not every state is kept.
+    apart = least_clock(job.program, job.spec, MeasuredPace(block=12.0, step=60.0), intervals_apart=2)
+    assert apart > least_clock(job.program, job.spec, MeasuredPace(block=12.0, step=60.0))
+    assert apart == least_clock(job.program, job.spec, MeasuredPace(block=12.0, step=60.0), intervals_apart=1000)
+
+
+def test_a_step_is_measured_as_it_is_executed_for_games(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole, it may take more memory than an auditor in micro-batches has."""
+    cut: list[int] = []
+
+    class Watched(Run):
+        def step(self, step: int, states: Sequence[torch.Tensor], rounding: Rounding) -> Sequence[torch.Tensor]:
+            cut.append(self.options.micro_batches)
+            return super().step(step, states, rounding)
+
+    monkeypatch.setattr(time_to_answer, "Run", Watched)
+    assert Engine(options=RunOptions(micro_batches=4)).step_seconds(job) > 0 and set(cut) == {4}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +16,9 @@ from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.data import RemoteDataError
 from roundlog.parallel import audit
 from roundlog.parallel.crew import NoWorkersError
+from roundlog.parallel.result import ParallelAudit, Reports
 from roundlog.parallel.segment import Answer, Order, audit_segment
+from roundlog.parallel.workers import ProcessWorker
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +102,33 @@ def test_what_a_worker_has_answered_before_its_data_were_lost_is_believed(traine
     found = trained.audit(tmp_path / "audit", make=lambda number: Stand(carries_on), workers=1)
     assert found.is_whole and found.fetched == 5 * len(orders)
     assert answered[0].segment not in [order.segment for order in orders]
+
+
+def test_a_worker_whose_process_is_stopped_holds_no_audit_up(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a process answers nothing, and does not end when it is asked to."""
+    monkeypatch.setattr(audit, "_PATIENCE", 0.2)
+    made: dict[int, ProcessWorker] = {}
+
+    def make(number: int) -> ProcessWorker:
+        return made.setdefault(number, ProcessWorker(threads=1))
+
+    def progress(done: int, total: int) -> None:
+        for pid in made[0].pids if done and made[0].pids else ():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    found: list[ParallelAudit] = []
+
+    def work() -> None:
+        found.append(trained.audit(tmp_path / "audit", make=make, reports=Reports(progress=progress)))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    ended = not thread.is_alive()
+    for worker in made.values():
+        for pid in worker.pids:
+            os.kill(pid, signal.SIGKILL)
+    assert ended and found[0].is_whole
