@@ -191,7 +191,7 @@ def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypa
     def measured(role: JobRole) -> Progress:
         with monkeypatch.context() as patch:
             paces: list[MeasuredPace] = []
-            patch.setattr(roles, "least_clock", lambda program, spec, pace, games: paces.append(pace) or 10**9)
+            patch.setattr(roles, "least_clock", lambda program, spec, pace, *more: paces.append(pace) or 10**9)
             progress = ended(role)
             assert len(paces) == 1 and 0 < paces[0].step < 1
         return progress
