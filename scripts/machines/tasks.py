@@ -13,7 +13,8 @@ from roundlog.examples.logistic import logistic
 from roundlog.examples.resnet import resnet50
 from roundlog.examples.vgg import vgg11
 
-_TEXT = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
+_TEXT = Path(__file__).resolve().parents[2] / "LICENSE"
+"""A text that nobody edits: its bytes are in the roots of a table, which anyone should find again."""
 
 
 def intervals(steps: int) -> int:
