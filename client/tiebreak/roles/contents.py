@@ -19,7 +19,14 @@ from tiebreak.chain.records import JobView
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.disputable import unanswerable_program, unanswerable_spec
-from tiebreak.store.errors import ContentTooLarge, InvalidCid, MalformedContent, StoreError, UnsafeName
+from tiebreak.store.errors import (
+    ContentTooLarge,
+    InvalidCid,
+    MalformedContent,
+    StoreError,
+    StoreUnavailable,
+    UnsafeName,
+)
 from tiebreak.store.staging import set_back
 
 _NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
@@ -106,13 +113,15 @@ def read_files(context: RoleContext, posted: JobView, directory: Path) -> engine
 
 
 def fetch_log(context: RoleContext, posted: JobView, room: Path, *, within: float) -> Path | None:
-    """The directory of the trainer's logs; None if they cannot be had in `within` seconds. An audit needs no log, so
-    nothing is raised."""
+    """The directory of the trainer's logs; None if they cannot be had in `within` seconds. Raises StoreUnavailable if
+    the store is away."""
     directory = room / "log"
     if directory.exists():
         return directory
     try:
         context.store.get_directory(posted.claim.log_cid, directory, max_bytes=context.limits.log_bytes, within=within)
+    except StoreUnavailable:
+        raise
     except (StoreError, OSError):
         return None
     return directory
