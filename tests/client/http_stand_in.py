@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+from tiebreak.store.cid import Cid
+from tiebreak.store.errors import StoreError
+from tiebreak.store.store import Store
 
 
 class Request(BaseHTTPRequestHandler):
@@ -37,11 +44,38 @@ class Request(BaseHTTPRequestHandler):
         pass
 
 
+def free_port() -> int:
+    """A TCP port on which nobody listens: connections are refused until a test serves there."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def giving_blocks(store: Store, lie: Callable[[bytes], bytes] = lambda block: block) -> Callable[[Request], None]:
+    """Answers of a trustless gateway to a store. lie: makes of a block what is sent."""
+
+    def answer(request: Request) -> None:
+        address = urlsplit(request.path).path.rpartition("/")[2]
+        try:
+            block = lie(store.block(Cid.parse(address)))
+        except StoreError:
+            request.send(404)
+            return
+        asked = re.fullmatch(r"bytes=([0-9]+)-([0-9]+)", request.headers.get("Range", ""))
+        if asked is None:
+            request.send(200, block)
+        else:
+            request.send(206, block[int(asked[1]) : int(asked[2]) + 1])
+
+    return answer
+
+
 @contextmanager
-def serving(answer: Callable[[Request], None]) -> Iterator[str]:
-    """The URL of a server that answers as told."""
+def serving(answer: Callable[[Request], None], port: int = 0) -> Iterator[str]:
+    """The URL of a server that answers as told. port: 0 for any."""
     kind = type("Answering", (Request,), {"answer": staticmethod(answer)})
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    httpd = ThreadingHTTPServer(("127.0.0.1", port), kind)
     httpd.daemon_threads = True
     threading.Thread(target=lambda: httpd.serve_forever(poll_interval=0.01), daemon=True).start()
     try:

@@ -14,6 +14,7 @@ from tiebreak.store.builder import CHUNK
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import DIRECTORY, FILE, Link, UnixFsNode, encode
 from tiebreak.store.errors import ContentTooLarge, MalformedContent, StoreUnavailable
+from tiebreak.store.staging import set_back
 from tiebreak.store.transfers import Meter
 
 DATA = random.Random(11).randbytes(10 * CHUNK + 5)
@@ -242,3 +243,39 @@ def test_a_part_that_was_published_already_is_not_written_through(store: Countin
     store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
     assert (tmp_path / "out").read_bytes() == DATA
     assert (tmp_path / "mine").read_bytes() == b"changed by its user"
+
+
+def test_of_a_damaged_directory_only_the_wrong_parts_are_fetched_again(store: Counting, tmp_path: Path) -> None:
+    tree, out = tmp_path / "tree", tmp_path / "out"
+    for name in ("a", "sub/b"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(random.Random(name).randbytes(5 * CHUNK))
+    cid = store.add_directory(tree)
+    store.get_directory(cid, out, max_bytes=10**8)
+    with (out / "sub" / "b").open("r+b") as file:
+        file.seek(2 * CHUNK + 7)
+        file.write(b"damaged")
+    set_back(out, cid)
+    assert not out.exists()
+    store.cut(None)
+    store.get_directory(cid, out, max_bytes=10**8)
+    assert store.read_blocks == 2 + 2 + 1, "two directories, two nodes of files, and one leaf"
+    assert all((out / name).read_bytes() == (tree / name).read_bytes() for name in ("a", "sub/b"))
+    assert left_over(tmp_path) == []
+
+
+def test_of_a_damaged_directory_that_cannot_be_moved_all_is_fetched_again(store: Counting, tmp_path: Path) -> None:
+    tree, out = tmp_path / "tree", tmp_path / "out"
+    tree.mkdir()
+    (tree / "a").write_bytes(DATA)
+    cid = store.add_directory(tree)
+    store.cut(6)
+    with pytest.raises(StoreUnavailable):
+        store.get_directory(cid, out, max_bytes=10**8)
+    store.cut(None)
+    for damaged in (lambda: out.mkdir(), lambda: out.symlink_to(tree), lambda: out.write_bytes(b"?")):
+        damaged()
+        set_back(out, cid)
+        assert not out.exists() and not out.is_symlink() and (tree / "a").exists()
+    store.get_directory(cid, out, max_bytes=10**8)
+    assert (out / "a").read_bytes() == DATA and left_over(tmp_path) == []

@@ -76,6 +76,15 @@ def test_missing_and_damaged_blocks_come_from_the_next_store(stores: Stores) -> 
         stores.a.read(cid, max_bytes=len(DATA))
 
 
+def test_bytes_that_are_wrong_in_every_store_are_told_as_wrong(stores: Stores) -> None:
+    cid = stores.both.add_bytes(DATA)
+    for store in (stores.a, stores.b):
+        for file in block_files(store):
+            file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(CorruptBlock, match="no store has given"):
+        stores.both.read(cid, max_bytes=len(DATA))
+
+
 def test_when_all_fail_each_failure_is_named(tmp_path: Path) -> None:
     with serving(lambda request: request.send(200, b"rubbish")) as url:
         lying = GatewayStore(url, attempts=1)

@@ -6,12 +6,16 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from http_stand_in import free_port, giving_blocks, serving
 from roundlog.capture import Task
+from roundlog.storage import StorageError
 from roundlog.training.history import read_history
 from roundlog.training.job import Job
 from roundlog.training.run import Run
@@ -20,12 +24,23 @@ from test_words_and_pictures import JOB, game
 from tiebreak.chain.record_methods import ANYONE
 from tiebreak.chain.records import JobView, Level, LevelView
 from tiebreak.chain.spec import PostedSpec
-from tiebreak.dashboard.local import Errands, LocalFiles
+from tiebreak.dashboard.errands import Errands, passes
+from tiebreak.dashboard.local import LocalFiles
 from tiebreak.dashboard.names import UNKNOWN
-from tiebreak.dashboard.replay import Replays
+from tiebreak.dashboard.replay import OwnReplay, Replays
 from tiebreak.parallel.elsewhere import fetch_without_data
 from tiebreak.roles.evidence import Evidence
 from tiebreak.store import FolderStore
+from tiebreak.store.errors import (
+    ContentMissing,
+    CorruptBlock,
+    FetchTooSlow,
+    MalformedContent,
+    StoreError,
+    StoreUnavailable,
+)
+from tiebreak.store.gateway import GatewayStore
+from tiebreak.store.several import SeveralStores
 from torch import nn
 
 
@@ -150,28 +165,100 @@ def test_a_replay_agrees_with_the_side_that_has_its_roots_level_by_level(role: P
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before, "the run is only read"
 
 
-def test_a_run_of_a_job_without_its_data_is_replayed_from_the_store(role: Path, tmp_path: Path) -> None:
+class Followed:
+    """A run of a job without its data, disputed down to a step, and the store that has them."""
+
+    def __init__(self, role: Path, room: Path) -> None:
+        self.store = FolderStore(room / "store")
+        cid = self.store.add_directory(room_of(role) / "job")
+        fetch_without_data(self.store, cid, room / "job", max_bytes=1 << 20)
+        shutil.copytree(room_of(role) / "alone", room / "audited")
+        job = Job.read(room_of(role) / "job")
+        evidence = Evidence(job, room / "audited", Run(job, room / "audited").recorded_roots())
+        levels = tuple(
+            LevelView(level=level, leaf_count=9, roots=(b"a" * 32, evidence.tree(place).tree.root), index=1)  # type: ignore[union-attr]
+            for level, place in ((Level.CHECKPOINT, ()), (Level.STEP, (1,)))
+        )
+        self.run, self.job = room / "audited", posted(job)
+        self.game = replace(game((Level.CHECKPOINT, 1, 0)), levels=levels)
+
+
+@pytest.fixture
+def followed(role: Path, tmp_path: Path) -> Followed:
+    return Followed(role, tmp_path)
+
+
+@pytest.fixture
+def hasty() -> Iterator[Errands]:
+    """Errands with short pauses between attempts."""
+    found = Errands(lambda: None, first_pause=0.02, longest_pause=0.1)
+    yield found
+    found.close()
+
+
+def test_a_run_of_a_job_without_its_data_is_replayed_from_the_store(followed: Followed) -> None:
     """Without the store it is known what the run has claimed, and nothing is executed."""
-    store = FolderStore(tmp_path / "store")
-    cid = store.add_directory(room_of(role) / "job")
-    fetch_without_data(store, cid, tmp_path / "job", max_bytes=1 << 20)
-    shutil.copytree(room_of(role) / "alone", tmp_path / "audited")
-    job = Job.read(room_of(role) / "job")
-    evidence = Evidence(job, tmp_path / "audited", Run(job, tmp_path / "audited").recorded_roots())
-    levels = tuple(
-        LevelView(level=level, leaf_count=9, roots=(b"a" * 32, evidence.tree(place).tree.root), index=1)  # type: ignore[union-attr]
-        for level, place in ((Level.CHECKPOINT, ()), (Level.STEP, (1,)))
-    )
-    disputed = replace(game((Level.CHECKPOINT, 1, 0)), levels=levels)
-    for known, depth in ((None, 1), (store, 2)):
+    for known, depth in ((None, 1), (followed.store, 2)):
         mine = Errands(lambda: None)
-        replays = Replays(LocalFiles(mine, follow=[tmp_path / "audited"], store=known), mine)
+        replays = Replays(LocalFiles(mine, follow=[followed.run], store=known), mine)
         found = waited(
-            lambda replays=replays: replays.game(disputed, posted(job)),
+            partial(replays.game, followed.game, followed.job),
             lambda found, depth=depth: len(found.levels) == depth and not found.waiting,
         )
         assert [one.agrees for one in found.levels] == [(False, True)] * depth
         mine.close()
+
+
+def test_a_replay_that_failed_while_the_store_was_away_succeeds_once_it_is_back(
+    followed: Followed, hasty: Errands
+) -> None:
+    port = free_port()
+    away = GatewayStore(f"http://127.0.0.1:{port}", attempts=1)
+    replays = Replays(LocalFiles(hasty, follow=[followed.run], store=away), hasty)
+
+    def ask() -> OwnReplay | None:
+        return replays.game(followed.game, followed.job)
+
+    found = waited(ask, lambda found: bool(found.trouble))
+    assert len(found.levels) == 1 and "refused" in found.trouble and found.trouble.endswith("tried again by itself.")
+    with serving(giving_blocks(followed.store), port):
+        found = waited(ask, lambda found: len(found.levels) == 2 and not found.waiting)
+    assert [one.agrees for one in found.levels] == [(False, True)] * 2 and not found.trouble
+
+
+def test_a_replay_of_wrong_bytes_is_not_tried_again(followed: Followed, hasty: Errands) -> None:
+    asked: list[int] = []
+
+    def lie(block: bytes) -> bytes:
+        asked.append(len(block))
+        return block[:-1] + bytes([block[-1] ^ 1])
+
+    with serving(giving_blocks(followed.store, lie)) as url:
+        lying = GatewayStore(url, attempts=1)
+        for store in (lying, SeveralStores([lying, GatewayStore(url, attempts=1)], warn=print)):
+            replays = Replays(LocalFiles(hasty, follow=[followed.run], store=store), hasty)
+            ask = partial(replays.game, followed.game, replace(followed.job, spec_hash=bytes([len(asked)]) * 32))
+            found = waited(ask, lambda found: bool(found.trouble))
+            assert "Time does not mend that." in found.trouble, found
+            times = len(asked)
+            for _ in range(30):
+                assert not ask().waiting  # type: ignore[union-attr]
+                time.sleep(0.02)
+            assert len(asked) == times > 0
+
+
+def test_a_replay_without_a_store_says_so_once(followed: Followed, hasty: Errands) -> None:
+    replays = Replays(LocalFiles(hasty, follow=[followed.run]), hasty)
+    found = waited(partial(replays.game, followed.game, followed.job), lambda found: bool(found.trouble))
+    assert "reads no data from elsewhere" in found.trouble and "Time does not mend that." in found.trouble
+
+
+def test_damaged_files_of_a_job_are_named(followed: Followed, hasty: Errands) -> None:
+    (followed.run.parent / "job" / "schedule.safetensors").write_bytes(b"?")
+    replays = Replays(LocalFiles(hasty, follow=[followed.run], store=followed.store), hasty)
+    found = waited(partial(replays.game, followed.game, followed.job), lambda found: bool(found.trouble))
+    assert found.words == "Our own run cannot be compared now." and "schedule.safetensors" in found.trouble
+    assert replays.trouble(followed.job) == found.trouble
 
 
 def test_a_run_that_goes_on_says_nothing_yet(role: Path, errands: Errands, tmp_path: Path) -> None:
@@ -201,3 +288,49 @@ def test_errands_wait_in_a_short_line_and_a_failure_is_no_result(errands: Errand
     for number in range(1000):
         errands.result(number, lambda: time.sleep(0.001))
     assert sum(errands.is_waiting(number) for number in range(1000)) <= 32
+
+
+def test_failed_work_is_done_again_after_pauses_that_grow_while_somebody_asks() -> None:
+    began: list[float] = []
+    told: list[float] = []
+
+    def away() -> None:
+        began.append(time.monotonic())
+        raise StoreUnavailable("the store is away: try later.")
+
+    errands = Errands(lambda: told.append(time.monotonic()), first_pause=0.1, longest_pause=0.4)
+    try:
+        waited(lambda: errands.result("work", away), lambda found: len(began) == 5)
+        pauses = [after - before for before, after in pairwise(began)]
+        assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.4), strict=True)), pauses
+        assert len(told) >= 8, "pages are made anew after every attempt, and before every other one"
+        assert errands.trouble("work") == "the store is away: try later. It is tried again by itself."
+        time.sleep(1.0)
+        assert len(began) <= 6, "nobody has asked"
+        errands.result("work", away, version="new")
+        waited(lambda: len(began), lambda count: count >= 6)
+    finally:
+        errands.close()
+    times = len(began)
+    time.sleep(0.5)
+    assert errands.result("work", away, version="newer") is None and len(began) == times, "it is closed"
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (StoreUnavailable("away"), True),
+        (FetchTooSlow("slow"), True),
+        (ContentMissing("missing"), True),
+        (OSError(28, "no space left on device"), True),
+        (CorruptBlock("wrong"), False),
+        (MalformedContent("no file"), False),
+        (ValueError("damaged"), False),
+        (StorageError(Path("data"), "does not exist"), False),
+    ],
+)
+def test_what_time_can_mend_is_told_from_what_it_cannot(error: Exception, again: bool) -> None:
+    assert passes(error) is again
+    caused = StorageError(Path("data"), "a block cannot be used")
+    caused.__cause__ = error
+    assert passes(caused) is (again and isinstance(error, StoreError))

@@ -16,6 +16,7 @@ from tiebreak.chain.errors import ContractError
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import connect
 from tiebreak.dashboard.course import event_words
+from tiebreak.dashboard.replay import OwnReplay
 from tiebreak.dashboard.showing import LONGEST, content, facts
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.source import NEWEST_GAMES, PAGE, Source
@@ -73,6 +74,21 @@ def test_a_game_is_told_from_the_challenge_to_the_verdict(cast: Cast, site: Site
     assert all(f"0x{move.hex()}" in answer for move in moves)
     gas = sum(cast.customer.node.receipt(move).gas_used for move in moves)  # type: ignore[union-attr]
     assert f"{gas:,} gas in all" in shown
+
+
+def test_a_replay_that_failed_says_why(
+    cast: Cast, site: Site, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = cast.post()
+    cast.commit(job, WRONG)
+    game = cast.dispute(job, WRONG, RIGHT)
+    seen(site)
+    trouble = "the store <b>is</b> away. It is tried again by itself."
+    monkeypatch.setattr(site.replays, "trouble", lambda job: trouble)
+    monkeypatch.setattr(site.replays, "game", lambda game, job: OwnReplay([], True, trouble))
+    assert f"Our own run cannot be held against this claim: {trouble}" in text(client, f"/jobs/{job}")
+    shown = text(client, f"/games/{game}")
+    assert f"The replay of the next level has failed: {trouble} The next level is being executed again." in shown
 
 
 def test_accounts_are_told_by_role_with_what_they_have_at_stake(cast: Cast, site: Site, client: TestClient) -> None:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,8 @@ from tiebreak.roles import engine
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.shared_audits import SHARED, Workers
 from tiebreak.roles.trainer import TrainerRole
-from world import TERMS, World, ended, linear_task
+from tiebreak.store.errors import StoreUnavailable
+from world import TERMS, Ticks, World, ended, linear_task
 
 STEPS, INTERVAL = 12, 2
 WRONG = 5
@@ -222,6 +224,46 @@ def test_a_killed_challenger_plays_on_also_without_its_directory(world: World, l
     assert disputed(world) in {WRONG, WRONG + 1}
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert world.contract.job(world.job).game_count == 1
+
+
+@pytest.mark.parametrize("seconds", [200, 4000])
+def test_a_challenger_whose_store_is_away_for_a_while_goes_back_to_workers(world: World, seconds: int) -> None:
+    """Its directory is lost, and its challenge is over the claimed roots but one, which no whole audit gives. The store
+    comes back while it waits for the list, or when it has audited as a whole already."""
+    liar, _ = challenged(world, restoring)
+    world.pass_time(world.node.now() + 10)
+    shutil.rmtree(world.root / "auditor")
+    away = Away(world)
+    context = replace(world.context("auditor"), store=away, clock=Ticks())  # type: ignore[arg-type]
+    sharing = Sharing(make=honest, workers=2, share=1.0, common_disk=True)
+    workers = Workers(sharing=sharing, stores=(str(world.root / "store"),))
+    killed = AuditorRole(context, world.job, workers=workers)
+    began = world.node.now()
+    while world.node.now() < began + seconds:
+        killed.step()
+        world.node.advance_time(seconds // 10)
+    went_whole = bool(world.said("audits as a whole"))
+    assert went_whole is (seconds > TERMS.clock_allowance / 8) and away.asked > 1
+    away.cid = ""
+    world.run(liar, killed)
+    assert world.game().outcome is Outcome.CHALLENGER_WON and disputed(world) == WRONG
+
+
+class Away:
+    """A store that refuses connections when it is asked for the log of the claim."""
+
+    def __init__(self, world: World) -> None:
+        self.store, self.asked = world.store, 0
+        self.cid = world.contract.job(world.job).claim.log_cid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def get_directory(self, cid: str, *arguments: Any, **options: Any) -> None:
+        if cid == self.cid:
+            self.asked += 1
+            raise StoreUnavailable("the store refuses connections: start it.")
+        self.store.get_directory(cid, *arguments, **options)
 
 
 def unlisted(log: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -129,8 +130,51 @@ def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -
     context, posted = world.context("trainer"), world.contract.job(world.job)
     room = context.room(world.job, posted)
     fetch_job(context, posted, room)
-    (room / "job" / "program.json").write_text("{}")
+    told: list[str] = []
+    for name, change in (
+        ("program.json", lambda content: b"{}"),
+        ("spec.json", lambda content: content.replace(b"15", b"12")),
+        ("initial.safetensors", lambda content: content[:-4] + b"\xff\xff\xff\x7f"),  # a NaN
+        ("data.safetensors", lambda content: content[:-9]),
+        ("data.blocks", lambda content: bytes(len(content))),
+    ):
+        path = room / "job" / name
+        content = path.read_bytes()
+        path.write_bytes(change(content))
+        assert path.read_bytes() != content
+        assert fetch_job(context, posted, room, on_damage=told.append).spec == posted.spec.training
+        assert path.read_bytes() == content and "are damaged on this disk" in told.pop() and not told
+    shutil.rmtree(room / "job")
     assert fetch_job(context, posted, room).spec == posted.spec.training
+
+
+def test_files_that_are_too_large_for_this_machine_are_not_fetched_again(world: World) -> None:
+    world.post()
+    context, posted = world.context("trainer"), world.contract.job(world.job)
+    fetch_job(context, posted, context.room(world.job, posted))
+    small = replace(context, limits=replace(context.limits, memory_bytes=1000), store=None)  # type: ignore[arg-type]
+    told: list[str] = []
+    with pytest.raises(Refused, match="bytes of memory"):
+        fetch_job(small, posted, context.room(world.job, posted), on_damage=told.append)
+    assert not told
+
+
+def test_files_of_another_job_are_fetched_again_once(world: World) -> None:
+    """What the store gives is not what the chain commits to."""
+    world.post()
+    context, posted = world.context("trainer"), world.contract.job(world.job)
+    other, told, asked = replace(posted, spec_hash=bytes(32)), [], []
+
+    class Counted:
+        def get_directory(self, *arguments: object, **options: object) -> None:
+            asked.append(arguments)
+            world.store.get_directory(*arguments, **options)  # type: ignore[arg-type]
+
+    counted = replace(context, store=Counted())  # type: ignore[arg-type]
+    for times in (1, 2):
+        with pytest.raises(Refused, match="those of another job"):
+            fetch_job(counted, other, context.room(world.job, other), on_damage=told.append)
+        assert len(asked) == times and len(told) == times - 1
 
 
 def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:

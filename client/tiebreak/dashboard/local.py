@@ -1,25 +1,22 @@
 """Files on this machine that say more than the chain: jobs, for names and lines, and runs, for losses and replays.
 
-They are looked for under fixed names only, in directories that the user has named. They are read by one thread beside
-the pages, since some of it takes seconds; a page shows what is known and is made anew when more is.
+They are looked for under fixed names only, in directories that the user has named, and read beside the pages.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING
 
 from tiebreak.chain.records import JobView
 from tiebreak.dashboard.curve import Curve, read_curve
+from tiebreak.dashboard.errands import Errands
 from tiebreak.dashboard.names import UNKNOWN, Names
 
 if TYPE_CHECKING:
@@ -32,58 +29,11 @@ MAX_JOB_BYTES = 256 << 20
 
 FETCH_SECONDS = 60.0
 
-T = TypeVar("T")
-
-_KEPT = 256
-_WAITING = 32
 _MOST_RECORD = 4096
 _MOST_ENTRIES = 10_000
 
 RUNS = ("run", "alone", "blind")
 """Names of the runs in a role's room of one job: a trainer's, and an auditor's of open and of blind audits."""
-
-
-class Errands:
-    """Work of one thread, each piece named; its newest results are kept. `done` is called after each piece."""
-
-    def __init__(self, done: Callable[[], None]) -> None:
-        self._done = done
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="errands")
-        self._lock = threading.Lock()
-        self._waiting: set[Any] = set()
-        self._results: OrderedDict[Any, tuple[Any, Any]] = OrderedDict()
-
-    def result(self, key: Any, work: Callable[[], T], *, version: Any = None) -> T | None:
-        """The newest result of a piece of work, None as long as there is none. It is done again for every new
-        `version`. What it raises counts as None."""
-        with self._lock:
-            known = self._results.get(key)
-            if known is not None:
-                self._results.move_to_end(key)
-            is_old = known is None or known[0] != version
-            if is_old and key not in self._waiting and len(self._waiting) < _WAITING:
-                self._waiting.add(key)
-                self._pool.submit(self._do, key, version, work)
-        return None if known is None else cast(T, known[1])
-
-    def is_waiting(self, key: Any) -> bool:
-        with self._lock:
-            return key in self._waiting
-
-    def _do(self, key: Any, version: Any, work: Callable[[], Any]) -> None:
-        try:
-            found = work()
-        except Exception:
-            found = None  # a damaged file, or another program's: the page says less
-        with self._lock:
-            self._waiting.discard(key)
-            self._results[key] = version, found
-            while len(self._results) > _KEPT:
-                self._results.popitem(last=False)
-        self._done()
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class LocalFiles:

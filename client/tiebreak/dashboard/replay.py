@@ -7,11 +7,13 @@ disputed step. It reads the run and changes nothing in it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tiebreak.chain.records import GameView, JobView, Level, Side
-from tiebreak.dashboard.local import Errands, LocalFiles
+from tiebreak.dashboard.errands import Errands
+from tiebreak.dashboard.local import LocalFiles
 from tiebreak.dashboard.words import LEVELS, SIDES
 
 if TYPE_CHECKING:
@@ -43,10 +45,14 @@ class OwnReplay:
     levels: list[Agreement]
     waiting: bool
     """Whether a level is being executed again."""
+    trouble: str = ""
+    """Why the next level could not be executed again, and what follows; empty if nothing is wrong."""
 
     @property
     def words(self) -> str:
         """The whole in one sentence."""
+        if not self.levels and self.trouble:
+            return "Our own run cannot be compared now."
         if not self.levels:
             return "Our own run is being read." if self.waiting else "Our own run has no root to compare yet."
         top = self.levels[0]
@@ -75,6 +81,10 @@ class Replays:
         root = self._root(job, ())
         return None if root is None or not job.claim.committed_at else root == job.claim.checkpoint_root
 
+    def trouble(self, job: JobView) -> str:
+        """Why the followed run of a job cannot be held against its claim; empty if nothing is wrong."""
+        return self._errands.trouble(_key(job, (), None)) if self._local.runs(job) else ""
+
     def game(self, game: GameView, job: JobView) -> OwnReplay | None:
         """Comparison of a game with the followed run; None if none is followed."""
         if not self._local.runs(job):
@@ -96,7 +106,8 @@ class Replays:
             place = (*place, level.index)
             if level is game.current or not self._has_tree(level.level, level.index, job):
                 break
-        return OwnReplay(found, self._errands.is_waiting(("replay", job.spec_hash, place, sum_of)))
+        key = _key(job, place, sum_of)
+        return OwnReplay(found, self._errands.is_waiting(key), self._errands.trouble(key))
 
     @staticmethod
     def _has_tree(level: Level, index: int, job: JobView) -> bool:
@@ -109,8 +120,8 @@ class Replays:
         if not runs:
             return None
         rooms = tuple(self._local.jobs(job))
-        key = "replay", job.spec_hash, place, sum_of
-        return self._errands.result(key, lambda: self._replayed(rooms, runs, job, place, sum_of), version=runs)
+        replayed = partial(self._replayed, rooms, runs, job, place, sum_of)
+        return self._errands.result(_key(job, place, sum_of), replayed, version=runs)
 
     def _replayed(
         self,
@@ -131,7 +142,8 @@ class Replays:
         return None
 
     def _evidence_of(self, rooms: tuple[Path, ...], run: Path, job: JobView) -> Evidence | None:
-        """The trees of a run that has ended; None if its record is damaged or its job's files are not at hand."""
+        """The trees of a run that has ended; None if its record is damaged or its job's files are not at hand. Raises
+        JobError for files that are damaged, unless others are at hand."""
         from roundlog.training.job import JobError
         from roundlog.training.run import Run
 
@@ -139,12 +151,14 @@ class Replays:
 
         if self._evidence is not None and self._evidence[0] == run:
             return self._evidence[1]
+        damaged: JobError | None = None
         for room in rooms:
             if not (room / "program.json").is_file():
                 continue
             try:
                 read = self._local.read_job(room)
-            except JobError:
+            except JobError as error:
+                damaged = error
                 continue
             if read.spec != job.spec.training:
                 continue
@@ -153,7 +167,14 @@ class Replays:
                 return None
             self._evidence = run, Evidence(read, run, roots, cache_bytes=1 << 28)
             return self._evidence[1]
+        if damaged is not None:
+            raise damaged
         return None
+
+
+def _key(job: JobView, place: tuple[int, ...], sum_of: tuple[int, int] | None) -> tuple[object, ...]:
+    """The name of the replay of a place of a job's run."""
+    return "replay", job.spec_hash, place, sum_of
 
 
 def _size(path: Path) -> int:

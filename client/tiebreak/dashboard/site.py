@@ -14,7 +14,8 @@ from tiebreak.chain.records import ClaimView, GameView, JobView, Phase, Side
 from tiebreak.dashboard import showing, words
 from tiebreak.dashboard.accounts import read_accounts
 from tiebreak.dashboard.course import Course, Receipts, first_block, read_course
-from tiebreak.dashboard.local import Errands, LocalFiles
+from tiebreak.dashboard.errands import Errands
+from tiebreak.dashboard.local import LocalFiles
 from tiebreak.dashboard.lookout import Lookout, Sight
 from tiebreak.dashboard.path import rungs
 from tiebreak.dashboard.replay import Replays
@@ -132,6 +133,7 @@ class Site:
             "claim": self._claim(job.claim),
             "files": showing.content("files", job.job_cid),
             "agrees": self.replays.claim(job),
+            "own_trouble": self.replays.trouble(job),
             "attested": [self._attestation(one, job) for one in attested],
             "attested_note": note,
             "games": [self._game_row(one, game, sight) for one, game in read.value.games],

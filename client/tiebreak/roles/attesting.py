@@ -3,6 +3,8 @@ brings is collected in the end."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from roundlog.training.checkpoints import checkpoint_path, wrong_state
 
 from tiebreak.chain.records import AuditStatus, AuditView, JobStatus, JobView, Phase
@@ -129,7 +131,8 @@ class Attesting:
             context, job = role.context, evidence.job
             room = context.room(role.job, posted)
             within = role.patience("serving")
-            log = fetch_readable_log(context, posted, job, room, within=within)
+            told = partial(role.notify_job, What.WARNING)
+            log = fetch_readable_log(context, posted, job, room, within=within, on_damage=told)
             log_cid = context.store.add_directory(log)
             own = checkpoint_path(evidence.run_dir, job.spec.steps)
             is_right = own.exists() and wrong_state(own, job.program, claim.final_state_root) is None

@@ -21,9 +21,11 @@ from tiebreak.roles.contents import fetch_log, require_decidable
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
+from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.shared_audits import SHARED, SharedAudit, Workers
 from tiebreak.roles.stops import confirm_stop
 from tiebreak.roles.workshop import Errand, Lane
+from tiebreak.store.errors import StoreUnavailable
 
 ALONE, BLIND = "alone", "blind"
 """Names of an audit's directories in the job's room: of an open audit, and of one that records a log of its own."""
@@ -53,6 +55,12 @@ class Auditing:
         self._shared = None if workers is None else SharedAudit(role, workers)
         self._verify_log = verify_log
         self._use_log = use_log
+        self._log_time: dict[tuple[str, bool], float] = {}
+        """The instant (chain time) until which the log of a claim is waited for, without and with a bond."""
+        self._log_pauses = Pauses(first=1.0, most=30.0)
+        self._log_again: float | None = None
+        self._without_list: bytes | None = None
+        """Root of the claim that was audited as a whole since there was no list for workers."""
 
     @property
     def unaudited(self) -> str | None:
@@ -81,7 +89,22 @@ class Auditing:
             if recalled:
                 return recalled[0]
         claimed = posted.claim.checkpoint_root
-        return self.audited(posted, duty, challenged=None if root == claimed else root)
+        found = self.audited(posted, duty, challenged=None if root == claimed else root)
+        if found is not None and found.claim.root != root and self._shared is not None:
+            self._go_back_to_workers(posted, duty)
+        return found
+
+    def _go_back_to_workers(self, posted: JobView, duty: Duty) -> None:
+        """Has the audit made by workers, once the list that they start from can be had. A whole audit without it has
+        not come to the root of the challenge, so that no game can be played with it."""
+        log = self._log(posted, duty)
+        if not log.done or self._without_list != posted.claim.checkpoint_root:
+            return
+        if log.error is None and log.result():
+            self._without_list = None
+            self._role.forget(_AUDIT)
+        else:
+            self._ask_again()
 
     def audited(self, posted: JobView, duty: Duty, *, challenged: bytes | None = None) -> Evidence | None:
         """The audit, resumed or read from its directory; None until it is done. challenged: the root that this account
@@ -98,8 +121,10 @@ class Auditing:
             )
         log = self._log(posted, duty) if self._use_log or self._shared is not None else None
         if self._shared is not None and log is not None:
-            if not log.done:
-                return None  # the list of what is published lies beside the log
+            # The list of what is published lies beside the log.
+            is_whole = self._without_list == about and self._role.is_begun(_AUDIT)
+            if not is_whole and (not log.done or self._waits_for_store(posted, duty, log)):
+                return None
             arrived = log
             return self._role.work(
                 Lane.RUNS,
@@ -156,8 +181,10 @@ class Auditing:
         cannot be had."""
         role = self._role
         deadline = duty.deadline if duty.bonded else posted.claim.challenge_deadline
-        left = max(0.0, deadline - role.context.now())
-        within = min(_MOST_LOG_SECONDS, left / _LOG_SHARE)
+        now = role.context.now()
+        share = min(_MOST_LOG_SECONDS, max(0.0, deadline - now) / _LOG_SHARE)
+        until = self._log_time.setdefault((posted.claim.log_cid, duty.bonded), now + share)
+        within = until - now if now < until else share
         room = role.context.room(role.job, posted)
 
         def fetch(errand: Errand[list[Path]]) -> list[Path]:
@@ -165,6 +192,28 @@ class Auditing:
             return [] if found is None else [found]
 
         return role.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
+
+    def _waits_for_store(self, posted: JobView, duty: Duty, log: Errand[list[Path]]) -> bool:
+        """Whether the log is asked for again because the store is away, for as long as a slow one is waited for."""
+        if not isinstance(log.error, StoreUnavailable):
+            return False
+        if self._role.context.now() >= self._log_time[posted.claim.log_cid, duty.bonded]:
+            return False
+        text = (
+            f"the list that workers start from is asked for again, before the claim is audited as a whole: {log.error}"
+        )
+        self._role.notify_job(What.WARNING, text)
+        self._ask_again()
+        return True
+
+    def _ask_again(self) -> None:
+        """Has the log asked for again, after a pause that grows."""
+        now = self._role.context.clock()
+        if self._log_again is None:
+            self._log_again = now + self._log_pauses.next()
+        elif now >= self._log_again:
+            self._log_again = None
+            self._role.forget("log")
 
     def _audit_shared(
         self,
@@ -178,6 +227,7 @@ class Auditing:
         assert self._shared is not None
         job = self._role.read_job(posted)
         directory = None if log.error is not None else next(iter(log.result()), None)
+        self._without_list = posted.claim.checkpoint_root if directory is None else None
         found = self._shared.run(posted, job, directory, errand, duty, challenged=challenged)
         if found is not None:
             return self._finished(found)

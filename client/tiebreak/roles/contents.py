@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,7 +19,15 @@ from tiebreak.chain.records import JobView
 from tiebreak.chain.spec import PostedSpec
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.disputable import unanswerable_program, unanswerable_spec
-from tiebreak.store.errors import ContentTooLarge, InvalidCid, MalformedContent, StoreError, UnsafeName
+from tiebreak.store.errors import (
+    ContentTooLarge,
+    InvalidCid,
+    MalformedContent,
+    StoreError,
+    StoreUnavailable,
+    UnsafeName,
+)
+from tiebreak.store.staging import set_back
 
 _NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
 """Errors that no second attempt would change: a CID names its bytes for good, so content refused for these reasons is
@@ -30,6 +38,10 @@ _HEADER_BYTES_A_TENSOR = 1024
 
 class Refused(Exception):
     """Content, or a whole job, is not acceptable to this role. The message is one sentence."""
+
+
+class Damaged(Refused):
+    """Files of a job are not what the chain commits to. Of files on this disk, others may still be had."""
 
 
 def require_decidable(context: RoleContext, posted: JobView) -> None:
@@ -54,8 +66,16 @@ def require_decidable(context: RoleContext, posted: JobView) -> None:
         raise Refused(f"the posted adjudicator {adjudicator} is known to be broken ({why})")
 
 
-def fetch_job(context: RoleContext, posted: JobView, room: Path, *, within: float | None = None) -> engine.Job:
-    """The posted job, read from `room` or else fetched. Asks the store, not the chain.
+def fetch_job(
+    context: RoleContext,
+    posted: JobView,
+    room: Path,
+    *,
+    within: float | None = None,
+    on_damage: Callable[[str], None] = lambda text: None,
+) -> engine.Job:
+    """The posted job, read from `room` or else fetched. Asks the store, not the chain. Of files that are damaged on the
+    disk, the wrong parts are fetched again, once, and `on_damage` is told.
 
     Raises Refused if the files are of another job, exceed the context's limits, or allow disputes that cannot be
     decided; StoreError if the files cannot be had at present, or not in `within` seconds."""
@@ -63,57 +83,83 @@ def fetch_job(context: RoleContext, posted: JobView, room: Path, *, within: floa
     directory = room / "job"
     if directory.exists():
         try:
-            return _read_job(context, posted, directory)
-        except Refused:
-            shutil.rmtree(directory)  # damaged since it was fetched; the store has it whole
+            return read_files(context, posted, directory)
+        except Damaged as error:
+            on_damage(f"files of the job are damaged on this disk, and what is wrong is fetched again: {error}")
+            set_back(directory, posted.job_cid)
     try:
         context.store.get_directory(posted.job_cid, directory, max_bytes=limits.job_bytes, within=within)
     except _NEVER_BETTER as error:
         raise Refused(f"the job's files are not acceptable: {error}") from error
-    return _read_job(context, posted, directory)
+    return read_files(context, posted, directory)
 
 
-def _read_job(context: RoleContext, posted: JobView, directory: Path) -> engine.Job:
+def read_files(context: RoleContext, posted: JobView, directory: Path) -> engine.Job:
+    """The posted job, read from its files in a directory. Raises Damaged, and Refused as `fetch_job`."""
     try:
         limits = engine.JobLimits(
             memory_bytes=context.limits.memory_bytes, micro_batches=context.engine.options.micro_batches
         )
         job = engine.Job.read(directory, limits)
-    except engine.JobError as error:
+    except engine.TooLargeJobError as error:
         raise Refused(str(error)) from error
+    except engine.JobError as error:  # a wrong bit can also make a NaN, which no job may have
+        raise Damaged(str(error)) from error
     if PostedSpec(job.spec, posted.spec.referee, posted.spec.adjudicator).hash != posted.spec_hash:
-        raise Refused(f"the files at {posted.job_cid} are those of another job than the posted one")
+        raise Damaged(f"the files at {posted.job_cid} are those of another job than the posted one")
     if (why := unanswerable_program(job)) is not None:
         raise Refused(why)
     return job
 
 
 def fetch_log(context: RoleContext, posted: JobView, room: Path, *, within: float) -> Path | None:
-    """The directory of the trainer's logs; None if they cannot be had in `within` seconds. An audit needs no log, so
-    nothing is raised."""
+    """The directory of the trainer's logs; None if they cannot be had in `within` seconds. Raises StoreUnavailable if
+    the store is away."""
     directory = room / "log"
     if directory.exists():
         return directory
     try:
         context.store.get_directory(posted.claim.log_cid, directory, max_bytes=context.limits.log_bytes, within=within)
+    except StoreUnavailable:
+        raise
     except (StoreError, OSError):
         return None
     return directory
 
 
-def fetch_readable_log(context: RoleContext, posted: JobView, job: engine.Job, room: Path, *, within: float) -> Path:
+def fetch_readable_log(
+    context: RoleContext,
+    posted: JobView,
+    job: engine.Job,
+    room: Path,
+    *,
+    within: float,
+    on_damage: Callable[[str], None] = lambda text: None,
+) -> Path:
     """The directory of the trainer's logs, with a readable log of every interval of this job in it; whether their
-    decisions are right is another question.
+    decisions are right is another question. Of logs that are damaged on the disk, the wrong parts are fetched again,
+    once, and `on_damage` is told.
 
     Raises Refused if they are not readable, StoreError if they cannot be had at present, or not in `within` seconds."""
     directory, cid = room / "log", posted.claim.log_cid
-    if not directory.exists():
+    if directory.exists():
         try:
-            context.store.get_directory(cid, directory, max_bytes=context.limits.log_bytes, within=within)
-        except _NEVER_BETTER as error:
-            raise Refused(f"the log at {cid} is not acceptable: {error}") from error
-        except StoreError as error:
-            raise StoreError(f"the log at {cid} cannot be had at present: {error}") from error
+            _require_readable(directory, job, cid)
+            return directory
+        except Refused as error:
+            on_damage(f"{error}: what is wrong with it on this disk is fetched again")
+            set_back(directory, cid)
+    try:
+        context.store.get_directory(cid, directory, max_bytes=context.limits.log_bytes, within=within)
+    except _NEVER_BETTER as error:
+        raise Refused(f"the log at {cid} is not acceptable: {error}") from error
+    except StoreError as error:
+        raise StoreError(f"the log at {cid} cannot be had at present: {error}") from error
+    _require_readable(directory, job, cid)
+    return directory
+
+
+def _require_readable(directory: Path, job: engine.Job, cid: str) -> None:
     for interval in range(job.spec.intervals):
         try:
             found = summarise(log_path(directory, interval)).header
@@ -121,7 +167,6 @@ def fetch_readable_log(context: RoleContext, posted: JobView, job: engine.Job, r
             raise Refused(f"the log at {cid} cannot be read: {error}") from error
         if found != log_header(job, interval):
             raise Refused(f"the log at {cid} is of another run in interval {interval}")
-    return directory
 
 
 def fetch_state(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from roundlog.arithmetic import MachineError
+from roundlog.storage import StorageError
 from roundlog.training import job as engine
 from roundlog.training.options import StepEvent
 
 from tiebreak.chain.errors import AccountError, ContractError, NotConfirmed
 from tiebreak.chain.records import GameView, JobView
 from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import Refused, fetch_job
+from tiebreak.roles.contents import Damaged, Refused, fetch_job, read_files
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.ending import Ending
 from tiebreak.roles.evidence import Evidence
@@ -34,6 +37,10 @@ _MEASURED_STEPS = 3
 """Steps that are timed before a job's clocks are judged."""
 
 
+class FilesDamaged(Exception):
+    """A job's files are not what they were when they were fetched."""
+
+
 class JobRole(Role):
     """A role in one job."""
 
@@ -48,6 +55,9 @@ class JobRole(Role):
         self._spec_hash: bytes | None = None
         self._leaves = False
         self._block_seconds = 0.0
+        self._files: Path | None = None
+        """Directory of the job's files, once it is known."""
+        self._are_damaged = False
 
     # Looking.
 
@@ -59,6 +69,8 @@ class JobRole(Role):
             return Progress(state=f"there is no job {self.job} yet")
         if posted.spec_hash != self._spec_hash:
             self._begin_anew(posted)
+        if self._are_damaged:
+            self._read_files_again()
         self._leaves = False
         try:
             progress = self.consider(posted)
@@ -177,6 +189,7 @@ class JobRole(Role):
             self.forget(what)
             text = sentence(error) if isinstance(error, OUTAGES) else f"{type(error).__name__}: {error}"
             self.notify_job(What.WARNING, f"{doing} did not succeed: {text}")
+            self._are_damaged = self._are_damaged or self._is_about_files(error)
             pauses = self._pauses.setdefault(what, Pauses(first=1.0, most=30.0 if lane is Lane.GAMES else 300.0))
             self._again[what] = self.context.clock() + pauses.next()
             return None
@@ -233,8 +246,11 @@ class JobRole(Role):
         again. Raises Refused."""
         self._block_seconds = self.context.desk.block_seconds()
 
+        room = self.context.room(self.job, posted)
+
         def fetch(errand: Errand[bool]) -> bool:
-            fetch_job(self.context, posted, self.context.room(self.job, posted), within=self.patience("files"))
+            told = partial(self.notify_job, What.WARNING)
+            fetch_job(self.context, posted, room, within=self.patience("files"), on_damage=told)
             return True
 
         return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None
@@ -245,9 +261,31 @@ class JobRole(Role):
         return self._patience.setdefault(what, Pauses(first=60.0, most=3600.0)).next()
 
     def read_job(self, posted: JobView) -> engine.Job:
-        """The job, read from the files in its room; for work that runs apart from the games. Raises Refused,
-        StoreError."""
-        return fetch_job(self.context, posted, self.context.room(self.job, posted))
+        """The job, read from the files in its room; for work that runs apart from the games. Raises Refused, and
+        FilesDamaged, after which they are mended before the work is done again."""
+        self._files = self.context.room(self.job, posted) / "job"
+        try:
+            return read_files(self.context, posted, self._files)
+        except Damaged as error:
+            raise FilesDamaged(str(error)) from error
+
+    def _is_about_files(self, error: BaseException) -> bool:
+        """Whether an error is about the job's files, which stay on the disk while they are used."""
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, FilesDamaged):
+                return True
+            if isinstance(cause, StorageError) and cause.path.parent == self._files:
+                return True
+            cause = cause.__cause__
+        return False
+
+    def _read_files_again(self) -> None:
+        """Drops what holds the job's files, so that they are read again, and mended. What is executed is on disk."""
+        self._are_damaged = False
+        for what, errand in list(self._errands.items()):
+            if errand.done if what == "files" else errand.lane is not Lane.FILES:
+                self.forget(what)
 
     def recalled(
         self, posted: JobView, duty: Duty, runs: Sequence[str], doing: str, *, root: bytes | None = None

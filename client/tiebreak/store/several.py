@@ -306,8 +306,9 @@ def _has(store: Store, cid: str) -> bool:
 def _together(what: str, failures: Sequence[StoreError]) -> StoreError:
     """One error for all that have failed."""
     text = f"{what}: {'; '.join(_clause(error) for error in failures)}."
-    if failures and all(isinstance(error, ContentMissing) for error in failures):
-        return ContentMissing(text)
+    for kind in (ContentMissing, CorruptBlock):
+        if failures and all(isinstance(error, kind) for error in failures):
+            return kind(text)
     return StoreUnavailable(text)
 
 

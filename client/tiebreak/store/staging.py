@@ -43,7 +43,7 @@ class Staged:
             raise DestinationExists(f"{self._dest} exists already: choose another place or remove it.")
         try:
             self._dest.parent.mkdir(parents=True, exist_ok=True)
-            room = self._dest.with_name(f".{self._dest.name[:40]}.{self._cid.digest.hex()[:16]}.partial")
+            room = _room(self._dest, self._cid)
             if not self._claim(room):
                 room = Path(tempfile.mkdtemp(prefix=f"{room.name}-", dir=room.parent))
         except OSError as error:
@@ -104,6 +104,25 @@ class Staged:
             raise DestinationExists(
                 f"{self._dest} cannot take the fetched content ({error.strerror}): choose another place."
             ) from error
+
+
+def set_back(dest: Path, cid: str) -> None:
+    """Makes the damaged directory at `dest` the beginning of the next fetch of `cid` to there, which checks all of it
+    and fetches what is wrong. What cannot be moved is removed. Raises InvalidCid, OSError."""
+    room = _room(dest, Cid.parse(cid))
+    if dest.is_symlink() or not dest.is_dir():
+        dest.unlink()
+        return
+    try:
+        room.mkdir(mode=0o700)
+        dest.rename(room / "content")
+    except OSError:
+        shutil.rmtree(dest)
+
+
+def _room(dest: Path, cid: Cid) -> Path:
+    """The directory beside `dest` in which `cid` is put together."""
+    return dest.with_name(f".{dest.name[:40]}.{cid.digest.hex()[:16]}.partial")
 
 
 def _has_bytes(path: Path) -> bool:

@@ -70,6 +70,10 @@ class UnfitJobError(JobError):
     """A job that is undamaged but cannot be run, here or anywhere; the message says what to change."""
 
 
+class TooLargeJobError(UnfitJobError):
+    """An undamaged job that needs more memory than its reader allows."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobLimits:
     """Most resources that a reader spends on a job that it does not trust."""
@@ -216,7 +220,7 @@ def _read(directory: Path, limits: JobLimits, elsewhere: Elsewhere | None) -> Jo
     schedule_types = {"schedule": TensorType((spec.steps, len(program.schedule_names)), DType.F32)}
     need = run_bytes(program, spec, min(limits.micro_batches, samples_of(program)))
     if need > limits.memory_bytes:
-        raise UnfitJobError(
+        raise TooLargeJobError(
             f"the job in {directory} needs up to {need} bytes of memory, more than the {limits.memory_bytes} allowed: "
             "raise the limit, audit in more micro-batches, or leave the job to someone else"
         )

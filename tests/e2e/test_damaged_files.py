@@ -1,0 +1,222 @@
+"""Files of a role that are damaged on its disk while it runs, by bit rot or by somebody's hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from audit_workers import Stand
+from market import OPEN, audit
+from roundlog.data import files
+from roundlog.parallel.result import Sharing
+from roundlog.parallel.segment import Answer, Order, audit_segment
+from tiebreak.adversary.parties import tampering_auditor, tampering_trainer
+from tiebreak.adversary.tampering import Lie
+from tiebreak.chain.node import connect
+from tiebreak.chain.records import Outcome, Phase, Side
+from tiebreak.roles.auditing import ALONE
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.notices import Notice, What
+from tiebreak.roles.shared_audits import SHARED, Workers
+from tiebreak.roles.trainer import TrainerRole
+from tiebreak.store.errors import StoreUnavailable
+from world import Ticks, World, linear_task
+
+DATA, INITIAL = "data.safetensors", "initial.safetensors"
+LIE = Lie(step=1, operator=5)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A world whose data are left in their files, however small they are."""
+    monkeypatch.setattr(files, "HELD_BYTES", 0)
+    world = World(connect("embedded"), tmp_path)
+    world.post()
+    return world
+
+
+def patient(world: World, name: str) -> RoleContext:
+    return replace(world.context(name), clock=Ticks())
+
+
+class Slow:
+    """A clock that passes when a test says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def flip(path: Path, place: int = -150) -> None:
+    """Changes a byte of a file in place, as a disk does: whoever has it open sees it."""
+    with path.open("r+b") as file:
+        file.seek(place, 2)
+        byte = file.read(1)[0]
+        file.seek(place, 2)
+        file.write(bytes([byte ^ 1]))
+
+
+def file_of(world: World, name: str, file: str) -> Path:
+    return world.context(name).room(world.job, world.contract.job(world.job)) / "job" / file
+
+
+def play_until_a_game(world: World, *roles: JobRole) -> None:
+    for _ in range(100):
+        for role in roles:
+            role.step()
+        if world.contract.job(world.job).live_games:
+            return
+    raise AssertionError("nobody challenges")
+
+
+def play_to_the_end(world: World, honest: str, *roles: JobRole) -> None:
+    """Plays until the honest party has won; the other one has no move at last, and loses by its clock."""
+    mine = Side.TRAINER if honest == "trainer" else Side.CHALLENGER
+    world.run(*roles)
+    if world.game().phase is not Phase.OVER:
+        assert not world.game().deadlines[mine], "the honest party is on move"
+        world.pass_time(world.game().deadlines[mine.other])
+        world.run(*roles)
+    assert world.game().outcome is (Outcome.TRAINER_WON if honest == "trainer" else Outcome.CHALLENGER_WON)
+
+
+def parties(world: World, honest: str) -> tuple[JobRole, JobRole]:
+    """Trainer and auditor, of whom one lies."""
+    trainer, auditor = patient(world, "trainer"), patient(world, "auditor")
+    if honest == "trainer":
+        return TrainerRole(trainer, world.job), tampering_auditor(auditor, world.job, lies=[LIE])
+    return tampering_trainer(trainer, world.job, lies=[LIE]), AuditorRole(auditor, world.job)
+
+
+@pytest.mark.parametrize(("honest", "file"), [("auditor", DATA), ("trainer", DATA), ("trainer", INITIAL)])
+def test_a_file_that_is_damaged_during_a_game_costs_no_game(world: World, honest: str, file: str) -> None:
+    roles = parties(world, honest)
+    play_until_a_game(world, *roles)
+    damaged = file_of(world, honest, file)
+    whole = damaged.read_bytes()
+    flip(damaged)
+    play_to_the_end(world, honest, *roles)
+    assert damaged.read_bytes() == whole
+    assert len(world.said("are damaged on this disk, and what is wrong is fetched again")) == 1
+
+
+@pytest.mark.parametrize("honest", ["auditor", "trainer"])
+def test_a_store_that_is_away_is_asked_again_until_the_game_can_go_on(
+    world: World, honest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roles = parties(world, honest)
+    play_until_a_game(world, *roles)
+    damaged = file_of(world, honest, DATA)
+    whole = damaged.read_bytes()
+    flip(damaged)
+    asked: list[str] = []
+
+    def away(cid: str, *arguments: object, **options: object) -> None:
+        asked.append(cid)
+        raise StoreUnavailable("the store refuses connections: start it.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "get_directory", away)
+        looks = sum(1 for _ in range(20) for role in roles if role.step())
+        assert looks == 40 and 1 < len(asked) <= 20 and not damaged.exists()
+        assert world.game().phase is not Phase.OVER
+        assert world.said("fetching the files did not succeed: the store refuses connections")
+    play_to_the_end(world, honest, *roles)
+    assert damaged.read_bytes() == whole
+
+
+def test_a_store_with_wrong_bytes_is_not_believed_and_asked_with_pauses(world: World) -> None:
+    """Until its operator mends it, the role can only say so."""
+    roles = parties(world, "auditor")
+    play_until_a_game(world, *roles)
+    damaged = file_of(world, "auditor", DATA)
+    whole = damaged.read_bytes()
+    kept = next(path for path in (world.root / "store").rglob("*") if path.is_file() and path.read_bytes() == whole)
+    flip(damaged)
+    flip(kept)
+    clock = Slow()
+    for role in roles:
+        object.__setattr__(role.context, "clock", clock)
+    for _ in range(100):
+        clock.now += 1.0
+        for role in roles:
+            role.step()
+    attempts = [notice for notice in world.notices if "fetching the files did not succeed" in notice.text]
+    assert attempts and "do not have its hash" in attempts[0].text
+    assert len(world.said("are damaged on this disk")) == 1
+    assert world.game().phase is not Phase.OVER
+    flip(kept)
+    clock.now += 1000.0
+    play_to_the_end(world, "auditor", *roles)
+    assert damaged.read_bytes() == whole
+
+
+@pytest.mark.parametrize("file", [DATA, INITIAL])
+def test_an_audit_whose_files_are_damaged_meanwhile_reads_them_again(world: World, file: str) -> None:
+    """The initial state is read once, at the beginning."""
+    trainer = TrainerRole(patient(world, "trainer"), world.job)
+    world.run(trainer)
+    context = patient(world, "auditor")
+    told: list[int] = []
+
+    def notify(notice: Notice) -> None:
+        world.notices.append(notice)
+        if notice.what is What.STEP:
+            told.append(notice.done)
+            if told == [1, 2, 3, 4]:
+                flip(file_of(world, "auditor", file))
+
+    auditor = AuditorRole(replace(context, notify=notify), world.job)
+    world.run(trainer, auditor)
+    assert world.contract.job(world.job).attestations == 1
+    assert bool(world.said("are damaged on this disk")) is (file == DATA)
+    assert told.count(1) == 1, "it goes on from its last checkpoint"
+
+
+def test_a_log_that_is_damaged_before_it_is_served_is_fetched_again(tmp_path: Path) -> None:
+    world = World(connect("embedded"), tmp_path)
+    world.post(terms=OPEN)
+    trainer = TrainerRole(patient(world, "trainer"), world.job)
+    world.run(trainer)
+    context = patient(world, "auditor")
+    log = context.room(world.job, world.contract.job(world.job)) / "log"
+
+    def notify(notice: Notice) -> None:
+        world.notices.append(notice)
+        if "audited to checkpoint root" in notice.text:
+            (damaged := sorted(log.iterdir())[1]).write_bytes(damaged.read_bytes()[:-1])
+
+    world.run(trainer, AuditorRole(replace(context, notify=notify), world.job))
+    assert world.contract.job(world.job).attestations == 1
+    assert len(world.said("what is wrong with it on this disk is fetched again")) == 1
+    claimed = world.contract.job(world.job).claim.log_cid
+    assert world.store.address_of_directory(log) == claimed
+    assert audit(world, "auditor").log_cid == claimed
+
+
+def test_workers_go_on_once_their_files_are_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "HELD_BYTES", 0)
+    world = World(connect("embedded"), tmp_path)
+    world.post(linear_task(12, 2))
+    trainer = TrainerRole(patient(world, "trainer"), world.job, publish_every=2)
+    world.run(trainer)
+    orders: list[Order] = []
+
+    def behaviour(order: Order) -> Answer:
+        orders.append(order)
+        if len(orders) == 2:
+            flip(file_of(world, "auditor", DATA))
+        return audit_segment(order)
+
+    sharing = Sharing(make=lambda number: Stand(behaviour), workers=2, common_disk=True)
+    workers = Workers(sharing=sharing, stores=(str(world.root / "store"),))
+    auditor = AuditorRole(patient(world, "auditor"), world.job, workers=workers)
+    world.run(trainer, auditor)
+    assert world.contract.job(world.job).attestations == 1
+    assert len(world.said("are damaged on this disk")) == 1
+    room = file_of(world, "auditor", DATA).parents[1]
+    assert len(orders) >= 5 and (room / SHARED / "roots").is_file() and not (room / ALONE).exists()
