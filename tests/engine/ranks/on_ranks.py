@@ -85,8 +85,7 @@ def run_programs(ranks: Ranks, logs: dict[str, str], cut: bool = False) -> dict[
         # Sums go alone, a few together, and as many as wait when one is needed.
         reads.TOGETHER = (0, 500, 1 << 25)[int(seed) % 3]
         # What owners get comes an element at a time, some, or all.
-        sums_of_ranks.SENT_AT_ONCE = (8, 1000, 4 << 20)[int(seed) // 3 % 3]
-        asking.SENT_WITH_IT = (0, 3, 128)[int(seed) // 9 % 3]
+        sums_of_ranks.SENT_AT_ONCE = (8, 1000, 8 << 20)[int(seed) // 3 % 3]
         if samples_of(made.program) < ranks.size:
             continue
         every, inputs = made.inputs.step + 1, on_its_device(ranks, made.inputs)
@@ -133,8 +132,7 @@ def run_sums(ranks: Ranks, undecided: bool) -> list[str]:
         sums.round_sums_of = nothing_is_decided
         # Most of what is in doubt is asked for while shares are rounded.
         asking.AT_ONCE = 3
-    asking.SENT_WITH_IT = 2 if undecided else 128
-    sums_of_ranks.SENT_AT_ONCE = 100 if undecided else 4 << 20
+    sums_of_ranks.SENT_AT_ONCE = 100 if undecided else 8 << 20
     cases = []
     for name in CASES:
         for draw in (*DRAWS, infinite):

@@ -220,7 +220,7 @@ class _EndsAfterALook:
 
 def test_a_collective_that_ends_just_after_a_look_is_not_taken_for_a_lost_connection() -> None:
     work = _EndsAfterALook()
-    Gloo(cast(Any, _Group()), cast(Membership, _Membership()))._begin(lambda: [work])()
+    Gloo(cast(Any, _Group()), cast(Membership, _Membership()))._run(lambda: [work])
     assert work.waits == 2
 
 
@@ -230,10 +230,8 @@ class _Reversing:
     def __init__(self) -> None:
         self.sources: list[int] = []
 
-    def to_owners(
-        self, received: torch.Tensor, sent: torch.Tensor, incoming: object, outgoing: object
-    ) -> Callable[[], object]:
-        return lambda: received.copy_(sent.flip(0))
+    def to_owners(self, received: torch.Tensor, sent: torch.Tensor, incoming: object, outgoing: object) -> None:
+        received.copy_(sent.flip(0))
 
     def gather(self, whole: torch.Tensor, mine: torch.Tensor) -> None:
         whole.copy_(torch.cat([mine, mine.flip(0)]))
@@ -248,7 +246,7 @@ class _Reversing:
 def test_what_lies_on_a_device_goes_through_cpu_memory_and_comes_back() -> None:
     wire, x = Staged(_Reversing(), rank=1), torch.arange(4.0)
     received, whole = torch.empty(4), torch.empty(8)
-    wire.to_owners(received, x, [4], [4])()
+    wire.to_owners(received, x, [4], [4])
     wire.gather(whole, x)
     assert received.tolist() == [3, 2, 1, 0] and whole.tolist() == [0, 1, 2, 3, 3, 2, 1, 0]
     mine, others = torch.ones(2), torch.ones(2)

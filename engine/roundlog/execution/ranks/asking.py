@@ -71,10 +71,6 @@ _WIDTH = {_Question.NOTHING: 0, _Question.SUMS: 3, _Question.EXACT: superaccumul
 """Numbers in the answer about one element."""
 
 
-SENT_WITH_IT = 128
-"""Elements that are sent with a question itself: most are about fewer, and each message costs a wait."""
-
-
 class Asking:
     """The questions of all ranks about some sums. Elements are counted over all of these sums, one after another."""
 
@@ -124,17 +120,14 @@ class Asking:
         """One turn: every rank asks, and all answer. Returns whether anybody has asked anything, and every rank's
         answer to this one, int64, bit for bit."""
         ranks = self._ranks
-        few = np.zeros(SENT_WITH_IT, np.int64)
-        few[: len(chosen)] = chosen[:SENT_WITH_IT]
-        asked = ranks.numbers(int(question), len(chosen), *few.tolist())
-        if not any(count for _, count, *_ in asked):
-            return any(kind != _Question.NOTHING for kind, *_ in asked), [np.empty(0, np.int64)] * ranks.size
-        left = [max(count - SENT_WITH_IT, 0) for _, count, *_ in asked]
-        more = ranks.gather_all(torch.from_numpy(chosen[SENT_WITH_IT:]), left)
-        answers = []
-        for (kind, count, *first), rest in zip(asked, more, strict=True):
-            elements = np.concatenate([np.array(first[:count], np.int64), rest.numpy()])
-            answers.append([torch.from_numpy(self._answer(_Question(kind), elements)).reshape(-1)])
+        asked = ranks.numbers(int(question), len(chosen))
+        if not any(count for _, count in asked):
+            return any(kind != _Question.NOTHING for kind, _ in asked), [np.empty(0, np.int64)] * ranks.size
+        elements = ranks.gather_all(torch.from_numpy(chosen), [count for _, count in asked])
+        answers = [
+            [torch.from_numpy(self._answer(_Question(kind), of.numpy())).reshape(-1)]
+            for (kind, _), of in zip(asked, elements, strict=True)
+        ]
         got = ranks.to_owners(answers, [_WIDTH[question] * len(chosen)] * ranks.size)
         return True, [answer.numpy() for answer in got]
 

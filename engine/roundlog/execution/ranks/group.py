@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import ClassVar
 
@@ -94,15 +94,9 @@ class Ranks:
 
     def to_owners(self, parts: Sequence[Sequence[torch.Tensor]], incoming: Sequence[int]) -> list[torch.Tensor]:
         """Parts of all ranks for this one, by rank. parts: what this one has for every rank, flat and in pieces.
-        incoming: the numbers of elements that come from each."""
-        return self.begin_to_owners(parts, incoming)()
+        incoming: the numbers of elements that come from each.
 
-    def begin_to_owners(
-        self, parts: Sequence[Sequence[torch.Tensor]], incoming: Sequence[int]
-    ) -> Callable[[], list[torch.Tensor]]:
-        """Begins `to_owners`, and gives what waits for its end. `parts` are copied.
-
-        Sums are exchanged by it, in place of a reduce-scatter: gloo's is an all-reduce of which all but a share is
+        Sums are exchanged by it too, in place of a reduce-scatter: gloo's is an all-reduce of which all but a share is
         thrown away."""
         outgoing = [sum(map(len, pieces)) for pieces in parts]
         pieces = [piece for pieces in parts for piece in pieces]
@@ -110,13 +104,8 @@ class Ranks:
         together, received = (_memory(size, like) for size in (sum(outgoing), sum(incoming)))
         if pieces:
             torch.cat(pieces, out=together)
-        finish = self._wire(together).to_owners(received, together, incoming, outgoing)
-
-        def come() -> list[torch.Tensor]:
-            finish()
-            return list(received.split(list(incoming)))
-
-        return come
+        self._wire(together).to_owners(received, together, incoming, outgoing)
+        return list(received.split(list(incoming)))
 
     def gather_all(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Every rank's tensor; `sizes` are their numbers of elements."""
@@ -160,10 +149,9 @@ class Ranks:
         self.broadcast(x, source)
         return x.numpy().tobytes()
 
-    def gather_bytes(self, data: bytes, sizes: Sequence[int] | None = None) -> list[bytes]:
-        """Every rank's bytes. sizes: of all of them, where all ranks know them."""
-        if sizes is None:
-            sizes = [size for (size,) in self.numbers(len(data))]
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes."""
+        sizes = [size for (size,) in self.numbers(len(data))]
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
         return [x.numpy().tobytes() for x in self.gather_all(mine, sizes)]
 

@@ -61,8 +61,7 @@ class RankStep:
             state = _WELL if result is not None else _STOPPED
         except DisturbedError as error:
             state, disturbed = _DISTURBED, error
-        told = rounding.told() if state == _WELL else b""
-        states, sizes = zip(*self._ranks.numbers(state, len(told)), strict=True)
+        states = [one for (one,) in self._ranks.numbers(state)]
         if _DISTURBED in states:
             raise disturbed or DisturbedError(
                 f"rank {states.index(_DISTURBED)} was disturbed in step {inputs.step}: a library that was loaded there "
@@ -76,7 +75,7 @@ class RankStep:
         del result
         self.kept.complete(self._stored, computed)
         self._agreement.after(inputs.step, self.kept.everybodys())
-        return loss, self._ranks.gather_bytes(told, sizes)
+        return loss, self._ranks.gather_bytes(rounding.told())
 
     def _part(self, sweeps: int) -> RankPart:
         if sweeps not in self._parts:

@@ -122,9 +122,26 @@ class _Part:
 def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[torch.Tensor, Bound] | None]:
     """The approximations, f64[n], and the bound of the n elements that this rank owns, of every sum; None if another
     rank reads the sum."""
-    exchange = _Exchange(ranks)
-    own = [exchange.add(one) for one in sums]
-    exchange.end()
+    messages: list[list[torch.Tensor]] = [[] for _ in range(ranks.size)]
+    own: list[list[_Part]] = []
+    for one in sums:
+        y, measures = one.terms.approximate()
+        own.append([])
+        for rank in range(ranks.size) if one.reader is None else (one.reader,):
+            share = slice(*one.share(ranks, rank))
+            by_element = [True, *map(one.is_by_element, measures)]
+            parts = [x.reshape(-1)[share] if cut else x for x, cut in zip((y, *measures), by_element, strict=True)]
+            if rank != ranks.rank:
+                messages[rank] += [part.reshape(-1) for part in parts]
+                continue
+            least = one.terms.operator.least
+            for position, (part, cut) in enumerate(zip(parts, by_element, strict=True)):
+                # The approximation comes first, and adds up. What every owner gets is sent on while this is joined.
+                join = torch.minimum if position - 1 in least else torch.add
+                own[-1].append(_Part(part if cut else part.clone(memory_format=torch.contiguous_format), join))
+    del y, measures, parts
+    _join(ranks, messages, [part for parts in own for part in parts])
+    messages.clear()
     for one, of_one in zip(sums, own, strict=True):
         if not of_one:
             yield None
@@ -133,85 +150,27 @@ def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[to
         yield total, _bound_of_share(ranks, one, tuple(of_all), total)
 
 
-SENT_AT_ONCE = 4 << 20
-"""Bytes that a rank sends to all others at a time, while it joins those before with its own. A sum with one reader
-comes to it from every rank: as a whole, that would take memory that grows with their number."""
+SENT_AT_ONCE = 8 << 20
+"""Bytes that a rank sends to all others at a time. A sum with one reader comes to it from every rank: as a whole, that
+would take memory that grows with their number."""
 
 
-class _Exchange:
-    """An exchange of sums: what this rank owns is joined with what all others have of it, in place, while they send and
-    this one adds up the next sums."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self._width = max(SENT_AT_ONCE // (8 * (ranks.size - 1)), 1)
-        self._messages: list[list[torch.Tensor]] = [[] for _ in range(ranks.size)]
-        """What this rank has of what each of the others owns, and has not sent."""
-        self._own: list[_Part] = []
-        """What it owns of these sums."""
-        self._nbytes = 0
-        """Of these sums, as every rank counts them."""
-        self._under_way: tuple[Callable[[], list[torch.Tensor]], list[_Part]] | None = None
-        """What waits for all that others have of these parts."""
-
-    def add(self, one: BatchSum) -> list[_Part]:
-        """Adds up this rank's terms of a sum. Returns its own parts, which are those of all ranks' sum at the end; none
-        if another rank reads it. All ranks call it, with the same sums."""
-        ranks = self._ranks
-        y, measures = one.terms.approximate()
-        own: list[_Part] = []
-        for rank in range(ranks.size) if one.reader is None else (one.reader,):
-            share = slice(*one.share(ranks, rank))
-            by_element = [True, *map(one.is_by_element, measures)]
-            parts = [x.reshape(-1)[share] if cut else x for x, cut in zip((y, *measures), by_element, strict=True)]
-            if rank != ranks.rank:
-                self._messages[rank] += [part.reshape(-1) for part in parts]
-                continue
-            least = one.terms.operator.least
-            for position, (part, cut) in enumerate(zip(parts, by_element, strict=True)):
-                # The approximation comes first, and adds up. What every owner gets is sent on while this is joined.
-                join = torch.minimum if position - 1 in least else torch.add
-                own.append(_Part(part if cut else part.clone(memory_format=torch.contiguous_format), join))
-        self._own += own
-        self._nbytes += sum(x.nbytes for x in (y, *measures))
-        if self._nbytes >= SENT_AT_ONCE:
-            del y, measures, parts
-            self._send()
-        return own
-
-    def end(self) -> None:
-        """Sends what is left, and waits for all that is under way."""
-        self._send()
-        self._join()
-
-    def _send(self) -> None:
-        messages, self._messages = self._messages, [[] for _ in range(self._ranks.size)]
-        own, self._own = self._own, []
-        self._nbytes = 0
-        mine = [part.numbers.view(-1) for part in own]
-        lengths = [sum(map(len, mine if rank == self._ranks.rank else parts)) for rank, parts in enumerate(messages)]
-        for start in range(0, max(lengths), self._width):
-            outgoing = [[x.view(torch.int64) for _, x in _within(parts, start, self._width)] for parts in messages]
-            coming = min(max(lengths[self._ranks.rank] - start, 0), self._width)
-            come = self._ranks.begin_to_owners(
-                outgoing, [0 if rank == self._ranks.rank else coming for rank in range(self._ranks.size)]
-            )
-            self._join()
-            self._under_way = come, [_Part(x, own[i].join) for i, x in _within(mine, start, self._width)]
-
-    def _join(self) -> None:
-        """Joins what is under way."""
-        if self._under_way is None:
-            return
-        (come, own), self._under_way = self._under_way, None
-        # Nothing comes from this rank itself.
-        received = [numbers for numbers in come() if len(numbers)]
+def _join(ranks: Ranks, messages: Sequence[Sequence[torch.Tensor]], own: Sequence[_Part]) -> None:
+    """Joins what this rank owns with what all others have of it, in place. messages: what this rank has of what each of
+    the others owns. All ranks call it."""
+    width = max(SENT_AT_ONCE // (8 * (ranks.size - 1)), 1)
+    mine = [part.numbers.view(-1) for part in own]
+    lengths = [sum(map(len, mine if rank == ranks.rank else parts)) for rank, parts in enumerate(messages)]
+    for start in range(0, max(lengths), width):
+        outgoing = [[x.view(torch.int64) for _, x in _within(parts, start, width)] for parts in messages]
+        coming = min(max(lengths[ranks.rank] - start, 0), width)
+        received = ranks.to_owners(outgoing, [0 if rank == ranks.rank else coming for rank in range(ranks.size)])
+        del received[ranks.rank]
         place = 0
-        for part in own:
-            stop = place + len(part.numbers)
-            for numbers in received:
-                part.join(part.numbers, numbers[place:stop].view(part.numbers.dtype), out=part.numbers)
-            place = stop
+        for number, x in _within(mine, start, width):
+            for other in received:
+                own[number].join(x, other[place : place + len(x)].view(x.dtype), out=x)
+            place += len(x)
 
 
 def _within(parts: Sequence[torch.Tensor], start: int, width: int) -> Iterator[tuple[int, torch.Tensor]]:

@@ -37,9 +37,6 @@ _SECONDS_TO_END = 3.0
 Message = tuple[torch.Tensor, int]
 """A tensor, and the rank whose value all others get."""
 
-Finish = Callable[[], None]
-"""Waits until the results of a collective are there. Raises LostRankError."""
-
 
 class Wire(Protocol):
     """Collectives of all ranks. Tensors are flat, contiguous, on the wire's kind of device, and no truth values. Each
@@ -47,9 +44,9 @@ class Wire(Protocol):
 
     def to_owners(
         self, received: torch.Tensor, sent: torch.Tensor, incoming: Sequence[int], outgoing: Sequence[int]
-    ) -> Finish:
-        """Begins to send every rank a part of `sent`, and to fill `received` with what all ranks have for this one, by
-        rank. Nobody may touch either before it is finished. incoming, outgoing: numbers of elements of these parts."""
+    ) -> None:
+        """Sends every rank a part of `sent`, and fills `received` with what all ranks have for this one, by rank.
+        incoming, outgoing: numbers of elements of these parts."""
 
     def gather(self, whole: torch.Tensor, mine: torch.Tensor) -> None:
         """Fills `whole` with the tensors of all ranks, by rank, all of them as long as `mine`."""
@@ -66,20 +63,20 @@ class _OfGroup(ABC):
 
     def to_owners(
         self, received: torch.Tensor, sent: torch.Tensor, incoming: Sequence[int], outgoing: Sequence[int]
-    ) -> Finish:
+    ) -> None:
         sizes = list(incoming), list(outgoing)
-        return self._begin(lambda: [dist.all_to_all_single(received, sent, *sizes, group=self._group, async_op=True)])
+        self._run(lambda: [dist.all_to_all_single(received, sent, *sizes, group=self._group, async_op=True)])
 
     def gather(self, whole: torch.Tensor, mine: torch.Tensor) -> None:
         of_ranks = list(whole.split(mine.numel()))
-        self._begin(lambda: [dist.all_gather(of_ranks, mine, group=self._group, async_op=True)])()
+        self._run(lambda: [dist.all_gather(of_ranks, mine, group=self._group, async_op=True)])
 
     def broadcast(self, messages: Sequence[Message]) -> None:
-        self._begin(lambda: [dist.broadcast(x, source, group=self._group, async_op=True) for x, source in messages])()
+        self._run(lambda: [dist.broadcast(x, source, group=self._group, async_op=True) for x, source in messages])
 
     @abstractmethod
-    def _begin(self, start: Callable[[], Sequence[Any]]) -> Finish:
-        """Starts collectives (`Work` of torch.distributed)."""
+    def _run(self, start: Callable[[], Sequence[Any]]) -> None:
+        """Starts collectives (`Work` of torch.distributed), and returns when they have ended."""
 
     def _failed(self, error: Exception) -> LostRankError:
         """The error that names the rank whose loss made a collective fail, once it is known."""
@@ -92,14 +89,9 @@ class _OfGroup(ABC):
 class Gloo(_OfGroup):
     """Gloo, for tensors in CPU memory."""
 
-    def _begin(self, start: Callable[[], Sequence[Any]]) -> Finish:
-        begun = start()
-
-        def finish() -> None:
-            for work in begun:
-                self._wait(work)
-
-        return finish
+    def _run(self, start: Callable[[], Sequence[Any]]) -> None:
+        for work in start():
+            self._wait(work)
 
     def _wait(self, work: Any) -> None:
         while True:
@@ -125,15 +117,10 @@ class Staged:
 
     def to_owners(
         self, received: torch.Tensor, sent: torch.Tensor, incoming: Sequence[int], outgoing: Sequence[int]
-    ) -> Finish:
-        here, own = torch.empty_like(received, device="cpu"), sent.cpu()
-        come = self._wire.to_owners(here, own, incoming, outgoing)
-
-        def finish() -> None:
-            come()
-            received.copy_(here)
-
-        return finish
+    ) -> None:
+        here = torch.empty_like(received, device="cpu")
+        self._wire.to_owners(here, sent.cpu(), incoming, outgoing)
+        received.copy_(here)
 
     def gather(self, whole: torch.Tensor, mine: torch.Tensor) -> None:
         here = torch.empty_like(whole, device="cpu")
@@ -163,11 +150,6 @@ class Nccl(_OfGroup):
         self._device = device
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         threading.Thread(target=_answer, args=(self._calls,), name="nccl", daemon=True).start()
-
-    def _begin(self, start: Callable[[], Sequence[Any]]) -> Finish:
-        # Not tried on a card: a collective beside what the device computes next.
-        self._run(start)
-        return lambda: None
 
     def _run(self, start: Callable[[], Sequence[Any]]) -> None:
         call = _Call(start, _stream(self._device))
