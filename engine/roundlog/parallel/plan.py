@@ -126,10 +126,10 @@ class Plan:
                 return None
             segment = self._pending.popleft()
             # Something may have been learnt since, or the state before it was dropped.
-            if self._usable(segment.first) and any(i in self._open for i in range(segment.first, segment.stop)):
+            if self._usable(segment.first) and self.is_open(segment):
                 self._in_hand.append(segment)
                 return segment
-            self._untidy = self._untidy or any(i in self._open for i in range(segment.first, segment.stop))
+            self._untidy = self._untidy or self.is_open(segment)
 
     def start(self, segment: Segment) -> Start:
         """The state that a segment starts from."""
@@ -148,6 +148,10 @@ class Plan:
         """The worker that had a segment is lost: it is handed out again, before all others."""
         self._in_hand.remove(segment)
         self._pending.appendleft(segment)
+
+    def is_open(self, segment: Segment) -> bool:
+        """Whether an interval of a segment is still to be audited."""
+        return any(interval in self._open for interval in range(segment.first, segment.stop))
 
     def repeats(self, segment: Segment) -> None:
         """A segment is handed out once more."""

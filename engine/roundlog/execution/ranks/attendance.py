@@ -20,7 +20,7 @@ a one is as yet nothing to tell."""
 
 
 class Wait(StrEnum):
-    """What a rank waits for."""
+    """Aim of a rank's wait."""
 
     NOTHING = "nothing"
     """It does something for itself."""
