@@ -92,9 +92,10 @@ class Plan:
             self._untidy = True
 
     def give_up(self, interval: int) -> None:
-        """Leaves an interval that is known to be wrong alone."""
-        self._given_up.add(interval)
-        self._open.discard(interval)
+        """Leaves an interval that is known to be wrong alone, and those behind it that are only reached through it."""
+        stop = next((start for start in self._starts if start > interval), len(self.listing.roots))
+        self._given_up.update(range(interval, stop))
+        self._open.difference_update(range(interval, stop))
 
     def is_right(self, interval: int) -> bool:
         """Whether an interval is known to come to its claimed root from the one before it."""
@@ -170,6 +171,11 @@ class Plan:
     def _is_over_budget(self) -> bool:
         return self._repeated > len(self.listing.roots)
 
+    @property
+    def _starts(self) -> list[int]:
+        """States that segments start from, ascending."""
+        return [0] if self._is_over_budget else [done for done in self.listing.starts() if self._usable(done)]
+
     def _is_wanted(self, interval: int) -> bool:
         return (self._wanted is None or interval in self._wanted) and interval not in self._given_up
 
@@ -187,7 +193,7 @@ class Plan:
 
     def _segments(self, intervals: list[int]) -> list[Segment]:
         """The segments in which these intervals (ascending) are reached from the nearest state before each."""
-        starts = [0] if self._is_over_budget else [done for done in self.listing.starts() if self._usable(done)]
+        starts = self._starts
         found: list[Segment] = []
         for interval in intervals:
             first = starts[bisect_right(starts, interval) - 1]
