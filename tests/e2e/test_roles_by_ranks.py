@@ -151,6 +151,50 @@ def test_an_auditor_of_two_ranks_attests_to_a_trainer_of_two_and_wins_against_a_
     assert len([text for text in computed if text.startswith("audited to checkpoint root")]) == 2
 
 
+IMPATIENT = """
+import os, time
+from pathlib import Path
+from roundlog.execution.ranks import attendance
+from roundlog.training.job import Job
+from tiebreak.cli.app import main
+from tiebreak.operation import alarms
+
+attendance.LATE = alarms.OUTAGE_SECONDS = 2.0
+inputs, stuck = Job.inputs, Path(os.environ["STUCK"])
+
+def waits(job, batches, step, *given):
+    while os.environ["RANK"] == "1" and step == 7 and stuck.exists():
+        time.sleep(0.1)
+    return inputs(job, batches, step, *given)
+
+Job.inputs = waits
+main()
+"""
+"""A role whose rank 1 is stuck at a step, for as long as there is a file; its seconds are in place of minutes."""
+
+
+def test_a_role_calls_a_person_about_a_helper_that_is_stuck_and_goes_on_once_it_does(market: Market) -> None:
+    job, stuck = market.post(), market.world.root / "stuck"
+    stuck.touch()
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "STUCK": str(stuck)}
+    words = [sys.executable, "-c", IMPATIENT, "trainer", "run", "--job", job]
+    trainer, helper = (market.start("trainer", words, RANK=str(rank), **shared) for rank in range(2))
+
+    def alerts() -> list[str]:
+        return [told["text"] for told in trainer.told() if told["what"] == "alert"]
+
+    market.until(lambda: bool(alerts()), trainer, helper)
+    assert alerts()[0].startswith(f"rank-late: rank 1 (process {helper.process.pid} on "), alerts()
+    assert "has not come to what rank 0 has waited for, for " in alerts()[0]
+    stuck.unlink()
+    market.until(lambda: market.status(job) is JobStatus.CLAIMED, trainer, helper)
+    market.until(lambda: alerts()[-1] == "resolved: rank-late: no rank keeps the others waiting", trainer, helper)
+    right = Trainer(Job.read(market.world.root / "files"), market.world.root / "alone").run().checkpoint_root
+    assert market.world.contract.job(job).claim.checkpoint_root == right
+    # Its one sentence comes by one way.
+    assert "has not come" not in trainer.err.read_text() + helper.err.read_text()
+
+
 class Busy:
     """Helpers that never have time (as `roundlog.training.helpers.Helpers`)."""
 

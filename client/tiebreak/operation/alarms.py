@@ -36,6 +36,7 @@ class Cause(StrEnum):
     NODE_MISSING = "node-missing"
     STORE_UNREACHABLE = "store-unreachable"
     DISK_NEARLY_FULL = "disk-nearly-full"
+    RANK_LATE = "rank-late"
     ROLE_STUCK = "role-stuck"
     ROLE_ENDED = "role-ended"
 
@@ -216,6 +217,13 @@ def _conditions(now: Situation) -> Iterator[_Condition]:
             holds=probe.disk_free < LEAST_DISK,
             is_well=2 * probe.disk_free >= 3 * LEAST_DISK,
         )
+    yield _Condition(
+        cause=Cause.RANK_LATE,
+        text=now.late_ranks or "no rank keeps the others waiting",
+        holds=bool(now.late_ranks),
+        is_well=not now.late_ranks,
+        hold=OUTAGE_SECONDS,
+    )
     silent = now.at - (now.started_at if now.looked_at is None else now.looked_at)
     yield _Condition(
         cause=Cause.ROLE_STUCK,

@@ -47,6 +47,7 @@ class Metrics:
         self._referee = gauge("games_with_referee", "Live games that ask the referee")
         self._clock = gauge("least_clock_ratio", "Least share that is left on a clock of ours; 1 without a game")
         self._due = gauge("next_deadline_timestamp_seconds", "Chain time of our next deadline; +Inf without one")
+        self._ranks_late = gauge("ranks_late", "1 while a rank keeps the others waiting for minutes, amid a step")
         self._disk = gauge("disk_free_bytes", "Free bytes on the role's disk")
         self._sent = counter("transactions", "Transactions that a block has taken")
         self._gas = counter("gas", "Gas of these transactions")
@@ -98,6 +99,7 @@ class Metrics:
             self._chain_up.set(not now.chain_error)
         self._disagree.set((2 if now.accord.undecided else 1) if now.accord.contradiction else 0)
         self._missing.set(len(now.accord.missing))
+        self._ranks_late.set(bool(now.late_ranks))
         if now.look is not None:
             self._stake.set(now.look.progress.stake / _ETHER)
             due = now.look.progress.deadline

@@ -48,7 +48,8 @@ class Probe:
 class Situation:
     """The situation. `at`: seconds of this machine's steady clock. `looked_at`: when the role last ended a look, with
     success or without; None before the first. `chain_error`: why the chain cannot be read; empty if it can, None if it
-    was not tried yet. `accord`: of the chain's nodes, at the last look."""
+    was not tried yet. `accord`: of the chain's nodes, at the last look. `late_ranks`: the ranks that keep the others
+    waiting, in a sentence; empty if none do."""
 
     at: float
     started_at: float
@@ -59,6 +60,7 @@ class Situation:
     due: Due | None = None
     probe: Probe = Probe()
     accord: Accord = ALONE
+    late_ranks: str = ""
 
 
 def games_of(

@@ -175,7 +175,11 @@ class Watchman:
     def situation(self) -> Situation:
         """The situation now."""
         with self._lock:
-            return replace(self._now, at=self._clock())
+            return replace(self._now, at=self._clock(), late_ranks=self._late_ranks())
+
+    def _late_ranks(self) -> str:
+        helpers = None if self._context is None else self._context.engine.helpers
+        return "" if helpers is None else printable(helpers.problem or "")
 
     @property
     def lost(self) -> int:

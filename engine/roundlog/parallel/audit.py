@@ -16,21 +16,23 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from roundlog.commitments import MerkleTree
 from roundlog.data import fetched_bytes
+from roundlog.parallel import pace
 from roundlog.parallel.chances import draw
 from roundlog.parallel.crew import Crew, Member, NoWorkersError, Purpose, Report, Task
 from roundlog.parallel.facts import Facts
 from roundlog.parallel.listing import Listing, Look
 from roundlog.parallel.local import Computed, compute_here
+from roundlog.parallel.pace import Pace
 from roundlog.parallel.plan import Fact, Plan, units
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing, Wrong
 from roundlog.parallel.segment import Answer, Order, Segment, Source
+from roundlog.parallel.stand_in import StandIn
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import StorageError
 from roundlog.training.job import Job
@@ -42,10 +44,6 @@ ROLE = "parallel auditor"
 
 _MOST_LOSSES = 10
 """Workers in a row that may be lost over one segment, before it is the segment's fault."""
-_SLOW = 4.0
-"""A worker that takes so many times as long as the slowest so far is not waited for alone."""
-_PATIENCE = 5.0
-"""Seconds after which such a worker counts as one that may never answer."""
 _HERE = "this process"
 
 
@@ -78,7 +76,7 @@ def audit_in_parallel(
     def on_step(event: StepEvent) -> None:
         # Repetition in this process may take long; whoever is told may end it between two steps.
         for audit in audits:
-            audit.tell_progress()
+            audit.has_stepped()
 
     here = Run(job, run_dir, replace(options, continue_after_stop=True, keep_every=1, on_step=on_step), role=ROLE)
     scratch = run_dir.resolve() / "scratch"
@@ -126,7 +124,8 @@ class _Audit:
         """Answers that are to be repeated, and are not yet."""
         self._found: list[Wrong] = []
         self._losses: dict[Segment, int] = {}
-        self._slowest = 0.0
+        self._pace = Pace()
+        self._stand_in = StandIn(self._plan, self._pace, spec.interval, self._compute, self._reports.event)
         self._busy = 0.0
         self._fetched = 0
         self._unusable: list[str] = []
@@ -134,14 +133,18 @@ class _Audit:
         self._first_wrong: Wrong | None = None
         self._random = random.SystemRandom()
 
-    def tell_progress(self) -> None:
-        """Tells how far it is. Raises what `reports.progress` raises."""
+    def has_stepped(self) -> None:
+        """Takes note of a step of this process. Raises what `reports.progress` raises, and NotNeeded."""
+        self._tell_progress()
+        self._stand_in.has_stepped()
+
+    def _tell_progress(self) -> None:
         self._reports.progress(*self._plan.progress)
 
     def run(self) -> ParallelAudit:
         with closing(Crew(self._sharing.make, self._sharing.workers)) as crew:
             while not self._plan.is_done or self._unsettled:
-                self.tell_progress()
+                self._tell_progress()
                 self._hand_out(crew)
                 for report in crew.wait(0.0 if self._found else self._poll):
                     self._take(crew, report)
@@ -149,7 +152,7 @@ class _Audit:
                     if self._is_the_one(wrong := self._found.pop(0)):
                         return self._result(wrong, crew)
                 self._plan.see(self._published())
-            self.tell_progress()
+            self._tell_progress()
             return self._result(self._first_wrong, crew)
 
     def _published(self) -> Listing:
@@ -206,6 +209,7 @@ class _Audit:
         for answered in [report for report in self._unsettled if not self._can_be_repeated(crew, report)]:
             self._unsettled.remove(answered)
             self._arbitrate(crew, [answered])
+        self._stand_in.look(crew)
 
     def _order(self, segment: Segment) -> Order:
         options = self._here.options
@@ -226,7 +230,7 @@ class _Audit:
     def _can_be_repeated(self, crew: Crew, answered: Report) -> bool:
         """Whether a second worker may repeat an answer; one that hangs, or waits for a place in a cluster, may not."""
         others = [member.task for member in crew.members if member is not answered.member]
-        return any(task is None or not self._is_late(task, _PATIENCE) for task in others)
+        return any(task is None or not self._pace.is_late(task, pace.PATIENCE) for task in others)
 
     def _late(self, crew: Crew, member: Member) -> Task | None:
         """A task that takes another worker very long, and that nobody else has or has answered: that worker may
@@ -235,14 +239,9 @@ class _Audit:
         for task in tasks:
             alone = not task.is_answered and sum(other.order == task.order for other in tasks) == 1
             fits = task.repeats is None or task.repeats.member is not member
-            if alone and fits and self._is_late(task):
+            if alone and fits and self._pace.is_late(task):
                 return task
         return None
-
-    def _is_late(self, task: Task, patience: float = 0.0) -> bool:
-        """Whether a task takes very long, and more than so many seconds."""
-        allowed = max(patience, _SLOW * self._slowest * len(task.order.segment))
-        return bool(self._slowest) and time.monotonic() - task.since > allowed
 
     # Taking answers.
 
@@ -286,7 +285,7 @@ class _Audit:
     def _believe(self, crew: Crew, report: Report, answer: Answer) -> None:
         """Takes up what an answer says, and decides by whom it is to be repeated."""
         task, segment, name = report.task, report.task.order.segment, report.member.name(answer)
-        self._slowest = max(self._slowest, answer.seconds / len(segment))
+        self._pace.answered(answer.seconds, len(segment))
         for _, other_task in crew.tasks():
             other_task.is_answered |= other_task.order == task.order
         facts = _facts(report)
@@ -321,21 +320,25 @@ class _Audit:
 
     def _arbitrate(self, crew: Crew, reports: list[Report]) -> None:
         """Repeats a segment here, and believes the workers no more whose answers were others."""
-        segment = reports[0].task.order.segment
+        computed = self._compute(reports[0].task.order.segment)
+        for report in reports:
+            if not _agrees(report, computed) and report.member in crew.members:
+                self._dismiss(crew, report.member, "its answer could not be repeated here", believed=False)
+
+    def _compute(self, segment: Segment) -> Computed:
+        """Executes a segment here, and takes up what it comes to."""
         computed = compute_here(self._here, self._source, self._plan, segment, self._unusable.append)
         for fact in computed.facts:
             self._plan.learn(fact, _HERE)
         self._record.add(computed.facts, _HERE)
-        for report in reports:
-            if not _agrees(report, computed) and report.member in crew.members:
-                self._dismiss(crew, report.member, "its answer could not be repeated here", believed=False)
         if computed.wrong is not None:
             interval, root = computed.wrong
             self._found.append(Wrong(interval=interval, root=root, stopped=computed.stopped))
+        return computed
 
     def _dismiss(self, crew: Crew, member: Member, why: str, *, believed: bool) -> None:
         """Uses a worker no more. believed: whether what it has answered still counts. Raises NoWorkersError."""
-        told = max(member.names, default=f"worker {member.number + 1}")
+        told = member.told
         text = f"{told} is not used any more: {why}"
         self._distrusted.append(f"{told}: {why}")
         self._reports.event(text)

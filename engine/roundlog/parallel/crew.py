@@ -39,7 +39,9 @@ class Task:
     """Answer of another worker to the same order."""
     since: float = field(default_factory=time.monotonic)
     is_answered: bool = False
-    """Whether another worker has answered the same order meanwhile."""
+    """Whether another worker, or this process, has answered the same order meanwhile."""
+    is_told: bool = False
+    """Whether people were told that its worker may hang."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +53,11 @@ class Member:
     task: Task | None = None
     names: set[str] = field(default_factory=set)
     """All names under which it has answered."""
+
+    @property
+    def told(self) -> str:
+        """Its name for people."""
+        return max(self.names, default=f"worker {self.number + 1}")
 
     def name(self, answer: Answer) -> str:
         """The name of this worker, with what it calls itself."""
@@ -119,6 +126,10 @@ class Crew:
         if (why := _malformed(answer, task.order)) is not None:
             return Report(member, task, error=ValueError(why))
         return Report(member, task, answer)
+
+    def has_ends(self) -> bool:
+        """Whether `wait` would report something at once."""
+        return any(task.future.done() for _, task in self.tasks())
 
     def dismiss(self, member: Member) -> Task | None:
         """Ends a member for good; returns the task that it had."""

@@ -92,9 +92,10 @@ class Plan:
             self._untidy = True
 
     def give_up(self, interval: int) -> None:
-        """Leaves an interval that is known to be wrong alone."""
-        self._given_up.add(interval)
-        self._open.discard(interval)
+        """Leaves an interval that is known to be wrong alone, and those behind it that are only reached through it."""
+        stop = next((start for start in self._starts if start > interval), len(self.listing.roots))
+        self._given_up.update(range(interval, stop))
+        self._open.difference_update(range(interval, stop))
 
     def is_right(self, interval: int) -> bool:
         """Whether an interval is known to come to its claimed root from the one before it."""
@@ -126,10 +127,10 @@ class Plan:
                 return None
             segment = self._pending.popleft()
             # Something may have been learnt since, or the state before it was dropped.
-            if self._usable(segment.first) and any(i in self._open for i in range(segment.first, segment.stop)):
+            if self._usable(segment.first) and self.is_open(segment):
                 self._in_hand.append(segment)
                 return segment
-            self._untidy = self._untidy or any(i in self._open for i in range(segment.first, segment.stop))
+            self._untidy = self._untidy or self.is_open(segment)
 
     def start(self, segment: Segment) -> Start:
         """The state that a segment starts from."""
@@ -149,6 +150,10 @@ class Plan:
         self._in_hand.remove(segment)
         self._pending.appendleft(segment)
 
+    def is_open(self, segment: Segment) -> bool:
+        """Whether an interval of a segment is still to be audited."""
+        return any(interval in self._open for interval in range(segment.first, segment.stop))
+
     def repeats(self, segment: Segment) -> None:
         """A segment is handed out once more."""
         self._in_hand.append(segment)
@@ -165,6 +170,11 @@ class Plan:
     @property
     def _is_over_budget(self) -> bool:
         return self._repeated > len(self.listing.roots)
+
+    @property
+    def _starts(self) -> list[int]:
+        """States that segments start from, ascending."""
+        return [0] if self._is_over_budget else [done for done in self.listing.starts() if self._usable(done)]
 
     def _is_wanted(self, interval: int) -> bool:
         return (self._wanted is None or interval in self._wanted) and interval not in self._given_up
@@ -183,7 +193,7 @@ class Plan:
 
     def _segments(self, intervals: list[int]) -> list[Segment]:
         """The segments in which these intervals (ascending) are reached from the nearest state before each."""
-        starts = [0] if self._is_over_budget else [done for done in self.listing.starts() if self._usable(done)]
+        starts = self._starts
         found: list[Segment] = []
         for interval in intervals:
             first = starts[bisect_right(starts, interval) - 1]

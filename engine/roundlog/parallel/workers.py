@@ -17,6 +17,9 @@ MakeWorker = Callable[[int], Executor]
 """Makes the worker of a number (from 0): an executor of one call at a time. Its calls raise BrokenExecutor once the
 worker is lost, and `shutdown(wait=False, cancel_futures=True)` ends it at once, whatever it does."""
 
+_SECONDS_TO_END = 10.0
+"""Seconds for which the end of a killed process is waited for."""
+
 
 class ProcessWorker(Executor):
     """One process of its own, started with the first call. It ends when this process does, however that ends."""
@@ -43,7 +46,8 @@ class ProcessWorker(Executor):
             for process in processes:
                 process.kill()  # one that is stopped would not end for less
             for process in processes:
-                process.join()
+                # One that reads from a dead disk may not end before the disk answers.
+                process.join(_SECONDS_TO_END)
 
 
 def processes(threads: int | None = None) -> MakeWorker:

@@ -25,6 +25,7 @@ from roundlog.execution.ranks import (
     await_dismissal,
     dismiss,
 )
+from roundlog.execution.ranks.attendance import Wait
 from roundlog.storage import StorageError
 from roundlog.training.by_ranks import can_share, executor_of, help_rank_0
 from roundlog.training.job import Job, JobError, JobLimits
@@ -52,6 +53,12 @@ class Helpers:
         self._ranks = ranks
         self._in_use = threading.Lock()
         self._gone = False
+
+    @property
+    def problem(self) -> str | None:
+        """The sentence about ranks that keep others waiting in the midst of a step, for longer than honest ranks do;
+        None if there are none."""
+        return None if self._gone else self._ranks.membership.attendance.problem
 
     def execute(
         self, job: Job, run: Callable[[MakeExecution], T], alone: MakeExecution, warn: Callable[[str], None]
@@ -227,7 +234,7 @@ def help_with_runs(ranks: Ranks, limits: JobLimits, most_bytes: int = MAX_JOB_BY
     limits, most_bytes: most memory and disk for a job. Raises LostRankError, MachineError."""
     done, receiver = 0, _Receiver(ranks, limits, most_bytes)
     try:
-        while run := ranks.broadcast_bytes(None).decode():
+        while run := _next_run(ranks):
             job = receiver.job(run)
             if job is None:
                 continue
@@ -239,6 +246,12 @@ def help_with_runs(ranks: Ranks, limits: JobLimits, most_bytes: int = MAX_JOB_BY
     finally:
         receiver.close()
     return done
+
+
+def _next_run(ranks: Ranks) -> str:
+    """The next run that rank 0 orders, by its name; "" if there are no more."""
+    with ranks.membership.attendance.expecting(Wait.RUN):
+        return ranks.broadcast_bytes(None).decode()
 
 
 class _Receiver:

@@ -120,6 +120,14 @@ def test_a_node_that_is_missing_is_told_of_after_a_while() -> None:
     assert said(time.pass_by(QUIET, OUTAGE_SECONDS + 1)) == [(Cause.NODE_MISSING, True)]
 
 
+def test_ranks_that_keep_the_others_waiting_call_once() -> None:
+    time, late = Time(), replace(QUIET, late_ranks="rank 1 has not come")
+    assert time.pass_by(late, OUTAGE_SECONDS - 1) == []
+    (alert,) = time.pass_by(late, 600)
+    assert (alert.cause, alert.text) == (Cause.RANK_LATE, "rank 1 has not come")
+    assert said(time.pass_by(QUIET, OUTAGE_SECONDS + 1)) == [(Cause.RANK_LATE, True)]
+
+
 def test_half_a_clock_calls_once_a_game_and_ends_with_it() -> None:
     time = Time()
     both = replace(QUIET, games=(GAME, replace(GAME, game=8)))

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from audit_workers import Stand, named
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.data import RemoteDataError
-from roundlog.parallel import audit
+from roundlog.parallel import pace
 from roundlog.parallel.crew import NoWorkersError
 from roundlog.parallel.result import ParallelAudit, Reports
 from roundlog.parallel.segment import Answer, Order, audit_segment
+from roundlog.parallel.stand_in import NotNeeded, StandIn
 from roundlog.parallel.workers import ProcessWorker
 
 
@@ -50,7 +58,7 @@ def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one hangs, as an actor does for which a cluster has no processor."""
-    monkeypatch.setattr(audit, "_PATIENCE", 0.2)
+    monkeypatch.setattr(pace, "PATIENCE", 0.2)
     liar = Liar(trained, tmp_path / "liar")
     liar.lie(4, consistent=True)
     orders: list[Order] = []
@@ -104,31 +112,169 @@ def test_what_a_worker_has_answered_before_its_data_were_lost_is_believed(traine
     assert answered[0].segment not in [order.segment for order in orders]
 
 
-def test_a_worker_whose_process_is_stopped_holds_no_audit_up(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such a process answers nothing, and does not end when it is asked to."""
-    monkeypatch.setattr(audit, "_PATIENCE", 0.2)
-    made: dict[int, ProcessWorker] = {}
+class Stopped:
+    """Workers that are processes, of which some are stopped at some moment: they answer nothing, and do not end when
+    they are asked to."""
 
-    def make(number: int) -> ProcessWorker:
-        return made.setdefault(number, ProcessWorker(threads=1))
+    def __init__(self) -> None:
+        self.made: dict[int, ProcessWorker] = {}
+
+    def make(self, number: int) -> ProcessWorker:
+        return self.made.setdefault(number, ProcessWorker(threads=1))
+
+    def stop(self, *numbers: int) -> None:
+        for number in numbers:
+            for pid in self.made[number].pids if number in self.made else ():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+
+    def ended(self, audit: Callable[[], ParallelAudit], seconds: float = 100) -> ParallelAudit | None:
+        """The result of an audit; None if it does not end in time. The workers' processes end in any case."""
+        found: list[ParallelAudit] = []
+        thread = threading.Thread(target=lambda: found.append(audit()), daemon=True)
+        thread.start()
+        thread.join(seconds)
+        has_ended = not thread.is_alive()
+        for worker in self.made.values():
+            for pid in worker.pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        return found[0] if has_ended and found else None
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
+    for name in ("PATIENCE", "HANGING", "FIRST"):
+        monkeypatch.setattr(pace, name, 0.2 if name == "PATIENCE" else 2.0)
+    return Stopped()
+
+
+def test_a_worker_whose_process_is_stopped_holds_no_audit_up(
+    trained: Trained, tmp_path: Path, stopped: Stopped
+) -> None:
+    def progress(done: int, total: int) -> None:
+        if done:
+            stopped.stop(0)
+
+    audit = partial(trained.audit, tmp_path / "audit", make=stopped.make, reports=Reports(progress=progress))
+    found = stopped.ended(audit)
+    assert found is not None and found.is_whole
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("after", [0, 1], ids=["before the first answer", "after the first answer"])
+@pytest.mark.parametrize("is_right", [True, False], ids=["right", "wrong"])
+def test_an_audit_ends_though_the_processes_of_all_workers_are_stopped(
+    workers: int, after: int, is_right: bool, trained: Trained, tmp_path: Path, stopped: Stopped
+) -> None:
+    """This process does their work, and names them once each."""
+    liar = Liar(trained, tmp_path / "liar")
+    liar.lie(6, consistent=True)
+    events: list[str] = []
 
     def progress(done: int, total: int) -> None:
-        for pid in made[0].pids if done and made[0].pids else ():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+        if done >= after:
+            stopped.stop(*range(workers))
 
-    found: list[ParallelAudit] = []
+    audit = partial(
+        trained.audit,
+        tmp_path / "audit",
+        None if is_right else liar.listing(),
+        make=stopped.make,
+        workers=workers,
+        repeat_share=0.5,
+        reports=Reports(progress=progress, event=events.append),
+    )
+    found = stopped.ended(audit)
+    assert found is not None and found.is_whole is is_right and found.distrusted == []
+    assert is_right or (found.wrong is not None and found.wrong.interval == 6)
+    assert sorted(event.split()[1] for event in events) == [str(number + 1) for number in range(workers)]
+    for event in events:
+        assert re.fullmatch(
+            r"worker \d( \(.*\))? has not answered for \d+ s about interval \d, and is not waited for any more: see "
+            r"whether its process, its disk or its network hangs; once its process is ended, a new one takes its place",
+            event,
+        )
 
-    def work() -> None:
-        found.append(trained.audit(tmp_path / "audit", make=make, reports=Reports(progress=progress)))
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(60)
-    ended = not thread.is_alive()
-    for worker in made.values():
-        for pid in worker.pids:
-            os.kill(pid, signal.SIGKILL)
-    assert ended and found[0].is_whole
+class Slow(Stand):
+    """A worker that answers when a test says so."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        """seconds: after which it answers; None until `answer` is called."""
+        super().__init__(audit_segment)
+        self.given: list[tuple[Order, Future[Answer]]] = []
+        self._seconds = seconds
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.given.append((args[0], Future()))
+        if self._seconds is not None:
+            threading.Timer(self._seconds, self.answer).start()
+        return self.given[-1][1]
+
+    def answer(self) -> None:
+        for order, future in self.given:
+            if not future.done():
+                future.set_result(audit_segment(order))
+
+
+def test_workers_that_answer_after_all_get_the_rest_at_once(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process gives way between two steps, and leaves nothing behind."""
+    for name in ("FIRST", "HANGING", "SLOW"):
+        monkeypatch.setattr(pace, name, 0.1)
+    made, ends, step = Slow(), [], StandIn.has_stepped
+
+    def has_stepped(self: StandIn) -> None:
+        if self._steps == 2 or ends:
+            made.answer()
+        try:
+            step(self)
+        except NotNeeded:
+            ends.append(self._steps)
+            raise
+
+    monkeypatch.setattr(StandIn, "has_stepped", has_stepped)
+    listing = trained.listing(every=INTERVALS // 2)
+    found = trained.audit(tmp_path / "audit", listing, make=lambda number: made, workers=1)
+    assert found.is_whole and ends[0] == 3
+    assert [order.segment.first for order, _ in made.given] == [0, INTERVALS // 2]
+
+
+def test_where_nobody_knows_how_long_an_interval_takes_this_process_finds_it_out_and_waits(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker with a long segment is honest for long."""
+    monkeypatch.setattr(pace, "FIRST", 0.1)
+    ends, step = [], StandIn.has_stepped
+
+    def slowly(self: StandIn) -> None:
+        time.sleep(0.2)
+        try:
+            step(self)
+        except NotNeeded:
+            ends.append(self._steps)
+            raise
+
+    monkeypatch.setattr(StandIn, "has_stepped", slowly)
+    # 16 steps of 0.2 s: more than 12 s are honest.
+    made = Slow(seconds=2.0)
+    found = trained.audit(tmp_path / "audit", trained.listing(every=INTERVALS), make=lambda number: made, workers=1)
+    assert found.is_whole and found.busy_seconds > 0 and ends == [2]
+
+
+def test_a_process_without_memory_leaves_the_work_to_workers(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "FIRST", 0.1)
+
+    def fails(*given: object) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr("roundlog.parallel.audit.compute_here", fails)
+    events: list[str] = []
+    made = Slow(seconds=0.5)
+    reports = Reports(event=events.append)
+    assert trained.audit(tmp_path / "audit", make=lambda number: made, workers=1, reports=reports).is_whole
+    assert sum(event.startswith("this process has no memory") for event in events) == 1

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from audit_workers import Stand, honest, named, source_of
 from published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
-from roundlog.commitments import MerkleTree
 from roundlog.parallel.audit import audit_in_parallel
 from roundlog.parallel.chances import draw, fewest, unnoticed
 from roundlog.parallel.crew import NoWorkersError
@@ -20,7 +19,6 @@ from roundlog.parallel.segment import Answer, Order, audit_segment
 from roundlog.parallel.workers import MakeWorker, processes
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.training.job import Job
-from roundlog.training.replay import replay_interval
 from roundlog.training.run import Run, RunError
 from tasks import linear_task
 
@@ -309,24 +307,6 @@ def test_a_damaged_record_is_no_evidence(trained: Trained, tmp_path: Path) -> No
     liar[3] = b"\x55" * 32
     found = trained.audit(tmp_path / "audit", Listing(roots=tuple(liar), states=trained.listing().states))
     assert found.wrong is not None and found.wrong.interval == 3 and found.wrong.root == trained.roots[3]
-
-
-def test_a_former_challenge_is_found_again(trained: Trained, tmp_path: Path) -> None:
-    """After the loss of its directory a challenger looks for the interval that it has challenged with."""
-    liar = Liar(trained, tmp_path / "liar")
-    for interval in (1, 3, 5):
-        liar.lie(interval, consistent=True)
-    roots, run = list(liar.roots), Run(trained.job, liar.run)
-    with run.held() as record:
-        record(roots)
-    for wrong in (5, 1, 3):
-        root = replay_interval(run, wrong)[-1]
-        claimed = [*roots[:wrong], root, *roots[wrong + 1 :]]
-        challenged = MerkleTree(claimed).root
-        found = trained.audit(tmp_path / f"audit {wrong}", liar.listing(), challenged=challenged)
-        assert found.wrong is not None and found.wrong.interval == wrong and found.checkpoint_root == challenged
-    other = trained.audit(tmp_path / "other", liar.listing(), challenged=bytes(32))
-    assert other.wrong is not None, "no interval explains that challenge; one is wrong all the same"
 
 
 def test_a_run_that_stops_is_wrong_where_it_stops(trained: Trained, tmp_path: Path) -> None:

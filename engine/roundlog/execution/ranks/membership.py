@@ -1,7 +1,8 @@
 """The ranks that are there: what every rank says of itself in the store, and how a lost one is found.
 
 A rank that is killed says nothing. A rank on the same machine is then missed at once, by its process; one on another
-machine when its heart has not beaten for some seconds."""
+machine when its heart has not beaten for some seconds. Every beat says where the rank is
+(`roundlog.execution.ranks.attendance`)."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported, but not listed
+
+from roundlog.execution.ranks.attendance import START, Attendance, Place
 
 BEAT = 0.5
 """Seconds between two beats."""
@@ -43,8 +46,11 @@ class Membership:
         self._lost: str | None = None
         self._ended = threading.Event()
         self._identity = _identity()
+        self._beat = 0
+        self.attendance = Attendance(rank, self.name)
+        """Which ranks have come to what all do together."""
         store.set(f"identity/{rank}", json.dumps(self._identity))
-        store.add(f"beat/{rank}", 1)
+        store.set(f"beat/{rank}", f"0 {START}")
         self._others = [other for other in range(size) if other != rank]
         self._known: dict[int, list[str]] = {}
         self._get_to_know(time.monotonic() + seconds)
@@ -135,17 +141,20 @@ class Membership:
     def _missing(self) -> str | None:
         if self._store.check(["lost"]):
             return self._store.get("lost").decode()
-        self._store.add(f"beat/{self.rank}", 1)
+        self._beat += 1
+        self._store.set(f"beat/{self.rank}", f"{self._beat} {self.attendance.own}")
         for other in self._others:
             if other not in self._left and self._store.check([f"left/{other}"]):
                 if reason := self._store.get(f"left/{other}").decode():
                     return f"{self.name(other)} has stopped: {reason}"
                 self._left.add(other)
-        beats = self._store.multi_get([f"beat/{other}" for other in self._others])
-        now = time.monotonic()
-        for other, beat in zip(self._others, beats, strict=True):
+        told = self._store.multi_get([f"beat/{other}" for other in self._others])
+        now, places = time.monotonic(), {}
+        for other, one in zip(self._others, told, strict=True):
             if other in self._left:
                 continue
+            beat, _, place = one.decode().partition(" ")
+            places[other] = Place.of(place)
             if _is_gone(self._known[other], self._identity) and not self._store.check([f"left/{other}"]):
                 return f"{self.name(other)} is lost: its process has ended"
             count, since = self._beats[other]
@@ -153,6 +162,7 @@ class Membership:
                 self._beats[other] = (int(beat), now)
             elif now - since > STILL and not self._store.check([f"left/{other}"]):
                 return f"{self.name(other)} is lost: it has not been heard of for {STILL:.0f} s"
+        self.attendance.others = places
         return None
 
     def name(self, other: int) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from roundlog.arithmetic import DisturbedError
 from roundlog.execution.ranks.agreement import DisagreementError
+from roundlog.execution.ranks.attendance import Wait
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.rounding import RoundingOrder
 
@@ -84,6 +85,7 @@ class Giver:
 def next_order(ranks: Ranks) -> Order:
     """The next order of rank 0, on another rank."""
     header = torch.empty(_HEADER.size, dtype=torch.uint8)
-    ranks.broadcast(header)
+    with ranks.membership.attendance.expecting(Wait.ORDER):
+        ranks.broadcast(header)
     kind, number, *fields, coming, sweeps = _HEADER.unpack(header.numpy().tobytes())
     return Order(OrderKind(kind), number, RoundingOrder(*fields), coming, sweeps)

@@ -65,14 +65,18 @@ class _OfGroup(ABC):
         self, received: torch.Tensor, sent: torch.Tensor, incoming: Sequence[int], outgoing: Sequence[int]
     ) -> None:
         sizes = list(incoming), list(outgoing)
-        self._run(lambda: [dist.all_to_all_single(received, sent, *sizes, group=self._group, async_op=True)])
+        self._take_part(lambda: [dist.all_to_all_single(received, sent, *sizes, group=self._group, async_op=True)])
 
     def gather(self, whole: torch.Tensor, mine: torch.Tensor) -> None:
         of_ranks = list(whole.split(mine.numel()))
-        self._run(lambda: [dist.all_gather(of_ranks, mine, group=self._group, async_op=True)])
+        self._take_part(lambda: [dist.all_gather(of_ranks, mine, group=self._group, async_op=True)])
 
     def broadcast(self, messages: Sequence[Message]) -> None:
-        self._run(lambda: [dist.broadcast(x, source, group=self._group, async_op=True) for x, source in messages])
+        self._take_part(lambda: [dist.broadcast(x, source, group=self._group, async_op=True) for x, source in messages])
+
+    def _take_part(self, start: Callable[[], Sequence[Any]]) -> None:
+        with self._membership.attendance.waiting():
+            self._run(start)
 
     @abstractmethod
     def _run(self, start: Callable[[], Sequence[Any]]) -> None:
@@ -106,6 +110,7 @@ class Gloo(_OfGroup):
                     # A connection is gone. Who has gone with it is known a little later.
                     raise self._failed(error) from error
                 self._membership.require_all()
+                self._membership.attendance.tell()
 
 
 class Staged:
@@ -161,6 +166,7 @@ class Nccl(_OfGroup):
                 call.is_given_up = True
                 self._abort()
                 raise
+            self._membership.attendance.tell()
         if call.error is None:
             return
         if not isinstance(call.error, RuntimeError) or isinstance(call.error, torch.OutOfMemoryError):

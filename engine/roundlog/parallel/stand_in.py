@@ -1,0 +1,106 @@
+"""Stand-in for workers that may never answer: this process does their work, so that an audit ends though all of them
+hang.
+
+A worker that hangs says nothing, so it is known by its time alone. Where no worker has answered before, this process
+executes some steps to find out what time is honest, and leaves the rest to a worker that has taken no longer so far.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from roundlog.parallel.crew import Crew
+from roundlog.parallel.pace import Pace, age
+from roundlog.parallel.plan import Plan
+from roundlog.parallel.segment import Segment
+
+
+class NotNeeded(Exception):
+    """A worker has answered, or is not late after all."""
+
+
+class StandIn:
+    """Stand-in of one audit."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        pace: Pace,
+        interval: int,
+        compute: Callable[[Segment], object],
+        event: Callable[[str], None],
+    ) -> None:
+        """interval: its steps. compute: executes a segment in this process, with a call of `has_stepped` after every
+        step, and takes up what it comes to. event: is told of workers that may hang."""
+        self._plan, self._pace, self._interval = plan, pace, interval
+        self._compute, self._event = compute, event
+        self._crew: Crew | None = None
+        """The crew that it works for now."""
+        self._lacks_memory = False
+        self._steps = 0
+        self._since = 0.0
+        """The end of the first step, which fetches, compiles and warms up."""
+
+    def look(self, crew: Crew) -> None:
+        """Tells of workers that may hang; and where all with a task may, executes a segment, or as much of it as is
+        needed. Raises what executing raises."""
+        self._tell(crew)
+        if self._lacks_memory or not _all_may_hang(crew, self._pace):
+            return
+        late = [task for _, task in crew.tasks() if not task.is_answered and self._plan.is_open(task.order.segment)]
+        segment = late[0].order.segment if late else self._plan.next()
+        if segment is None:
+            return
+        if late:
+            self._plan.repeats(segment)
+        self._crew, self._steps = crew, 0
+        try:
+            self._compute(segment)
+        except (NotNeeded, MemoryError, torch.OutOfMemoryError) as error:
+            if not isinstance(error, NotNeeded):
+                # A worker that is only slow has it, and may still answer.
+                self._lacks_memory = True
+                self._event("this process has no memory to do the work of workers that do not answer: end what hangs")
+            if late:
+                self._plan.answered(segment, 0)
+            else:
+                self._plan.lost(segment)
+            return
+        finally:
+            self._crew = None
+        for task in late:
+            task.is_answered |= task.order.segment == segment
+        self._plan.answered(segment, 0 if late else len(segment))
+
+    def has_stepped(self) -> None:
+        """Takes note of a step of this process. Raises NotNeeded if it need not go on."""
+        if self._crew is None:
+            return
+        self._steps += 1
+        if self._steps == 1:
+            self._since = time.monotonic()
+        else:
+            self._pace.computed(self._interval * (time.monotonic() - self._since) / (self._steps - 1))
+        if self._crew.has_ends() or not _all_may_hang(self._crew, self._pace):
+            raise NotNeeded
+
+    def _tell(self, crew: Crew) -> None:
+        for member, task in crew.tasks():
+            if task.is_told or not self._pace.may_hang(task):
+                continue
+            task.is_told, segment = True, task.order.segment
+            some = f"intervals {segment.first + 1} to" if len(segment) > 1 else "interval"
+            self._event(
+                f"{member.told} has not answered for {age(task):.0f} s about {some} {segment.stop}, and is not waited "
+                "for any more: see whether its process, its disk or its network hangs; once its process is ended, a "
+                "new one takes its place"
+            )
+
+
+def _all_may_hang(crew: Crew, pace: Pace) -> bool:
+    """Whether workers have tasks, and none of them is likely to answer."""
+    tasks = crew.tasks()
+    return bool(tasks) and all(pace.may_hang(task) for _, task in tasks)
