@@ -278,7 +278,7 @@ class _Audit:
         segment = report.task.order.segment
         self._unusable.append(why)
         self._reports.event(f"a published state is not used: {why}")
-        self._plan.drop_state(segment.first)
+        self._plan.drop_state(segment.first, report.task.order.start.root)
         self._plan.answered(segment, 0)
         if report.task.repeats is not None:
             self._arbitrate(crew, [report.task.repeats])
