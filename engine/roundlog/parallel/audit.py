@@ -26,7 +26,7 @@ from roundlog.data import fetched_bytes
 from roundlog.parallel.chances import draw
 from roundlog.parallel.crew import Crew, Member, NoWorkersError, Purpose, Report, Task
 from roundlog.parallel.facts import Facts
-from roundlog.parallel.listing import Listing, Look
+from roundlog.parallel.listing import Listing, Look, settled
 from roundlog.parallel.local import Computed, compute_here
 from roundlog.parallel.plan import Fact, Plan, units
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing, Wrong
@@ -116,6 +116,7 @@ class _Audit:
             if not listing.complete:
                 raise ValueError("a share can only be drawn of a run that has ended: wait for its end")
             wanted = draw(listing, sharing.share)
+            self._look = settled(listing)  # what the draw has told holds of these segments alone
         self._wanted = wanted
         self._plan = Plan(spec.initial_state_root, wanted=wanted)
         self._record = Facts(here.directory, spec.run_id)
