@@ -130,8 +130,16 @@ class Task:
         for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
             if is_lazy(tensor):
                 raise CaptureError(f"{name} of a lazy module has no shape yet: run the model on a batch first")
+            if tensor.layout != torch.strided or tensor.is_nested:
+                raise CaptureError(f"{name} is no plain tensor ({tensor.layout}): convert it, as with .to_dense()")
             if tensor.dtype not in STORED:
                 raise CaptureError(f"{name} is {tensor.dtype}: convert the model with .float()")
+            if tensor.is_meta:
+                raise CaptureError(
+                    f"{name} is on the meta device, where tensors have no numbers: load its values first"
+                )
+            if torch._debug_has_internal_overlap(tensor) == 1:
+                raise CaptureError(f"{name} has one number in several places (.expand): make it a copy (.contiguous())")
 
     def _check_parts(self) -> None:
         for name, wanted in (("model", "a torch.nn.Module"), ("optimizer", "an optimizer of torch.optim")):
