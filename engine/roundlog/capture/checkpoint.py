@@ -64,6 +64,9 @@ def _load(model: nn.Module, path: Path, kinds: Mapping[str, _Kind], read: _Read)
                 f"{name} is {dtype} {shape} in {path}, but {target.dtype} {list(target.shape)} in the model: "
                 "take a checkpoint of this model in this precision"
             )
+    for name, target in targets.items():
+        if why := _unwritable(target):
+            raise CaptureError(f"{name} of the model {why}, and cannot be given a value: make the model anew")
     tensors = read({found[name] for name in targets})
     values = {name: tensors[found[name]] for name in targets}
     first_name: dict[object, str] = {}
@@ -89,6 +92,17 @@ def _matching(model: nn.Module, found: set[str], path: Path) -> dict[str, torch.
     if missing := [name for name in model.state_dict() if name in tensors and _place(tensors[name]) not in given]:
         raise CaptureError(f"{path} lacks {missing[0]} ({_more(missing)}): take a checkpoint of the whole model")
     return {name: tensor for name, tensor in tensors.items() if name in found}
+
+
+def _unwritable(tensor: torch.Tensor) -> str | None:
+    """Why a tensor takes no values, in one clause; None if it takes them."""
+    if tensor.is_meta:
+        return "is on the meta device, where tensors have no numbers"
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        return "was made in inference mode"
+    if torch._debug_has_internal_overlap(tensor) == 1:
+        return "has one number in several places (.expand)"
+    return None
 
 
 def _place(tensor: torch.Tensor) -> object:

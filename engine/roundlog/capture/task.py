@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers.schedule import Factor
-from roundlog.data import DataError, Field, fields_of
+from roundlog.data import NARROW, DataError, Field, fields_of
 from roundlog.storage import StorageError
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ Source = torch.Tensor | NDArray[Any] | Field
 
 STORED = (torch.float32, torch.int64, torch.bool)
 """Dtypes of states and data in a program."""
-
-_WIDENED = (torch.uint8, torch.int8, torch.int16, torch.int32)
-"""Dtypes that a dataset may have besides: a job holds them as int64."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,9 +106,7 @@ class Task:
         """The dataset as a job has it, in its order: a tensor of small integers as int64, nothing else copied. Raises
         CaptureError for what cannot be a field."""
         try:
-            return fields_of(
-                {name: widened(x) if isinstance(x, torch.Tensor) else x for name, x in self.dataset.items()}
-            )
+            return fields_of(self.dataset)
         except (DataError, StorageError) as error:
             raise CaptureError(str(error)) from error
 
@@ -135,8 +130,16 @@ class Task:
         for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
             if is_lazy(tensor):
                 raise CaptureError(f"{name} of a lazy module has no shape yet: run the model on a batch first")
+            if tensor.layout != torch.strided or tensor.is_nested:
+                raise CaptureError(f"{name} is no plain tensor ({tensor.layout}): convert it, as with .to_dense()")
             if tensor.dtype not in STORED:
                 raise CaptureError(f"{name} is {tensor.dtype}: convert the model with .float()")
+            if tensor.is_meta:
+                raise CaptureError(
+                    f"{name} is on the meta device, where tensors have no numbers: load its values first"
+                )
+            if torch._debug_has_internal_overlap(tensor) == 1:
+                raise CaptureError(f"{name} has one number in several places (.expand): make it a copy (.contiguous())")
 
     def _check_parts(self) -> None:
         for name, wanted in (("model", "a torch.nn.Module"), ("optimizer", "an optimizer of torch.optim")):
@@ -207,7 +210,7 @@ class Task:
                 )
             if not isinstance(field, torch.Tensor):
                 continue
-            if field.dtype not in STORED + _WIDENED:
+            if field.dtype not in STORED + NARROW:
                 raise CaptureError(f"dataset field {name} is {field.dtype}: convert it to float32, int64 or bool")
             if field.layout != torch.strided:
                 raise CaptureError(f"dataset field {name} is sparse: convert it with .to_dense()")
@@ -238,7 +241,7 @@ def _takes_two(function: Callable[..., object]) -> bool:
 
 def widened(field: torch.Tensor) -> torch.Tensor:
     """A dataset field as programs hold it: float32, int64 or bool."""
-    return field.to(torch.int64) if field.dtype in _WIDENED else field
+    return field.to(torch.int64) if field.dtype in NARROW else field
 
 
 def micro_batches(batch: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:

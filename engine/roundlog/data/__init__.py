@@ -16,12 +16,13 @@ from roundlog.data.remote_field import (
     fetched_bytes,
     remote_fields,
 )
-from roundlog.data.sources import field_of, fields_of, safetensors_fields, windows
+from roundlog.data.sources import NARROW, field_of, fields_of, safetensors_fields, windows
 from roundlog.data.stored_field import StoredField
-from roundlog.data.summary import FieldSummary, data_tree, summarised
+from roundlog.data.summary import FieldSummary, data_tree, is_unchanged, summarised
 
 __all__ = [
     "HELD_BYTES",
+    "NARROW",
     "ArrowField",
     "BlockCache",
     "DataError",
@@ -43,6 +44,7 @@ __all__ = [
     "file_bytes",
     "file_pieces",
     "held",
+    "is_unchanged",
     "read_block_roots",
     "read_fields",
     "remote_fields",

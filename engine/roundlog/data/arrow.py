@@ -137,6 +137,8 @@ def _table_of(source: object) -> Any:
         # Selecting, sorting and shuffling leave the table, and keep the new order beside it.
         if source._indices is not None:
             raise DataError("the rows of the Dataset stand in another order than its table's: call flatten_indices()")
+        if source.format["type"] == "custom":
+            raise DataError("the rows of the Dataset are those of with_transform, not its table's: make them by map()")
         return source.data.table
     raise DataError(f"a {type(source).__name__} is no table: give a pyarrow.Table or a datasets.Dataset")
 

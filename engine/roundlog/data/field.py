@@ -114,9 +114,10 @@ class Field(ABC):
 class HeldField(Field):
     """A field in memory."""
 
-    def __init__(self, kind: FieldType, rows: int, elements: NDArray[np.generic]) -> None:
-        """elements: all of it, flat and contiguous, in its storage dtype."""
+    def __init__(self, kind: FieldType, rows: int, elements: NDArray[np.generic], *, is_own: bool = False) -> None:
+        """elements: all of it, flat and contiguous, in its storage dtype. is_own: nobody else has this memory."""
         super().__init__(kind, rows)
+        self.is_own = is_own
         assert elements.ndim == 1 and elements.nbytes == self.nbytes and elements.dtype == storage_dtype(kind)
         self._elements = elements
 
@@ -124,7 +125,7 @@ class HeldField(Field):
         return self._bytes[start : start + size].data
 
     def recut(self, kind: FieldType, rows: int) -> HeldField:
-        return HeldField(kind, rows, self._elements[: kind.elements(rows)])
+        return HeldField(kind, rows, self._elements[: kind.elements(rows)], is_own=self.is_own)
 
     @cached_property
     def _bytes(self) -> NDArray[np.uint8]:
@@ -146,6 +147,6 @@ class HeldField(Field):
 def held(tensor: torch.Tensor) -> HeldField:
     """A field of a tensor [rows, ...] of float32, int64 or bool, of which a contiguous one on the CPU is not copied.
     Raises ProgramError for another dtype."""
-    plain = tensor.detach().cpu().contiguous()
+    plain = tensor.detach().cpu().resolve_neg().contiguous()
     kind = TensorType(tuple(plain.shape[1:]), DType.of(plain.dtype))
     return HeldField(FieldType(kind, Stored.AS_READ, kind.numel), len(plain), plain.reshape(-1).numpy())

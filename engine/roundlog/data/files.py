@@ -96,4 +96,4 @@ def taken(field: Field) -> HeldField:
     for start in range(0, field.nbytes, _PIECE):
         size = min(_PIECE, field.nbytes - start)
         into[start : start + size] = np.frombuffer(field.read(start, size), np.uint8)
-    return HeldField(field.kind, field.rows, elements)
+    return HeldField(field.kind, field.rows, elements, is_own=True)

@@ -17,11 +17,14 @@ from roundlog.data.arrow import was_replaced
 from roundlog.data.errors import DataError
 from roundlog.data.field import Field, HeldField, held, storage_dtype, type_of
 from roundlog.data.file_field import FileField
-from roundlog.program import ProgramError
+from roundlog.program import FieldType, ProgramError
 from roundlog.program.text import MAX_ELEMENTS
-from roundlog.storage import StorageError
+from roundlog.storage import StorageError, open_regular
 
 _DTYPES = "give float32, bool, or integers of up to 64 bits (unsigned ones of up to 16)"
+NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
+"""Dtypes of tensors that a field holds as int64."""
+
 _SAFETENSORS = {
     "F32": "<f4",
     "I64": "<i8",
@@ -41,7 +44,7 @@ def field_of(name: str, source: object) -> Field:
         return source
     if isinstance(source, torch.Tensor):
         try:
-            return held(source)
+            return held(source.to(torch.int64) if source.dtype in NARROW else source)
         except ProgramError as error:
             raise DataError(f"dataset field {name} is {source.dtype}: {_DTYPES}") from error
     if isinstance(source, np.ndarray):
@@ -111,27 +114,41 @@ def safetensors_fields(path: str | Path, names: Sequence[str] | None = None) -> 
     in the order of the file. Raises DataError."""
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             length = int.from_bytes(file.read(8), "little")
             if length > _MOST_HEADER:
                 raise DataError(f"{path} is no safetensors file: its header would have {length} bytes")
             header = json.loads(file.read(length))
         if not isinstance(header, dict):
             raise DataError(f"{path} is no safetensors file: its header is no JSON object")
-        entries = {name: header[name] for name in (names or [name for name in header if name != "__metadata__"])}
+        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
         fields: dict[str, Field] = {}
-        for name, entry in entries.items():
-            if entry["dtype"] not in _SAFETENSORS:
-                raise DataError(f"tensor {name} of {path} is {entry['dtype']}: {_DTYPES}")
-            rows, *shape = entry["shape"]
-            kind = type_of(np.dtype(_SAFETENSORS[entry["dtype"]]), tuple(shape))
-            fields[name] = FileField(kind, rows, path, 8 + length + entry["data_offsets"][0])
+        for name in entries if names is None else names:
+            if name not in entries:
+                raise DataError(f"{path} has no tensor {name!r}: look at its names")
+            kind, rows, start = _tensor_of(f"tensor {name} of {path}", entries[name])
+            fields[name] = FileField(kind, rows, path, 8 + length + start)
         return fields
     except (OSError, StorageError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    except KeyError as error:
-        raise DataError(f"{path} has no tensor {error}: look at its names") from error
-    except (ValueError, TypeError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path} is no safetensors file of tensors with rows: {error}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{path} is no safetensors file: its header is no JSON ({error})") from error
+
+
+def _tensor_of(what: str, entry: object) -> tuple[FieldType, int, int]:
+    """(type, rows, first byte after the header) that an entry of a safetensors file's header says."""
+    match entry:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end]} if all(
+            type(number) is int and number >= 0 for number in (*shape, begin, end)
+        ):
+            pass
+        case _:
+            raise DataError(f"{what} has no dtype, shape and place as the format says: write the file again")
+    if dtype not in _SAFETENSORS:
+        raise DataError(f"{what} is {dtype}: {_DTYPES}")
+    if not shape:
+        raise DataError(f"{what} is a single number: give one of tensors with rows")
+    kind = type_of(np.dtype(_SAFETENSORS[dtype]), tuple(shape[1:]))
+    if end - begin != kind.nbytes(shape[0]):
+        raise DataError(f"{what} has {end - begin} bytes where its shape needs {kind.nbytes(shape[0])}: write it again")
+    return kind, shape[0], begin

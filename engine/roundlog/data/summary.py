@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roundlog.commitments import BLOCK_SIZE, BlockTree, CommitmentError, MerkleTree
-from roundlog.data.field import Field, storage_dtype
+from roundlog.data.field import Field, HeldField, storage_dtype
 
 _PIECE = 1024 * BLOCK_SIZE
 """Bytes that are read at a time."""
@@ -30,6 +30,14 @@ def summarised(field: Field) -> FieldSummary:
         pieces = _Pieces(field)
         field.summary = FieldSummary(BlockTree.over(field.nbytes, pieces), pieces.has_nan)
     return field.summary
+
+
+def is_unchanged(field: Field) -> bool:
+    """Whether a summarised field that lies in memory still is what was summarised. Whoever gave the memory may have
+    written to it. True of a field that is checked whenever it is used."""
+    if not isinstance(field, HeldField) or field.is_own or field.summary is None:
+        return True
+    return BlockTree.over(field.nbytes, _Pieces(field)).root == field.summary.tree.root
 
 
 class _Pieces(Iterable[bytes | memoryview]):

@@ -26,7 +26,7 @@ from roundlog.parallel import pace
 from roundlog.parallel.chances import draw
 from roundlog.parallel.crew import Crew, Member, NoWorkersError, Purpose, Report, Task
 from roundlog.parallel.facts import Facts
-from roundlog.parallel.listing import Listing, Look
+from roundlog.parallel.listing import Listing, Look, settled
 from roundlog.parallel.local import Computed, compute_here
 from roundlog.parallel.pace import Pace
 from roundlog.parallel.plan import Fact, Plan, units
@@ -114,6 +114,7 @@ class _Audit:
             if not listing.complete:
                 raise ValueError("a share can only be drawn of a run that has ended: wait for its end")
             wanted = draw(listing, sharing.share)
+            self._look = settled(listing)  # what the draw has told holds of these segments alone
         self._wanted = wanted
         self._plan = Plan(spec.initial_state_root, wanted=wanted)
         self._record = Facts(here.directory, spec.run_id)
@@ -277,7 +278,7 @@ class _Audit:
         segment = report.task.order.segment
         self._unusable.append(why)
         self._reports.event(f"a published state is not used: {why}")
-        self._plan.drop_state(segment.first)
+        self._plan.drop_state(segment.first, report.task.order.start.root)
         self._plan.answered(segment, 0)
         if report.task.repeats is not None:
             self._arbitrate(crew, [report.task.repeats])

@@ -85,10 +85,11 @@ class Plan:
                 self._open.add(interval)
                 self._untidy = True
 
-    def drop_state(self, done: int) -> None:
-        """Uses the state that is published after `done` intervals no more."""
+    def drop_state(self, done: int, root: bytes) -> None:
+        """Uses the state that is published after `done` intervals, with this root, no more. Another root may have been
+        published for it since, or none."""
         if done:
-            self._dropped.add((done, self.listing.roots[done - 1]))
+            self._dropped.add((done, root))
             self._untidy = True
 
     def give_up(self, interval: int) -> None:

@@ -19,6 +19,7 @@ from roundlog.data import (
     Field,
     RemoteFile,
     data_tree,
+    is_unchanged,
     read_block_roots,
     read_fields,
     remote_fields,
@@ -149,12 +150,14 @@ class Job:
         )
 
     def write(self, directory: Path) -> None:
-        """Writes the six files into a directory, which is created if missing. Raises OSError, StorageError."""
+        """Writes the six files into a directory, which is created if missing. Raises OSError, StorageError, and as
+        `require_data`."""
         self.write_all_but_data(directory)
         write_fields(directory / DATA, self.dataset)
 
     def write_all_but_data(self, directory: Path) -> None:
         """Writes the files that are not `DATA`, as `write`."""
+        self.require_data()
         directory.mkdir(parents=True, exist_ok=True)
         with replace_file(directory / PROGRAM) as file:
             file.write(to_json(self.program))
@@ -163,6 +166,15 @@ class Job:
         write_block_roots(directory / BLOCKS, self.dataset)
         with replace_file(directory / SPEC) as file:
             file.write(self.spec.to_json().encode())
+
+    def require_data(self) -> None:
+        """Raises JobError if data in memory are no longer those that the spec commits to: a task's tensors are not
+        copied, and may have been written to since."""
+        for name, field in self.dataset.items():
+            if not is_unchanged(field):
+                raise JobError(
+                    f"the data field {name} has changed in memory since the job was made of it: make the job again"
+                )
 
     def inputs(
         self, batches: BatchSource, step: int, states: Sequence[torch.Tensor], device: torch.device = CPU

@@ -98,7 +98,7 @@ class Run:
         run, or replays from it. A run directory is a party's own and never fetched from others.
 
         Raises RunError if the directory holds another job's run or the options do not fit the job, ProgramError if a
-        batch has fewer samples than micro-batches."""
+        batch has fewer samples than micro-batches, JobError as `Job.require_data`."""
         if options.keep_every < 1:
             raise RunError(f"keep_every is {options.keep_every}: keep a checkpoint every 1 or more intervals")
         if options.micro_batches != 1 and job.spec.rounding_policy != POLICY_CERTIFIED:
@@ -106,6 +106,8 @@ class Run:
                 "this job rounds by the policy `threshold`, under which a sum depends on how it is cut: run it without "
                 "micro-batches"
             )
+        if role is not None:
+            job.require_data()
         self.job = job
         self.directory = directory
         self.options = options

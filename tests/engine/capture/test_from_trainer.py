@@ -170,6 +170,38 @@ def test_methods_that_change_the_training_are_refused(tmp_path: Path) -> None:
     assert Task.from_trainer(trainer(tmp_path, Talkative)).steps == 3
 
 
+def test_a_library_or_an_accelerator_whose_methods_are_others_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packages that make training faster replace methods of `Trainer` itself."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "training_step", Twice.training_step)
+        refused(trainer(tmp_path), "Trainer.training_step has been replaced by a function of", "undo it")
+    made = trainer(tmp_path)
+    made.accelerator.backward = lambda loss, **options: (loss * 2).backward()
+    refused(made, "the method backward of the trainer's accelerator has been replaced", "undo it")
+
+
+def test_a_model_that_train_would_not_take_is_refused(tmp_path: Path) -> None:
+    for name in ("model", "model_wrapped"):
+        made = trainer(tmp_path)
+        setattr(made, name, Plain(0.0))
+        refused(made, "is not the one that train() takes, model_wrapped")
+
+
+def test_a_size_that_train_would_not_take_is_refused(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    made.args.per_device_train_batch_size = 2
+    refused(made, "per_device_train_batch_size has become 2", "would keep to 4", "make the Trainer with it")
+    refused(trainer(tmp_path, max_grad_norm=None), "max_grad_norm is None", "0 leaves gradients alone")
+
+
+def test_noise_that_the_trainer_alone_knows_of_is_refused(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    made.neftune_noise_alpha = 5.0
+    refused(made, "neftune_noise_alpha is 5.0", "leave it away")
+
+
 def test_names_in_the_tables_of_methods_exist() -> None:
     assert all(hasattr(Trainer, name) for name in overrides.FOLLOWED | overrides.WITHOUT_EFFECT)
     assert not overrides.FOLLOWED & overrides.WITHOUT_EFFECT
@@ -343,6 +375,15 @@ def test_the_trainer_is_left_as_it_was(tmp_path: Path) -> None:
         one.train()
     for name, value in fresh.model.state_dict().items():
         assert torch.equal(made.model.state_dict()[name], value), name
+
+
+def test_a_scheduler_that_train_would_make_again_is_made_for_all_steps(tmp_path: Path) -> None:
+    """One that the trainer has made before, for another number of steps, is thrown away by `train()`."""
+    made, fresh = (trainer(tmp_path, warmup_steps=1, lr_scheduler_type="cosine") for _ in range(2))
+    made.create_optimizer_and_scheduler(num_training_steps=50)
+    before = made.lr_scheduler
+    rates = [capture(Task.from_trainer(one)).schedule for one in (made, fresh)]
+    assert torch.equal(*rates) and made.lr_scheduler is before
 
 
 def test_a_model_that_train_would_make_again_is_the_one_of_the_task(tmp_path: Path) -> None:

@@ -223,3 +223,9 @@ class TestOfHuggingFace:
         assert rows == shuffled["y"][:] and rows != sorted(rows)
         with pytest.raises(DataError, match="a DatasetDict has several data sets: choose one of train, test"):
             arrow_fields(datasets.DatasetDict(train=shuffled, test=shuffled))
+
+    def test_a_data_set_whose_rows_are_made_when_they_are_read_is_refused(self) -> None:
+        doubled = self.dataset(20).with_transform(lambda rows: {"y": [2 * y for y in rows["y"]]})
+        assert doubled[3]["y"] == 6
+        with pytest.raises(DataError, match=r"are those of with_transform, not its table's: make them by map\(\)"):
+            arrow_fields(doubled)

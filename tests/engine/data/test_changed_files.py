@@ -14,7 +14,7 @@ from roundlog.commitments import BLOCK_SIZE, CHUNK_SIZE, BlockTree, CommitmentEr
 from roundlog.data import ArrowField, FileField, StoredField, field_of, files, stored_field, summarised, windows
 from roundlog.data.arrow import Part
 from roundlog.storage import StorageError
-from roundlog.training.job import Job
+from roundlog.training.job import Job, JobError
 from roundlog.training.trainer import Trainer
 from test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, file_of, task_of
 
@@ -135,6 +135,27 @@ def test_no_job_is_written_of_data_that_have_changed_since_capture(tmp_path: Pat
         file.write(content[:1])
     job.write(tmp_path / "job")
     assert Job.read(tmp_path / "job").spec == Job.read(tmp_path / "before").spec
+
+
+@pytest.mark.parametrize("in_torch", [True, False])
+def test_data_in_memory_that_have_changed_since_capture_are_not_followed(in_torch: bool, tmp_path: Path) -> None:
+    """Tensors of a task are not copied: a run would follow other data than its spec commits to."""
+    weights = WEIGHTS.copy()
+    job = Job.from_task(
+        task_of(
+            windows(TOKENS, window=WINDOW, stride=STRIDE), torch.from_numpy(weights) if in_torch else weights, SIGNED
+        )
+    )
+    weights[-1, -1] += 1
+    for use in (lambda: job.write(tmp_path / "job"), lambda: Trainer(job, tmp_path / "run")):
+        with pytest.raises(JobError, match="the data field weights has changed in memory since the job was made of it"):
+            use()
+    weights[:] = WEIGHTS
+    job.write(tmp_path / "job")
+    assert (
+        Trainer(job, tmp_path / "run").run().state_roots
+        == Trainer(Job.read(tmp_path / "job"), tmp_path / "again").run().state_roots
+    )
 
 
 def test_other_numbers_of_bytes_are_no_blocks() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -184,11 +185,56 @@ def test_the_fields_of_a_safetensors_file_stay_in_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         safetensors_fields(tmp_path / "none")
     save_file({"a": torch.zeros((), dtype=torch.float32)}, tmp_path / "scalar")
-    with pytest.raises(DataError, match="of tensors with rows"):
+    with pytest.raises(DataError, match=r"tensor a of .* is a single number: give one of tensors with rows"):
         safetensors_fields(tmp_path / "scalar")
     save_file({"a": torch.zeros(3, dtype=torch.bfloat16)}, tmp_path / "narrow")
     with pytest.raises(DataError, match=r"a of .* is BF16"):
         safetensors_fields(tmp_path / "narrow")
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"data_offsets": [0, 16]}, "has 16 bytes where its shape needs 32"),
+        ({"data_offsets": [0, 64]}, "has 64 bytes where its shape needs 32"),
+        ({"data_offsets": [-8, 24]}, "no dtype, shape and place"),
+        ({"data_offsets": [0.0, 32.0]}, "no dtype, shape and place"),
+        ({"data_offsets": []}, "no dtype, shape and place"),
+        ({"shape": [-4, -2]}, "no dtype, shape and place"),
+        ({"shape": [4, True]}, "no dtype, shape and place"),
+        ({"shape": [1 << 70, 2]}, "has 32 bytes where its shape needs"),
+        ({"data_offsets": [1 << 70, (1 << 70) + 32]}, "cannot be read"),
+    ],
+)
+def test_a_place_that_is_not_a_tensors_own_is_not_read(entry: dict[str, Any], words: str, tmp_path: Path) -> None:
+    header = json.dumps({"x": {"dtype": "F32", "shape": [4, 2], "data_offsets": [0, 32]} | entry}).encode()
+    (tmp_path / "x").write_bytes(len(header).to_bytes(8, "little") + header + bytes(64))
+    with pytest.raises(DataError, match=words):
+        safetensors_fields(tmp_path / "x")
+
+
+def test_a_header_of_any_depth_and_a_pipe_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep").write_bytes((200_000).to_bytes(8, "little") + b"[" * 200_000)
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in (("deep", "its header is no JSON"), ("pipe", "cannot be read: .* not a regular file")):
+        with pytest.raises(DataError, match=words):
+            safetensors_fields(tmp_path / name)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_a_tensor_of_small_integers_is_a_field_and_a_stream(dtype: torch.dtype) -> None:
+    small = torch.arange(20).to(dtype)
+    for made, wanted in (
+        (field_of("x", small), held(small.long())),
+        (windows(small, window=3, stride=2), windows(small.long(), window=3, stride=2)),
+    ):
+        assert made.kind == wanted.kind and torch.equal(made[:], wanted[:])
+
+
+def test_a_negated_view_is_what_it_shows() -> None:
+    x = torch.randn(4)
+    view = torch.complex(x, -x).conj().imag
+    assert view.is_neg() and torch.equal(field_of("x", view)[:], x)
 
 
 def test_a_large_data_set_stays_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

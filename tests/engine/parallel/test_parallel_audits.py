@@ -168,6 +168,22 @@ def test_a_share_states_no_more_than_it_catches_wherever_states_are_published(tr
         assert 0.35 < missed < 0.65, "half is six standard deviations from both"
 
 
+def test_a_share_is_one_of_the_list_that_it_was_drawn_of(trained: Trained, tmp_path: Path) -> None:
+    """Were its states taken away afterwards, one drawn interval of eight would count as the whole run."""
+    lists = iter([trained.listing()])
+    shared = Sharing(make=honest, workers=1, common_disk=True, share=0.1)
+    found = audit_in_parallel(
+        trained.job,
+        lambda: next(lists, Listing(roots=tuple(trained.roots))),
+        source_of(trained.directory / "job"),
+        tmp_path / "audit",
+        shared,
+        poll=0.01,
+    )
+    assert (found.units, found.drawn, len(found.right)) == (INTERVALS, 1, 1)
+    assert found.unnoticed(1) == pytest.approx(7 / 8)
+
+
 def test_what_is_stated_about_a_share_is_what_happens() -> None:
     """Of parts of any sizes, the probability to draw none of those that wrong intervals lie in, counted."""
     rng = random.Random(1)

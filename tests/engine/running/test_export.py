@@ -6,6 +6,7 @@ import json
 import os
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -345,3 +346,36 @@ def test_damaged_states_are_refused_or_read_whole(tmp_path: Path) -> None:
             file.write_bytes(model_file)
             outcomes.add(True)
     assert outcomes == {True, False}
+
+
+def _on_meta() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to("meta")
+
+
+def _in_inference_mode() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Identity())
+    with torch.inference_mode():
+        model[1] = nn.Linear(2, 2)
+    return model
+
+
+def _expanded() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].bias = nn.Parameter(torch.zeros(1).expand(2))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(_on_meta, "on the meta device"), (_in_inference_mode, "in inference mode"), (_expanded, "in several places")],
+)
+def test_a_model_that_takes_no_values_is_refused_and_not_changed(
+    make: Callable[[], nn.Module], words: str, tmp_path: Path
+) -> None:
+    run = run_of(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), tmp_path)
+    model = make()
+    first = model[0].weight  # type: ignore[index]
+    before = None if first.is_meta else first.clone()
+    with pytest.raises(CaptureError, match=f"{words}.*, and cannot be given a value"):
+        roundlog.load_into(model, run)
+    assert before is None or torch.equal(first, before)

@@ -33,6 +33,9 @@ WITHOUT_EFFECT = frozenset(
 )
 """Methods that a subclass may replace, because they change no number of a training run."""
 
+_HOMES = ("transformers", "contextlib", "torch")
+"""Packages that the methods of transformers' own `Trainer` come from, decorators included."""
+
 _CALLBACKS = ("DefaultFlowCallback", "ProgressCallback", "PrinterCallback")
 _CALLBACK_ROOMS = (
     "transformers.integrations.",
@@ -42,8 +45,8 @@ _CALLBACK_ROOMS = (
 
 
 def check_overrides(trainer: Any, base: type) -> None:
-    """Raises CaptureError for the first method of `base`, transformers' own class, that a subclass or the object itself
-    replaces though a task would not follow it."""
+    """Raises CaptureError for the first method of `base`, transformers' own class, that a subclass, the object itself
+    or other code replaces though a task would not follow it, and for one of its accelerator."""
     for kind in type(trainer).__mro__[: type(trainer).__mro__.index(base)]:
         for name in vars(kind):
             if _is_replaced(name, base):
@@ -54,6 +57,18 @@ def check_overrides(trainer: Any, base: type) -> None:
     for name in vars(trainer):
         if _is_replaced(name, base) and callable(getattr(base, name)):
             raise CaptureError(f"the trainer's method {name} has been replaced, which a job does not follow: undo it")
+    for name, value in vars(base).items():
+        home = getattr(getattr(value, "__func__", value), "__globals__", {}).get("__name__", "transformers")
+        if _is_replaced(name, base) and home.partition(".")[0] not in _HOMES:
+            raise CaptureError(
+                f"Trainer.{name} has been replaced by a function of {home}, which a job does not follow: undo it"
+            )
+    for name in vars(trainer.accelerator):
+        if callable(getattr(type(trainer.accelerator), name, None)):
+            raise CaptureError(
+                f"the method {name} of the trainer's accelerator has been replaced, which a job does not follow: "
+                "undo it"
+            )
 
 
 def _is_replaced(name: str, base: type) -> bool:

@@ -36,11 +36,30 @@ def task_of(trainer: Trainer, interval: int | None) -> Task:
         own_optimizer=trainer.optimizer is not None
         or trainer.optimizer_cls_and_kwargs is not None
         or made_by.partition(".")[0] != "transformers",
-        own_scheduler=trainer.lr_scheduler is not None,
+        own_scheduler=trainer.lr_scheduler is not None and not trainer._created_lr_scheduler,
     )
     check_callbacks(trainer)
+    if trainer.neftune_noise_alpha is not None:
+        raise CaptureError(
+            f"the trainer's neftune_noise_alpha is {trainer.neftune_noise_alpha}, which a job does not follow: noise "
+            "on embeddings is added by hooks of train(), so leave it away"
+        )
     if trainer.state.global_step or trainer.is_in_train:
         raise CaptureError("the trainer has trained already: make a job of a fresh one")
+    if trainer.model_wrapped is not trainer.model:
+        raise CaptureError(
+            "the trainer's model is not the one that train() takes, model_wrapped: give the model to Trainer, and "
+            "wrap it in nothing"
+        )
+    if trainer._train_batch_size != arguments.train_batch_size:
+        raise CaptureError(
+            f"TrainingArguments.per_device_train_batch_size has become {arguments.train_batch_size} since the trainer "
+            f"was made, and train() would keep to {trainer._train_batch_size}: make the Trainer with it"
+        )
+    if arguments.max_grad_norm is None:
+        raise CaptureError(
+            "TrainingArguments.max_grad_norm is None, with which train() fails: 0 leaves gradients alone"
+        )
     loader = _loader(trainer)
     steps, steps_an_epoch = _steps(trainer, loader)
     dataset = rows_of(loader.dataset, loader.collate_fn, arguments.train_batch_size)
@@ -195,6 +214,8 @@ def _updates(trainer: Any, steps: int) -> tuple[torch.optim.Optimizer, Any]:
     """The optimizer and the scheduler that `train()` would make, or that the script has given. The trainer keeps none
     that was made here, so that its own `train()` starts afresh."""
     with _kept(trainer, "optimizer", "lr_scheduler", "_created_lr_scheduler"):
+        if trainer._created_lr_scheduler:
+            trainer.lr_scheduler = None  # so does `train()`, which knows the number of steps
         try:
             trainer.create_optimizer()
             trainer.create_scheduler(num_training_steps=steps)

@@ -196,7 +196,7 @@ def _refuse_overlap(arrays: Collection[Array], tensors: Iterable[tuple[str, torc
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """Begin and end of a tensor's memory; (0, 0) if no array can lie there."""
-    if not tensor.numel() or tensor.device.type != "cpu":
+    if tensor.layout != torch.strided or not tensor.numel() or tensor.device.type != "cpu":
         return 0, 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()

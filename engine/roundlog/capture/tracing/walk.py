@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
 
 from roundlog.capture.draws import generator_key
 from roundlog.capture.errors import CaptureError
@@ -134,7 +135,7 @@ class Walk:
             yield from self._object(path, thing)
 
     def _tensor(self, path: str, tensor: torch.Tensor) -> Iterator[Member]:
-        if not isinstance(tensor, FakeTensor) and tensor.layout == torch.strided:
+        if _has_numbers(tensor):
             self.tensors[id(tensor)] = (path, tensor)
             yield from self._held(path, hooks_of(tensor))
         yield from self._object(path, tensor)
@@ -282,6 +283,9 @@ _OPENERS: dict[type, Opener | None] = {
 }
 """Class -> what looks into its objects; None where there is nothing to see."""
 
+_BITS = (torch.bits1x8, torch.bits2x4, torch.bits4x2, torch.bits8, torch.bits16)
+"""Dtypes of numbers that PyTorch does not compare."""
+
 _OPENERS_BY_ID = {id(kind): opener for kind, opener in _OPENERS.items()}
 
 
@@ -294,6 +298,18 @@ def _opener_of(kind: type) -> Opener | None:
         return Walk._object
     names = {name for ancestor in ancestors for name in vars(ancestor)}
     return Walk._iterator if "__next__" in names and "write" not in names else Walk._object  # a file is no iterator
+
+
+def _has_numbers(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has numbers in memory that can be copied and compared. A step that takes another kind of
+    tensors, or one whose memory has been given back, is refused where it does."""
+    if isinstance(tensor, FakeTensor) or is_lazy(tensor) or tensor.is_nested or tensor.layout != torch.strided:
+        return False
+    if tensor.is_meta or tensor.is_quantized or tensor.dtype in _BITS:
+        return False
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    end = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    return not tensor.numel() or tensor.untyped_storage().nbytes() >= end
 
 
 def _names(code: types.CodeType) -> set[str]:
