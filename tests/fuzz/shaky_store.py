@@ -25,7 +25,7 @@ class ShakyStore(FolderStore):
         self.given = 0
         """Bytes that were given."""
         self.stuck = False
-        """Whether it answers after half a minute."""
+        """Whether it answers after six seconds, when another store has long been asked."""
         self._beside = beside
         self._draw, self._chance, self._passing = draw, 0.0, False
         self._ways: dict[Cid, tuple[str, int, int]] = {}
@@ -69,7 +69,7 @@ class ShakyStore(FolderStore):
     def _way(self, cid: Cid) -> tuple[str, int]:
         """What is wrong with a block (empty: nothing), and at which place of it."""
         if self.stuck:
-            time.sleep(30)
+            time.sleep(6)
         if self._beside is not None and self._beside.is_wrong(cid):
             return "", 0
         with self._counting:
