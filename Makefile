@@ -119,9 +119,11 @@ fuzz: $(VENV)/.installed-dev
 fuzz-capture: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore tests/fuzz/capture_campaign.py --programs $(PROGRAMS)
 
-# Random whole runs, by ranks that are killed, with data anywhere, and audits of true and false claims; the last line counts them.
+# Random whole runs, by ranks that are killed, with data anywhere, and audits of true and false claims; then deliveries by stores that
+# lose and damage blocks. The last line of each counts its rounds.
 fuzz-runs: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -W ignore tests/fuzz/runs_campaign.py --runs $(RUNS)
+	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -W ignore tests/fuzz/runs_campaign.py --deliveries --runs $(RUNS)
 
 # Real roles as processes, whose node, disks and lives go wrong; the last line counts rounds and violations (docs/chaos.md).
 chaos: $(VENV)/.installed-dev contracts-tools

@@ -23,6 +23,7 @@ from tiebreak.store.errors import (
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.location import locations
+from tiebreak.store.reader import as_file
 from tiebreak.store.several import SeveralStores
 from tiebreak.store.store import Store
 
@@ -74,6 +75,23 @@ def test_missing_and_damaged_blocks_come_from_the_next_store(stores: Stores) -> 
     assert third.exists() and stores.both.read(cid, max_bytes=len(DATA)) == DATA
     with pytest.raises((ContentMissing, CorruptBlock)):
         stores.a.read(cid, max_bytes=len(DATA))
+
+
+def test_a_part_comes_from_stores_that_each_lack_another_block_of_it(stores: Stores, tmp_path: Path) -> None:
+    """A leaf, or the node above it, as a whole file does."""
+    cid = stores.both.add_bytes(DATA)
+    first, size = 262_144 - 100, 300
+    root = Cid.parse(cid)
+    leaves = [link.cid for link in as_file(root, stores.a.block(root)).links]
+    for lost_in_a, lost_in_b in ((root, leaves[0]), (leaves[1], root), (leaves[0], leaves[1])):
+        for store, lost in ((stores.a, lost_in_a), (stores.b, lost_in_b)):
+            (path,) = (one for one in block_files(store) if one.name == lost.digest.hex())
+            path.rename(tmp_path / f"lost {store.name.rpartition('/')[2]}")
+        fresh = SeveralStores([FolderStore(tmp_path / "a"), FolderStore(tmp_path / "b")], warn=stores.warnings.append)
+        assert fresh.part(cid, first, size, seconds=60) == DATA[first : first + size]
+        with pytest.raises(ContentMissing, match="no store has given 300 bytes"):
+            SeveralStores([FolderStore(tmp_path / "a")], warn=stores.warnings.append).part(cid, first, size)
+        stores.both.add_bytes(DATA)
 
 
 def test_bytes_that_are_wrong_in_every_store_are_told_as_wrong(stores: Stores) -> None:

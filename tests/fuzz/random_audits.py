@@ -42,6 +42,8 @@ class Auditing:
     """Whether the claim's states are addressed in stores."""
     where: Path
     draw: Random
+    data_may_fail: bool = False
+    """Whether honest workers may be unable to have the data."""
 
     @property
     def source(self) -> Source:
@@ -170,7 +172,8 @@ def _judge(it: Auditing, found: ParallelAudit, told: str, share: float) -> None:
             assert it.claim.first_wrong not in found.right, f"{told}a wrong interval counts as right"
         caught = 1.0 if found.is_whole else found.drawn / found.units
         assert abs(found.unnoticed(1) - (1 - caught)) < 1e-9, told
-    assert all("honest" not in one for one in found.distrusted), f"{told}{found.distrusted}"
+    doubted = [one for one in found.distrusted if "honest" in one]
+    assert not doubted or (it.data_may_fail and all("RemoteDataError" in one for one in doubted)), f"{told}{doubted}"
 
 
 def following(it: Auditing) -> str:

@@ -1,8 +1,8 @@
-"""Random small jobs: models of many kinds, and data of every layout in every place that a field may lie in."""
+"""Random small jobs: models of many kinds, and data of every layout, each field in any place (`random_places`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,33 +10,16 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import roundlog
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
+from random_places import Column, placed
 from random_trainings import random_training
 from roundlog.capture import Task
-from safetensors.numpy import save_file
 from torch import nn
-
-PLACES = ("memory", "memmap", "safetensors", "arrow")
-"""Places in which the data of a task may lie."""
 
 _INTEGERS = ("u1", "i1", "<i2", "<u2", "<i4", "<i8")
 _CLASSES = 5
 _WORDS = 17
-
-
-@dataclass(frozen=True)
-class Column:
-    """A field: its rows, or a stream that is cut into windows of it (`window` 0: not cut)."""
-
-    elements: NDArray[Any]
-    window: int = 0
-    stride: int = 0
-
-    def cut(self, source: object) -> object:
-        return roundlog.windows(source, window=self.window, stride=self.stride) if self.window else source
 
 
 @dataclass(frozen=True)
@@ -47,46 +30,10 @@ class RandomJob:
     columns: dict[str, Column]
     make: Callable[[dict[str, object]], Task]
 
-    def task(self, place: str, directory: Path) -> Task:
-        """The task with its data in a place, files of which are written into the directory."""
-        return self.make(_placed(self.columns, place, directory))
-
-
-def _placed(columns: dict[str, Column], place: str, directory: Path) -> dict[str, object]:
-    directory.mkdir(parents=True, exist_ok=True)
-    if place == "memory":
-        found: dict[str, object] = {name: column.elements for name, column in columns.items()}
-    elif place == "memmap":
-        found = {name: _mapped(column.elements, directory / f"{name}.bin") for name, column in columns.items()}
-    elif place == "safetensors":
-        save_file({name: column.elements for name, column in columns.items()}, directory / "data.safetensors")
-        found = dict(roundlog.safetensors_fields(directory / "data.safetensors", list(columns)))
-    else:
-        found = dict(roundlog.arrow_fields(_table(columns, directory / "data.arrow"), list(columns)))
-    return {name: column.cut(found[name]) for name, column in columns.items()}
-
-
-def _mapped(elements: NDArray[Any], path: Path) -> NDArray[Any]:
-    """A part of a memory map that begins inside of its file."""
-    head, tail = 3 * elements[:1].nbytes, 7
-    path.write_bytes(b"\xa5" * head + elements.tobytes() + b"\xa5" * tail)
-    return np.memmap(path, elements.dtype, "r", head, elements.shape)
-
-
-def _table(columns: dict[str, Column], path: Path) -> Any:
-    """A table in a file, whose columns are stored in batches of several sizes."""
-    import pyarrow
-
-    arrays = {}
-    for name, column in columns.items():
-        array = pyarrow.array(column.elements.reshape(-1))
-        for size in reversed(column.elements.shape[1:]):
-            array = pyarrow.FixedSizeListArray.from_arrays(array, size)
-        arrays[name] = array
-    whole = pyarrow.table(arrays)
-    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_file(sink, whole.schema) as writer:
-        writer.write_table(whole, max_chunksize=max(1, whole.num_rows // 3))
-    return pyarrow.ipc.open_file(pyarrow.memory_map(str(path))).read_all()
+    def task(self, directory: Path, places: Mapping[str, str] | None = None) -> Task:
+        """The task with each field in its place (None: all are arrays in memory), files of which are written into the
+        directory."""
+        return self.make(placed(self.columns, places or dict.fromkeys(self.columns, "memory"), directory))
 
 
 class Rows(nn.Module):
@@ -151,21 +98,27 @@ class Images(nn.Module):
 
 
 def _classified(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    return F.cross_entropy(model(batch["x"]), batch["y"])
+    return F.cross_entropy(model(batch["x"]), batch["y"].long())
 
 
 def _classified_bytes(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    return F.cross_entropy(model(batch["x"][:, None]), batch["y"])
+    return F.cross_entropy(model(batch["x"][:, None]), batch["y"].long())
 
 
 def _masked(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    lost = F.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+    lost = F.cross_entropy(model(batch["x"]), batch["y"].long(), reduction="none")
     return (lost * batch["keep"]).mean()
 
 
 def _continued(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    words = batch["x"]
+    words = batch["x"].long()
     return F.cross_entropy(model(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
+
+
+def _continued_in_part(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    words = batch["x"].long()
+    lost = F.cross_entropy(model(words[:, :-1]).transpose(1, 2), words[:, 1:], reduction="none")
+    return (lost.mean(1) * batch["keep"]).mean()
 
 
 _OPTIMIZERS: list[tuple[str, Callable[[Any], torch.optim.Optimizer]]] = [
@@ -218,6 +171,10 @@ def random_job(seed: int) -> RandomJob:
         columns = {"x": Column(numbers.integers(0, _WORDS, length).astype(dtype), window, stride)}
         model, loss = partial(Words, window - 1), _continued
         name += f", {window}/{stride}"
+        if draw.random() < 0.5:
+            rows = (length - window) // stride + 1
+            columns["keep"] = Column(numbers.integers(0, 2, rows).astype(draw.choice(["f4", "?", "u1", "<i8"])))
+            loss = _continued_in_part
     else:
         columns = {"x": Column(numbers.integers(0, 16, (rows, 1, 6, 6)).astype(dtype))}
         model = Images

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -18,7 +19,9 @@ from killable import Crew
 from published_runs import Trained
 from random_audits import Auditing
 from random_claims import LIES, NUISANCES, bend, claim_of
-from random_jobs import PLACES, RandomJob, random_job
+from random_deliveries import Delivery
+from random_jobs import RandomJob, random_job
+from random_places import places_of, require_other_orders_are_refused
 from random_work import Reading, Running, holding, train
 from roundlog import load_into
 from roundlog.capture import CaptureError
@@ -69,7 +72,7 @@ class Round:
         self.told.append(made.name)
         job = self._job(made)
         readings = self._readings(job)
-        honest = self._reference(job)
+        honest = self._reference(job, self.room / "reference")
         run_dir = self.room / "trained"
         if honest is None:
             running = Running(continue_after_stop=True)
@@ -80,26 +83,52 @@ class Round:
             roots = honest
         trained = Trained(self.room, job, roots)
         run_dir.rename(trained.run)
+        if honest is not None and self.draw.random() < 0.2:
+            self.told.append(Delivery(trained, self.room / "delivery", self.draw).play())
         for number in range(self.draw.randint(1, 3)):
             self._audit(trained, readings, honest, self.room / f"claim {number}")
         if honest is not None:
             self._export(made, trained)
             self._lose_data(job, honest)
 
+    def deliver(self) -> None:
+        """Plays the delivery alone, of a run by one process. Raises as `play`."""
+        made = random_job(self.draw.randrange(1 << 30))
+        self.told.append(made.name)
+        job = self._job(made)
+        job.write(self.room / "job")
+        honest = self._reference(job, self.room / "run")
+        if honest is None:
+            raise Refused("it stops")
+        self.told.append(Delivery(Trained(self.room, job, honest), self.room / "delivery", self.draw).play())
+
     # The job.
 
     def _job(self, made: RandomJob) -> Job:
-        places = self.draw.sample(PLACES, 2)
+        places = places_of(made.columns, self.draw)
         try:
-            job = Job.from_task(made.task(places[0], self.room / "data"))
+            job = Job.from_task(made.task(self.room / "data", places))
         except CaptureError as error:
             assert "\n" not in str(error) and len(str(error)) > 10, f"a refusal is not one sentence: {error!r}"
             raise Refused(str(error)) from error
+        self.told.append("data: " + " ".join(f"{name} {place}" for name, place in places.items()))
         if self.draw.random() < 0.2:
-            again = Job.from_task(made.task(places[1], self.room / "data again"))
-            assert again.spec == job.spec, f"{places[0]} and {places[1]} make two jobs"
-        self.told.append(f"data: {places[0]}")
+            self._compare(made, places, job)
+        if self.draw.random() < 0.2:
+            self.told.append(require_other_orders_are_refused(made.columns, self.room / "big"))
         return job
+
+    def _compare(self, made: RandomJob, places: dict[str, str], job: Job) -> None:
+        """Holds the job against one whose data lie in memory, or elsewhere: the same but for the bytes in which small
+        integers of tensors are stored, and the same roots in any case."""
+        others = self.draw.choice([dict.fromkeys(places, "memory"), places_of(made.columns, self.draw)])
+        again = Job.from_task(made.task(self.room / "data again", others))
+        alike = all(
+            column.widened(places[name]) is column.widened(others[name]) for name, column in made.columns.items()
+        )
+        assert (again.spec == job.spec) is alike, f"{places} and {others} make {'two jobs' if alike else 'one job'}"
+        found = [self._reference(one, self.room / f"compared {number}") for number, one in enumerate((job, again))]
+        assert found[0] == found[1], f"{places} and {others} come to other roots"
 
     def _readings(self, job: Job) -> list[Reading]:
         """The ways in which parties read the job: from files, and from stores, one of which may have lost or bent
@@ -128,10 +157,10 @@ class Round:
             assert one.read(JobLimits()).spec == job.spec, "another job is read than was written"
         return found
 
-    def _reference(self, job: Job) -> list[bytes] | None:
+    def _reference(self, job: Job, where: Path) -> list[bytes] | None:
         """State roots of the run by one process, with what capture has given; None if it stops."""
         try:
-            return Trainer(job, self.room / "reference").run().state_roots
+            return Trainer(job, where).run().state_roots
         except StoppedError:
             return None
 
@@ -281,14 +310,14 @@ class Round:
     def _export(self, made: RandomJob, trained: Trained) -> None:
         final = load_tensors(checkpoint_path(trained.run, trained.job.spec.steps), trained.job.program.states)
         assert state_root(final.values()) == trained.roots[-1], "the final state is not that of its root"
-        model = made.task("memory", self.room / "fresh").model
+        model = made.task(self.room / "fresh").model
         load_into(model, trained.run)
         for name, tensor in model_tensors(model).items():
             if name in final:
                 assert torch.equal(tensor.detach(), final[name]), f"{name} is loaded as something else"
         out = self.room / "model.safetensors"
         trained_state(trained.run).export(out)
-        other = made.task("memory", self.room / "fresh again").model
+        other = made.task(self.room / "fresh again").model
         missing, unexpected = load_model(other, str(out))
         assert (missing, unexpected) == (set(), []), (missing, unexpected)
         for (name, ours), theirs in zip(other.state_dict().items(), model.state_dict().values(), strict=True):
@@ -304,12 +333,14 @@ def _spoil(path: Path, draw: Random) -> None:
         bend(path, draw)
 
 
-def play(seed: int, room: Path, *, by_processes: bool, counts: Counter[str]) -> str:
-    """Plays the round of a seed in an empty directory, and says in one line what it was. Raises what breaks in it, with
-    that line as a note."""
+def play(
+    seed: int, room: Path, *, by_processes: bool, counts: Counter[str], part: Callable[[Round], None] = Round.play
+) -> str:
+    """Plays the round of a seed in an empty directory, or a part of it, and says in one line what it was. Raises what
+    breaks in it, with that line as a note."""
     one = Round(seed, room, by_processes)
     try:
-        one.play()
+        part(one)
         counts["played"] += 1
     except Refused as error:
         counts["refused"] += 1

@@ -25,15 +25,17 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="seed of the first round")
     parser.add_argument("--seconds", type=float, default=1e9, help="no round begins later")
     parser.add_argument("--alone", action="store_true", help="without ranks and kills: many times as fast")
+    parser.add_argument("--deliveries", action="store_true", help="deliveries of jobs by shaky stores, and no more")
     arguments = parser.parse_args()
     sys.path += [str(HERE.parent / one) for one in _TESTS]
     # Processes of a round start with this path, too.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     import torch
-    from random_runs import play
+    from random_runs import Round, play
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    part = Round.deliver if arguments.deliveries else Round.play
     counts: Counter[str] = Counter()
     began, last = time.monotonic(), arguments.first
     for seed in range(arguments.first, arguments.first + arguments.runs):
@@ -42,7 +44,7 @@ def main() -> int:
         last, started = seed + 1, time.monotonic()
         with tempfile.TemporaryDirectory(prefix="round-", ignore_cleanup_errors=True) as room:
             try:
-                told = play(seed, Path(room), by_processes=not arguments.alone, counts=counts)
+                told = play(seed, Path(room), by_processes=not arguments.alone, counts=counts, part=part)
                 print(f"{told} [{time.monotonic() - started:.1f} s]", flush=True)
             except Exception:
                 print(f"VIOLATION\n{traceback.format_exc()}", flush=True)

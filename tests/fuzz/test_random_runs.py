@@ -18,6 +18,7 @@ from random_claims import Claim, claim_of
 from random_jobs import RandomJob, random_job
 from random_runs import Round, play
 from random_work import Reading
+from roundlog.commitments import BlockTree
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 
@@ -39,13 +40,29 @@ def test_a_run_by_ranks_that_are_killed_keeps_every_promise(seed: int, tmp_path:
     play(seed, tmp_path, by_processes=True, counts=Counter())
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(2000, 2008))
+def test_a_delivery_by_a_shaky_store_keeps_every_promise(seed: int, tmp_path: Path) -> None:
+    play(seed, tmp_path, by_processes=False, counts=Counter(), part=Round.deliver)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wrong_data_would_be_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of deliveries in which nobody holds blocks against their roots, some come to other numbers."""
+    monkeypatch.setattr(BlockTree, "first_wrong", lambda tree, blocks, data: None)
+    noticed = r"wrong data have made a root|another root|other roots|right is|wrong from"
+    with pytest.raises(AssertionError, match=noticed):
+        for seed in range(2000, 2030):
+            play(seed, tmp_path / str(seed), by_processes=False, counts=Counter(), part=Round.deliver)
+
+
 # The judge itself: what it is told of a claim is not so, and it has to say so.
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     room = tmp_path_factory.mktemp("trained")
-    job = Job.from_task(_plain().task("memory", room / "data"))
+    job = Job.from_task(_plain().task(room / "data"))
     job.write(room / "job")
     return Trained(room, job, Trainer(job, room / "run").run().state_roots)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.deadlines import within as in_time
@@ -86,11 +86,21 @@ class SeveralStores(Store):
     def part(
         self, cid: str, first: int, size: int, *, is_right: IsRight = anything, seconds: float | None = None
     ) -> bytes:
-        return self._first(
-            lambda store, share: store.part(cid, first, size, is_right=is_right, seconds=share),
-            f"{size} bytes from byte {first} of {cid} on",
-            seconds,
-        )
+        began = time.monotonic()
+        try:
+            return self._first(
+                lambda store, share: store.part(cid, first, size, is_right=is_right, seconds=share),
+                f"{size} bytes from byte {first} of {cid} on",
+                seconds,
+            )
+        except StoreError:
+            left = None if seconds is None else seconds - (time.monotonic() - began)
+            if (self.stop is not None and self.stop.is_set()) or (left is not None and left <= 0):
+                raise
+            # One store may lack a block of the part, or a node above it, and another store another one.
+            with suppress(StoreError):
+                return super().part(cid, first, size, is_right=is_right, seconds=left)
+            raise
 
     def _first(self, fetch: Callable[[Store, float | None], bytes], what: str, seconds: float | None) -> bytes:
         """Bytes from the first store that gives them. `fetch`: asks a store that has so many seconds."""

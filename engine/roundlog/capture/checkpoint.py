@@ -11,6 +11,7 @@ from torch import nn
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.tracing.eager import plain_model
+from roundlog.data import absence
 from roundlog.program import ProgramError
 from roundlog.program.state_names import names_in_model
 from roundlog.storage import load_tensors, tensor_types
@@ -66,7 +67,7 @@ def _load(model: nn.Module, path: Path, kinds: Mapping[str, _Kind], read: _Read)
             )
     for name, target in targets.items():
         if why := _unwritable(target):
-            raise CaptureError(f"{name} of the model {why}, and cannot be given a value: make the model anew")
+            raise _refusal(name, why)
     tensors = read({found[name] for name in targets})
     values = {name: tensors[found[name]] for name in targets}
     first_name: dict[object, str] = {}
@@ -90,14 +91,20 @@ def _matching(model: nn.Module, found: set[str], path: Path) -> dict[str, torch.
     given = {_place(tensors[name]) for name in found}
     # Buffers that a model does not save, it makes by itself.
     if missing := [name for name in model.state_dict() if name in tensors and _place(tensors[name]) not in given]:
+        if tensors[missing[0]].is_meta:  # where `.to("meta")` has made one tensor of each name of a tied one
+            raise _refusal(missing[0], _unwritable(tensors[missing[0]]))
         raise CaptureError(f"{path} lacks {missing[0]} ({_more(missing)}): take a checkpoint of the whole model")
     return {name: tensor for name, tensor in tensors.items() if name in found}
 
 
+def _refusal(name: str, why: str | None) -> CaptureError:
+    return CaptureError(f"{name} of the model {why}, and cannot be given a value: make the model anew")
+
+
 def _unwritable(tensor: torch.Tensor) -> str | None:
     """Why a tensor takes no values, in one clause; None if it takes them."""
-    if tensor.is_meta:
-        return "is on the meta device, where tensors have no numbers"
+    if why := absence(tensor):
+        return why
     if tensor.is_inference() and not torch.is_inference_mode_enabled():
         return "was made in inference mode"
     if torch._debug_has_internal_overlap(tensor) == 1:

@@ -156,6 +156,10 @@ class _Lowering(Context):
 
     def literal(self, tensor: torch.Tensor) -> Value:
         """A tensor that is known at capture: written into the program, or, if it is large, a state that stays."""
+        if tensor.is_meta:
+            raise CaptureError(
+                "the step uses a tensor on the meta device, where tensors have no numbers: load its values first"
+            )
         if tensor.dtype.is_floating_point:
             tensor = tensor.to(torch.float32)
         elif tensor.dtype != torch.bool:

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers.schedule import Factor
-from roundlog.data import NARROW, DataError, Field, fields_of
+from roundlog.data import NARROW, DataError, Field, absence, fields_of
 from roundlog.storage import StorageError
 
 if TYPE_CHECKING:
@@ -134,10 +134,8 @@ class Task:
                 raise CaptureError(f"{name} is no plain tensor ({tensor.layout}): convert it, as with .to_dense()")
             if tensor.dtype not in STORED:
                 raise CaptureError(f"{name} is {tensor.dtype}: convert the model with .float()")
-            if tensor.is_meta:
-                raise CaptureError(
-                    f"{name} is on the meta device, where tensors have no numbers: load its values first"
-                )
+            if why := absence(tensor):
+                raise CaptureError(f"{name} {why}: load its values first")
             if torch._debug_has_internal_overlap(tensor) == 1:
                 raise CaptureError(f"{name} has one number in several places (.expand): make it a copy (.contiguous())")
 

@@ -7,6 +7,7 @@ from roundlog.data.errors import DataError
 from roundlog.data.field import Field, HeldField, held
 from roundlog.data.file_field import FileField
 from roundlog.data.files import HELD_BYTES, file_bytes, file_pieces, read_fields, write_fields
+from roundlog.data.presence import absence
 from roundlog.data.remote_field import (
     Elsewhere,
     RemoteDataError,
@@ -36,6 +37,7 @@ __all__ = [
     "RemoteFile",
     "StoredField",
     "Unavailable",
+    "absence",
     "arrow_fields",
     "data_tree",
     "fetched_bytes",

@@ -397,11 +397,18 @@ def test_a_sparse_tensor_of_which_a_step_is_made_is_a_constant() -> None:
     same(task_of(model))
 
 
+def test_a_step_that_writes_to_a_tensor_without_numbers_is_refused() -> None:
+    kept = torch.empty(3, device="meta")
+    model = Net(lambda n, x: n.a(x) if kept.add_(1.0) is kept else x)
+    refused(task_of(model), "uses a tensor on the meta device")
+
+
 @pytest.mark.parametrize(
     ("buffer", "words"),
     [
         (torch.eye(3).to_sparse(), "kept is no plain tensor (torch.sparse_coo)"),
         (torch.empty(3, device="meta"), "kept is on the meta device"),
+        (_given_back(), "kept has given its memory back"),
         (torch.ones(1).expand(3), "kept has one number in several places (.expand): make it a copy"),
     ],
 )

@@ -107,6 +107,12 @@ def test_windows_are_those_of_the_stream_and_nothing_is_copied(tmp_path: Path) -
                 assert summarised(field).tree.root == tensor_root(used) and field.nbytes == used.nbytes
 
 
+def cut_off(tensor: torch.Tensor, left: int) -> torch.Tensor:
+    """The tensor, of whose memory so many bytes are left."""
+    tensor.untyped_storage().resize_(left)
+    return tensor
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -122,6 +128,10 @@ def test_windows_are_those_of_the_stream_and_nothing_is_copied(tmp_path: Path) -
         (lambda: field_of("x", np.zeros(3, "U3")), "x is <U3: give float32"),
         (lambda: field_of("x", np.float32(3)), "x is a float32"),
         (lambda: field_of("x", np.zeros((3, 4), np.float32)[:, ::2]), "not contiguous"),
+        (lambda: field_of("x", torch.empty(3, device="meta")), "x is on the meta device"),
+        (lambda: field_of("x", cut_off(torch.arange(9, dtype=torch.int32), 0)), "x has given its memory back"),
+        (lambda: field_of("x", cut_off(torch.ones(4, 2), 28)), "x has given its memory back"),
+        (lambda: windows(cut_off(torch.ones(9), 0), window=2, stride=1), "stream has given its memory back"),
         (lambda: field_of("x", [1, 2]), "x is a list: make it a torch.Tensor"),
         (lambda: field_of("x", torch.zeros(3, dtype=torch.complex64)), "x is torch.complex64"),
     ],

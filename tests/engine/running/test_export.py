@@ -352,6 +352,12 @@ def _on_meta() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to("meta")
 
 
+def _given_back() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight.data.untyped_storage().resize_(0)
+    return model
+
+
 def _in_inference_mode() -> nn.Module:
     model = nn.Sequential(nn.Linear(2, 2), nn.Identity())
     with torch.inference_mode():
@@ -367,7 +373,12 @@ def _expanded() -> nn.Module:
 
 @pytest.mark.parametrize(
     ("make", "words"),
-    [(_on_meta, "on the meta device"), (_in_inference_mode, "in inference mode"), (_expanded, "in several places")],
+    [
+        (_on_meta, "on the meta device"),
+        (_given_back, "has given its memory back"),
+        (_in_inference_mode, "in inference mode"),
+        (_expanded, "in several places"),
+    ],
 )
 def test_a_model_that_takes_no_values_is_refused_and_not_changed(
     make: Callable[[], nn.Module], words: str, tmp_path: Path
@@ -379,3 +390,12 @@ def test_a_model_that_takes_no_values_is_refused_and_not_changed(
     with pytest.raises(CaptureError, match=f"{words}.*, and cannot be given a value"):
         roundlog.load_into(model, run)
     assert before is None or torch.equal(first, before)
+
+
+def test_a_tied_model_on_the_meta_device_is_refused_as_such(tmp_path: Path) -> None:
+    """`.to("meta")` makes a tensor of its own of each name of a tied one, of which a run has the first."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    run = run_of(model, tmp_path)
+    with pytest.raises(CaptureError, match=r"1\.weight of the model is on the meta device"):
+        roundlog.load_into(model.to("meta"), run)

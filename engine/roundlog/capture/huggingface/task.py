@@ -82,7 +82,8 @@ def task_of(trainer: Trainer, interval: int | None) -> Task:
         seed=arguments.seed,
         schedule=schedule,
         micro_batches=parts,
-        max_grad_norm=arguments.max_grad_norm if arguments.max_grad_norm > 0 else None,  # so does `train()`
+        # `train()` leaves gradients alone at 0, and infinity, by which people have it tell the norm, shrinks none.
+        max_grad_norm=arguments.max_grad_norm if 0 < arguments.max_grad_norm < math.inf else None,
         accumulate="sum" if loss.is_scaled(dataset) else "mean",
         of_batch=loss.of_batch,
     )

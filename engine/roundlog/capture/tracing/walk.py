@@ -46,6 +46,7 @@ from roundlog.capture.tracing.containers import (
     table_of,
 )
 from roundlog.capture.tracing.contents import Array, Cache, Generator, Position, parts_of, position_of
+from roundlog.data import absence
 
 Member = tuple[str, Any]
 """Part of an object: its path, and itself."""
@@ -305,11 +306,7 @@ def _has_numbers(tensor: torch.Tensor) -> bool:
     tensors, or one whose memory has been given back, is refused where it does."""
     if isinstance(tensor, FakeTensor) or is_lazy(tensor) or tensor.is_nested or tensor.layout != torch.strided:
         return False
-    if tensor.is_meta or tensor.is_quantized or tensor.dtype in _BITS:
-        return False
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    end = (tensor.storage_offset() + last + 1) * tensor.element_size()
-    return not tensor.numel() or tensor.untyped_storage().nbytes() >= end
+    return not tensor.is_quantized and tensor.dtype not in _BITS and absence(tensor) is None
 
 
 def _names(code: types.CodeType) -> set[str]:
