@@ -193,7 +193,8 @@ def test_a_size_that_train_would_not_take_is_refused(tmp_path: Path) -> None:
     made = trainer(tmp_path)
     made.args.per_device_train_batch_size = 2
     refused(made, "per_device_train_batch_size has become 2", "would keep to 4", "make the Trainer with it")
-    refused(trainer(tmp_path, max_grad_norm=None), "max_grad_norm is None", "0 leaves gradients alone")
+    for norm in (None, float("inf")):
+        refused(trainer(tmp_path, max_grad_norm=norm), f"max_grad_norm is {norm}", "0 leaves gradients alone")
 
 
 def test_noise_that_the_trainer_alone_knows_of_is_refused(tmp_path: Path) -> None:

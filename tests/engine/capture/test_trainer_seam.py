@@ -54,12 +54,6 @@ def case_of(model: str, **arguments: Any) -> Case:
     return Case(model, 0.0, 11, 3, own | sizes | arguments)
 
 
-def test_an_infinite_norm_clips_nothing(tmp_path: Path) -> None:
-    case = case_of("plain", max_grad_norm=float("inf"))
-    task = Task.from_trainer(case.trainer(tmp_path))
-    assert task.max_grad_norm is None and difference(case, task, tmp_path) is None
-
-
 WRONG = {
     "losses are averaged": (case_of("tied"), {"accumulate": "mean"}),
     "losses are added up": (case_of("plain"), {"accumulate": "sum"}),

@@ -56,9 +56,11 @@ def task_of(trainer: Trainer, interval: int | None) -> Task:
             f"TrainingArguments.per_device_train_batch_size has become {arguments.train_batch_size} since the trainer "
             f"was made, and train() would keep to {trainer._train_batch_size}: make the Trainer with it"
         )
-    if arguments.max_grad_norm is None:
+    if arguments.max_grad_norm is None or not math.isfinite(arguments.max_grad_norm):
+        # With infinity, `train()` makes NaN of all gradients where the norm of one is infinite.
         raise CaptureError(
-            "TrainingArguments.max_grad_norm is None, with which train() fails: 0 leaves gradients alone"
+            f"TrainingArguments.max_grad_norm is {arguments.max_grad_norm}, which a job does not follow: 0 leaves "
+            "gradients alone"
         )
     loader = _loader(trainer)
     steps, steps_an_epoch = _steps(trainer, loader)
@@ -82,8 +84,7 @@ def task_of(trainer: Trainer, interval: int | None) -> Task:
         seed=arguments.seed,
         schedule=schedule,
         micro_batches=parts,
-        # `train()` leaves gradients alone at 0, and infinity, by which people have it tell the norm, shrinks none.
-        max_grad_norm=arguments.max_grad_norm if 0 < arguments.max_grad_norm < math.inf else None,
+        max_grad_norm=arguments.max_grad_norm if arguments.max_grad_norm > 0 else None,  # so does `train()`
         accumulate="sum" if loss.is_scaled(dataset) else "mean",
         of_batch=loss.of_batch,
     )
