@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from tiebreak.causes import causes
 from tiebreak.dashboard import showing
 from tiebreak.roles.pauses import Pauses
 from tiebreak.store.errors import ContentMissing, FetchTooSlow, StoreError, StoreUnavailable
@@ -135,11 +136,9 @@ class Errands:
 
 def passes(error: BaseException) -> bool:
     """Whether time can mend what an error tells, itself or what caused it."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in causes(error):
         if isinstance(cause, StoreError):
             return isinstance(cause, _PASSING)
-        cause = cause.__cause__
     return isinstance(error, OSError)  # the disk is full, or not there
 
 

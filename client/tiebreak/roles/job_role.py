@@ -13,6 +13,7 @@ from roundlog.storage import StorageError
 from roundlog.training import job as engine
 from roundlog.training.options import StepEvent
 
+from tiebreak.causes import causes
 from tiebreak.chain.errors import AccountError, ContractError, NotConfirmed
 from tiebreak.chain.records import GameView, JobView
 from tiebreak.roles.agenda import Duty
@@ -271,14 +272,10 @@ class JobRole(Role):
 
     def _is_about_files(self, error: BaseException) -> bool:
         """Whether an error is about the job's files, which stay on the disk while they are used."""
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, FilesDamaged):
-                return True
-            if isinstance(cause, StorageError) and cause.path.parent == self._files:
-                return True
-            cause = cause.__cause__
-        return False
+        return any(
+            isinstance(cause, FilesDamaged) or (isinstance(cause, StorageError) and cause.path.parent == self._files)
+            for cause in causes(error)
+        )
 
     def _read_files_again(self) -> None:
         """Drops what holds the job's files, so that they are read again, and mended. What is executed is on disk."""
