@@ -7,13 +7,13 @@ is mended, or by another store that has the blocks; an honest trainer is never a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import random_audits
 from published_runs import Trained
@@ -92,7 +92,7 @@ class Delivery:
         elif self.draw.random() < 0.3:
             self.good = ShakyStore(self.room / "other", self.draw, parts=self.draw.random() < 0.5, beside=self.shaky)
             self.good.spoil(0.5, passing=False)
-        with _chunks(chunk):
+        with patch.object(builder, "CHUNK", chunk):  # as any publisher may cut files
             cid = self.shaky.add_directory(self.trained.directory / "job")
             if self.good is not None:
                 assert self.good.add_directory(self.trained.directory / "job") == cid
@@ -105,7 +105,7 @@ class Delivery:
         )
         self.shaky.stuck = is_stuck
         try:
-            with _patience(2):  # a good store on a busy machine answers in less
+            with patch.object(several, "_PATIENCE", 2.0):  # a good store on a busy machine answers in less
                 if self.draw.random() < 0.5:
                     self._whole(store, cid)
                 self._without_data(store, cid)
@@ -210,23 +210,3 @@ def _one_interval(it: Auditing, interval: int) -> str:
 
 def _nothing(text: str) -> None:
     """Hears a warning."""
-
-
-@contextmanager
-def _chunks(size: int) -> Iterator[None]:
-    """Context in which files are cut into blocks of other sizes, as any publisher may."""
-    before, builder.CHUNK = builder.CHUNK, size
-    try:
-        yield
-    finally:
-        builder.CHUNK = before
-
-
-@contextmanager
-def _patience(seconds: float) -> Iterator[None]:
-    """Context in which a store that does not answer is soon left for another."""
-    before, several._PATIENCE = several._PATIENCE, seconds
-    try:
-        yield
-    finally:
-        several._PATIENCE = before

@@ -218,17 +218,13 @@ class Slow(Stand):
                 future.set_result(audit_segment(order))
 
 
-def test_workers_that_answer_after_all_get_the_rest_at_once(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This process gives way between two steps, and leaves nothing behind."""
-    for name in ("FIRST", "HANGING", "SLOW"):
-        monkeypatch.setattr(pace, name, 0.1)
-    made, ends, step = Slow(), [], StandIn.has_stepped
+def ends_of_stand_ins(monkeypatch: pytest.MonkeyPatch, before: Callable[[StandIn], object]) -> list[int]:
+    """Numbers of steps after which this process finds that it need not go on, as they come. before: is called
+    whenever a step is done, before that is asked."""
+    ends, step = list[int](), StandIn.has_stepped
 
     def has_stepped(self: StandIn) -> None:
-        if self._steps == 2 or ends:
-            made.answer()
+        before(self)
         try:
             step(self)
         except NotNeeded:
@@ -236,6 +232,22 @@ def test_workers_that_answer_after_all_get_the_rest_at_once(
             raise
 
     monkeypatch.setattr(StandIn, "has_stepped", has_stepped)
+    return ends
+
+
+def test_workers_that_answer_after_all_get_the_rest_at_once(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process gives way between two steps, and leaves nothing behind."""
+    for name in ("FIRST", "HANGING", "SLOW"):
+        monkeypatch.setattr(pace, name, 0.1)
+    made = Slow()
+
+    def answer(stand_in: StandIn) -> None:
+        if stand_in._steps == 2 or ends:
+            made.answer()
+
+    ends = ends_of_stand_ins(monkeypatch, answer)
     listing = trained.listing(every=INTERVALS // 2)
     found = trained.audit(tmp_path / "audit", listing, make=lambda number: made, workers=1)
     assert found.is_whole and ends[0] == 3
@@ -247,17 +259,7 @@ def test_where_nobody_knows_how_long_an_interval_takes_this_process_finds_it_out
 ) -> None:
     """A worker with a long segment is honest for long."""
     monkeypatch.setattr(pace, "FIRST", 0.1)
-    ends, step = [], StandIn.has_stepped
-
-    def slowly(self: StandIn) -> None:
-        time.sleep(0.2)
-        try:
-            step(self)
-        except NotNeeded:
-            ends.append(self._steps)
-            raise
-
-    monkeypatch.setattr(StandIn, "has_stepped", slowly)
+    ends = ends_of_stand_ins(monkeypatch, lambda stand_in: time.sleep(0.2))
     # 16 steps of 0.2 s: more than 12 s are honest.
     made = Slow(seconds=2.0)
     found = trained.audit(tmp_path / "audit", trained.listing(every=INTERVALS), make=lambda number: made, workers=1)
