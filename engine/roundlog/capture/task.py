@@ -237,11 +237,6 @@ def _takes_two(function: Callable[..., object]) -> bool:
     return True
 
 
-def widened(field: torch.Tensor) -> torch.Tensor:
-    """A dataset field as programs hold it: float32, int64 or bool."""
-    return field.to(torch.int64) if field.dtype in NARROW else field
-
-
 def micro_batches(batch: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:
     """The `count` equal parts of a batch, in order."""
     if count == 1:

@@ -7,7 +7,7 @@ from roundlog.data.errors import DataError
 from roundlog.data.field import Field, HeldField, held
 from roundlog.data.file_field import FileField
 from roundlog.data.files import HELD_BYTES, file_bytes, file_pieces, read_fields, write_fields
-from roundlog.data.presence import absence
+from roundlog.data.presence import absence, reach
 from roundlog.data.remote_field import (
     Elsewhere,
     RemoteDataError,
@@ -17,7 +17,7 @@ from roundlog.data.remote_field import (
     fetched_bytes,
     remote_fields,
 )
-from roundlog.data.sources import NARROW, field_of, fields_of, safetensors_fields, windows
+from roundlog.data.sources import NARROW, field_of, fields_of, safetensors_fields, widened, windows
 from roundlog.data.stored_field import StoredField
 from roundlog.data.summary import FieldSummary, data_tree, is_unchanged, summarised
 
@@ -47,11 +47,13 @@ __all__ = [
     "file_pieces",
     "held",
     "is_unchanged",
+    "reach",
     "read_block_roots",
     "read_fields",
     "remote_fields",
     "safetensors_fields",
     "summarised",
+    "widened",
     "windows",
     "write_block_roots",
     "write_fields",

@@ -12,7 +12,11 @@ def absence(tensor: torch.Tensor) -> str | None:
         return "is on the meta device, where tensors have no numbers"
     if not tensor.numel():
         return None
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    if tensor.untyped_storage().nbytes() < (tensor.storage_offset() + last + 1) * tensor.element_size():
+    if tensor.untyped_storage().nbytes() < (tensor.storage_offset() + reach(tensor) + 1) * tensor.element_size():
         return "has given its memory back (.resize_ of its storage), as FSDP does between steps"
     return None
+
+
+def reach(tensor: torch.Tensor) -> int:
+    """Places in memory from the first element of a plain tensor, which has some, to its last one."""
+    return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

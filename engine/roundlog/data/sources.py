@@ -39,6 +39,11 @@ _SAFETENSORS = {
 _MOST_HEADER = 100_000_000  # bytes, as the library has it
 
 
+def widened(field: torch.Tensor) -> torch.Tensor:
+    """A field as programs hold it: small integers as int64."""
+    return field.to(torch.int64) if field.dtype in NARROW else field
+
+
 def field_of(name: str, source: object) -> Field:
     """The field that a task means by a tensor or array [rows, ...], or a field itself. Raises DataError."""
     if isinstance(source, Field):
@@ -47,7 +52,7 @@ def field_of(name: str, source: object) -> Field:
         if source.layout == torch.strided and not source.is_nested and (why := absence(source)):
             raise DataError(f"dataset field {name} {why}: give a tensor that has its values")
         try:
-            return held(source.to(torch.int64) if source.dtype in NARROW else source)
+            return held(widened(source))
         except ProgramError as error:
             raise DataError(f"dataset field {name} is {source.dtype}: {_DTYPES}") from error
     if isinstance(source, np.ndarray):

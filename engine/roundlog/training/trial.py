@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_map
 from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.aside import Aside, PutAside
 from roundlog.capture.draws import Replay
-from roundlog.capture.task import widened
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.untraceable import reason
+from roundlog.data import widened
 from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows

@@ -16,8 +16,8 @@ import pytest
 import torch
 from roundlog.capture import Captured, Task
 from roundlog.capture.draws import Replay
-from roundlog.capture.task import widened
 from roundlog.capture.tracing.eager import plainly
+from roundlog.data import widened
 from roundlog.execution import Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map_only
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
 from roundlog.capture.tracing.eager import LEFT_BEHIND
+from roundlog.data import reach
 
 
 class Substitution(TorchDispatchMode):
@@ -77,8 +78,7 @@ class Substitution(TorchDispatchMode):
             return replacement
         whole = original.is_contiguous() and replacement.is_contiguous() and tensor.dtype == original.dtype
         first = tensor.storage_offset() - original.storage_offset()
-        last = first + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        if not whole or first < 0 or last >= original.numel():
+        if not whole or first < 0 or first + reach(tensor) >= original.numel():
             raise CaptureError(
                 f"a tensor of shape {list(tensor.shape)} shares memory with {name} in a way that cannot be followed: "
                 "make it a view of the parameter inside the step, or a copy"

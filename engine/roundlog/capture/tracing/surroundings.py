@@ -18,6 +18,7 @@ from roundlog.capture.tracing.containers import Change, Container
 from roundlog.capture.tracing.contents import Array, Cache, Generator, Position
 from roundlog.capture.tracing.walk import Walk
 from roundlog.capture.untraceable import reason
+from roundlog.data import reach
 
 
 class Surroundings:
@@ -198,8 +199,7 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """Begin and end of a tensor's memory; (0, 0) if no array can lie there."""
     if tensor.layout != torch.strided or not tensor.numel() or tensor.device.type != "cpu":
         return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+    return tensor.data_ptr(), tensor.data_ptr() + (reach(tensor) + 1) * tensor.element_size()
 
 
 def _storage(tensor: torch.Tensor) -> int:
