@@ -2,8 +2,10 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# Named first and exactly, so that pip does not pick a newer torch with gigabytes of CUDA.
 TORCH ?= torch==2.13.0
+# `make CPU=1 demo` takes PyTorch's build without CUDA, which needs 5 GB less. Where it cannot be had, PyPI's is taken.
+CPU ?=
+CPU_WHEELS ?= https://download.pytorch.org/whl/cpu
 # Test processes side by side: three keep two processors busy, since tests wait for others' blocks and clocks. A file's tests
 # stay in one process, so that they share what they set up.
 WORKERS ?= 3
@@ -20,7 +22,7 @@ INSTALL := $(PIP) install -q --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # pip would compile modules one after another, which took a third of the set-up. Some are for other versions of Python, and fail.
 COMPILE := $(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: demo test test-python test-slow test-slow-python test-long test-matrix test-triton coverage docs fuzz fuzz-capture fuzz-runs
+.PHONY: demo test test-python test-slow test-slow-python test-long test-matrix test-triton test-cuda-build coverage docs fuzz fuzz-capture fuzz-runs
 .PHONY: browser chaos lint clean
 
 demo: $(VENV)/.installed
@@ -31,7 +33,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
-	$(INSTALL) '$(TORCH)'
+	$(if $(CPU),$(INSTALL) --no-deps --retries 1 --timeout 15 --index-url $(CPU_WHEELS) '$(TORCH)' ||) $(INSTALL) '$(TORCH)'
 	$(INSTALL) -e '.[demo]'
 	$(COMPILE)
 	touch $@
@@ -107,6 +109,25 @@ test-long: $(VENV)/.installed-dev contracts-tools
 test-matrix: $(VENV)/.installed-dev
 	$(VENV)/bin/pytest -m matrix
 
+# Tests of devices with the torch that PyPI gives, which is CUDA's, where this environment has another build: a machine without a
+# card behaves otherwise then (`torch.cuda` is there, and fails when it is used). 4.5 GB, without what a configuration of pip prefers.
+CUDA_VENV := .venv-cuda
+OF_DEVICES = $(shell grep -rlE 'torch\.cuda|triton|"cuda' tests --include='test_*.py')
+
+$(CUDA_VENV)/.installed: Makefile $(VENV)/.installed-dev
+	$(VENV)/bin/python -m venv --clear $(CUDA_VENV)
+	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= $(CUDA_VENV)/bin/pip --disable-pip-version-check install -q --no-compile '$(TORCH)'
+	$(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >$(CUDA_VENV)/others.pth
+	printf '%s\n' '$(CURDIR)/engine' '$(CURDIR)/client' >>$(CUDA_VENV)/others.pth
+	mv $(CUDA_VENV)/others.pth $(CUDA_VENV)/lib/python*/site-packages/
+	touch $@
+
+test-cuda-build: $(VENV)/.installed-dev
+	if $(VENV)/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then \
+		echo 'PyTorch in $(VENV) is built for CUDA: its tests of devices are among the others.'; \
+	else $(MAKE) --no-print-directory $(CUDA_VENV)/.installed && OMP_NUM_THREADS=1 \
+		$(CUDA_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long' $(OF_DEVICES); fi
+
 # The kernels for CUDA: on a device, or in Triton's interpreter. Triton is 290 MB that nobody needs without a device.
 test-triton: $(VENV)/.installed-triton
 	OMP_NUM_THREADS=1 $(VENV)/bin/pytest tests/engine/kernels/test_triton_*.py tests/engine/running/test_cuda.py
@@ -130,4 +151,4 @@ chaos: $(VENV)/.installed-dev contracts-tools
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/chaos/campaign.py --minutes $(MINUTES) --workers $(WORKERS) --keep build/chaos
 
 clean:
-	rm -rf $(VENV) .venv-slither .venv-halmos node_modules $(BROWSER)/node_modules $(BROWSER)/unpacked contracts/out contracts/cache build *.egg-info
+	rm -rf $(VENV) $(CUDA_VENV) .venv-slither .venv-halmos node_modules $(BROWSER)/node_modules $(BROWSER)/unpacked contracts/out contracts/cache build *.egg-info

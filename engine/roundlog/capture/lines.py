@@ -22,6 +22,8 @@ _TORCH = str(Path(torch.__file__).parent)
 
 LIBRARIES = (
     *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    # A user's, a distribution's, or those of another environment, which a .pth file may add.
+    *(entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")),
     # This package may lie elsewhere (pip install -e). Its examples are as a user's.
     *(str(part) for part in sorted(Path(__file__).parent.parent.iterdir()) if part.name != "examples"),
 )

@@ -200,6 +200,8 @@ def test_a_cuda_device_without_a_number_is_the_current_one(monkeypatch: pytest.M
     chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    # PyTorch's build for CUDA would look for a card here.
+    monkeypatch.setattr(group, "card", lambda device: "")
     ranks = _Others([""])
     ranks.use(torch.device("cuda"))
     assert chosen == [ranks.device] == [torch.device("cuda:2")]
