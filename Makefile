@@ -22,7 +22,7 @@ INSTALL := $(PIP) install -q --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # pip would compile modules one after another, which took a third of the set-up. Some are for other versions of Python, and fail.
 COMPILE := $(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: demo test test-python test-slow test-slow-python test-long test-matrix test-triton test-cuda-build coverage docs fuzz fuzz-capture fuzz-runs
+.PHONY: demo test test-python test-slow test-slow-python test-long test-matrix test-devices coverage docs fuzz fuzz-capture fuzz-runs
 .PHONY: browser chaos lint clean
 
 demo: $(VENV)/.installed
@@ -41,10 +41,6 @@ $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
 	$(INSTALL) -e '.[dev]'
 	$(COMPILE)
-	touch $@
-
-$(VENV)/.installed-triton: pyproject.toml $(VENV)/.installed-dev
-	$(INSTALL) -e '.[cuda]'
 	touch $@
 
 include contracts/contracts.mk
@@ -109,28 +105,24 @@ test-long: $(VENV)/.installed-dev contracts-tools
 test-matrix: $(VENV)/.installed-dev
 	$(VENV)/bin/pytest -m matrix
 
-# Tests of devices with the torch that PyPI gives, which is CUDA's, where this environment has another build: a machine without a
-# card behaves otherwise then (`torch.cuda` is there, and fails when it is used). 4.5 GB, without what a configuration of pip prefers.
+# Tests of devices and of their kernels (in Triton's interpreter, where there is no card), with the torch that PyPI gives: its build for
+# CUDA brings Triton, and is another one than PyTorch's for the CPU even where no card is. 4.5 GB, unless $(VENV) has such a build.
 CUDA_VENV := .venv-cuda
 OF_DEVICES = $(shell grep -rlE 'torch\.cuda|triton|"cuda' tests --include='test_*.py')
 
-$(CUDA_VENV)/.installed: Makefile $(VENV)/.installed-dev
-	$(VENV)/bin/python -m venv --clear $(CUDA_VENV)
-	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= $(CUDA_VENV)/bin/pip --disable-pip-version-check install -q --no-compile '$(TORCH)'
-	$(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >$(CUDA_VENV)/others.pth
-	printf '%s\n' '$(CURDIR)/engine' '$(CURDIR)/client' >>$(CUDA_VENV)/others.pth
-	mv $(CUDA_VENV)/others.pth $(CUDA_VENV)/lib/python*/site-packages/
+$(CUDA_VENV)/.installed-cuda: pyproject.toml $(VENV)/.installed-dev
+	if $(VENV)/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then \
+		ln -sfn $(VENV) $(CUDA_VENV); \
+	else \
+		$(PYTHON) -m venv --clear $(CUDA_VENV) && \
+		PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= $(CUDA_VENV)/bin/pip --disable-pip-version-check install -q --no-compile '$(TORCH)' && \
+		printf '%s\n' "$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(CURDIR)/engine $(CURDIR)/client \
+			>"$$(echo $(CUDA_VENV)/lib/python3*/site-packages)/others.pth"; \
+	fi
 	touch $@
 
-test-cuda-build: $(VENV)/.installed-dev
-	if $(VENV)/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then \
-		echo 'PyTorch in $(VENV) is built for CUDA: its tests of devices are among the others.'; \
-	else $(MAKE) --no-print-directory $(CUDA_VENV)/.installed && OMP_NUM_THREADS=1 \
-		$(CUDA_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long' $(OF_DEVICES); fi
-
-# The kernels for CUDA: on a device, or in Triton's interpreter. Triton is 290 MB that nobody needs without a device.
-test-triton: $(VENV)/.installed-triton
-	OMP_NUM_THREADS=1 $(VENV)/bin/pytest tests/engine/kernels/test_triton_*.py tests/engine/running/test_cuda.py
+test-devices: $(CUDA_VENV)/.installed-cuda
+	OMP_NUM_THREADS=1 $(CUDA_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow and not long' $(OF_DEVICES)
 
 # Longer than a test may take; what it finds stays in tests/fuzz/corpus, which the tests replay.
 fuzz: $(VENV)/.installed-dev

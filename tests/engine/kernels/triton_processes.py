@@ -10,7 +10,7 @@ import pytest
 import torch
 
 needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed: `make test-triton`"
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed: `make test-devices`"
 )
 
 
