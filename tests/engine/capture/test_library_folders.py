@@ -18,8 +18,9 @@ from torch.nn import functional as F
 
 model = torch.nn.Linear(2, 1)
 Job.from_task(Task(
-    model=model, loss=lambda m, b: F.mse_loss(m(b["x"]), b["y"]), optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-    schedule=schedule, dataset={"x": torch.ones(4, 2), "y": torch.ones(4, 1)}, batch_size=2, steps=2, interval=1, seed=1))
+    model=model, loss=lambda m, b: F.mse_loss(m(b["x"]), b["y"]), schedule=schedule,
+    optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset={"x": torch.ones(4, 2), "y": torch.ones(4, 1)},
+    batch_size=2, steps=2, interval=1, seed=1))
 """
 
 NOISY = """
