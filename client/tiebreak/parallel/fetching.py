@@ -35,12 +35,13 @@ def fetch_named(
     warn: Callable[[str], None],
     max_bytes: int,
     within: float | None = None,
+    unwanted: Collection[str] = (),
     claim: Callable[[int], None] = lambda need: None,
 ) -> None:
     """Fetches the files that a plan names of the directory `cid` into `dest`, which must not exist and appears whole.
 
     warn: is told, in one sentence, what was left out. max_bytes: of all files together. within: as of `ContentStore`.
-    claim: is asked before each turn of the plan for the most bytes that its files take. Raises StoreError, OSError, and
+    unwanted: names that are left out without a word. claim: is asked before each turn of the plan for the most bytes that its files take. Raises StoreError, OSError, and
     what the plan and `claim` raise."""
 
     def claiming(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
@@ -48,8 +49,8 @@ def fetch_named(
             claim(sum(min(sizes[name], bound) for name, bound in most.items() if name in sizes))
             yield most
 
-    left_out = store.get_directory(cid, dest, claiming, max_bytes=max_bytes, within=within)
-    if left_out:
+    others = store.get_directory(cid, dest, claiming, max_bytes=max_bytes, within=within)
+    if left_out := [name for name in others if name not in unwanted]:
         names = ", ".join(short(repr(name), 60) for name in left_out[:_MOST_NAMED])
         more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
         warn(f"{cid} has {names}{more} besides what it is fetched for, left out")
