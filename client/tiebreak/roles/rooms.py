@@ -58,7 +58,7 @@ class Rooms:
         with self._lock:
             promised = self._promised.setdefault(room, {})
             promised[what] = need
-            sizes = {path: self._size(path) for path in {*self._rooms(), room}}
+            sizes = {path: self._size(path) for path in {*self._rooms(), *self._promised}}
             most = shutil.disk_usage(self._directory).total // _PART if self._most is None else self._most
             over = sum(sizes.values()) - most
             for path in self._left(sizes.keys() - {room}):
