@@ -19,7 +19,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SIZE = 1 << 20
-"""Bytes of the reserve, or a quarter of a smaller disk: some hundred payments, each of which takes two blocks."""
+"""Bytes of the reserve, or a quarter of a smaller disk: enough for some two hundred payments."""
 
 _SLICE = 16 << 10
 """Bytes that are given up at a time, so that others who write to the disk do not get all of them."""
