@@ -1,6 +1,6 @@
 """Bytes of a role's disk that are kept for what has to be written before money is sent.
 
-    <directory>/reserve    preallocated; cut shorter when the disk is full, and filled again when there is room
+    <directory>/reserve    bytes without a meaning; cut shorter when the disk is full, and filled again when there is room
 
 A stranger can fill the disk of everybody who follows jobs. Nothing is paid that is not on record, and whoever cannot
 pay for an appeal or a challenge loses what it defends. So those records, and nothing else, take these bytes.
@@ -81,8 +81,9 @@ class Reserve:
             size = os.fstat(descriptor).st_size
             # As much again stays free, since others write, too, and would have it given up at once.
             if size < wanted and disk.free > 2 * (wanted - size):
-                os.posix_fallocate(descriptor, 0, wanted)
-                size = wanted
+                # Random bytes take their space on disks that compress as well.
+                size += os.pwrite(descriptor, os.urandom(wanted - size), size)
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         self.missing = max(0, wanted - size)

@@ -99,7 +99,8 @@ def fetch_job(
         need = sum(most_job_bytes(program, spec).values())
         need += kept_bytes(program, spec, context.engine.options.keep_every)
         context.rooms.claim(room, "job", need, bonded=bonded, told=warn)
-        require_space(context.directory, need)
+        if not bonded:  # else most of it is there already
+            require_space(context.directory, need)
 
     try:
         most = context.limits.job_bytes

@@ -32,15 +32,20 @@ class Rooms:
         self._lock = threading.Lock()
         self._promised: dict[Path, dict[str, int]] = {}
         """Bytes that a room will take, by what is on its way there."""
+        self._entered: set[Path] = set()
 
     def enter(self, room: Path) -> None:
         """Takes the mark off a room, since the role works there again."""
-        (room / _MARK).unlink(missing_ok=True)
+        with self._lock:
+            self._entered.add(room)
+            with suppress(OSError):  # a disk that is read-only for a while
+                (room / _MARK).unlink(missing_ok=True)
 
     def leave(self, room: Path) -> None:
         """Marks the room of a job that the role has left, with no bond in it."""
         with self._lock:
             self._promised.pop(room, None)
+            self._entered.discard(room)
             with suppress(OSError):  # a full disk; the room is kept then
                 if room.is_dir():
                     (room / _MARK).touch()
@@ -61,7 +66,7 @@ class Rooms:
             sizes = {path: self._size(path) for path in {*self._rooms(), *self._promised}}
             most = shutil.disk_usage(self._directory).total // _PART if self._most is None else self._most
             over = sum(sizes.values()) - most
-            for path in self._left(sizes.keys() - {room}):
+            for path in self._left(sizes.keys() - {room} - self._entered):
                 if over <= 0:
                     break
                 shutil.rmtree(path, ignore_errors=True)
