@@ -1,6 +1,6 @@
 """Bytes of a role's disk that are kept for what has to be written before money is sent.
 
-    <directory>/reserve    bytes without a meaning; cut shorter when the disk is full, and filled again when there is room
+    <directory>/reserve    bytes without a meaning; cut when the disk is full, and filled again when there is room
 
 A stranger can fill the disk of everybody who follows jobs. Nothing is paid that is not on record, and whoever cannot
 pay for an appeal or a challenge loses what it defends. So those records, and nothing else, take these bytes.
