@@ -19,7 +19,7 @@ class Rule(Enum):
 
 
 class End(Enum):
-    """How those in league end the job."""
+    """The end that those in league give to the job."""
 
     WINDOW = "they let the window for challenges close"
     UNOPENED = "the trainer never opens its claim"
@@ -44,14 +44,14 @@ class Coalition:
         return self.fee // self.needed
 
     def promised(self, rule: Rule) -> dict[int, int]:
-        """What each honest auditor could count on; by the old rule, if nobody but honest auditors attested."""
+        """The wei that each honest auditor could count on; by the old rule, if only honest auditors attested."""
         honest = [place for place, puppet in enumerate(self.places) if puppet is None]
         if rule is Rule.PLACES:
             return {place: self.share if place < self.needed else 0 for place in honest}
         return dict.fromkeys(honest, self.fee // max(self.needed, len(honest)))
 
     def fees(self, rule: Rule) -> dict[int, int]:
-        """What each place is paid of the fee."""
+        """The wei that each place is paid of the fee."""
         unopened = self.end is End.UNOPENED
         attest = [place for place, puppet in enumerate(self.places) if unopened or puppet is not False]
         if rule is Rule.PLACES:
@@ -60,7 +60,7 @@ class Coalition:
         return dict.fromkeys(attest, self.fee // len(attest)) if is_final else {}
 
     def honest(self, rule: Rule) -> dict[int, int]:
-        """What each honest auditor is paid of the fee."""
+        """The wei that each honest auditor is paid of the fee."""
         paid = self.fees(rule)
         return {place: paid.get(place, 0) for place, puppet in enumerate(self.places) if puppet is None}
 
@@ -79,7 +79,7 @@ class Coalition:
         return sum(self.honest(rule).values()) + burnt
 
     def gain(self, rule: Rule) -> int:
-        """What those in league have more than if every honest auditor had got what it could count on."""
+        """The wei that those in league have more than if all honest auditors had got what they could count on."""
         return sum(self.promised(rule).values()) - self.costs(rule)
 
 
@@ -105,7 +105,7 @@ def draw(chance: random.Random) -> Coalition:
 
 
 def drawn(count: int, seed: int = 30) -> list[Coalition]:
-    """The same on every machine."""
+    """Coalitions at random, the same on every machine."""
     chance = random.Random(seed)
     return [draw(chance) for _ in range(count)]
 
