@@ -57,7 +57,7 @@ library Appeals {
             job.audits.auditOf(game.appellant).status = AuditStatus.CLOSED;
             --job.audits.atStake;
             uint256 fee = job.shareOf(game.appellant);
-            job.audits.feesPaid += fee;
+            job.audits.feesPaid += uint128(fee);
             ledger.credit(game.appellant, bond + job.terms.attestationBond + fee);
         }
         // INVARIANT: the verdict still stands, so the next appeal starts now, in its turn.

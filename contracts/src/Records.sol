@@ -50,7 +50,7 @@ struct Audits {
     /// Attestations whose bonds the verdict may take.
     uint64 atStake;
     /// Shares of the fee in wei that were paid before the job was over: a silent referee has freed their owners.
-    uint256 feesPaid;
+    uint128 feesPaid;
     bytes32 claimSeal;
     /// In the order in which they came.
     Audit[] all;

@@ -111,6 +111,7 @@ library Verdicts {
         address trainer = job.claim.trainer;
         emit IVerificationGame.ClaimFinal(id, trainer, job.claim.finalStateRoot);
         ledger.credit(trainer, uint256(job.terms.reward) + job.terms.trainerBond);
+        if (job.terms.attestationsNeeded == 0) return;
         uint256 rest = job.refund() - job.terms.reward;
         if (rest != 0) ledger.credit(job.customer, rest);
     }

@@ -118,9 +118,14 @@ def test_an_auditor_stops_working_once_others_have_the_shares(world: World) -> N
     run = workshop._run
     assert "it has the 3 that it needs, and is sure to pay for no other" in look(auditor).state
     assert run is not None and run.stop.is_set() and not auditor.doing()
-    told = replace(context(world, "auditor"), policy=Policy(without_fee=True))
-    world.run(AuditorRole(told, world.job))
-    assert posted(world).audits.count == 4, "unless it is told to"
+    told, workshop = paced(world, policy=Policy(without_fee=True))
+    look(told)
+    workshop.take(3)
+    look(told)
+    assert posted(world).audits.count == 3, "told to go on, but a place behind the shares is worth no promise"
+    workshop.take(20)
+    look(told)
+    assert posted(world).audits.count == 4
 
 
 @pytest.mark.parametrize("loss", ["nothing", "the run", "the place", "everything"])

@@ -7,6 +7,7 @@ done in time, and filled with the seal of its root then."""
 from __future__ import annotations
 
 from tiebreak.amounts import in_ether, in_utc
+from tiebreak.chain.audit_fees import sure_fee
 from tiebreak.chain.records import AuditView, JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.attesting import Attesting
@@ -61,7 +62,7 @@ class BlindAudits:
             lost = "" if audit is None else ", so that the bond of its place is lost"
             role.notify_job(What.WARNING, f"seals no audit of job {role.job}: {doubts[0]}{lost}")
             return Progress(state=f"seals no audit: {doubts[0]}", until=deadline + 1)
-        if not role.confirmed(posted):
+        if audit is None and not role.confirmed(posted):
             return Progress(working=True, state="waits until the sealed claim lies deep enough")
         return self._seal(posted, evidence.claim.root, audit)
 
@@ -70,21 +71,27 @@ class BlindAudits:
         known = self._sealing.kept(posted)
         return known is not None and self._sealing.seal(known) == audit.seal
 
+    def _is_empty(self, posted: JobView, audit: AuditView) -> bool:
+        """Whether the seal that the chain shows is the one of nothing, with which the place was taken."""
+        taken = self._place.kept(posted)
+        return taken is not None and self._place.seal(taken) == audit.seal
+
     def is_never_filled(self, posted: JobView, audit: AuditView) -> bool:
         """Whether an audit is a place that was not filled in time, so that its bond is lost; which is told."""
-        taken = self._place.kept(posted)
-        if taken is None or self._place.seal(taken) != audit.seal:
+        if not self._is_empty(posted, audit):
             return False
         why = "its audit was not done in time, so that the bond of the place that it had taken is lost"
         self._role.notify_job(What.WARNING, why)
         return True
 
     def _while_working(self, posted: JobView, audit: AuditView | None) -> Progress:
-        """Takes a place once the run is sure to be done in time, by what its steps take here; tells if it is not."""
+        """Takes a place that has a share once the run is sure to be done in time, by what its steps take here; tells if
+        it is not."""
         deadline, left = posted.audits.audit_deadline, self._auditing.seconds_left
         time = deadline - self._role.context.now() - BLOCKS_A_MOVE * self._role.context.desk.block_seconds()
         if audit is None:
-            if left is not None and RESERVE * left <= time and self._role.confirmed(posted):
+            share = sure_fee(posted.terms, posted.audits.count)
+            if share and left is not None and RESERVE * left <= time and self._role.confirmed(posted):
                 self._pay(posted, self._place.of_audit(posted, bytes(32)), self._place, "take a place for its audit")
                 return Progress(state="takes a place, and audits blindly", until=deadline)
             return Progress(working=True, state="audits blindly", until=deadline)
@@ -108,8 +115,7 @@ class BlindAudits:
         if audit is None:
             self._pay(posted, secret, self._sealing, "seal its audit")
             return Progress(state="seals its audit")
-        taken = self._place.kept(posted)
-        is_known = taken is not None and self._place.seal(taken) == audit.seal
+        is_known = self._is_empty(posted, audit)
         # Two processes with one key must not replace each other's seals for ever.
         if not is_known and self._replaced == _MOST_REPLACED:
             why = "another process of this account has sealed this audit: stop one of the two, which cannot open it"
