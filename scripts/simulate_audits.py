@@ -2,11 +2,14 @@
 
     .venv/bin/python scripts/simulate_audits.py [--months 2000] [--reward 1] [--fee 0.15] [--audit 0.02]
 
-Every month an auditor audits `--jobs` blind jobs, of which a share is fraud. Beside it `--others` honest auditors seal
-the same root. Of an honest claim all share the fee; of a fraud the first that opens has the half of all bonds that are
-lost, and the others get their bonds back. Gas is that of `contracts/.gas-snapshot`, a dispute's that of
-`docs/protocol.md`. Shares are divided as the contract does, to the wei. What is random is which claims are fraud and
-who opens first; the seed is fixed, so the tables are the same on every machine.
+Every month an auditor audits `--jobs` blind jobs, of which a share is fraud. It has taken one of the `--needed` first
+places in each, and the others are other honest auditors'. Of an honest claim each place has its share of the fee; of a
+fraud the first that opens has the half of all bonds that are lost, and the others get their bonds back. The last two
+tables are about coalitions against honest auditors (`audit_coalitions.py`).
+
+Gas is that of `contracts/.gas-snapshot`, a dispute's that of `docs/protocol.md`. Shares are divided as the contract
+does, to the wei. What is random is which claims are fraud, who opens first, and the coalitions; seeds are fixed, so the
+tables are the same on every machine.
 
 Amounts are in ether; `--ether` is what one is worth in dollars.
 """
@@ -20,6 +23,8 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from audit_coalitions import report as coalitions
 
 ROOT = Path(__file__).resolve().parents[1]
 GAS = ROOT / "contracts" / ".gas-snapshot" / "MarketGasTest.json"
@@ -61,8 +66,8 @@ class Market:
     audit: int
     """Cost of repeating one run."""
     gas_price: int
-    others: int
-    """Honest auditors of the same job, beside the one who is watched."""
+    needed: int
+    """Attestations that the job needs, which is the number of shares of its fee, and of its honest auditors."""
     jobs: int
     """Jobs that the auditor audits in a month."""
 
@@ -72,6 +77,10 @@ class Market:
         return sum(int(measured[call]) for call in calls) * self.gas_price
 
     @property
+    def share(self) -> int:
+        return self.fee // self.needed
+
+    @property
     def dispute(self) -> int:
         return DISPUTE_GAS * self.gas_price
 
@@ -79,9 +88,9 @@ class Market:
 def honest(market: Market, fraud: bool, first: bool) -> int:
     """Wei that one blind audit brings an honest auditor, its own costs counted. first: whether it opens before the
     other honest auditors."""
-    costs = market.audit + market.gas("sealAudit")
+    costs = market.audit + market.gas("sealAudit", "replaceSeal")
     if not fraud:
-        return market.fee // (market.others + 1) - costs - market.gas("openAudit (attestation)", "collect")
+        return market.share - costs - market.gas("openAudit (attestation)", "collect")
     costs += market.gas("openAudit (challenge)")
     if not first:
         return -costs
@@ -90,11 +99,17 @@ def honest(market: Market, fraud: bool, first: bool) -> int:
 
 
 def copier(market: Market, fraud: bool) -> int:
-    """Wei that a blind audit brings somebody who seals the trainer's root, which was leaked, and computes nothing."""
+    """Wei that a blind audit brings somebody who has one of the first places, seals the trainer's root, which was
+    leaked, and computes nothing."""
     gas = market.gas("sealAudit", "openAudit (attestation)")
     if fraud:
         return -market.bond - gas
-    return market.fee // (market.others + 2) - gas - market.gas("collect")
+    return market.share - gas - market.gas("collect")
+
+
+def latecomer(market: Market, fraud: bool) -> int:
+    """Wei that it brings if all places that have a share are taken already."""
+    return copier(market, fraud) - (0 if fraud else market.share)
 
 
 def idler(market: Market, fraud: bool) -> int:
@@ -103,10 +118,9 @@ def idler(market: Market, fraud: bool) -> int:
 
 
 def follower(market: Market, fraud: bool) -> int:
-    """Wei that an *open* audit brings somebody who attests at the last instant, if nobody has challenged."""
-    if fraud:
-        return 0  # the honest auditors have challenged, so it stays away
-    return market.fee // (market.others + 2) - market.gas("attest", "collect")
+    """Wei that an *open* audit brings somebody who attests at once, before anybody can have audited."""
+    gas = market.gas("attest")
+    return -market.bond - gas if fraud else market.share - gas - market.gas("collect")
 
 
 def months(market: Market, rate: float, count: int, seed: int = 14) -> list[int]:
@@ -114,7 +128,7 @@ def months(market: Market, rate: float, count: int, seed: int = 14) -> list[int]
     chance = random.Random(f"{seed}/{rate}")
     outcome = {(fraud, first): honest(market, fraud, first) for fraud in (False, True) for first in (False, True)}
     return [
-        sum(outcome[chance.random() < rate, chance.random() * (market.others + 1) < 1] for _ in range(market.jobs))
+        sum(outcome[chance.random() < rate, chance.random() * market.needed < 1] for _ in range(market.jobs))
         for _ in range(count)
     ]
 
@@ -137,6 +151,7 @@ def fines(market: Market, attesters: int) -> dict[str, int]:
         **({"the same, ended by an appeal that the puppet loses": appealed} if attesters else {}),
         "a sealed claim that is never opened, alone": market.trainer_bond,
         "a sealed claim that is never opened, with the customer": market.trainer_bond // 2,
+        "and with puppets in all places that have a share": market.trainer_bond // 2 - market.share * market.needed,
     }
 
 
@@ -173,20 +188,22 @@ def rows(market: Market) -> Iterator[tuple[str, int, int]]:
     yield "honest auditor, blind, first to open", honest(market, False, True), honest(market, True, True)
     yield "honest auditor, blind, not the first", honest(market, False, False), honest(market, True, False)
     yield "seals junk", idler(market, False), idler(market, True)
-    yield "seals a leaked root", copier(market, False), copier(market, True)
-    yield "open audits: attests last, without looking", follower(market, False), follower(market, True)
+    yield "seals a leaked root in time for a share", copier(market, False), copier(market, True)
+    yield "seals a leaked root behind the shares", latecomer(market, False), latecomer(market, True)
+    yield "open audits: attests at once, without looking", follower(market, False), follower(market, True)
 
 
 def market_of(options: argparse.Namespace) -> Market:
     wei = {name: round(getattr(options, name) * ETHER) for name in ("reward", "fee", "audit", "trainer_bond", "bond")}
-    return Market(**wei, gas_price=round(options.gas_price * GWEI), others=options.others, jobs=options.jobs)
+    return Market(**wei, gas_price=round(options.gas_price * GWEI), needed=options.needed, jobs=options.jobs)
 
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--months", type=int, default=2000, help="months that are simulated")
     found.add_argument("--jobs", type=int, default=20, help="jobs that the auditor audits in a month")
-    found.add_argument("--others", type=int, default=2, help="honest auditors beside it")
+    found.add_argument("--needed", type=int, default=3, help="attestations that a job needs")
+    found.add_argument("--coalitions", type=int, default=20_000, help="coalitions that are drawn")
     found.add_argument("--reward", type=float, default=1.0)
     found.add_argument("--fee", type=float, default=0.15)
     found.add_argument("--trainer-bond", type=float, default=2.0)
@@ -199,7 +216,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     options = parser().parse_args()
-    print("\n".join(report(market_of(options), options.months, options.ether)))
+    market = market_of(options)
+    print("\n".join(report(market, options.months, options.ether)))
+    print()
+    print("\n".join(coalitions(market.fee, market.trainer_bond, market.bond, options.coalitions)))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ pragma solidity 0.8.37;
 import {Side} from "./Bisection.sol";
 import {Bonds, Ledger, Shares} from "./Bonds.sol";
 import {ClockPair} from "./Clock.sol";
+import {Fees} from "./Fees.sol";
 import {IVerificationGame} from "./IVerificationGame.sol";
 import {Meter} from "./Meter.sol";
 import {Queue} from "./Queue.sol";
@@ -17,6 +18,7 @@ import {AuditStatus, GameId, JobId, JobStatus, Outcome} from "./Types.sol";
 /// @dev The claim itself is rejected for good, whatever comes of the appeals: its trainer has lost a game.
 library Appeals {
     using Bonds for Ledger;
+    using Fees for Job;
     using Meter for ClockPair;
     using Queue for Job;
     using Records for Audits;
@@ -54,7 +56,9 @@ library Appeals {
             // The referee was silent, so nothing is shown about this auditor, and nothing for it about the winner.
             job.audits.auditOf(game.appellant).status = AuditStatus.CLOSED;
             --job.audits.atStake;
-            ledger.credit(game.appellant, bond + job.terms.attestationBond);
+            uint256 fee = job.shareOf(game.appellant);
+            job.audits.feesPaid += uint128(fee);
+            ledger.credit(game.appellant, bond + job.terms.attestationBond + fee);
         }
         // INVARIANT: the verdict still stands, so the next appeal starts now, in its turn.
         // slither-disable-next-line unused-return
@@ -82,6 +86,6 @@ library Appeals {
             ledger.forfeit(gameId, job.customer, bond);
             ledger.forfeit(gameId, job.customer, bond);
         }
-        ledger.credit(job.customer, job.escrowed());
+        ledger.credit(job.customer, job.refund());
     }
 }

@@ -2,6 +2,7 @@
 pragma solidity 0.8.37;
 
 import {Bonds, Ledger} from "./Bonds.sol";
+import {Fees} from "./Fees.sol";
 import {Guards} from "./Guards.sol";
 import {IVerificationGame} from "./IVerificationGame.sol";
 import {Limits} from "./Limits.sol";
@@ -16,18 +17,27 @@ import {AuditStatus, GameId, JobId, JobStatus} from "./Types.sol";
 ///      would let whoever is first keep all others out, and a job from getting what it needs.
 library Auditing {
     using Bonds for Ledger;
+    using Fees for Audits;
+    using Fees for Job;
     using Records for Audits;
     using Records for Job;
 
     /// @notice `IVerificationGame.attest`, of a job in status CLAIMED.
-    function attest(Job storage job, JobId id, Node checkpointRoot, string calldata logCid, string calldata modelCid) external {
+    function attest(
+        Job storage job,
+        JobId id,
+        Node checkpointRoot,
+        string calldata logCid,
+        string calldata modelCid,
+        uint64 lastPlace
+    ) external {
         Guards.requireNotAfter(job.challengeDeadline());
         requireCommitted(job, checkpointRoot);
         if (job.isBlind()) revert IVerificationGame.AuditsAreBlind(id);
         Guards.requirePayment(job.terms.attestationBond);
         if (job.attested[msg.sender]) revert IVerificationGame.AlreadyAttested(id, msg.sender);
         if (job.terms.attestationsNeeded != 0) {
-            stand(job, job.audits.add(), logCid, modelCid);
+            stand(job, enter(job, id, lastPlace), logCid, modelCid);
         } else {
             // Without a bond the addresses are no promise. They may be empty, and are not kept.
             Limits.checkOptionalCid(logCid);
@@ -37,12 +47,19 @@ library Auditing {
     }
 
     /// @notice `IVerificationGame.sealAudit`, of a job in status SEALED.
-    function sealAudit(Job storage job, JobId id, bytes32 seal) external {
+    function sealAudit(Job storage job, JobId id, bytes32 seal, uint64 lastPlace) external {
         Guards.requireNotAfter(job.auditDeadline());
         Guards.requirePayment(job.terms.attestationBond);
         if (job.audits.place[msg.sender] != 0) revert IVerificationGame.AlreadyAttested(id, msg.sender);
-        Audit storage audit = job.audits.add();
+        Audit storage audit = enter(job, id, lastPlace);
         (audit.status, audit.seal) = (AuditStatus.SEALED, seal);
+        emit IVerificationGame.AuditSealed(id, msg.sender, seal);
+    }
+
+    /// @notice `IVerificationGame.replaceSeal`, of a job in status SEALED.
+    function replaceSeal(Job storage job, JobId id, bytes32 seal) external {
+        Guards.requireNotAfter(job.auditDeadline());
+        requireAudit(job, id, msg.sender, AuditStatus.SEALED).seal = seal;
         emit IVerificationGame.AuditSealed(id, msg.sender, seal);
     }
 
@@ -78,20 +95,22 @@ library Auditing {
             ledger.forfeit(GameId.wrap(0), job.customer, amount);
             return;
         }
-        if (audited == AuditStatus.ATTESTED && status == JobStatus.FINAL) {
-            // slither-disable-next-line unused-return
-            (uint256 each,) = Bonds.share(job.terms.auditFee, job.attestations);
-            amount += each;
-        } else {
-            bool returns_ = audited == AuditStatus.SEALED
-                ? status == JobStatus.EXPIRED
-                : audited == AuditStatus.ATTESTED
-                    && (status == JobStatus.LAPSED || (status == JobStatus.REJECTED && !job.audits.lost));
-            if (!returns_) revert IVerificationGame.NothingToCollect(id, auditor);
-        }
+        bool returns_ = audited == AuditStatus.SEALED
+            ? status == JobStatus.EXPIRED
+            : audited == AuditStatus.ATTESTED && status > JobStatus.APPEALABLE && !job.audits.lost;
+        if (!returns_) revert IVerificationGame.NothingToCollect(id, auditor);
+        amount += job.shareOf(auditor);
         audit.status = AuditStatus.CLOSED;
         emit IVerificationGame.Collected(id, auditor, amount);
         ledger.credit(auditor, amount);
+    }
+
+    /// @dev A new audit, at the next place. Whoever sends it says up to which place it is worth its while, so that nobody who gets in front
+    ///      of it, in the same block or by a reorganisation, makes it pay a bond for a place without a share.
+    function enter(Job storage job, JobId id, uint64 lastPlace) private returns (Audit storage) {
+        uint256 place = job.audits.all.length;
+        if (place > lastPlace) revert IVerificationGame.PlaceTaken(id, place, lastPlace);
+        return job.audits.add();
     }
 
     /// @dev From now on the bond stands for the claim.
@@ -100,6 +119,7 @@ library Auditing {
         Limits.checkCid(modelCid);
         (audit.status, audit.logCid, audit.modelCid) = (AuditStatus.ATTESTED, logCid, modelCid);
         ++job.audits.atStake;
+        job.audits.noteAttested(audit.auditor);
     }
 
     function count(Job storage job, JobId id, string calldata logCid, string calldata modelCid) private {

@@ -46,13 +46,6 @@ library Bonds {
         burn(self, game, burnt);
     }
 
-    /// @notice What each of `count` attestations gets of the audit fee. The rest, less than `count` wei, is the customer's.
-    // slither-disable-next-line divide-before-multiply
-    function share(uint256 fee, uint256 count) internal pure returns (uint256 each, uint256 rest) {
-        each = fee / count;
-        rest = fee - each * count;
-    }
-
     function credit(Ledger storage self, address account, uint256 amount) internal {
         self.credits[account] += amount;
         emit IVerificationGame.Credited(account, amount);

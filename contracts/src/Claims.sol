@@ -5,6 +5,7 @@ import {Auditing} from "./Auditing.sol";
 import {Bisections, Children, Search, Side} from "./Bisection.sol";
 import {Bonds, Ledger} from "./Bonds.sol";
 import {Clock, ClockPair, Clocks} from "./Clock.sol";
+import {Fees} from "./Fees.sol";
 import {IVerificationGame} from "./IVerificationGame.sol";
 import {AuditStatus, GameId, JobId, JobStatus, Phase, Terms} from "./Types.sol";
 import {Guards} from "./Guards.sol";
@@ -23,6 +24,7 @@ library Claims {
     using Bisections for Search;
     using Bonds for Ledger;
     using Clocks for ClockPair;
+    using Fees for Job;
     using Queue for Job;
     using Records for Game;
     using Records for Job;
@@ -131,7 +133,10 @@ library Claims {
         emit IVerificationGame.JobExpired(id);
         if (isSealed) {
             emit IVerificationGame.SealForfeited(id, job.claim.trainer);
-            ledger.forfeit(GameId.wrap(0), job.customer, job.terms.trainerBond);
+            // Who has worked is paid by the one who made it useless. INVARIANT: half of the bond is the fee, or more.
+            uint256 bond = job.terms.trainerBond;
+            ledger.credit(job.customer, bond - bond / 2);
+            ledger.burn(GameId.wrap(0), bond / 2 - job.owed(job.audits.all.length));
         }
         ledger.credit(job.customer, job.escrowed());
     }

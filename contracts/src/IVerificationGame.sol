@@ -40,7 +40,7 @@ interface IVerificationGame {
     event JobExpired(JobId indexed job);
     /// @notice A trainer has sealed a claim; audits may be sealed until the deadline.
     event ClaimSealed(JobId indexed job, address indexed trainer, bytes32 seal, Timestamp auditDeadline);
-    /// @notice An auditor has sealed an audit.
+    /// @notice An auditor has sealed an audit, or replaced its seal.
     event AuditSealed(JobId indexed job, address indexed auditor, bytes32 seal);
     /// @notice A sealed claim or audit was not opened in time; its bond is lost.
     event SealForfeited(JobId indexed job, address indexed account);
@@ -120,7 +120,7 @@ interface IVerificationGame {
     event VerdictUpheld(JobId indexed job, GameId indexed game);
     /// @notice An appeal was won: the bonds of the attestations return.
     event VerdictOverturned(JobId indexed job, GameId indexed game);
-    /// @notice An auditor's bond is credited to it, with its share of the fee if the claim is final.
+    /// @notice An auditor's bond is credited to it, with its share of the fee if it has one.
     event Collected(JobId indexed job, address indexed auditor, uint256 amount);
     /// @notice An account may withdraw so much more.
     event Credited(address indexed account, uint256 amount);
@@ -164,6 +164,8 @@ interface IVerificationGame {
     /// @notice What was opened is not what this account has sealed.
     error WrongSeal(bytes32 computed, bytes32 expected);
     error WrongAuditStatus(JobId job, address auditor, AuditStatus actual, AuditStatus expected);
+    /// @notice The audit would have a later place than its sender takes.
+    error PlaceTaken(JobId job, uint256 place, uint256 last);
     error AlreadyAppealed(GameId appeal);
     /// @notice The account's audit has brought nothing, or not yet.
     error NothingToCollect(JobId job, address auditor);
@@ -254,14 +256,25 @@ interface IVerificationGame {
     ///         needs attestations, that the caller serves log and model by these addresses.
     /// @param specHash of the job's spec
     /// @param checkpointRoot the root that the auditor computed, which has to be the committed one
-    function attest(JobId job, bytes32 specHash, Node checkpointRoot, string calldata logCid, string calldata modelCid)
-        external
-        payable;
+    /// @param lastPlace the last place that the sender takes, counted from 0; the first `terms.attestationsNeeded` have a share of the fee
+    function attest(
+        JobId job,
+        bytes32 specHash,
+        Node checkpointRoot,
+        string calldata logCid,
+        string calldata modelCid,
+        uint64 lastPlace
+    ) external payable;
 
     /// @notice Blind audits: states a root that is not known yet (`msg.value` = `terms.attestationBond`), once per account.
     /// @param specHash of the job's spec
-    /// @param seal keccak256 of the encoding of chain id, this contract, job, sender, root and a salt (`Seals`)
-    function sealAudit(JobId job, bytes32 specHash, bytes32 seal) external payable;
+    /// @param seal keccak256 of the encoding of chain id, this contract, job, sender, root and a salt (`Seals`); or any bytes, which take a place
+    ///        before the work is done, for `replaceSeal`
+    /// @param lastPlace as of `attest`
+    function sealAudit(JobId job, bytes32 specHash, bytes32 seal, uint64 lastPlace) external payable;
+
+    /// @notice Puts another seal in the place of the sender's, by the audit deadline, as often as it likes. Place and bond stay.
+    function replaceSeal(JobId job, bytes32 seal) external;
 
     /// @notice Opens the sender's sealed audit by the audit opening deadline; else its bond is lost. With the trainer's root it attests to the
     ///         claim, with another one it is a challenge.

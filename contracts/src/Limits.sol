@@ -25,6 +25,8 @@ library Limits {
     uint256 internal constant MIN_AMOUNT = 0.001 ether;
     /// @notice A trainer risks at least a tenth of the reward.
     uint256 internal constant REWARD_PER_BOND = 10;
+    /// @notice Half of a trainer's bond pays for the audits that its trainer has made useless, or makes good what the customer pays for them.
+    uint256 internal constant BOND_PER_FEE = 2;
     /// @notice A challenger risks at least a quarter of what the trainer does, and never more.
     uint256 internal constant BOND_RATIO = 4;
     uint256 internal constant MAX_CONCURRENT_GAMES = 1024;
@@ -92,7 +94,9 @@ library Limits {
         // INVARIANT: nobody plays for nothing; a free challenge would let anyone hold up a claim and make the trainer pay gas.
         // A trainer in league with auditors could have the fee besides the reward.
         uint256 paid = uint256(terms.reward) + terms.auditFee;
-        within("trainerBond", terms.trainerBond, atLeast(divideUp(paid, REWARD_PER_BOND)), type(uint128).max);
+        uint256 least = atLeast(divideUp(paid, REWARD_PER_BOND));
+        uint256 feeMadeGood = uint256(terms.auditFee) * BOND_PER_FEE;
+        within("trainerBond", terms.trainerBond, least < feeMadeGood ? feeMadeGood : least, type(uint128).max);
         within("challengerBond", terms.challengerBond, atLeast(divideUp(terms.trainerBond, BOND_RATIO)), terms.trainerBond);
         within("concurrentGames", terms.concurrentGames, 1, MAX_CONCURRENT_GAMES);
         window("commitWindow", terms.commitWindow, 1, MAX_COMMIT_WINDOW);

@@ -49,11 +49,15 @@ struct Audits {
     bool lost;
     /// Attestations whose bonds the verdict may take.
     uint64 atStake;
+    /// Shares of the fee in wei that were paid before the job was over: a silent referee has freed their owners.
+    uint128 feesPaid;
     bytes32 claimSeal;
     /// In the order in which they came.
     Audit[] all;
     /// Index in `all`, plus one.
     mapping(address auditor => uint256) place;
+    /// A bit for each audit in `all` that was opened as an attestation. See `Fees`.
+    mapping(uint256 word => uint256) attested;
     /// What stands for the audit of whoever has none; never written.
     Audit none;
 }

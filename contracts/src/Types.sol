@@ -36,7 +36,7 @@ struct Terms {
     /// Blind audits: the trainer's time to open its claim after the audit window, and after that the auditors' to open their audits. Zero:
     /// audits are open.
     Duration openingWindow;
-    /// Escrowed with the job; once the claim is final, divided equally among its attestations.
+    /// Escrowed with the job; an equal share for each of the first `attestationsNeeded` attestations.
     uint128 auditFee;
     /// Sent with every attestation, or with its seal.
     uint128 attestationBond;
@@ -55,13 +55,13 @@ enum JobStatus {
     /// A game ended against a claim with bonded attestations. The claim will not be paid; where the bonds go is decided once their
     /// owners had time to appeal. Becomes REJECTED.
     APPEALABLE,
-    /// The claim stands; reward and bond are the trainer's, the audit fee belongs to those who attested.
+    /// The claim stands; reward and bond are the trainer's, the audit fee belongs to those who attested first.
     FINAL,
     /// A game ended against the claim; the reward is the customer's again.
     REJECTED,
     /// Nobody claimed in time, or a sealed claim was not opened in time; the reward is the customer's again.
     EXPIRED,
-    /// Nobody won against the claim, and too few attested to it; everybody has back what it paid in.
+    /// Nobody won against the claim, and too few attested to it; everybody has back what it paid in, but for the shares of those who did.
     LAPSED
 }
 

@@ -5,6 +5,7 @@ import {Appeals} from "./Appeals.sol";
 import {Side} from "./Bisection.sol";
 import {Bonds, Ledger, Shares} from "./Bonds.sol";
 import {ClockPair} from "./Clock.sol";
+import {Fees} from "./Fees.sol";
 import {Guards} from "./Guards.sol";
 import {IVerificationGame} from "./IVerificationGame.sol";
 import {Meter} from "./Meter.sol";
@@ -17,6 +18,7 @@ import {GameId, JobId, JobStatus, Outcome, Phase, Reason} from "./Types.sol";
 library Verdicts {
     using Appeals for Job;
     using Bonds for Ledger;
+    using Fees for Job;
     using Meter for ClockPair;
     using Queue for Job;
     using Records for Game;
@@ -110,8 +112,7 @@ library Verdicts {
         emit IVerificationGame.ClaimFinal(id, trainer, job.claim.finalStateRoot);
         ledger.credit(trainer, uint256(job.terms.reward) + job.terms.trainerBond);
         if (job.terms.attestationsNeeded == 0) return;
-        // slither-disable-next-line unused-return
-        (, uint256 rest) = Bonds.share(job.terms.auditFee, job.attestations);
+        uint256 rest = job.refund() - job.terms.reward;
         if (rest != 0) ledger.credit(job.customer, rest);
     }
 
@@ -120,7 +121,7 @@ library Verdicts {
         address trainer = job.claim.trainer;
         emit IVerificationGame.ClaimLapsed(id, trainer);
         ledger.credit(trainer, job.terms.trainerBond);
-        ledger.credit(job.customer, job.escrowed());
+        ledger.credit(job.customer, job.refund());
     }
 
     /// @dev Half of the fine goes to the first challenger with the root that has won: so a trainer that sees that it loses cannot take it
@@ -138,7 +139,7 @@ library Verdicts {
             ledger.credit(winner, toWinner);
             ledger.credit(first, lost.half);
         }
-        ledger.credit(job.customer, job.escrowed() + lost.quarter);
+        ledger.credit(job.customer, job.escrowed() - job.audits.feesPaid + lost.quarter);
         ledger.burn(gameId, lost.burnt);
     }
 
@@ -146,12 +147,12 @@ library Verdicts {
     function payCustomer(Job storage job, Ledger storage ledger, GameId gameId) private {
         uint256 both = uint256(job.terms.trainerBond) + job.terms.challengerBond;
         uint256 burnt = job.terms.trainerBond / 2 + job.terms.challengerBond / 2;
-        ledger.credit(job.customer, job.escrowed() + both - burnt);
+        ledger.credit(job.customer, job.refund() + both - burnt);
         ledger.burn(gameId, burnt);
     }
 
     function payBack(Job storage job, Ledger storage ledger, Game storage game) private {
-        ledger.credit(job.customer, job.escrowed());
+        ledger.credit(job.customer, job.refund());
         ledger.credit(job.claim.trainer, job.terms.trainerBond);
         ledger.credit(game.challenger, job.terms.challengerBond);
     }

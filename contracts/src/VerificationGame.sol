@@ -96,16 +96,23 @@ contract VerificationGame is IVerificationGame {
         Claims.openClaim(job, id, checkpointRoot, finalStateRoot, proof, logCid, modelCid, salt);
     }
 
-    function attest(JobId id, bytes32 specHash, Node checkpointRoot, string calldata logCid, string calldata modelCid)
-        external
-        payable
-        override
-    {
-        Auditing.attest(jobWith(id, JobStatus.CLAIMED, specHash), id, checkpointRoot, logCid, modelCid);
+    function attest(
+        JobId id,
+        bytes32 specHash,
+        Node checkpointRoot,
+        string calldata logCid,
+        string calldata modelCid,
+        uint64 lastPlace
+    ) external payable override {
+        Auditing.attest(jobWith(id, JobStatus.CLAIMED, specHash), id, checkpointRoot, logCid, modelCid, lastPlace);
     }
 
-    function sealAudit(JobId id, bytes32 specHash, bytes32 seal) external payable override {
-        Auditing.sealAudit(jobWith(id, JobStatus.SEALED, specHash), id, seal);
+    function sealAudit(JobId id, bytes32 specHash, bytes32 seal, uint64 lastPlace) external payable override {
+        Auditing.sealAudit(jobWith(id, JobStatus.SEALED, specHash), id, seal, lastPlace);
+    }
+
+    function replaceSeal(JobId id, bytes32 seal) external override {
+        Auditing.replaceSeal(jobIn(id, JobStatus.SEALED), id, seal);
     }
 
     function openAudit(JobId id, Node checkpointRoot, string calldata logCid, string calldata modelCid, bytes32 salt)

@@ -55,7 +55,7 @@ struct AuditView {
     AuditStatus status;
     /// The appeal that this auditor has made; zero: none.
     GameId appeal;
-    /// The seal; zero if audits are open.
+    /// The seal as it was sent last; zero if audits are open.
     bytes32 seal;
     /// Where the auditor serves the log, once it attests.
     string logCid;

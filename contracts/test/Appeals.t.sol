@@ -119,7 +119,7 @@ contract AppealsTest is Market {
         bytes memory why =
             abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, job, JobStatus.APPEALABLE, JobStatus.CLAIMED);
         bytes32 hash = hashOf(job);
-        refused(stranger, abi.encodeCall(game.attest, (job, hash, rootOf(_wrong), "l", "m")), why);
+        refused(stranger, abi.encodeCall(game.attest, (job, hash, rootOf(_wrong), "l", "m", ANY_PLACE)), why);
         refused(stranger, abi.encodeCall(game.challenge, (job, hash, rootOf(_wrong), rootOf(_honest))), why);
         refused(stranger, abi.encodeCall(game.startGame, (job)), why);
     }
@@ -201,11 +201,13 @@ contract AppealsTest is Market {
         uint256 gas = game.getGame(id).spent[uint8(Side.TRAINER)];
         uint256 rest = CHALLENGER_BOND - gas;
         vm.assertGt(gas, 0, "metered");
-        vm.assertEq(credit(auditor), ATTESTATION_BOND + CHALLENGER_BOND + gas + rest / 2, "both bonds, and what it won");
+        vm.assertEq(
+            credit(auditor), ATTESTATION_BOND + FEE + CHALLENGER_BOND + gas + rest / 2, "both bonds, its share, and what it won"
+        );
         vm.assertEq(credit(second), ATTESTATION_BOND, "who did not appeal is free as well");
         vm.assertEq(credit(stranger), 0, "the puppet has lost its bond");
         vm.assertEq(credit(trainer), 0, "and the trainer its own");
-        vm.assertEq(credit(customer), uint256(REWARD) + FEE + TRAINER_BOND / 2 + rest / 4, "the customer");
+        vm.assertEq(credit(customer), uint256(REWARD) + TRAINER_BOND / 2 + rest / 4, "the customer");
         vm.assertEq(game.burnt(), TRAINER_BOND / 2 + rest - rest / 2 - rest / 4, "burnt");
         assertConserved();
     }
@@ -218,7 +220,7 @@ contract AppealsTest is Market {
         assertOver(id, Outcome.TRAINER_WON, Reason.TIMEOUT);
         assertJob(job, JobStatus.REJECTED);
         game.collect(job, auditor);
-        vm.assertEq(credit(auditor), ATTESTATION_BOND + CHALLENGER_BOND + CHALLENGER_BOND / 2, "the appellant");
+        vm.assertEq(credit(auditor), ATTESTATION_BOND + FEE + CHALLENGER_BOND + CHALLENGER_BOND / 2, "the appellant");
     }
 
     function test_oneAppealThatIsWon_freesAllOthers() public {
@@ -235,7 +237,7 @@ contract AppealsTest is Market {
         game.releaseBond(verdict);
         game.collect(job, auditor);
         game.collect(job, second);
-        vm.assertEq(credit(auditor), CHALLENGER_BOND + ATTESTATION_BOND, "all of it");
+        vm.assertEq(credit(auditor), CHALLENGER_BOND + ATTESTATION_BOND + FEE, "all of it");
         assertConserved();
     }
 
@@ -254,7 +256,7 @@ contract AppealsTest is Market {
         playOut(id, _honest, _wrong);
         assertOver(id, Outcome.TRAINER_WON, Reason.TIMEOUT);
         game.collect(job, auditor);
-        vm.assertEq(credit(auditor), ATTESTATION_BOND + CHALLENGER_BOND + CHALLENGER_BOND / 2, "the appellant");
+        vm.assertEq(credit(auditor), ATTESTATION_BOND + FEE + CHALLENGER_BOND + CHALLENGER_BOND / 2, "the appellant");
         assertConserved();
     }
 
@@ -318,7 +320,7 @@ contract AppealsTest is Market {
         playOut(honest, _honest, _wrong);
         assertOver(honest, Outcome.TRAINER_WON, Reason.TIMEOUT);
         game.collect(job, auditor);
-        vm.assertEq(credit(auditor), ATTESTATION_BOND + CHALLENGER_BOND + CHALLENGER_BOND / 2, "the honest one");
+        vm.assertEq(credit(auditor), ATTESTATION_BOND + FEE + CHALLENGER_BOND + CHALLENGER_BOND / 2, "the honest one");
         game.collect(job, second);
         assertConserved();
     }
@@ -358,10 +360,11 @@ contract AppealsTest is Market {
         game.claimTimeout(id);
         assertOver(id, Outcome.UNDECIDED, Reason.TIMEOUT);
         assertJob(job, JobStatus.APPEALABLE);
-        vm.assertEq(credit(second), CHALLENGER_BOND + ATTESTATION_BOND, "both of its bonds");
+        vm.assertEq(credit(second), CHALLENGER_BOND + ATTESTATION_BOND + FEE, "both of its bonds, and its share");
         uphold(job);
         uint256 fine = TRAINER_BOND + ATTESTATION_BOND;
         vm.assertEq(credit(auditor), CHALLENGER_BOND + fine / 2, "of the trainer and the other attestation");
+        vm.assertEq(credit(customer), uint256(REWARD) + fine / 4, "the fee is paid already");
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.NothingToCollect.selector, job, second));
         game.collect(job, second);
         assertConserved();
@@ -387,7 +390,7 @@ contract AppealsTest is Market {
         playOut(id, _honest, _wrong);
         assertJob(job, JobStatus.REJECTED);
         game.collect(job, auditor);
-        vm.assertEq(credit(auditor), 2 * CHALLENGER_BOND + CHALLENGER_BOND / 2, "its bonds, and what it won");
+        vm.assertEq(credit(auditor), 2 * CHALLENGER_BOND + FEE + CHALLENGER_BOND / 2, "its bonds, its share, and what it won");
         assertConserved();
     }
 }

@@ -104,7 +104,7 @@ contract BatchTest is Players {
         JobId job = post(6, 3);
         commitRun(job, _honest);
         bytes[] memory inner = new bytes[](1);
-        inner[0] = abi.encodeCall(game.attest, (job, hashOf(job), claimedIn(job), "", ""));
+        inner[0] = abi.encodeCall(game.attest, (job, hashOf(job), claimedIn(job), "", "", ANY_PLACE));
         bytes[] memory calls = new bytes[](2);
         calls[0] = abi.encodeCall(game.batch, (inner));
         calls[1] = abi.encodeWithSelector(game.batch.selector);
@@ -123,7 +123,7 @@ contract BatchTest is Players {
         GameView memory shown = game.getGame(id);
         (LeafOpening memory leaf, NextRoot memory next) = (leafOpening(shown, _wrong), nextRoot(shown, _wrong));
         bytes[] memory calls = new bytes[](2);
-        calls[0] = abi.encodeCall(game.attest, (job, hashOf(job), claimedIn(job), "", ""));
+        calls[0] = abi.encodeCall(game.attest, (job, hashOf(job), claimedIn(job), "", "", ANY_PLACE));
         calls[1] = abi.encodeCall(game.openLevel, (id, Side.TRAINER, leaf, next));
         vm.prank(stranger);
         Answer[] memory answers = game.batch(calls);

@@ -109,7 +109,7 @@ contract BlindAuditsTest is Market {
         openClaim(job, _honest);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.AuditsAreBlind.selector, job));
         vm.prank(auditor);
-        game.attest{value: CHALLENGER_BOND}(job, hash, root, "l", "m");
+        game.attest{value: CHALLENGER_BOND}(job, hash, root, "l", "m", ANY_PLACE);
     }
 
     function test_sealsAreBonded_andNameTheSpec_andTheTermsTrainer() public {
@@ -130,20 +130,20 @@ contract BlindAuditsTest is Market {
         sealClaim(job, _honest);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPayment.selector, 1, CHALLENGER_BOND));
         vm.prank(auditor);
-        game.sealAudit{value: 1}(job, hash, hash);
+        game.sealAudit{value: 1}(job, hash, hash, ANY_PLACE);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongSpec.selector, bytes32(0), hash));
         vm.prank(auditor);
-        game.sealAudit{value: CHALLENGER_BOND}(job, 0, hash);
+        game.sealAudit{value: CHALLENGER_BOND}(job, 0, hash, ANY_PLACE);
         // The instant of the deadline is the auditor's.
         later(AUDIT_WINDOW);
         sealAudit(job, auditor, _honest);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.AlreadyAttested.selector, job, auditor));
         vm.prank(auditor);
-        game.sealAudit{value: CHALLENGER_BOND}(job, hash, hash);
+        game.sealAudit{value: CHALLENGER_BOND}(job, hash, hash, ANY_PLACE);
         later(1);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.TooLate.selector, time(), time() - 1));
         vm.prank(second);
-        game.sealAudit{value: CHALLENGER_BOND}(job, hash, hash);
+        game.sealAudit{value: CHALLENGER_BOND}(job, hash, hash, ANY_PLACE);
     }
 
     function test_aClaimSealedAfterTheCommitDeadline_isRefused() public {
@@ -162,7 +162,7 @@ contract BlindAuditsTest is Market {
         sealAudit(job, auditor, _honest);
         bytes32 hash = hashOf(job);
         vm.prank(second);
-        game.sealAudit{value: CHALLENGER_BOND}(job, hash, seal);
+        game.sealAudit{value: CHALLENGER_BOND}(job, hash, seal, ANY_PLACE);
         later(AUDIT_WINDOW + 1);
         openClaim(job, _honest);
         openAudit(job, auditor, _honest);
@@ -254,8 +254,8 @@ contract BlindAuditsTest is Market {
         game.reclaim(job);
         assertJob(job, JobStatus.EXPIRED);
         game.collect(job, auditor);
-        assertCredits(uint256(REWARD) + FEE + TRAINER_BOND / 2, 0, CHALLENGER_BOND);
-        vm.assertEq(game.burnt(), TRAINER_BOND / 2, "half is burnt");
+        assertCredits(uint256(REWARD) + FEE + TRAINER_BOND / 2, 0, CHALLENGER_BOND + FEE);
+        vm.assertEq(game.burnt(), TRAINER_BOND / 2 - FEE, "half pays the audit, the rest of it is burnt");
         assertConserved();
         bytes memory why =
             abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, job, JobStatus.EXPIRED, JobStatus.SEALED);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
+import {Side} from "../src/Bisection.sol";
 import {GameId, JobId, JobStatus, Outcome, Reason} from "../src/Types.sol";
+import {Level} from "../src/Level.sol";
 import {Timestamp} from "../src/Time.sol";
 import {Market} from "./support/Market.sol";
 import {Run} from "./support/Runs.sol";
@@ -107,5 +109,83 @@ contract CollusionTest is Market {
         vm.assertEq(credit(trainer), REWARD + TRAINER_BOND, "the trainer is paid");
         vm.assertEq(credit(auditor), CHALLENGER_BOND + FEE, "the auditor has the whole fee");
         vm.assertEq(game.burnt(), 3 * (CHALLENGER_BOND / 2), "and the seals are lost");
+    }
+
+    // ------------------------------------------------------------------------------------------- an honest auditor's share of the fee
+
+    uint256 private constant ENDS = 5;
+
+    function wealth(address[] memory of_) private view returns (uint256 sum) {
+        for (uint256 i = 0; i < of_.length; ++i) {
+            sum += of_[i].balance + credit(of_[i]);
+        }
+    }
+
+    /// @dev Plays a job in which `auditor` holds the first of three places, and everybody else is in league, to one of its ends.
+    function playToAnEnd(uint256 end, address[] memory league) private returns (JobId job) {
+        job = postMarket(_honest);
+        sealClaim(job, _honest);
+        sealAudit(job, auditor, _honest);
+        if (end == 0) {
+            for (uint256 i = 3; i < 15; ++i) {
+                sealAudit(job, league[i], _honest);
+            }
+        } else if (end > 2) {
+            sealAudit(job, stranger, _wrong);
+        }
+        later(AUDIT_WINDOW + 1);
+        if (end == 2) {
+            // The trainer never opens.
+            later(OPENING_WINDOW + 1);
+            game.reclaim(job);
+            return job;
+        }
+        openClaim(job, _honest);
+        openAudit(job, auditor, _honest);
+        if (end < 2) {
+            for (uint256 i = 3; end == 0 && i < 15; ++i) {
+                openAudit(job, league[i], _honest);
+            }
+            // With nobody else it lapses.
+            later(CHALLENGE_WINDOW + 1);
+            game.finalize(job);
+            return job;
+        }
+        GameId lie = openAudit(job, stranger, _wrong);
+        later(OPENING_WINDOW + 1);
+        game.startGame(job);
+        playToOpening(lie, Level.CHECKPOINT, _honest, _wrong);
+        // Both are silent, or the trainer alone, so that the auditor has to appeal.
+        if (end == 4) open(lie, Side.CHALLENGER, _wrong);
+        later(ALLOWANCE + 1);
+        game.claimTimeout(lie);
+        if (end == 3) return job;
+        GameId id = appealBy(job, auditor);
+        later(ALLOWANCE + 1);
+        game.claimTimeout(id);
+    }
+
+    /// @dev However those in league end the job: the auditor has its share, and they have paid it, or more.
+    function test_noEndOfAJob_takesAShareBack() public {
+        (blind, needed) = (true, 3);
+        JobStatus[5] memory expected =
+            [JobStatus.FINAL, JobStatus.LAPSED, JobStatus.EXPIRED, JobStatus.REJECTED, JobStatus.REJECTED];
+        address[] memory league = new address[](15);
+        (league[0], league[1], league[2], league[3], league[4]) = (customer, trainer, stranger, second, third);
+        for (uint256 i = 5; i < 15; ++i) {
+            league[i] = account(vm.toString(i));
+        }
+        for (uint256 end = 0; end < ENDS; ++end) {
+            (uint256 had, uint256 mine) = (wealth(league), auditor.balance + credit(auditor));
+            JobId job = playToAnEnd(end, league);
+            assertJob(job, expected[end]);
+            game.collect(job, auditor);
+            vm.assertLe(mine + FEE / 3, auditor.balance + credit(auditor), "the auditor has its share");
+            for (uint256 i = 0; i < league.length; ++i) {
+                (bool ok,) = address(game).call(abi.encodeCall(game.collect, (job, league[i])));
+                vm.assertTrue(ok == (end == 0 && i > 2), "collected");
+            }
+            vm.assertLe(wealth(league) + FEE / 3, had, "those in league have paid it");
+        }
     }
 }

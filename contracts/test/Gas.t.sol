@@ -119,7 +119,7 @@ contract GasTest is Players {
         Node root = Node.wrap(Trees.root(Runs.checkpointTree(_honest)));
         bytes32 hash = hashOf(job);
         vm.prank(auditor);
-        game.attest(job, hash, root, "", "");
+        game.attest(job, hash, root, "", "", ANY_PLACE);
         used("attest");
         GameId id = challengeRun(job, auditor, wrongRun(512, 16, 261, "wrong"));
         later(ALLOWANCE + 1);

@@ -83,7 +83,7 @@ contract JobTest is Players {
         commitRun(job, honestRun(60, 5));
         vm.expectRevert(why);
         vm.prank(auditor);
-        game.attest(job, mine, root, "", "");
+        game.attest(job, mine, root, "", "", ANY_PLACE);
         vm.expectRevert(why);
         vm.prank(auditor);
         game.challenge{value: CHALLENGER_BOND}(job, mine, root, Node.wrap(keccak256("another")));
@@ -183,21 +183,21 @@ contract JobTest is Players {
         Node root = Node.wrap(Trees.root(Runs.checkpointTree(honestRun(60, 5))));
         bytes32 hash = hashOf(job);
         vm.prank(auditor);
-        game.attest(job, hash, root, "", "");
+        game.attest(job, hash, root, "", "", ANY_PLACE);
         vm.assertTrue(game.hasAttested(job, auditor), "attested");
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.AlreadyAttested.selector, job, auditor));
         vm.prank(auditor);
-        game.attest(job, hash, root, "", "");
+        game.attest(job, hash, root, "", "", ANY_PLACE);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.AnotherRootWasCommitted.selector, bytes32(uint256(1)), root));
         vm.prank(stranger);
-        game.attest(job, hash, Node.wrap(bytes32(uint256(1))), "", "");
+        game.attest(job, hash, Node.wrap(bytes32(uint256(1))), "", "", ANY_PLACE);
         vm.assertEq(game.getJob(job).attestations, 1, "one attestation");
         later(CHALLENGE_WINDOW + 1);
         vm.expectRevert(
             abi.encodeWithSelector(IVerificationGame.TooLate.selector, START + CHALLENGE_WINDOW + 1, START + CHALLENGE_WINDOW)
         );
         vm.prank(stranger);
-        game.attest(job, hash, root, "", "");
+        game.attest(job, hash, root, "", "", ANY_PLACE);
     }
 
     // --------------------------------------------------------------------------------------------------------------- challenging

@@ -32,7 +32,7 @@ contract MarketGasTest is Market {
         attestBy(job, second);
         (bytes32 hash, Node root, uint128 bond) = (hashOf(job), claimedIn(job), bondOf(job));
         vm.prank(third);
-        game.attest{value: bond}(job, hash, root, ADDRESS, ADDRESS);
+        game.attest{value: bond}(job, hash, root, ADDRESS, ADDRESS, ANY_PLACE);
         used("attest");
         GameId verdict = challengeRun(job, auditor, _honest);
         play(verdict, _wrong, _honest);
@@ -69,6 +69,10 @@ contract MarketGasTest is Market {
         used("sealClaim");
         sealAudit(job, auditor, _honest);
         used("sealAudit");
+        bytes32 seal = auditSeal(job, auditor, rootOf(_honest));
+        vm.prank(auditor);
+        game.replaceSeal(job, seal);
+        used("replaceSeal");
         sealAudit(job, second, _wrong);
         later(AUDIT_WINDOW + 1);
         openClaim(job, _wrong);

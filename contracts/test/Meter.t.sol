@@ -56,13 +56,6 @@ contract MeterTest is Test {
         vm.assertTrue(shares.burnt >= rest / 4, "burnt");
     }
 
-    function testFuzz_aFee_isDividedEqually_andLosesNoWei(uint128 fee, uint64 count) public pure {
-        vm.assume(count > 0);
-        (uint256 each, uint256 rest) = Bonds.share(fee, count);
-        vm.assertEq(each * count + rest, fee, "every wei");
-        vm.assertGt(count, rest, "no more than cannot be divided");
-    }
-
     function testFuzz_aForfeitedBond_isHalfTheCustomers(uint128 bond) public {
         Bonds.forfeit(_ledger, GameId.wrap(0), address(1), bond);
         vm.assertEq(_ledger.credits[address(1)] + _ledger.burnt, bond, "every wei");

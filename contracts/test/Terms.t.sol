@@ -125,11 +125,15 @@ contract TermsTest is Players {
         post(market(32, 0, LEAST, 0, 0));
         refused(market(1, 0, LEAST - 1, 0, 0), "attestationBond", LEAST - 1, LEAST, MOST);
         post(market(1, 0, MOST, 0, 0));
-        Terms memory most = market(1, MOST, LEAST, 0, 0);
-        // What a trainer in league with auditors could have counts for its bond.
-        refused(most, "trainerBond", TRAINER_BOND, (uint256(REWARD) + MOST + 9) / 10, MOST);
-        most.trainerBond = most.challengerBond = uint128((uint256(REWARD) + MOST + 9) / 10);
+        // What a trainer in league with auditors could have counts for its bond, half of which is the fee or more.
+        Terms memory most = market(1, TRAINER_BOND / 2, LEAST, 0, 0);
         post(most);
+        ++most.auditFee;
+        refused(most, "trainerBond", TRAINER_BOND, TRAINER_BOND + 2, MOST);
+        (most.reward, most.auditFee) = (10 * TRAINER_BOND - TRAINER_BOND / 2, TRAINER_BOND / 2);
+        post(most);
+        ++most.reward;
+        refused(most, "trainerBond", TRAINER_BOND, TRAINER_BOND + 1, MOST);
     }
 
     function test_blindAudits_haveTwoWindows_andAChallengersBond() public {
@@ -157,7 +161,7 @@ contract TermsTest is Players {
         uint8 shape
     ) public {
         // Half of the time what is nearly right, so that both answers occur.
-        if (shape & 1 == 0) fee = uint128(bound(fee, 0, 40 ether));
+        if (shape & 1 == 0) fee = uint128(bound(fee, 0, TRAINER_BOND));
         if (shape & 2 == 0) bond = CHALLENGER_BOND;
         if (shape & 4 == 0) (auditWindow, openingWindow) = (0, 0);
         else if (shape & 8 == 0) (auditWindow, openingWindow) = (auditWindow % 100 days, openingWindow % 3 days);
@@ -166,7 +170,7 @@ contract TermsTest is Players {
         bool blind = auditWindow != 0 || openingWindow != 0;
         bool right = needed == 0
             ? fee == 0 && bond == 0 && !blind
-            : needed <= 32 && (uint256(REWARD) + fee + 9) / 10 <= TRAINER_BOND
+            : needed <= 32 && fee <= TRAINER_BOND / 2
                 && (blind
                         ? bond == CHALLENGER_BOND && auditWindow >= 1 hours && auditWindow <= 90 days && openingWindow >= 1 hours
                         && openingWindow < CHALLENGE_WINDOW

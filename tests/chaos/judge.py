@@ -64,8 +64,14 @@ def _money(stage: Stage, job: int) -> list[str]:
         least = 0
         if name == "customer" and posted.status is JobStatus.FINAL:
             least = -posted.terms.reward - posted.terms.audit_fee
+        if name == "customer" and posted.status is JobStatus.LAPSED:
+            least = -posted.terms.audit_fee  # of those who did attest
         if name == "trainer" and posted.status is JobStatus.FINAL:
             least = posted.terms.reward
+        # Whoever holds one of the first places has its share, however the job has ended.
+        first = stage.contract.audits_of(job)[: posted.terms.attestations_needed]
+        if any(audit.auditor == address and audit.status is not AuditStatus.CHALLENGED for audit in first):
+            least = posted.terms.audit_fee // posted.terms.attestations_needed
         if posted.status not in UNDECIDED and gain < least:
             found.append(f"honest loss: {name} has {(gain - least) / ETHER:g} ether less than it should")
     honest = {str(stage.accounts[name].address): name for name in stage.plan.honest}

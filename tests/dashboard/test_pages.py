@@ -141,7 +141,7 @@ def test_a_hostile_address_is_text_and_never_a_link(cast: Cast, site: Site, clie
 
 
 def test_an_attestation_is_told_with_its_bond_and_its_addresses(cast: Cast, site: Site, client: TestClient) -> None:
-    job = cast.post(replace(TERMS, attestations_needed=2, attestation_bond=3 * ETHER // 2, audit_fee=1))
+    job = cast.post(replace(TERMS, attestations_needed=2, attestation_bond=3 * ETHER // 2, audit_fee=ETHER // 50))
     cast.commit(job, RIGHT)
     root, spec_hash = RIGHT.checkpoints.root, cast.spec().hash
     given = {"spec_hash": spec_hash, "checkpoint_root": root, "bond": 3 * ETHER // 2}
@@ -151,8 +151,9 @@ def test_an_attestation_is_told_with_its_bond_and_its_addresses(cast: Cast, site
     shown = text(client, f"/jobs/{job}")
     shown = shown[shown.index("Attestations 2") :]
     first, second = cast.auditor._sender.address, cast.referee._sender.address  # type: ignore[union-attr]
-    told = f"bond 1.5 ETH log {JOB_CID} model bafymodel not a content address"
-    assert re.search(rf"Attestations 2 {first} in block \d+ {told} {second} in block \d+ bond 1.5 ETH log x", shown)
+    fee = "share of the fee 0.01 ETH bond 1.5 ETH"
+    told = f"place 1 {fee} log {JOB_CID} model bafymodel not a content address"
+    assert re.search(rf"Attestations 2 {first} in block \d+ {told} {second} in block \d+ place 2 {fee} log x", shown)
     assert f"model {HOSTILE[0]} not a content address" in shown
     assert "<script>alert" not in client.get(f"/jobs/{job}").text
 

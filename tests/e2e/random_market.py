@@ -15,7 +15,8 @@ from typing import Any
 
 from eth_account import Account
 from eth_hash.auto import keccak
-from market import BLIND, OPEN, context
+from market import BLIND, FEE, OPEN, context
+from paced import Paced
 from tiebreak.adversary.desks import SilentDesk
 from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
 from tiebreak.chain.accounts import devnet_account
@@ -112,6 +113,8 @@ class Party:
     kind: str
     make: Callable[[], JobRole]
     wakes: float = 1.0
+    paced: Paced | None = None
+    """Its workshop, if its runs take time."""
     role: JobRole | None = None
     last: str = ""
 
@@ -144,6 +147,8 @@ class RandomMarket(World):
             concurrent_games=draw.choice((1, 1, 2, 5)),
             clock_allowance=20_000,
         )
+        # Up to the most that the trainer's bond can make good.
+        terms = replace(terms, audit_fee=draw.choice((FEE, terms.trainer_bond // 2, 0)))
         self.terms = replace(terms, opening_window=draw.choice((3600, 7200, 49_999))) if self.is_blind else terms
         self.post(terms=self.terms)
         self.chain.is_slow = draw.random() < 0.6
@@ -163,6 +168,10 @@ class RandomMarket(World):
     def _context(self, name: str, desk: Callable[[VerificationGame, Sender], Desk] = Desk) -> RoleContext:
         return replace(context(self, name), make_desk=desk)
 
+    def _puppet(self, name: str) -> RoleContext:
+        """The context of one that seals or attests wherever it stands."""
+        return replace(context(self, name), policy=replace(self.policy, without_fee=True))
+
     def _trainer(self, kind: str) -> TrainerRole:
         match kind:
             case "poisoning":
@@ -178,15 +187,22 @@ class RandomMarket(World):
     def party(self, name: str, kind: str) -> Party:
         """An auditor, or whoever calls itself one."""
         step = self.chance.randrange(15)
+        party = Party(name, kind, lambda: make())
+        takes_time = kind == HONEST and self.chance.random() < 0.5
 
         def make() -> JobRole:
+            if takes_time:
+                if party.role is not None:
+                    party.role.close()
+                party.paced = Paced()
+                return AuditorRole(replace(context(self, name), workshop=party.paced), self.job)
             match kind:
                 case "lying":
-                    return lying_auditor(context(self, name), self.job, first_wrong_step=step)
+                    return lying_auditor(self._puppet(name), self.job, first_wrong_step=step)
                 case "lazy":
                     runs = list((self.root / "trainer").glob("job-*/run"))
                     if runs and self.is_blind:
-                        return lazy_auditor(context(self, name), self.job, whispered=runs[0])
+                        return lazy_auditor(self._puppet(name), self.job, whispered=runs[0])
                 case "sealing":
                     return AuditorRole(self._context(name, SleepyDesk), self.job)
                 case "resigning":
@@ -195,7 +211,7 @@ class RandomMarket(World):
                     return AuditorRole(self._context(name, hesitating(self.chance)), self.job)
             return AuditorRole(context(self, name), self.job)
 
-        return Party(name, kind, make)
+        return party
 
     # The course.
 
@@ -213,6 +229,8 @@ class RandomMarket(World):
                 if party.role is None or draw.random() < 0.03:
                     party.role = party.make()
                 progress = party.role.step()
+                if party.paced is not None:
+                    party.paced.take(draw.randint(0, 6))
                 party.last = f"{'finished: ' if progress.finished else ''}{progress.state}"
                 if progress.acted:
                     self.node.advance_time(draw.randint(1, 30))
@@ -268,9 +286,25 @@ class RandomMarket(World):
 
     def _has_lost(self, party: Party, gains: dict[str, int]) -> bool:
         if party.name == "customer":
-            paid = self.terms.reward + self.terms.audit_fee if self.view.status is JobStatus.FINAL else 0
-            return gains["customer"] < -paid
-        return party.honest and gains[party.name] < 0
+            return gains["customer"] < -(self.terms.reward if self.view.status is JobStatus.FINAL else 0) - self._fees()
+        return party.honest and gains[party.name] < self._share(party)
+
+    def _fees(self) -> int:
+        """What the customer pays at most for the attestations that it got, unless a verdict has taken them."""
+        attested = sum(bool(audit.model_cid) for audit in self.contract.audits_of(self.job))
+        if self.view.audits.lost or self.view.status is JobStatus.EXPIRED:
+            return 0
+        share = self.terms.audit_fee // self.terms.attestations_needed
+        is_final = self.view.status is JobStatus.FINAL
+        return self.terms.audit_fee if is_final else share * min(attested, self.terms.attestations_needed)
+
+    def _share(self, party: Party) -> int:
+        """What an honest auditor was sure of when it got its place; nothing if it challenges: then a game pays."""
+        mine = self.senders[party.name].address
+        first = self.contract.audits_of(self.job)[: self.terms.attestations_needed]
+        if not any(audit.auditor == mine and audit.status is not AuditStatus.CHALLENGED for audit in first):
+            return 0
+        return self.terms.audit_fee // self.terms.attestations_needed
 
     def _left(self, party: Party) -> list[str]:
         address = self.senders[party.name].address

@@ -248,8 +248,9 @@ def test_an_address_with_other_bytes_than_the_model_gets_no_attestation(world: W
 @pytest.mark.parametrize(
     ("policy", "attested", "why"),
     [
-        (Policy(least_fee=FEE + 1), 0, "a share of its audit fee is 0.000100000000000001 ether, less than"),
-        (Policy(least_fee=FEE // 2 + 1), 1, "a share of its audit fee is 0.00005 ether, less than"),
+        (Policy(least_fee=FEE + 1), 0, "place 1 is sure of 0.000100000000000001 ether of its audit fee, less than"),
+        (Policy(least_fee=1), 1, "place 2 is sure of 0 ether of its audit fee, less than the 1 wei asked"),
+        (Policy(), 1, "it has the 1 that it needs, and is sure to pay for no other"),
         (Policy(most_bond=OPEN.challenger_bond - 1), 0, "its bond of 0.002000000000000001 ether is more than"),
     ],
 )
@@ -272,7 +273,7 @@ def test_an_attestation_that_is_neither_needed_nor_paid_is_not_given(world: Worl
     world.run(first)
     assert posted(world).attestations == 1
     last = ended(AuditorRole(world.context("auditor"), world.job))
-    assert "it has the 1 that it needs, and pays nothing for another" in last.state
+    assert "it has the 1 that it needs, and is sure to pay for no other" in last.state
 
 
 def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
@@ -298,7 +299,7 @@ def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
     assert posted(world).attestations == 1
 
 
-def test_a_lapsed_claim_refunds_everybody(world: World) -> None:
+def test_a_lapsed_claim_refunds_everybody_but_for_the_share_of_who_attested(world: World) -> None:
     world.post(terms=replace(OPEN, attestations_needed=2))
     trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
     auditor = AuditorRole(world.context("auditor"), world.job)
@@ -307,8 +308,47 @@ def test_a_lapsed_claim_refunds_everybody(world: World) -> None:
     world.pass_challenge_window()
     world.run(trainer, customer, auditor)
     assert world.status is JobStatus.LAPSED
-    assert world.gains() == {}
+    assert world.gains() == {"customer": -(FEE // 2), "auditor": FEE // 2}
     assert world.contract_balance() == 0
+
+
+def test_an_attestation_that_is_told_to_go_without_a_share_is_given_and_gets_none(world: World) -> None:
+    world.post(terms=OPEN)
+    trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
+    world.run(trainer, customer)
+    attest(world, "second")
+    auditor = AuditorRole(replace(world.context("auditor"), policy=Policy(without_fee=True)), world.job)
+    world.run(auditor)
+    assert posted(world).attestations == 2
+    assert "place 2 is sure of 0 ether of the audit fee" in world.said("can decide over the bond")[-1].text
+    world.pass_challenge_window()
+    world.run(trainer, customer, auditor)
+    by(world, "referee").collect(world.job, world.senders["second"].address)
+    by(world, "second").withdraw()
+    assert world.gains() == {"customer": -OPEN.reward - FEE, "trainer": OPEN.reward, "second": FEE}
+    assert world.said("collect the bond of its audit")
+
+
+def test_an_attestation_that_others_get_in_front_of_pays_no_bond(world: World) -> None:
+    """They saw it before a block had it: its sender has named the last place that it takes."""
+    world.post(terms=OPEN)
+    world.run(TrainerRole(world.context("trainer"), world.job))
+    auditor = AuditorRole(world.context("auditor"), world.job)
+    flush = auditor.context.desk.flush
+
+    def overtaken() -> bool:
+        if auditor.context.desk.is_busy and not posted(world).attestations:
+            attest(world, "second")
+        return flush()
+
+    auditor.context.desk.flush = overtaken  # type: ignore[method-assign]
+    last = [auditor.step() for _ in range(8)][-1]
+    assert "it has the 1 that it needs" in last.state and world.said("PlaceTaken")
+    assert posted(world).attestations == 1 and world.gains() == {
+        "trainer": -OPEN.trainer_bond,
+        "second": -OPEN.attestation_bond,
+        "customer": -OPEN.reward - FEE,
+    }
 
 
 def test_a_claim_by_hand_whose_addresses_nobody_serves_is_final_all_the_same(world: World) -> None:

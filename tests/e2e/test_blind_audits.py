@@ -20,6 +20,7 @@ from market import (
     statuses,
 )
 from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
+from tiebreak.amounts import in_ether
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.chain.shares import Shares
@@ -119,7 +120,7 @@ def test_a_policy_against_the_seal_is_told_and_the_claim_still_audited(world: Wo
     wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
     auditor = AuditorRole(replace(world.context("auditor"), policy=Policy(least_fee=FEE + 1)), world.job)
     sealed(world, auditor, trainer=wrong)
-    assert "seals no audit of job 1: a share of its audit fee" in auditor.step().state
+    assert f"seals no audit of job 1: place 1 is sure of {in_ether(FEE)} of its audit fee" in auditor.step().state
     pass_audits(world)
     world.run(wrong, auditor)
     assert posted(world).audits.count == 0 and posted(world).game_count == 1
@@ -146,7 +147,7 @@ def test_a_lazy_auditor_is_paid_for_a_right_claim(world: World) -> None:
 
 
 def test_a_lazy_auditor_loses_its_bond_with_a_wrong_claim_and_the_honest_one_has_its_share(world: World) -> None:
-    world.post(terms=BLIND)
+    world.post(terms=replace(BLIND, attestations_needed=2))
     (auditor,), customer = auditors(world, "auditor"), world.customer()
     wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
     sealed(world, auditor, customer, trainer=wrong)
@@ -182,7 +183,8 @@ def test_an_auditor_ends_a_job_whose_claim_is_never_opened_and_has_its_bond_back
     world.pass_time(posted(world).audits.opening_deadline + 100)
     world.run(auditor)
     assert world.status is JobStatus.EXPIRED
-    assert "has not opened its claim on job 1 in time" in ended(auditor).state and "auditor" not in world.gains()
+    assert "has not opened its claim on job 1 in time" in ended(auditor).state
+    assert world.gains()["auditor"] == FEE, "its share, out of the trainer's bond"
     assert ended(world.customer()).finished
     assert world.gains()["customer"] == BLIND.trainer_bond - BLIND.trainer_bond // 2
 
@@ -208,9 +210,8 @@ def test_a_trainer_that_sleeps_through_its_window_says_what_it_has_lost(world: W
 def test_the_customer_takes_its_half_of_an_audit_that_is_not_opened(world: World) -> None:
     world.post(terms=BLIND)
     (auditor,), customer = auditors(world, "auditor"), world.customer()
-    trainer = sealed(world)
+    trainer = sealed(world, auditor)
     by(world, "second").seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
-    world.run(auditor, trainer)
     pass_audits(world)
     world.run(trainer, auditor, customer)
     pass_openings(world)
@@ -225,9 +226,8 @@ def test_the_customer_takes_its_half_of_an_audit_that_is_not_opened(world: World
 def test_the_customer_takes_its_half_though_others_have_ended_the_claim_meanwhile(world: World) -> None:
     world.post(terms=BLIND)
     (auditor,) = auditors(world, "auditor")
-    trainer = sealed(world)
+    trainer = sealed(world, auditor)
     by(world, "second").seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
-    world.run(auditor, trainer)
     pass_audits(world)
     world.run(trainer, auditor)
     world.pass_challenge_window()
@@ -283,5 +283,6 @@ def test_a_seal_that_is_never_opened_returns_the_reward(world: World) -> None:
     assert world.status is JobStatus.EXPIRED
     by(world, "customer").collect(world.job, world.senders["second"].address)
     by(world, "second").withdraw()
-    burnt = BLIND.trainer_bond // 2
-    assert world.gains() == {"customer": BLIND.trainer_bond - burnt, "trainer": -BLIND.trainer_bond}
+    half = BLIND.trainer_bond // 2
+    assert world.gains() == {"customer": BLIND.trainer_bond - half, "trainer": -BLIND.trainer_bond, "second": FEE}
+    assert world.contract.burnt() == half - FEE and world.contract_balance() == 0

@@ -40,8 +40,9 @@ def standings(world: World) -> Iterator[tuple[str, Standing]]:
 def stakes(world: World) -> dict[str, int]:
     """Bonds and escrows of every account that has any. INVARIANT: with credits they are what lies in the contract."""
     found = dict(standings(world))
-    assert sum(one.bonds + one.escrow + one.credit for one in found.values()) == world.contract_balance()
-    return {name: one.bonds + one.escrow for name, one in found.items() if one.bonds + one.escrow}
+    assert sum(one.bonds + one.escrow + one.due + one.credit for one in found.values()) == world.contract_balance()
+    held = {name: one.bonds + one.escrow + one.due for name, one in found.items()}
+    return {name: wei for name, wei in held.items() if wei}
 
 
 def steps(world: World, *names: str) -> list[str]:
@@ -69,14 +70,16 @@ def test_sealed_bonds_are_counted_until_they_are_collected(world: World) -> None
     assert dict(standings(world))["second"].jobs[0].parts == (Part.AUDITOR,)
     audits = world.contract.job(world.job).audits
     assert all(said.startswith("seal audits, in") for said in steps(world, "trainer", "second", "customer"))
+    assert steps(world, "second")[0].endswith("; audit 1, fee 0.0001 ether")
     world.pass_time(audits.audit_deadline)
     assert all(said.startswith("open the claim, in") for said in steps(world, "trainer", "second"))
     world.pass_time(audits.opening_deadline)
     assert steps(world, "customer") == ["over: the claim was not opened (reclaim)"]
 
     by(world, "customer").reclaim(world.job)
-    assert world.status is JobStatus.EXPIRED and stakes(world) == {"second": BOND}
-    assert steps(world, "trainer", "second") == ["over", "the bond of your audit returns (collect)"]
+    assert world.status is JobStatus.EXPIRED and stakes(world) == {"second": BOND + FEE}
+    returns = "the bond of your audit returns (collect), with 0.0001 ether of the audit fee"
+    assert steps(world, "trainer", "second") == ["over", returns]
     by(world, "second").collect(world.job, world.senders["second"].address)
     assert stakes(world) == {} and steps(world, "second") == ["over"]
 

@@ -48,7 +48,7 @@ class Attested(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSealed(Event):
-    """An auditor has sealed an audit."""
+    """An auditor has sealed an audit, or replaced its seal."""
 
     job: int
     auditor: ChecksumAddress
@@ -137,7 +137,7 @@ class ClaimSealed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected(Event):
-    """An auditor's bond is credited to it, with its share of the fee if the claim is final."""
+    """An auditor's bond is credited to it, with its share of the fee if it has one."""
 
     job: int
     auditor: ChecksumAddress

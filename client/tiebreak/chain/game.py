@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from eth_typing import ChecksumAddress
 
 from tiebreak.chain.abi import ContractAbi
+from tiebreak.chain.audit_fees import ANY_PLACE
 from tiebreak.chain.blocks import Log, Receipt, Topic
 from tiebreak.chain.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game
 from tiebreak.chain.errors import (
@@ -212,10 +213,13 @@ class VerificationGame:
         log_cid: str = "",
         model_cid: str = "",
         bond: int = 0,
+        last_place: int = ANY_PLACE,
     ) -> Receipt:
         """States in public that an audit of this spec gave the committed root. Where the job needs attestations it also
-        says that the sender serves log and model by these addresses; `bond`: the job's attestation_bond."""
-        arguments = (spec_hash, checkpoint_root, log_cid, model_cid)
+        says that the sender serves log and model by these addresses; `bond`: the job's attestation_bond. `last_place`:
+        the last place among the audits that is taken, counted from 0; ContractError (PlaceTaken) where it is not
+        free."""
+        arguments = (spec_hash, checkpoint_root, log_cid, model_cid, last_place)
         purpose = f"attest to job {job} of {self.address} with spec 0x{spec_hash.hex()}" if bond else None
         return self.send("attest", job, *arguments, value=bond, purpose=purpose)
 
@@ -239,10 +243,15 @@ class VerificationGame:
         arguments = (checkpoint_root, final_state_root, tuple(proof), log_cid, model_cid, salt)
         return self.send("openClaim", job, *arguments)
 
-    def seal_audit(self, job: int, *, spec_hash: bytes, seal: bytes, bond: int) -> Receipt:
-        """States a root that nobody knows yet. `seal`: `seals.audit_seal`; `bond`: the job's attestation_bond."""
+    def seal_audit(self, job: int, *, spec_hash: bytes, seal: bytes, bond: int, last_place: int = ANY_PLACE) -> Receipt:
+        """States a root that nobody knows yet, or takes a place. `seal`: `seals.audit_seal`, or any bytes, for
+        `replace_seal`; `bond`: the job's attestation_bond; `last_place`: as of `attest`."""
         purpose = f"seal an audit of job {job} of {self.address} with spec 0x{spec_hash.hex()}"
-        return self.send("sealAudit", job, spec_hash, seal, value=bond, purpose=purpose)
+        return self.send("sealAudit", job, spec_hash, seal, last_place, value=bond, purpose=purpose)
+
+    def replace_seal(self, job: int, *, seal: bytes) -> Receipt:
+        """Puts another seal in the place of the sender's, by the audit deadline."""
+        return self.send("replaceSeal", job, seal)
 
     def open_audit(
         self, job: int, *, checkpoint_root: bytes, log_cid: str, model_cid: str, salt: bytes

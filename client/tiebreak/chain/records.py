@@ -100,13 +100,14 @@ class JobStatus(IntEnum):
     """A game ended against a claim with bonded attestations. The claim will not be paid; where the bonds go is decided
     once their owners had time to appeal. Becomes REJECTED."""
     FINAL = 5
-    """The claim stands; reward and bond are the trainer's, the audit fee belongs to those who attested."""
+    """The claim stands; reward and bond are the trainer's, the audit fee belongs to those who attested first."""
     REJECTED = 6
     """A game ended against the claim; the reward is the customer's again."""
     EXPIRED = 7
     """Nobody claimed in time, or a sealed claim was not opened in time; the reward is the customer's again."""
     LAPSED = 8
-    """Nobody won against the claim, and too few attested to it; everybody has back what it paid in."""
+    """Nobody won against the claim, and too few attested to it; everybody has back what it paid in, but for the shares
+    of those who did."""
 
 
 class Level(IntEnum):
@@ -198,7 +199,7 @@ class AuditView:
     appeal: int
     """The appeal that this auditor has made; zero: none."""
     seal: bytes
-    """The seal; zero if audits are open."""
+    """The seal as it was sent last; zero if audits are open."""
     log_cid: str
     """Where the auditor serves the log, once it attests."""
     model_cid: str
@@ -363,7 +364,7 @@ class Terms:
     """Blind audits: the trainer's time to open its claim after the audit window, and after that the auditors' to open
     their audits. Zero: audits are open."""
     audit_fee: int = 0
-    """Escrowed with the job; once the claim is final, divided equally among its attestations."""
+    """Escrowed with the job; an equal share for each of the first `attestationsNeeded` attestations."""
     attestation_bond: int = 0
     """Sent with every attestation, or with its seal."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from roundlog.commitments import depth_of
 
+from tiebreak.chain.audit_fees import fee_at, place_of
 from tiebreak.chain.records import AuditStatus, JobStatus, Level, Outcome, Phase, Side
 
 if TYPE_CHECKING:
@@ -80,13 +81,16 @@ class GameStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStanding:
-    """A job with the parts that an account plays in it, its games, and the account's own bonded audit."""
+    """A job with the parts that an account plays in it, its games, and the account's own bonded audit. `place`: of that
+    audit among all, counted from 0; `fee`: wei of the audit fee that it has as things stand."""
 
     number: int
     view: JobView
     parts: tuple[Part, ...]
     games: tuple[GameStanding, ...]
     audit: AuditView | None = None
+    place: int = 0
+    fee: int = 0
 
     @property
     def bond(self) -> int:
@@ -102,6 +106,11 @@ class JobStanding:
         if self.audit is None or self.audit.status not in (AuditStatus.SEALED, AuditStatus.ATTESTED):
             return False
         return self.audit.status is AuditStatus.SEALED or not self.view.audits.lost
+
+    @property
+    def due(self) -> int:
+        """Wei of the audit fee that `collect` brings to this account now."""
+        return self.fee if self.collects and self.view.status not in _UNDECIDED else 0
 
     @property
     def escrow(self) -> int:
@@ -140,6 +149,10 @@ class Standing:
     @property
     def escrow(self) -> int:
         return sum(job.escrow for job in self.jobs)
+
+    @property
+    def due(self) -> int:
+        return sum(job.due for job in self.jobs)
 
     @property
     def spent(self) -> int:
@@ -188,7 +201,8 @@ def _job(game: VerificationGame, number: int, account: ChecksumAddress | None) -
     view = game.job(number)
     games = tuple(_games(game, number, view, account))
     audits = game.audits_of(number) if view.audits.count and account is not None else []
-    audit = next((one for one in audits if one.auditor == account), None)
+    place = None if account is None else place_of(audits, account)
+    audit = None if place is None else audits[place]
     plays = {
         Part.CUSTOMER: view.customer == account,
         Part.TRAINER: view.claim.trainer == account,
@@ -198,7 +212,8 @@ def _job(game: VerificationGame, number: int, account: ChecksumAddress | None) -
         Part.REFEREE: view.spec.referee == account and any(one.view.phase is Phase.REFEREE for one in games),
     }
     parts = tuple(part for part, does in plays.items() if does)
-    return JobStanding(number=number, view=view, games=games, parts=parts, audit=audit)
+    found = JobStanding(number=number, view=view, games=games, parts=parts, audit=audit)
+    return found if place is None else replace(found, place=place, fee=fee_at(view, audits, place))
 
 
 def _games(game: VerificationGame, job: int, view: JobView, account: ChecksumAddress | None) -> Iterator[GameStanding]:

@@ -29,6 +29,7 @@ def account_text(standing: Standing) -> Text:
             "credit": in_ether(standing.credit) + (", which `withdraw` fetches" if standing.credit else ""),
             "bonds out": in_ether(standing.bonds),
             "rewards escrowed": in_ether(standing.escrow),
+            "audit fees due": in_ether(standing.due),
             "gas so far": f"{in_ether(standing.spent)} in games, as the contract meters it",
             "gas to come": f"{in_ether(standing.to_come)} at most, in games at {gwei}",
         },
@@ -58,7 +59,15 @@ def jobs_table(standing: Standing) -> RenderableType:
 
 
 def next_step(job: JobStanding, now: int) -> str:
-    """The next step of a job, in a clause."""
+    """The next step of a job, in a clause; with the place of the account's audit, and its share of the fee."""
+    step = _next_step(job, now)
+    if job.audit is None or not job.collects:
+        return step
+    fee = in_ether(job.fee)
+    return f"{step}, with {fee} of the audit fee" if job.due else f"{step}; audit {job.place + 1}, fee {fee}"
+
+
+def _next_step(job: JobStanding, now: int) -> str:
     view = job.view
     for game in job.games:
         if game.deadline is not None:
@@ -149,6 +158,7 @@ def plain_standing(standing: Standing) -> dict[str, object]:
         "credit_wei": str(standing.credit),
         "bonds_wei": str(standing.bonds),
         "escrowed_wei": str(standing.escrow),
+        "audit_fees_due_wei": str(standing.due),
         "gas_so_far_wei": str(standing.spent),
         "gas_to_come_wei": str(standing.to_come),
         "account_jobs": [
@@ -156,6 +166,7 @@ def plain_standing(standing: Standing) -> dict[str, object]:
             | {
                 "parts": [str(part) for part in job.parts],
                 "bond_wei": str(job.bond),
+                "audit": None if job.audit is None else {"place": job.place, "fee_wei": str(job.fee)},
                 "next": next_step(job, standing.now),
                 "games": [
                     plain_game(game.number, game.view)

@@ -73,7 +73,10 @@ class PostedTerms:
             rich_help_panel=_POSTED,
         ),
     ] = 0
-    audit_fee: Annotated[int | None, _amount("Paid to the auditors that attest, in equal parts.", _POSTED)] = None
+    audit_fee: Annotated[
+        int | None,
+        _amount("Paid in equal parts to the first auditors that attest, --attestations of them.", _POSTED),
+    ] = None
     attestation_bond: Annotated[
         int | None,
         _amount("Bond that an auditor loses for attesting to a wrong claim (default: the challenger's bond).", _POSTED),
@@ -97,6 +100,11 @@ class PostedTerms:
             raise CommandError("these are terms of audits, but nobody has to attest: ask for some with --attestations.")
         if (self.audit_window is None) != (self.opening_window is None):
             raise CommandError("blind audits have two windows: give both --audit-window and --opening-window.")
+        if self.reward is not None and 2 * (self.audit_fee or 0) > self.record(self.reward).trainer_bond:
+            raise CommandError(
+                "half of the trainer's bond has to make good the audit fee: make --trainer-bond at least twice "
+                "--audit-fee."
+            )
         if self.reward is not None and self.opening_window is not None:
             self._check_blind(self.record(self.reward))
         if self.reward is not None and self.referee is None:
@@ -180,8 +188,16 @@ class AcceptedTerms:
         ),
     ] = DEFAULT_FLOOR
     least_fee: Annotated[
-        int, _amount("Give no attestation with a bond for a smaller share of the audit fee, e.g. 0.01ether.", _ACCEPTED)
+        int, _amount("Give no attestation that is sure of less of the audit fee, e.g. 0.01ether.", _ACCEPTED)
     ] = NO_FLOOR
+    without_fee: Annotated[
+        bool,
+        typer.Option(
+            "--without-fee",
+            help="Attest also where others have all places with a share of the audit fee.",
+            rich_help_panel=_ACCEPTED,
+        ),
+    ] = False
 
     def policy(self) -> Policy:
         """The policy that these options ask for. Raises CommandError for a referee that is no address."""
@@ -195,4 +211,5 @@ class AcceptedTerms:
             least_reward=self.least_reward,
             least_bond=self.least_bond,
             least_fee=self.least_fee,
+            without_fee=self.without_fee,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tiebreak.amounts import in_ether, in_time
+from tiebreak.chain.audit_fees import fee_share
 from tiebreak.cli.failures import CommandError
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def plain_job(number: int, job: JobView) -> dict[str, object]:
         else {
             "attestations_needed": terms.attestations_needed,
             "fee_wei": str(terms.audit_fee),
+            "share_wei": str(fee_share(terms)),
             "bond_wei": str(terms.attestation_bond),
             "count": job.audits.count,
             "audit_deadline": job.audits.audit_deadline,
@@ -167,7 +169,7 @@ def job_text(number: int, job: JobView, now: int) -> Text:
         kind = "blind" if terms.opening_window else "open"
         facts["audits"] = (
             f"{kind}, {terms.attestations_needed} needed, fee {in_ether(terms.audit_fee)}, "
-            f"bond {in_ether(terms.attestation_bond)}"
+            f"bond {in_ether(terms.attestation_bond)}, {job.audits.count} there"
         )
     if job.audits.appeal_deadline:
         facts["appeal by"] = deadline(job.audits.appeal_deadline, now)

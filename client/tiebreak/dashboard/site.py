@@ -7,10 +7,11 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tiebreak.chain.audit_fees import fee_at, place_of
 from tiebreak.chain.errors import ChainError
 from tiebreak.chain.events import Attested
 from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.records import ClaimView, GameView, JobView, Phase, Side
+from tiebreak.chain.records import AuditView, ClaimView, GameView, JobView, Phase, Side
 from tiebreak.dashboard import showing, words
 from tiebreak.dashboard.accounts import read_accounts
 from tiebreak.dashboard.course import Course, Receipts, first_block, read_course
@@ -134,7 +135,7 @@ class Site:
             "files": showing.content("files", job.job_cid),
             "agrees": self.replays.claim(job),
             "own_trouble": self.replays.trouble(job),
-            "attested": [self._attestation(one, job) for one in attested],
+            "attested": attested,
             "attested_note": note,
             "games": [self._game_row(one, game, sight) for one, game in read.value.games],
             "curve": self.local.curve(job),
@@ -191,14 +192,15 @@ class Site:
             return Course([], []), f"The moves cannot be read: {showing.bounded(str(error), 300)}"
         return read.value, read.trouble
 
-    def _attestations(self, sight: Sight, number: int, job: JobView) -> tuple[list[Attested], str]:
+    def _attestations(self, sight: Sight, number: int, job: JobView) -> tuple[list[Attestation], str]:
         if not job.attestations:
             return [], ""
 
-        def read() -> list[Attested]:
+        def read() -> tuple[list[Attested], list[AuditView]]:
             start = first_block(self.contract, job, sight.number)
             found = self.contract.events(job=number, from_block=start, to_block=sight.number)
-            return [event for event in found if isinstance(event, Attested)]
+            audits = self.contract.audits_of(number, block=sight.number) if job.terms.attestations_needed else []
+            return [event for event in found if isinstance(event, Attested)], audits
 
         try:
             shown = self.readings.get(
@@ -211,16 +213,22 @@ class Site:
             return [], "Who has attested is still being read from the chain."
         except ChainError as error:
             return [], f"Who has attested cannot be read: {showing.bounded(str(error), 300)}"
-        left = len(shown.value) - ATTESTATIONS
-        return shown.value[:ATTESTATIONS], f"and {left:,} more" if left > 0 else shown.trouble
+        events, audits = shown.value
+        left = len(events) - ATTESTATIONS
+        attested = [self._attestation(event, job, audits) for event in events[:ATTESTATIONS]]
+        return attested, f"and {left:,} more" if left > 0 else shown.trouble
 
     @staticmethod
-    def _attestation(event: Attested, job: JobView) -> Attestation:
-        """Its bond, and the addresses by which its auditor serves log and model, where the job asks for them."""
+    def _attestation(event: Attested, job: JobView, audits: Sequence[AuditView]) -> Attestation:
+        """Its bond, its place with its share of the fee, and the addresses by which its auditor serves log and model,
+        where the job asks for them."""
         given = [(name, getattr(event, f"{name}_cid")) for name in ("log", "model")]
         facts = [showing.content(name, cid) for name, cid in given if cid]
         if job.terms.attestations_needed:
             facts.insert(0, showing.fact("attestation_bond", job.terms.attestation_bond, words="bond"))
+        if (place := place_of(audits, event.auditor)) is not None:
+            facts.insert(0, showing.fact("audit_fee", fee_at(job, audits, place), words="share of the fee"))
+            facts.insert(0, showing.fact("place", place + 1, words="place"))
         return Attestation(event.auditor, event.block, facts)
 
     @staticmethod

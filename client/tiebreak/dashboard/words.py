@@ -40,7 +40,7 @@ STATUSES = {
     "FINAL": "The claim stands, and the trainer is paid",
     "REJECTED": "A game ended against the claim; the reward is the customer's again",
     "EXPIRED": "Nobody claimed it in time; the reward is the customer's again",
-    "LAPSED": "Too few auditors attested to the claim; everybody has back what it paid in",
+    "LAPSED": "Too few auditors attested to the claim; those who did are paid, and everybody has back what it paid in",
 }
 """Statuses of a job in a clause, by their names."""
 

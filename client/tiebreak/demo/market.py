@@ -1,6 +1,7 @@
 """The story `market`: a job that pays for blind audits, once with a right claim and once with a wrong one.
 
 Three auditors seal: one that has repeated the run, one that has copied what the trainer whispered, and one that lies.
+The first has its place before the other two begin, since it takes one as soon as it knows how long its work takes.
 Parties are roles in this process, since the order in which they open their audits decides whose game is played first.
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from roundlog.commitments import MerkleTree
 
 from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
+from tiebreak.chain.audit_fees import fee_share
 from tiebreak.chain.records import AuditStatus, GameView, JobStatus, JobView, Outcome, Phase, Side
 from tiebreak.chain.shares import Shares
 from tiebreak.demo.report import Report, Story, StoryName
@@ -75,8 +77,13 @@ class _Act:
         self._trainer = (
             TrainerRole(trainer, job) if poisoned is None else poisoning_trainer(trainer, job, poisoned_step=poisoned)
         )
-        self._liar = lying_auditor(context(scene.liar), job, first_wrong_step=lie_at)
-        self._lazy = lazy_auditor(context(scene.lazy), job, whispered=stage.run_of(scene.trainer, "run"))
+        # Both seal wherever there is place, so that each is seen to get what it deserves.
+        liar, lazy = (
+            replace(one, policy=replace(one.policy, without_fee=True))
+            for one in (context(scene.liar), context(scene.lazy))
+        )
+        self._liar = lying_auditor(liar, job, first_wrong_step=lie_at)
+        self._lazy = lazy_auditor(lazy, job, whispered=stage.run_of(scene.trainer, "run"))
         self._honest = AuditorRole(context(scene.auditor), job)
 
     @property
@@ -88,11 +95,12 @@ class _Act:
         working: list[JobRole] = [self._trainer, self._liar, self._lazy, self._honest]
         idle = 0
         while working:
-            progress = {role: role.step() for role in working}
-            for role in working:
-                if progress[role].finished:
+            late = () if self._job.audits.count else (self._liar, self._lazy)
+            progress = {role: role.step() for role in working if role not in late}
+            for role, seen in progress.items():
+                if seen.finished:
                     role.close()
-            working = [role for role in working if not progress[role].finished]
+            working = [role for role in working if role in late or not progress[role].finished]
             acted = any(seen.acted for seen in progress.values())
             busy = acted or any(seen.working for seen in progress.values())
             # Twice: a party that only hears that a block has its move has changed what the one before it sees.
@@ -136,7 +144,9 @@ class _Act:
         expect("two auditors have attested", 2, job.attestations)
         expect("the claim is final", JobStatus.FINAL.name, job.status.name)
         self._expect_own_run(job.claim.checkpoint_root)
-        lost, share = Shares.of(MARKET.challenger_bond, lie.spent[Side.TRAINER]), MARKET.audit_fee // 2
+        audits = self._scene.contract.audits_of(self._stage.job)
+        expect("the honest auditor has the first place", scene.auditor.address, audits[0].auditor)
+        lost, share = Shares.of(MARKET.challenger_bond, lie.spent[Side.TRAINER]), fee_share(MARKET)
         self._stage.settle(
             {
                 scene.customer: -MARKET.reward - 2 * share + lost.quarter,

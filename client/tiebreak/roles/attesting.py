@@ -7,6 +7,8 @@ from functools import partial
 
 from roundlog.training.checkpoints import checkpoint_path, wrong_state
 
+from tiebreak.amounts import in_ether
+from tiebreak.chain.audit_fees import fee_at, place_of, sure_fee
 from tiebreak.chain.records import AuditStatus, AuditView, JobStatus, JobView, Phase
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, fetch_readable_log, fetch_state
@@ -86,6 +88,7 @@ class Attesting:
             "attest to the claim, and to serving log and model",
             "attest",
             *(role.job, posted.spec_hash, root, served.log_cid, served.model_cid),
+            role.context.policy.last_place(terms),
             value=terms.attestation_bond,
             purpose=f"attest to 0x{root.hex()} on {role.intention(posted)}",
             job=role.job,
@@ -96,7 +99,9 @@ class Attesting:
         """Tells once, before a bond is paid, what is at stake."""
         if not self._told_stakes:
             self._told_stakes = True
-            self._role.notify_job(What.STAKED, stakes(posted, posted.terms.attestation_bond))
+            terms, place = posted.terms, posted.audits.count
+            share = f"place {place + 1} is sure of {in_ether(sure_fee(terms, place))} of the audit fee"
+            self._role.notify_job(What.STAKED, f"{stakes(posted, terms.attestation_bond)}; {share}")
 
     def await_end(self, posted: JobView) -> Progress:
         """Waits for the end of a claim that this account has attested to, and ends what holds it up."""
@@ -115,8 +120,11 @@ class Attesting:
         owed = posted.status in _RETURNED and not posted.audits.lost if attested else posted.status is JobStatus.EXPIRED
         if not owed:
             return None
-        what = "bond and a share of the audit fee" if posted.status is JobStatus.FINAL else "the bond of its audit"
-        self._role.order(f"collect {what}", "collect", self._role.job, self._role.context.address, job=self._role.job)
+        role, audits = self._role, self._role.context.desk.watch.audits_of(self._role.job)
+        place = place_of(audits, role.context.address)
+        fee = 0 if place is None else fee_at(posted, audits, place)
+        what = "the bond of its audit" + (f", and {in_ether(fee)} of the audit fee" if fee else "")
+        role.order(f"collect {what}", "collect", role.job, role.context.address, job=role.job)
         return Progress(state=f"collects {what}")
 
     def _served(self, posted: JobView, evidence: Evidence, duty: Duty) -> Addresses | None:

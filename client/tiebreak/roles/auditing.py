@@ -20,7 +20,7 @@ from tiebreak.chain.records import JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import fetch_log, require_decidable
 from tiebreak.roles.evidence import Evidence
-from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.job_role import MEASURED_STEPS, JobRole
 from tiebreak.roles.notices import What
 from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.shared_audits import SHARED, SharedAudit, Workers
@@ -62,6 +62,7 @@ class Auditing:
         self._log_again: float | None = None
         self._without_list: bytes | None = None
         """Root of the claim that was audited as a whole since there was no list for workers."""
+        self._is_fit = False
 
     @property
     def unaudited(self) -> str | None:
@@ -72,6 +73,12 @@ class Auditing:
     def is_under_way(self) -> bool:
         """Whether an audit runs, or waits for its turn."""
         return self._role.is_begun(_AUDIT) and not self._role.is_done(_AUDIT)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until a blind audit that runs now is done; None if that is not known yet, or if this machine could
+        play no game about it."""
+        return self._role.seconds_left(_AUDIT) if self._is_fit else None
 
     def rest(self) -> None:
         """Frees the memory of an audit that nothing needs at present; it is on disk."""
@@ -167,7 +174,16 @@ class Auditing:
         """Repeats the run without its log and its claim, and records a log."""
         role = self._role
         job, room = role.read_job(posted), role.context.room(role.job, posted)
-        on_step = role.on_step(errand, posted, job, "auditing", bonded=bonded)
+        taken, steps = role.on_step(errand, posted, job, "auditing", bonded=bonded), 0
+        self._is_fit = False
+
+        def on_step(event: StepEvent) -> None:
+            nonlocal steps
+            taken(event)
+            steps += 1
+            # By then its clocks were judged.
+            self._is_fit = steps >= MEASURED_STEPS and self.too_large(job) is None
+
         if self.too_large(job) is None:
             # With a run that stops there is nothing to attest to, and the dispute about it needs fabricated values.
             with suppress(StoppedError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tiebreak.chain.audit_fees import ANY_PLACE
 from tiebreak.chain.records import AuditStatus, AuditView, GameView, JobStatus, JobView, Outcome, Phase, Side
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.appealing import Appealing
@@ -152,7 +153,7 @@ class AuditorRole(JobRole):
             if not posted.terms.opening_window or self._blind.is_published(posted):
                 self._auditing.rest()
             return self._attesting.await_end(posted)
-        if audit is not None and audit.status is AuditStatus.SEALED:
+        if audit is not None and audit.status is AuditStatus.SEALED and not self._blind.is_never_filled(posted, audit):
             if now <= posted.audits.audit_opening_deadline:
                 return self._blind.open(posted, audit)
             self.notify_job(What.WARNING, "its sealed audit was not opened in time, so its bond is lost")
@@ -192,7 +193,7 @@ class AuditorRole(JobRole):
             if (why := self._auditing.too_large(evidence.job)) is not None:
                 return self.leave(f"the claim on job {self.job} is right, and gets no attestation from here: {why}")
             return self._attesting.attest(posted, evidence, self._duty(posted))
-        self.order("attest", "attest", self.job, posted.spec_hash, root, "", "", job=self.job)
+        self.order("attest", "attest", self.job, posted.spec_hash, root, "", "", ANY_PLACE, job=self.job)
         return Progress(state="attests")
 
     def _challenge(self, posted: JobView, evidence: Evidence) -> Progress:

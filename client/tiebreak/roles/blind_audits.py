@@ -1,8 +1,13 @@
 """Blind audits: an auditor's root, sealed before the claim is known and opened after it. An equal root is an
-attestation, another one a challenge with the bond that is there."""
+attestation, another one a challenge with the bond that is there.
+
+The first places have a share of the fee, so a place is taken with a seal of nothing as soon as the audit is sure to be
+done in time, and filled with the seal of its root then."""
 
 from __future__ import annotations
 
+from tiebreak.amounts import in_ether, in_utc
+from tiebreak.chain.audit_fees import sure_fee
 from tiebreak.chain.records import AuditView, JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.attesting import Attesting
@@ -12,6 +17,10 @@ from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_unopened
 from tiebreak.roles.publishing import Publishing
 from tiebreak.roles.sealing import Sealing, Secret
+from tiebreak.roles.time_to_answer import BLOCKS_A_MOVE, RESERVE
+
+_MOST_REPLACED = 3
+"""Seals that a process replaces though it does not know them: their file was lost, or another process sealed them."""
 
 
 class BlindAudits:
@@ -22,35 +31,80 @@ class BlindAudits:
         self._auditing = auditing
         self._attesting = attesting
         self._sealing = Sealing(role, "audit")
+        self._place = Sealing(role, "place")
+        self._told_late = False
+        self._replaced = 0
+        """Seals that were not known to this process, and that it has replaced."""
         self._publishing = Publishing(role, BLIND)
 
     def before_opening(self, posted: JobView, audit: AuditView | None) -> Progress:
         """Repeats the run and seals its root, of a job in status SEALED; then waits for the claim."""
+        role, now = self._role, self._role.context.now()
         deadline = posted.audits.audit_deadline
-        if audit is not None:
+        if audit is not None and (now > deadline or self._is_filled(posted, audit)):
             self._auditing.rest()
-            return end_unopened(self._role, posted)
-        if self._role.context.now() > posted.audits.opening_deadline:
-            return self._role.leave(f"the trainer has not opened its claim on job {self._role.job} in time")
-        if self._role.context.now() > deadline:
+            return end_unopened(role, posted)
+        if now > posted.audits.opening_deadline:
+            return role.leave(f"the trainer has not opened its claim on job {role.job} in time")
+        if now > deadline:
             return Progress(state="waits for the claim to be opened", until=posted.audits.opening_deadline + 1)
-        if (why := self._attesting.objection(posted)) is not None:
-            return Progress(state=f"seals no audit of job {self._role.job}: {why}", until=deadline + 1)
-        duty = Duty(deadline=deadline, stake=posted.terms.trainer_bond)
+        if audit is None and (why := self._attesting.objection(posted)) is not None:
+            self._auditing.rest()  # what was executed is on disk
+            return Progress(state=f"seals no audit of job {role.job}: {why}", until=deadline + 1)
+        duty = Duty(deadline=deadline, stake=posted.terms.trainer_bond, bonded=audit is not None)
         evidence = self._auditing.audited(posted, duty)
         if evidence is None:
-            return Progress(working=True, state="audits blindly", until=deadline)
+            return self._while_working(posted, audit)
         doubts = self._auditing.doubts(posted, evidence, duty)
         if doubts is None:
             return Progress(working=True, state="asks for a second opinion on a stop")
         if doubts[0] is not None:
-            self._role.notify_job(What.WARNING, f"seals no audit of job {self._role.job}: {doubts[0]}")
+            lost = "" if audit is None else ", so that the bond of its place is lost"
+            role.notify_job(What.WARNING, f"seals no audit of job {role.job}: {doubts[0]}{lost}")
             return Progress(state=f"seals no audit: {doubts[0]}", until=deadline + 1)
-        if not self._role.confirmed(posted):
+        if audit is None and not role.confirmed(posted):
             return Progress(working=True, state="waits until the sealed claim lies deep enough")
-        return self._seal(posted, evidence.claim.root)
+        return self._seal(posted, evidence.claim.root, audit)
 
-    def _seal(self, posted: JobView, root: bytes) -> Progress:
+    def _is_filled(self, posted: JobView, audit: AuditView) -> bool:
+        """Whether the seal that the chain shows is that of the audit whose root and salt are on this disk."""
+        known = self._sealing.kept(posted)
+        return known is not None and self._sealing.seal(known) == audit.seal
+
+    def _is_empty(self, posted: JobView, audit: AuditView) -> bool:
+        """Whether the seal that the chain shows is the one of nothing, with which the place was taken."""
+        taken = self._place.kept(posted)
+        return taken is not None and self._place.seal(taken) == audit.seal
+
+    def is_never_filled(self, posted: JobView, audit: AuditView) -> bool:
+        """Whether an audit is a place that was not filled in time, so that its bond is lost; which is told."""
+        if not self._is_empty(posted, audit):
+            return False
+        why = "its audit was not done in time, so that the bond of the place that it had taken is lost"
+        self._role.notify_job(What.WARNING, why)
+        return True
+
+    def _while_working(self, posted: JobView, audit: AuditView | None) -> Progress:
+        """Takes a place that has a share once the run is sure to be done in time, by what its steps take here; tells if
+        it is not."""
+        deadline, left = posted.audits.audit_deadline, self._auditing.seconds_left
+        time = deadline - self._role.context.now() - BLOCKS_A_MOVE * self._role.context.desk.block_seconds()
+        if audit is None:
+            share = sure_fee(posted.terms, posted.audits.count)
+            if share and left is not None and RESERVE * left <= time and self._role.confirmed(posted):
+                self._pay(posted, self._place.of_audit(posted, bytes(32)), self._place, "take a place for its audit")
+                return Progress(state="takes a place, and audits blindly", until=deadline)
+            return Progress(working=True, state="audits blindly", until=deadline)
+        if left is not None and left > time and not self._told_late:
+            self._told_late = True
+            late = f"the audit of job {self._role.job} will not be done by {in_utc(deadline)}, as fast as it goes now"
+            bond = in_ether(posted.terms.attestation_bond)
+            remedy = f"give it the machine alone, or the bond of {bond} on its place is lost"
+            self._role.notify_job(What.ALERT, f"{late}: {remedy}")
+        return Progress(working=True, state="audits blindly, and has its place", deadline=deadline)
+
+    def _seal(self, posted: JobView, root: bytes, audit: AuditView | None) -> Progress:
+        """Seals a root: with a bond, or in the place that this account has."""
         role = self._role
         secret = self._sealing.keep(posted, self._sealing.of_audit(posted, root))
         if secret.checkpoint_root != root:
@@ -58,16 +112,34 @@ class BlindAudits:
             why = "this audit came to another root than an earlier one, which may be sealed already: check this machine"
             role.notify_job(What.WARNING, why)
             return Progress(state=why)
+        if audit is None:
+            self._pay(posted, secret, self._sealing, "seal its audit")
+            return Progress(state="seals its audit")
+        is_known = self._is_empty(posted, audit)
+        # Two processes with one key must not replace each other's seals for ever.
+        if not is_known and self._replaced == _MOST_REPLACED:
+            why = "another process of this account has sealed this audit: stop one of the two, which cannot open it"
+            role.notify_job(What.WARNING, why)
+            return Progress(state=why, deadline=posted.audits.audit_deadline)
+        text = "seal its audit in the place that it has"
+        is_new = role.order(text, "replaceSeal", role.job, self._sealing.seal(secret), job=role.job)
+        self._replaced += is_new and not is_known
+        return Progress(state="seals its audit", deadline=posted.audits.audit_deadline)
+
+    def _pay(self, posted: JobView, secret: Secret, sealing: Sealing, text: str) -> None:
+        """Orders the one payment of this audit's bond: its name is the same for a place and for a seal, so that a bond
+        is paid once, whichever of them was sent before a kill."""
+        role, terms = self._role, posted.terms
+        kept = sealing.keep(posted, secret)
         self._attesting.tell_stakes(posted)
         role.order(
-            "seal its audit",
+            text,
             "sealAudit",
-            *(role.job, posted.spec_hash, self._sealing.seal(secret)),
-            value=posted.terms.attestation_bond,
+            *(role.job, posted.spec_hash, sealing.seal(kept), role.context.policy.last_place(terms)),
+            value=terms.attestation_bond,
             purpose=f"seal an audit of {role.intention(posted)}",
             job=role.job,
         )
-        return Progress(state="seals its audit")
 
     def open(self, posted: JobView, audit: AuditView) -> Progress:
         """Opens the sealed audit, of a job in status CLAIMED, within the window."""

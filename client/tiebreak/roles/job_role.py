@@ -34,7 +34,7 @@ FOR_GOOD = (Refused, MachineError, AccountError)
 """Errors that no second attempt would change."""
 
 _SECONDS_TO_ANOTHER_ATTEMPT = 30.0
-_MEASURED_STEPS = 3
+MEASURED_STEPS = 3
 """Steps that are timed before a job's clocks are judged."""
 
 
@@ -243,6 +243,13 @@ class JobRole(Role):
         errand = self._errands.get(what)
         return errand is not None and errand.done and errand.error is None
 
+    def seconds_left(self, what: str) -> float | None:
+        """Seconds until a run is done here, with those before it without which a bond is lost; None if that is not
+        measured."""
+        if (errand := self._errands.get(what)) is None or not errand.measured().seconds:
+            return None
+        return errand.measured().seconds + self.context.workshop.promised(errand.key)
+
     def drop_work(self) -> None:
         """Drops all work for the job."""
         for what in list(self._errands):
@@ -345,9 +352,9 @@ class JobRole(Role):
                 raise Interrupted
             # The first step may include the compilation of kernels.
             seen.append(event.seconds)
-            if not bonded and len(seen) == _MEASURED_STEPS + 1:
+            if not bonded and len(seen) == MEASURED_STEPS + 1:
                 self.require_time(posted, job, measured())
-            elif not bonded and len(seen) <= _MEASURED_STEPS and event.step + 1 == spec.steps:
+            elif not bonded and len(seen) <= MEASURED_STEPS and event.step + 1 == spec.steps:
                 self.require_time(posted, job, min(measured(), self.context.engine.step_seconds(job)))
             # A pause at the first step of an interval loses only that step.
             errand.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from eth_typing import ChecksumAddress
 
 from tiebreak.amounts import in_ether, in_time
-from tiebreak.chain.records import JobView
+from tiebreak.chain.audit_fees import ANY_PLACE, sure_fee
+from tiebreak.chain.records import JobView, Terms
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +28,9 @@ class Policy:
     least_bond: int = 0
     """Least bond of the trainer in wei. An auditor that catches a fraud gets a part of it."""
     least_fee: int = 0
-    """Least share of the audit fee, in wei, that an attestation with a bond is given for."""
+    """Least wei of the audit fee that an attestation with a bond has to be sure of, whoever else comes."""
+    without_fee: bool = False
+    """Whether attestations are given, with a bond, where others have the places that have a share of the audit fee."""
 
     def objection(self, posted: JobView, bond: int) -> str | None:
         """The objection, in one clause, to a bond of `bond` wei on this job; None if there is none."""
@@ -50,19 +53,21 @@ class Policy:
         return None
 
     def attesting_objection(self, posted: JobView) -> str | None:
-        """The objection, in one clause, to a bonded attestation to the claim on this job, or to the seal of one; None
-        if there is none. It may take a challenger's bond besides, for an appeal.
-
-        The share of the fee is what it would be if nobody came after this account."""
+        """The objection, in one clause, to a bonded attestation to the claim on this job, or to the seal of one, at the
+        next place; None if there is none. It may take a challenger's bond besides, for an appeal."""
         terms, others = posted.terms, posted.audits.count
         if (why := self.objection(posted, max(terms.attestation_bond, terms.challenger_bond))) is not None:
             return why
-        share = terms.audit_fee // max(terms.attestations_needed, others + 1)
-        if share < self.least_fee:
-            return f"a share of its audit fee is {in_ether(share)}, less than the {in_ether(self.least_fee)} asked"
-        if share == 0 and others >= terms.attestations_needed:
-            return f"it has the {terms.attestations_needed} that it needs, and pays nothing for another"
+        sure, least = sure_fee(terms, others), in_ether(self.least_fee)
+        if sure < self.least_fee:
+            return f"place {others + 1} is sure of {in_ether(sure)} of its audit fee, less than the {least} asked"
+        if others >= terms.attestations_needed and not self.without_fee:
+            return f"it has the {terms.attestations_needed} that it needs, and is sure to pay for no other"
         return None
+
+    def last_place(self, terms: Terms) -> int:
+        """The last place, counted from 0, that a bond is put on."""
+        return ANY_PLACE if self.without_fee and not self.least_fee else terms.attestations_needed - 1
 
     def clock_objection(self, posted: JobView, needed: int) -> str | None:
         """The objection, in one clause, to clocks of less than `needed` seconds; None if they are long enough, or this

@@ -113,9 +113,9 @@ class Role(ABC):
         purpose: str | None = None,
         job: int | None = None,
         game: int | None = None,
-    ) -> None:
+    ) -> bool:
         """Orders a call of the contract, to be sent with this look. If the contract refuses it, mostly because another
-        account was faster, the next look sees that."""
+        account was faster, the next look sees that. False if the call is under way already, or held back."""
 
         def sent(receipt: Receipt) -> None:
             self.tell(What.SENT, text, job=job, game=game, receipt=receipt)
@@ -126,7 +126,7 @@ class Role(ABC):
                 return
             self.tell(What.WARNING, f"could not {text}: {error}", job=job, game=game)
 
-        self.context.desk.put(
+        return self.context.desk.put(
             Order(call=Call.of(function, *arguments), sent=sent, failed=failed, value=value, purpose=purpose)
         )
 

@@ -38,10 +38,11 @@ class Secret:
 
 
 class Sealing:
-    """The one seal of a role in a job: of a trainer's claim, or of an auditor's audit."""
+    """The one seal of a role in a job: of a trainer's claim, of an auditor's audit, or of nothing, which takes a place
+    before the audit is done."""
 
     def __init__(self, role: JobRole, kind: str) -> None:
-        """kind: "claim" or "audit"; part of the file's name and of the salt."""
+        """kind: "claim", "audit" or "place"; part of the file's name and of the salt."""
         self._role = role
         self._kind = kind
 
@@ -57,14 +58,14 @@ class Sealing:
         )
 
     def of_audit(self, posted: JobView, root: bytes) -> Secret:
-        """The content of the seal of an audit."""
+        """The content of the seal of an audit; of a place's, the root is zero, which is nobody's."""
         return Secret(checkpoint_root=root, salt=self._salt(posted))
 
     def seal(self, secret: Secret) -> bytes:
         """The seal itself, 32 bytes."""
         contract = self._role.context.contract
         about = contract.node.chain_id, contract.address, self._role.job, self._role.context.address
-        if self._kind == "audit":
+        if self._kind != "claim":
             return audit_seal(*about, checkpoint_root=secret.checkpoint_root, salt=secret.salt)
         return claim_seal(
             *about,

@@ -129,6 +129,10 @@ class Workshop(ABC):
         """Drops an errand. A running errand is told to stop; asking for its key again begins a new one."""
 
     @abstractmethod
+    def promised(self, key: Hashable) -> float:
+        """Seconds that runs other than `key` still take, as far as measured, without which a bond is lost."""
+
+    @abstractmethod
     def close(self, patience: float = 1.0) -> bool:
         """Tells all errands to stop, and waits at most `patience` seconds for that. Returns whether they all did."""
 
@@ -148,6 +152,9 @@ class Inline(Workshop):
     def forget(self, key: Hashable) -> None:
         if (errand := self._errands.pop(key, None)) is not None:
             errand.stop.set()
+
+    def promised(self, key: Hashable) -> float:
+        return 0.0
 
     def close(self, patience: float = 1.0) -> bool:
         return True
@@ -186,6 +193,11 @@ class Threads(Workshop):
                 errand.stop.set()
                 self._waiting[errand.lane].pop(key, None)
                 self._change.notify_all()
+
+    def promised(self, key: Hashable) -> float:
+        with self._change:
+            runs = [*self._running[Lane.RUNS], *self._waiting[Lane.RUNS].values()]
+            return sum(one.measured().seconds for one in runs if one.key != key and one.duty.bonded)
 
     def close(self, patience: float = 1.0) -> bool:
         deadline = time.monotonic() + patience

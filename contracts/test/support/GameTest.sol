@@ -26,6 +26,8 @@ abstract contract GameTest is Test {
     uint64 internal constant REFEREE_ALLOWANCE = 3 hours;
     uint32 internal constant CONCURRENT = 4;
     uint64 internal constant START = 1_900_000_000;
+    /// Whatever place an audit gets.
+    uint64 internal constant ANY_PLACE = type(uint64).max;
 
     VerificationGame internal game;
     IAdjudicator internal adjudicator;

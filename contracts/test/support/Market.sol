@@ -61,7 +61,7 @@ abstract contract Market is Players {
     function attestBy(JobId job, address who) internal {
         (bytes32 hash, Node root, uint128 bond) = (hashOf(job), claimedIn(job), bondOf(job));
         vm.prank(who);
-        game.attest{value: bond}(job, hash, root, "bafylog", "bafymodel");
+        game.attest{value: bond}(job, hash, root, "bafylog", "bafymodel", ANY_PLACE);
     }
 
     // ------------------------------------------------------------------------------------------------------------------- seals
@@ -104,7 +104,7 @@ abstract contract Market is Players {
     function sealRoot(JobId job, address who, Node root) internal {
         (bytes32 hash, bytes32 seal) = (hashOf(job), auditSeal(job, who, root));
         vm.prank(who);
-        game.sealAudit{value: CHALLENGER_BOND}(job, hash, seal);
+        game.sealAudit{value: CHALLENGER_BOND}(job, hash, seal, ANY_PLACE);
     }
 
     function openClaim(JobId job, Run memory run) internal {

@@ -17,6 +17,8 @@ contract MarketWorld is World, Market {
     mapping(uint256 game => bool) public defendedHonestly;
     /// What an account has sealed about a job.
     mapping(uint256 job => mapping(address who => Lie)) private _sealed;
+    /// Whether an account has taken a place in a job with a seal of nothing, and has yet to replace it.
+    mapping(uint256 job => mapping(address who => bool)) private _reserved;
 
     function setUp() public override(World, Market) {
         super.setUp();
@@ -31,6 +33,7 @@ contract MarketWorld is World, Market {
         uint64[2][3] memory shapes = [[uint64(6), 2], [uint64(4), 4], [uint64(6), 3]];
         uint64[2] memory chosen = shapes[shape % 3];
         blind = isBlind_;
+        needed = uint32(1 + shape / 3 % 3);
         uint256 job = JobId.unwrap(postMarket(honestRun(chosen[0], chosen[1])));
         (claims[job].steps, claims[job].interval) = (chosen[0], chosen[1]);
     }
@@ -106,6 +109,26 @@ contract MarketWorld is World, Market {
         if (found) sealAs(job, auditor, Lie(claims[job].steps, 0, 0, 0));
     }
 
+    /// @notice Takes a place before the work is done; `answerHonestly` fills it in time.
+    function reserveHonestly(uint256 jobSeed) external {
+        (uint256 job, bool found) = pick(jobSeed, JobStatus.SEALED);
+        if (found) reserveAs(job, auditor);
+    }
+
+    /// @notice Takes a place that is filled if the fuzzer comes to `sealAuditUnreliably` in time, and else lost.
+    function reserveUnreliably(uint256 jobSeed, bool cheats) external {
+        (uint256 job, bool found) = pick(jobSeed, JobStatus.SEALED);
+        if (found) reserveAs(job, cheats ? cheat : liar);
+    }
+
+    function reserveAs(uint256 job, address who) private {
+        if (instant(time()) > getJob(job).audits.auditDeadline || statusOf(job, who) != AuditStatus.NONE) return;
+        _reserved[job][who] = true;
+        bytes32 hash = hashOf(id_(job));
+        vm.prank(who);
+        game.sealAudit{value: CHALLENGER_BOND}(id_(job), hash, keccak256("nothing"), ANY_PLACE);
+    }
+
     /// @param leaked whether it is the trainer's root, and nothing that was computed
     function sealAuditUnreliably(uint256 jobSeed, bool cheats, bool leaked, Lie memory lie) external {
         (uint256 job, bool found) = pick(jobSeed, JobStatus.SEALED);
@@ -113,9 +136,18 @@ contract MarketWorld is World, Market {
     }
 
     function sealAs(uint256 job, address who, Lie memory lie) private {
-        if (instant(time()) > getJob(job).audits.auditDeadline || statusOf(job, who) != AuditStatus.NONE) return;
-        _sealed[job][who] = lie;
-        sealAudit(id_(job), who, runWith(job, lie));
+        if (instant(time()) > getJob(job).audits.auditDeadline) return;
+        if (_reserved[job][who]) {
+            // A liar changes its mind as often as it likes.
+            _reserved[job][who] = who != auditor;
+            _sealed[job][who] = lie;
+            bytes32 seal = auditSeal(id_(job), who, rootOf(runWith(job, lie)));
+            vm.prank(who);
+            game.replaceSeal(id_(job), seal);
+        } else if (statusOf(job, who) == AuditStatus.NONE) {
+            _sealed[job][who] = lie;
+            sealAudit(id_(job), who, runWith(job, lie));
+        }
     }
 
     function openAuditUnreliably(uint256 jobSeed, bool cheats) external {
@@ -126,6 +158,7 @@ contract MarketWorld is World, Market {
     function openAs(uint256 job, address who) private {
         if (statusOf(job, who) != AuditStatus.SEALED || instant(time()) > getJob(job).audits.auditOpeningDeadline) return;
         Run memory run = runWith(job, _sealed[job][who]);
+        if (auditOf(job, who).seal != auditSeal(id_(job), who, rootOf(run))) return;
         uint256 id = GameId.unwrap(openAudit(id_(job), who, run));
         if (id == 0) return;
         bool honest = who == auditor;
@@ -160,6 +193,7 @@ contract MarketWorld is World, Market {
     function answerHonestly() public override {
         for (uint256 job = 1; job <= game.jobCount(); ++job) {
             JobStatus status = getJob(job).status;
+            if (status == JobStatus.SEALED && _reserved[job][auditor]) sealAs(job, auditor, Lie(claims[job].steps, 0, 0, 0));
             if (status == JobStatus.SEALED && claims[job].honest) openTheClaim(job);
             if (status == JobStatus.CLAIMED) openAs(job, auditor);
             if (status == JobStatus.APPEALABLE) appealAs(job, auditor);
@@ -198,7 +232,7 @@ contract MarketWorld is World, Market {
 
     // ------------------------------------------------------------------------------------------------------------------ not allowed
 
-    uint256 public constant ILLEGAL_AT_MARKET = 9;
+    uint256 public constant ILLEGAL_AT_MARKET = 11;
 
     /// @notice Calls that no rule allows, whatever the state of the job. One that goes through is written down.
     function cheatAtMarket(uint256 jobSeed, uint256 kind, bytes32 junk) external {
@@ -216,10 +250,10 @@ contract MarketWorld is World, Market {
         bytes32[] memory proof = new bytes32[](1);
         // Without their bonds.
         if (kind == 0 && getJob(JobId.unwrap(job)).terms.attestationsNeeded > 0) {
-            return (abi.encodeCall(game.attest, (job, hash, root, "l", "m")), liar);
+            return (abi.encodeCall(game.attest, (job, hash, root, "l", "m", ANY_PLACE)), liar);
         }
         if (kind == 1) return (abi.encodeCall(game.sealClaim, (job, hash, junk)), cheat);
-        if (kind == 2) return (abi.encodeCall(game.sealAudit, (job, hash, junk)), liar);
+        if (kind == 2) return (abi.encodeCall(game.sealAudit, (job, hash, junk, ANY_PLACE)), liar);
         if (kind == 3) return (abi.encodeCall(game.appeal, (job, hash)), liar);
         // What was never sealed; with a right salt, but another root; by another account.
         if (kind == 4) return (abi.encodeCall(game.openClaim, (job, Node.wrap(junk), junk, proof, "l", "m", salt(cheat))), cheat);
@@ -227,7 +261,12 @@ contract MarketWorld is World, Market {
         if (kind == 6) return (abi.encodeCall(game.openAudit, (job, root, "l", "m", salt(liar))), stranger);
         // Nothing of a stranger's is there to collect.
         if (kind == 7) return (abi.encodeCall(game.collect, (job, stranger)), liar);
-        return (abi.encodeCall(game.attest, (job, hash, Node.wrap(junk), "l", "m")), stranger);
+        // Another seal without an audit; a place that others have.
+        if (kind == 8) return (abi.encodeCall(game.replaceSeal, (job, junk)), stranger);
+        if (kind == 9 && auditsIn(JobId.unwrap(job)).length > 0) {
+            return (abi.encodeCall(game.sealAudit, (job, hash, junk, 0)), stranger);
+        }
+        return (abi.encodeCall(game.attest, (job, hash, Node.wrap(junk), "l", "m", ANY_PLACE)), stranger);
     }
 
     // ---------------------------------------------------------------------------------------------------------------------- records

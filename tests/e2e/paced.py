@@ -1,0 +1,61 @@
+"""A workshop whose runs take the steps that a test allows them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from tiebreak.roles.agenda import Duty
+from tiebreak.roles.workshop import Errand, Inline, Lane
+
+T = TypeVar("T")
+
+
+class Paced(Inline):
+    """A workshop that does every run in a thread, a step at a time. Each step seems to take `pace` seconds."""
+
+    def __init__(self, pace: float = 1.0) -> None:
+        super().__init__()
+        self.pace = pace
+        self._allowed, self._come = threading.Semaphore(0), threading.Semaphore(0)
+        self._run: Errand[object] | None = None
+
+    def ask(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str = "") -> Errand[T]:
+        if lane is not Lane.RUNS:
+            return super().ask(lane, key, work, duty, doing)
+        if (known := self._errands.get(key)) is not None:
+            known.duty = duty
+            return known
+        errand = Errand(lane, key, work, duty, doing)
+        errand.hold = self._hold
+        self._errands[key] = self._run = errand
+
+        def run() -> None:
+            errand.run()
+            self._come.release()
+
+        threading.Thread(target=run, daemon=True).start()
+        self._await()
+        return errand
+
+    def take(self, steps: int) -> None:
+        """Lets the run take steps, or what is left of them."""
+        for _ in range(steps):
+            if self._run is None or self._run.done:
+                return
+            self._allowed.release()
+            self._await()
+
+    def _hold(self) -> None:
+        self._come.release()
+        self._allowed.acquire()
+
+    def _await(self) -> None:
+        assert self._come.acquire(timeout=120), "the run does not go on"
+        assert self._run is not None
+        self._run.step_seconds = self.pace
+
+    def forget(self, key: Hashable) -> None:
+        super().forget(key)
+        self._allowed.release()

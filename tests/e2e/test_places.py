@@ -1,0 +1,298 @@
+"""Places of blind audits: taken before the work where it is sure to be done in time, filled once it is done, and never
+mistaken for a seal, whatever is killed, lost or overtaken in between."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from market import BLIND, FEE, audit, by, context, pass_audits, pass_openings, posted, room, sealed, statuses
+from paced import Paced
+from tiebreak.adversary.parties import poisoning_trainer
+from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import connect
+from tiebreak.chain.records import AuditStatus, JobStatus
+from tiebreak.chain.sender import Sender
+from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.desk import Desk, Order
+from tiebreak.roles.notices import Progress, What
+from tiebreak.roles.policy import Policy
+from tiebreak.roles.spending import Spending
+from tiebreak.roles.trainer import TrainerRole
+from world import World, ended
+
+BOND = BLIND.attestation_bond
+THREE = replace(BLIND, attestations_needed=3, audit_fee=3 * FEE)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    yield World(connect("embedded"), tmp_path)
+
+
+def paced(world: World, name: str = "auditor", pace: float = 1.0, **context_parts: object) -> tuple[AuditorRole, Paced]:
+    """A fresh process of an auditor, and what its runs wait for."""
+    workshop = Paced(pace)
+    found = replace(context(world, name), workshop=workshop, **context_parts)  # type: ignore[arg-type]
+    return AuditorRole(found, world.job), workshop
+
+
+def look(auditor: AuditorRole, times: int = 4) -> Progress:
+    return [auditor.step() for _ in range(times)][-1]
+
+
+def with_a_place(world: World) -> tuple[TrainerRole, AuditorRole, Paced]:
+    """A sealed claim, and an auditor that has taken a place and works."""
+    trainer = sealed(world)
+    auditor, workshop = paced(world)
+    look(auditor)
+    assert posted(world).audits.count == 0, "nothing is measured yet"
+    workshop.take(3)
+    look(auditor)
+    assert posted(world).audits.count == 1
+    return trainer, auditor, workshop
+
+
+def seal_others(world: World) -> None:
+    """Others take the places behind, and more."""
+    for name in ("second", "customer", "referee"):
+        by(world, name).seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
+
+
+def test_a_place_is_taken_before_the_work_filled_after_it_and_paid(world: World) -> None:
+    world.post(terms=THREE)
+    trainer, auditor, workshop = with_a_place(world)
+    taken = audit(world, "auditor").seal
+    assert not (room(world, "auditor") / "sealed-audit.json").exists(), "nothing is sealed yet"
+    progress = look(auditor)
+    assert progress.stake == BOND and progress.deadline == posted(world).audits.audit_deadline
+    seal_others(world)
+    workshop.take(20)
+    look(auditor)
+    assert audit(world, "auditor").seal != taken and posted(world).audits.count == 4
+    assert world.contract.audits_of(world.job)[0].auditor == world.senders["auditor"].address
+    pass_audits(world)
+    world.run(trainer, auditor)
+    assert statuses(world)["auditor"] is AuditStatus.ATTESTED
+    pass_openings(world)
+    world.pass_challenge_window()
+    world.run(trainer, auditor)
+    assert world.status is JobStatus.LAPSED and world.gains()["auditor"] == FEE, "its share, though nobody else opened"
+    assert len(world.said("take a place for its audit")) == len(world.said("seal its audit in the place")) == 1
+
+
+def test_a_run_that_may_not_be_done_in_time_takes_no_place_before_it_is(world: World) -> None:
+    world.post(terms=THREE)
+    sealed(world)
+    auditor, workshop = paced(world, pace=BLIND.audit_window / 30)  # 12 steps of 15 are left: they fit, but not thrice
+    look(auditor)
+    workshop.take(3)
+    look(auditor)
+    assert posted(world).audits.count == 0
+    workshop.take(20)
+    look(auditor)
+    assert posted(world).audits.count == 1 and (room(world, "auditor") / "sealed-audit.json").exists()
+    assert not world.said("take a place")
+
+
+def test_no_place_is_taken_for_a_run_behind_which_others_with_bonds_wait(world: World) -> None:
+    world.post(terms=THREE)
+    sealed(world)
+    auditor, workshop = paced(world)
+    workshop.promised = lambda key: float(BLIND.audit_window)  # type: ignore[method-assign]
+    look(auditor)
+    workshop.take(3)
+    look(auditor)
+    assert posted(world).audits.count == 0
+
+
+def test_an_auditor_stops_working_once_others_have_the_shares(world: World) -> None:
+    world.post(terms=THREE)
+    sealed(world)
+    auditor, workshop = paced(world)
+    look(auditor)
+    seal_others(world)
+    run = workshop._run
+    assert "it has the 3 that it needs, and is sure to pay for no other" in look(auditor).state
+    assert run is not None and run.stop.is_set() and not auditor.doing()
+    told, workshop = paced(world, policy=Policy(without_fee=True))
+    look(told)
+    workshop.take(3)
+    look(told)
+    assert posted(world).audits.count == 3, "told to go on, but a place behind the shares is worth no promise"
+    workshop.take(20)
+    look(told)
+    assert posted(world).audits.count == 4
+
+
+@pytest.mark.parametrize("loss", ["nothing", "the run", "the place", "everything"])
+@pytest.mark.parametrize("instant", ["the place is taken", "the root is on disk", "the seal is replaced"])
+def test_a_killed_auditor_fills_its_place_whatever_its_disk_has_lost(world: World, instant: str, loss: str) -> None:
+    world.post(terms=THREE)
+    trainer, auditor, workshop = with_a_place(world)
+    if instant != "the place is taken":
+        if instant == "the root is on disk":
+            auditor.context.desk.put = lambda order: False  # type: ignore[method-assign]
+        workshop.take(20)
+        look(auditor)
+        assert (room(world, "auditor") / "sealed-audit.json").exists()
+    auditor.close()
+    mine = room(world, "auditor")
+    if loss == "the run":
+        shutil.rmtree(mine / "blind")
+    elif loss == "the place":
+        (mine / "sealed-place.json").unlink()
+    elif loss == "everything":
+        shutil.rmtree(mine)
+    again = AuditorRole(context(world, "auditor"), world.job)
+    look(again)
+    pass_audits(world)
+    world.run(trainer, again)
+    assert statuses(world) == {"auditor": AuditStatus.ATTESTED} and posted(world).audits.count == 1
+    assert world.contract_balance() == THREE.reward + THREE.audit_fee + THREE.trainer_bond + BOND, "one bond"
+
+
+def test_a_signer_without_a_secret_fills_its_place_though_its_files_are_lost(world: World) -> None:
+    world.post(terms=THREE)
+    world.senders["auditor"].secret = lambda name: None  # type: ignore[method-assign]
+    trainer, auditor, _ = with_a_place(world)
+    auditor.close()
+    shutil.rmtree(room(world, "auditor"))
+    again = AuditorRole(context(world, "auditor"), world.job)
+    look(again)
+    pass_audits(world)
+    world.run(trainer, again)
+    assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
+
+
+def test_two_processes_of_an_account_without_a_secret_do_not_replace_each_others_seals_for_ever(world: World) -> None:
+    world.post(terms=THREE)
+    world.senders["auditor"].secret = lambda name: None  # type: ignore[method-assign]
+    sealed(world)
+    both = [
+        AuditorRole(replace(context(world, "auditor"), directory=world.root / name), world.job)
+        for name in ("one", "other")
+    ]
+    for _ in range(20):
+        for one in both:
+            one.step()
+    assert posted(world).audits.count == 1 and len(world.said("seal its audit in the place")) <= 6
+    assert world.said("another process of this account has sealed this audit")
+
+
+def test_a_place_that_is_not_filled_in_time_is_told_and_the_claim_audited_all_the_same(world: World) -> None:
+    world.post(terms=THREE)
+    wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
+    sealed(world, trainer=wrong)
+    auditor, workshop = paced(world)
+    look(auditor)
+    workshop.take(3)
+    look(auditor)
+    assert posted(world).audits.count == 1
+    workshop.pace = BLIND.audit_window
+    workshop.take(1)
+    look(auditor)
+    (alert,) = [notice for notice in world.notices if notice.what is What.ALERT]
+    assert "will not be done by" in alert.text and "on its place is lost" in alert.text
+    pass_audits(world)
+    assert "waits until the claim is opened" in look(auditor).state
+    auditor.close()
+    world.run(wrong)
+    late = AuditorRole(context(world, "auditor"), world.job)
+    look(late, 8)
+    assert len(world.said("so that the bond of the place that it had taken is lost")) == 1
+    assert posted(world).game_count == 1, "the claim is wrong, and challenged with another bond"
+    pass_openings(world)
+    by(world, "customer").collect(world.job, world.senders["auditor"].address)
+    assert statuses(world) == {"auditor": AuditStatus.CLOSED} and world.contract.burnt() == BOND // 2
+
+
+def test_a_place_that_others_get_in_front_of_pays_no_bond(world: World) -> None:
+    world.post(terms=THREE)
+    sealed(world)
+    auditor, workshop = paced(world)
+    look(auditor)
+    workshop.take(3)
+    flush = auditor.context.desk.flush
+
+    def overtaken() -> bool:
+        if auditor.context.desk.is_busy and not posted(world).audits.count:
+            seal_others(world)
+        return flush()
+
+    auditor.context.desk.flush = overtaken  # type: ignore[method-assign]
+    assert "it has the 3 that it needs" in look(auditor).state
+    assert "auditor" not in world.gains() and posted(world).audits.count == 3
+    assert len(world.said("PlaceTaken")) == 1
+
+
+def test_a_place_counts_once_against_a_limit_on_spending(world: World) -> None:
+    """To fill it begins nothing new, whatever the limit says by then."""
+    world.post(terms=THREE)
+    sealed(world)
+    auditor, workshop = paced(world)
+    spending = Spending(world.root / "auditor", "chain", per_job=BOND + 10**17)
+    auditor.context.desk.spending = spending
+    look(auditor)
+    workshop.take(3)
+    look(auditor)
+    taken = audit(world, "auditor").seal
+    auditor.context.desk.spending = Spending(world.root / "auditor", "chain", per_job=1)
+    workshop.take(20)
+    look(auditor)
+    assert audit(world, "auditor").seal != taken
+
+
+class Forgetful(Desk):
+    """A desk that is killed before it sends its first order."""
+
+    killed = False
+
+    def put(self, order: Order) -> bool:
+        if not self.killed:
+            self.killed = True
+            return False
+        return super().put(order)
+
+
+def test_what_hides_behind_a_place_is_on_disk_before_it_is_sent(world: World) -> None:
+    world.post(terms=THREE)
+    sealed(world)
+    auditor, workshop = paced(world, make_desk=Forgetful)
+    look(auditor)
+    workshop.take(3)
+    auditor.step()
+    assert posted(world).audits.count == 0 and (room(world, "auditor") / "sealed-place.json").exists()
+    look(auditor)
+    assert posted(world).audits.count == 1
+
+
+def test_a_place_is_taken_only_once_the_sealed_claim_lies_deep_enough(world: World) -> None:
+    world.post(terms=THREE)
+    sealed(world)
+    node = type(world.node)(world.node._transport, confirmations=3)
+    sender = Sender(node, world.senders["auditor"]._account)
+    contract = VerificationGame(node, world.contract.address, sender)
+    auditor, workshop = paced(world, contract=contract, sender=sender)
+    look(auditor)
+    workshop.take(3)
+    look(auditor)
+    assert posted(world).audits.count == 0
+    for _ in range(8):
+        world.node.advance_time(12)
+        auditor.step()
+    assert posted(world).audits.count == 1
+
+
+def test_nobody_works_for_a_claim_that_is_never_opened_without_its_share(world: World) -> None:
+    world.post(terms=THREE)
+    _, auditor, workshop = with_a_place(world)
+    workshop.take(20)
+    look(auditor)
+    world.pass_time(posted(world).audits.opening_deadline + 100)
+    last = ended(auditor)
+    assert world.status is JobStatus.EXPIRED and "has not opened its claim" in last.state
+    assert world.gains()["auditor"] == FEE and world.said("0.000100000000000001 ether of the audit fee")
