@@ -114,10 +114,9 @@ def _pack_lines(
         # Without divisions, which would take longer than all the rest.
         for k in range(terms):
             of, to = source + k * term * 4, target + k * width * 8
-            for begin in range(0, whole, width):
-                for n in range(0, min(width, whole - begin), vector):
-                    widen(lanes, of + (begin + n) * 4, to + n * 8)
-                to += size * 8
+            for n in range(0, width, vector):
+                for begin in range(0, whole - n, width):
+                    widen(lanes, of + (begin + n) * 4, to + (begin * chunk + n) * 8)
     elif term == 1:
         for n in range(0, whole, vector):
             into = target + (n // width * size + n % width) * 8

@@ -1,4 +1,4 @@
-"""Products and convolutions of random shapes, layouts and numbers, by tiles of every kind of vectors and by panels: what
+"""Products and convolutions of random shapes, layouts and numbers, by tiles of all kinds of vectors and by panels: what
 they round is held against exact sums, and what they mark against what they have to mark and what they may not."""
 
 from __future__ import annotations
