@@ -1,13 +1,16 @@
 """Products of small tiles in vector registers, written as LLVM's instructions: the compiler's own loops over them would
-not keep 24 sums in registers.
+not keep a tile's sums in registers.
 
-A strip is `terms` times so many FP64 numbers, one for every row or column of the tile: [terms, ROWS] of the left
-operand, [terms, COLUMNS] of the right one, 64-byte aligned. Addresses are integers, of bytes.
+A strip is `terms` times so many FP64 numbers, one for every row or column of a tile: [terms, rows] of the left operand,
+[terms, columns] of the right one, each term aligned to a vector. Addresses are integers, of bytes. `lanes` is a tuple
+with an entry for every FP64 number of a vector register, `(0,) * 8` for AVX-512: its length is part of its type, so
+that loops are compiled for each kind of registers, and kept beside each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -16,14 +19,40 @@ from numba.extending import intrinsic
 
 from roundlog.kernels.marking import TWO_UNITS
 
-LANES = 8
-"""FP64 numbers in a vector register of AVX-512."""
-_VECTORS = 3
-ROWS, COLUMNS = 8, _VECTORS * LANES
-"""Rows and columns of a tile: its sums take 24 of the 32 vector registers, one term of the right operand three."""
+_DOUBLE, _INDEX, _WHOLE = ir.DoubleType(), ir.IntType(64), ir.IntType(32)
 
-_DOUBLE, _INDEX = ir.DoubleType(), ir.IntType(64)
-_VECTOR = ir.VectorType(_DOUBLE, LANES)
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Shape of a tile. Its sums take rows * vectors registers, one term of the right operand `vectors`, and what is
+    repeated of the left one another."""
+
+    lanes: int
+    """FP64 numbers in a vector register."""
+    rows: int
+    vectors: int
+    """Registers for a row."""
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    @property
+    def kind(self) -> ir.VectorType:
+        return ir.VectorType(_DOUBLE, self.lanes)
+
+    @property
+    def singles(self) -> ir.VectorType:
+        return ir.VectorType(ir.FloatType(), self.lanes)
+
+    @property
+    def aligned(self) -> int:
+        """Bytes of a vector."""
+        return 8 * self.lanes
+
+
+TILES = {tile.lanes: tile for tile in (Tile(8, 8, 3), Tile(4, 4, 3), Tile(2, 8, 3))}
+"""By lanes: AVX-512 has 32 registers, AVX2 16, NEON 32."""
 
 
 def _instructions(function: Callable[..., Any]) -> Any:
@@ -31,230 +60,238 @@ def _instructions(function: Callable[..., Any]) -> Any:
     return intrinsic(function)
 
 
-def _multiply_add(builder: Any) -> Any:
-    """a * b + c. Products of FP32 numbers are exact in FP64, so it makes no difference whether this is one instruction,
-    which the compiler decides by what the processor has."""
-    name = f"llvm.fmuladd.v{LANES}f64"
-    return builder.module.globals.get(name) or ir.Function(
-        builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), name
-    )
+def _constant(number: int) -> Any:
+    return ir.Constant(_INDEX, number)
 
 
-def _numbers(builder: Any, address: Any, kind: ir.Type = _DOUBLE) -> Any:
-    return builder.inttoptr(address, kind.as_pointer())
+def _constant_of(size: Callable[[Tile], int]) -> Any:
+    @_instructions
+    def constant(typingctx: Any, lanes: Any) -> Any:
+        number = _constant(size(TILES[len(lanes)]))
+        return types.int64(lanes), lambda context, builder, signature, arguments: number
+
+    return constant
 
 
-def _vector(builder: Any, numbers: Any, number: int) -> Any:
-    return builder.bitcast(builder.gep(numbers, [ir.Constant(_INDEX, number * LANES)]), _VECTOR.as_pointer())
+tile_rows, tile_columns = _constant_of(lambda tile: tile.rows), _constant_of(lambda tile: tile.columns)
+"""Rows and columns of a tile of so many `lanes`, in compiled loops."""
 
 
-def _load(builder: Any, numbers: Any, number: int) -> Any:
-    loaded = builder.load(_vector(builder, numbers, number))
-    loaded.align = 64
-    return loaded
+class _Vectors:
+    """Instructions for a tile's vectors, where a builder is."""
 
+    def __init__(self, builder: Any, tile: Tile) -> None:
+        self.builder, self.tile = builder, tile
 
-def _everywhere(builder: Any, number: Any) -> Any:
-    """A vector of nothing but this number."""
-    undefined, whole = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined), ir.IntType(32)
-    first = builder.insert_element(undefined, number, ir.Constant(whole, 0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(whole, LANES), [0] * LANES))
+    def intrinsic(self, name: str, kind: ir.VectorType, *arguments: Any) -> Any:
+        """A function of LLVM's that takes and returns vectors of one kind."""
+        module = self.builder.module
+        name = f"llvm.{name}.v{self.tile.lanes}{'f64' if kind == self.tile.kind else 'f32'}"
+        function = module.globals.get(name)
+        if function is None:
+            function = ir.Function(module, ir.FunctionType(kind, [kind] * len(arguments)), name)
+        return self.builder.call(function, arguments)
 
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        """a * b + c. Products of FP32 numbers are exact in FP64, so it makes no difference whether this is one
+        instruction, which the compiler decides by what the processor has."""
+        return self.intrinsic("fmuladd", self.tile.kind, a, b, c)
 
-def _store(builder: Any, numbers: Any, number: int, values: Any) -> None:
-    builder.store(values, _vector(builder, numbers, number)).align = 64
+    def numbers(self, address: Any) -> Any:
+        return self.builder.inttoptr(address, _DOUBLE.as_pointer())
 
+    def at(self, numbers: Any, step: Any, size: int) -> Any:
+        return self.builder.gep(numbers, [self.builder.mul(step, _constant(size))])
 
-def _sum_up(builder: Any, terms: Any, count: int, term: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-    """A loop over `terms` > 0 that keeps `count` vectors of sums in registers; term(k, sums) gives the next ones."""
-    before = builder.block
-    loop, after = builder.append_basic_block("terms"), builder.append_basic_block("summed")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    k = builder.phi(_INDEX)
-    k.add_incoming(ir.Constant(_INDEX, 0), before)
-    sums = [builder.phi(_VECTOR) for _ in range(count)]
-    following = term(k, sums)
-    next_k = builder.add(k, ir.Constant(_INDEX, 1))
-    k.add_incoming(next_k, loop)
-    for sum_, next_sum in zip(sums, following, strict=True):
-        sum_.add_incoming(ir.Constant(_VECTOR, [0.0] * LANES), before)
-        sum_.add_incoming(next_sum, loop)
-    builder.cbranch(builder.icmp_signed("<", next_k, terms), loop, after)
-    builder.position_at_end(after)
-    return following
+    def _place(self, numbers: Any, number: int) -> Any:
+        place = self.builder.gep(numbers, [_constant(number * self.tile.lanes)])
+        return self.builder.bitcast(place, self.tile.kind.as_pointer())
+
+    def load(self, numbers: Any, number: int) -> Any:
+        loaded = self.builder.load(self._place(numbers, number))
+        loaded.align = self.tile.aligned
+        return loaded
+
+    def store(self, numbers: Any, number: int, values: Any) -> None:
+        self.builder.store(values, self._place(numbers, number)).align = self.tile.aligned
+
+    def load_singles(self, address: Any) -> Any:
+        loaded = self.builder.load(self.builder.inttoptr(address, self.tile.singles.as_pointer()))
+        loaded.align = 4
+        return loaded
+
+    def store_singles(self, address: Any, singles: Any) -> None:
+        self.builder.store(singles, self.builder.inttoptr(address, self.tile.singles.as_pointer())).align = 4
+
+    def store_widened(self, singles: Any, address: Any) -> None:
+        self.store(self.numbers(address), 0, self.builder.fpext(singles, self.tile.kind))
+
+    def everywhere(self, number: Any) -> Any:
+        """A vector of nothing but this number."""
+        lanes = self.tile.lanes
+        undefined = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
+        first = self.builder.insert_element(undefined, number, ir.Constant(_WHOLE, 0))
+        return self.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_WHOLE, lanes), [0] * lanes))
+
+    def zeros(self, kind: ir.VectorType) -> Any:
+        return ir.Constant(kind, [0.0] * self.tile.lanes)
+
+    def sum_up(self, terms: Any, count: int, term: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+        """A loop over `terms` > 0 that keeps `count` vectors of sums in registers; term(k, sums) gives the next
+        ones."""
+        builder = self.builder
+        before = builder.block
+        loop, after = builder.append_basic_block("terms"), builder.append_basic_block("summed")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k = builder.phi(_INDEX)
+        k.add_incoming(_constant(0), before)
+        sums = [builder.phi(self.tile.kind) for _ in range(count)]
+        following = term(k, sums)
+        next_k = builder.add(k, _constant(1))
+        k.add_incoming(next_k, loop)
+        for sum_, next_sum in zip(sums, following, strict=True):
+            sum_.add_incoming(self.zeros(self.tile.kind), before)
+            sum_.add_incoming(next_sum, loop)
+        builder.cbranch(builder.icmp_signed("<", next_k, terms), loop, after)
+        builder.position_at_end(after)
+        return following
 
 
 @_instructions
-def sum_products(typingctx: Any, left: Any, right: Any, tile: Any, terms: Any, more: Any) -> Any:
+def sum_products(typingctx: Any, lanes: Any, left: Any, right: Any, tile: Any, terms: Any, more: Any) -> Any:
     """tile[r, c] = the sum over terms of left[k, r] * right[k, c], one term after the other, added to what is there if
-    `more`; terms > 0. tile: float64[ROWS, COLUMNS], 64-byte aligned."""
-    signature = types.void(types.int64, types.int64, types.int64, types.int64, types.boolean)
+    `more`; terms > 0. tile: float64[rows, columns], aligned to a vector."""
+    signature = types.void(lanes, types.int64, types.int64, types.int64, types.int64, types.boolean)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.call(_products(builder.module), arguments)
+        builder.call(_products(builder.module, TILES[len(lanes)]), arguments[1:])
         return context.get_dummy_value()
 
     return signature, generate
 
 
-def _products(module: Any) -> Any:
+def _products(module: Any, tile: Tile) -> Any:
     """A function of its own: among other code the compiler would keep tiles where registers are wanted."""
-    name = "roundlog.sum_products"
+    name = f"roundlog.sum_products_{tile.lanes}"
     function = module.globals.get(name)
     if function is not None:
         return function
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_INDEX] * 4 + [ir.IntType(1)]), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
-    builder = ir.IRBuilder(function.append_basic_block())
-    left, right, tile = (_numbers(builder, address) for address in function.args[:3])
-    multiply_add = _multiply_add(builder)
+    vectors = _Vectors(ir.IRBuilder(function.append_basic_block()), tile)
+    builder = vectors.builder
+    left, right, sums_before = (vectors.numbers(address) for address in function.args[:3])
 
     def term(k: Any, sums: list[Any]) -> list[Any]:
-        of_left = builder.gep(left, [builder.mul(k, ir.Constant(_INDEX, ROWS))])
-        of_right = builder.gep(right, [builder.mul(k, ir.Constant(_INDEX, COLUMNS))])
-        columns = [_load(builder, of_right, number) for number in range(_VECTORS)]
+        of_left, of_right = vectors.at(left, k, tile.rows), vectors.at(right, k, tile.columns)
+        columns = [vectors.load(of_right, number) for number in range(tile.vectors)]
         following = []
-        for row in range(ROWS):
-            repeated = _everywhere(builder, builder.load(builder.gep(of_left, [ir.Constant(_INDEX, row)])))
+        for row in range(tile.rows):
+            repeated = vectors.everywhere(builder.load(builder.gep(of_left, [_constant(row)])))
             for number, column in enumerate(columns):
-                following.append(builder.call(multiply_add, [repeated, column, sums[row * _VECTORS + number]]))
+                following.append(vectors.multiply_add(repeated, column, sums[row * tile.vectors + number]))
         return following
 
-    nothing = ir.Constant(_VECTOR, [0.0] * LANES)
-    for at, total in enumerate(_sum_up(builder, function.args[3], ROWS * _VECTORS, term)):
-        before = builder.select(function.args[4], _load(builder, tile, at), nothing)
-        _store(builder, tile, at, builder.fadd(before, total))
+    for at, total in enumerate(vectors.sum_up(function.args[3], tile.rows * tile.vectors, term)):
+        before = builder.select(function.args[4], vectors.load(sums_before, at), vectors.zeros(tile.kind))
+        vectors.store(sums_before, at, builder.fadd(before, total))
     builder.ret_void()
     return function
 
 
-def _squares(vectors: int) -> Callable[..., Any]:
+@_instructions
+def add_squares(typingctx: Any, lanes: Any, strip: Any, squared_norms: Any, terms: Any, width: Any) -> Any:
+    """squared_norms[i] += the sum over terms of strip[k, i] squared, for a vector of a strip of `width`; both addresses
+    are those of the vector's first number; terms > 0."""
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        strip, squared_norms = (_numbers(builder, address) for address in arguments[:2])
-        multiply_add = _multiply_add(builder)
+        vectors = _Vectors(builder, TILES[len(lanes)])
+        strip, squared_norms = (vectors.numbers(address) for address in arguments[1:3])
 
         def term(k: Any, sums: list[Any]) -> list[Any]:
-            numbers = builder.gep(strip, [builder.mul(k, ir.Constant(_INDEX, vectors * LANES))])
-            loaded = (_load(builder, numbers, number) for number in range(vectors))
-            return [builder.call(multiply_add, [x, x, total]) for x, total in zip(loaded, sums, strict=True)]
+            x = vectors.load(builder.gep(strip, [builder.mul(k, arguments[4])]), 0)
+            return [vectors.multiply_add(x, x, sums[0])]
 
-        for at, total in enumerate(_sum_up(builder, arguments[2], vectors, term)):
-            _store(builder, squared_norms, at, builder.fadd(_load(builder, squared_norms, at), total))
+        (total,) = vectors.sum_up(arguments[3], 1, term)
+        vectors.store(squared_norms, 0, builder.fadd(vectors.load(squared_norms, 0), total))
         return context.get_dummy_value()
 
-    return generate
+    return types.void(lanes, types.int64, types.int64, types.int64, types.int64), generate
 
 
 @_instructions
-def add_squares_of_rows(typingctx: Any, strip: Any, squared_norms: Any, terms: Any) -> Any:
-    """squared_norms[r] += the sum over terms of strip[k, r] squared, of a left operand's strip; terms > 0."""
-    return types.void(types.int64, types.int64, types.int64), _squares(1)
-
-
-@_instructions
-def add_squares_of_columns(typingctx: Any, strip: Any, squared_norms: Any, terms: Any) -> Any:
-    """squared_norms[c] += the sum over terms of strip[k, c] squared, of a right operand's strip; terms > 0."""
-    return types.void(types.int64, types.int64, types.int64), _squares(_VECTORS)
-
-
-_SINGLES = ir.VectorType(ir.FloatType(), LANES)
-
-
-def _load_singles(builder: Any, address: Any) -> Any:
-    loaded = builder.load(builder.inttoptr(address, _SINGLES.as_pointer()))
-    loaded.align = 4
-    return loaded
-
-
-def _store_widened(builder: Any, singles: Any, address: Any) -> None:
-    wide = builder.fpext(singles, _VECTOR)
-    stored = builder.store(wide, builder.inttoptr(address, _VECTOR.as_pointer()))
-    stored.align = 64
-
-
-@_instructions
-def widen(typingctx: Any, source: Any, target: Any) -> Any:
-    """LANES FP32 numbers as FP64 ones; only target is aligned."""
+def widen(typingctx: Any, lanes: Any, source: Any, target: Any) -> Any:
+    """A vector's FP32 numbers as FP64 ones; only target is aligned."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _store_widened(builder, _load_singles(builder, arguments[0]), arguments[1])
+        vectors = _Vectors(builder, TILES[len(lanes)])
+        vectors.store_widened(vectors.load_singles(arguments[1]), arguments[2])
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), generate
-
-
-_TRANSPOSING = (
-    (1, (0, 8, 2, 10, 4, 12, 6, 14), (1, 9, 3, 11, 5, 13, 7, 15)),
-    (2, (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15)),
-    (4, (0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15)),
-)
-"""Exchanges between vectors whose numbers differ by so much: of ones, of pairs and of fours."""
+    return types.void(lanes, types.int64, types.int64), generate
 
 
 @_instructions
-def widen_transposed(typingctx: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
-    """LANES lines of LANES FP32 numbers, `line` bytes apart, as FP64 columns that lie `term` bytes apart; only these
-    are aligned."""
+def widen_transposed(typingctx: Any, lanes: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
+    """As many lines as a vector has lanes, of as many FP32 numbers, `line` bytes apart, as FP64 columns that lie `term`
+    bytes apart; only these are aligned."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, line, target, term = arguments
-        whole = ir.VectorType(ir.IntType(32), LANES)
+        vectors = _Vectors(builder, TILES[len(lanes)])
+        source, line, target, term = arguments[1:]
+        count = vectors.tile.lanes
 
         def at(first: Any, step: Any, number: int) -> Any:
-            return builder.add(first, builder.mul(step, ir.Constant(_INDEX, number)))
+            return builder.add(first, builder.mul(step, _constant(number)))
 
-        vectors = [_load_singles(builder, at(source, line, number)) for number in range(LANES)]
-        for apart, *masks in _TRANSPOSING:
-            for number in range(LANES):
+        crossed = [vectors.load_singles(at(source, line, number)) for number in range(count)]
+        apart = 1
+        # Exchanges between vectors whose numbers differ by one, two and four: of ones, of pairs and of fours.
+        while apart < count:
+            low = [lane if not lane & apart else lane - apart + count for lane in range(count)]
+            masks = [ir.Constant(ir.VectorType(_WHOLE, count), [lane + more for lane in low]) for more in (0, apart)]
+            for number in range(count):
                 if not number & apart:
-                    pair = vectors[number], vectors[number + apart]
-                    vectors[number], vectors[number + apart] = (
-                        builder.shuffle_vector(*pair, ir.Constant(whole, list(mask))) for mask in masks
-                    )
-        for number, vector in enumerate(vectors):
-            _store_widened(builder, vector, at(target, term, number))
+                    pair = crossed[number], crossed[number + apart]
+                    crossed[number], crossed[number + apart] = (builder.shuffle_vector(*pair, mask) for mask in masks)
+            apart *= 2
+        for number, vector in enumerate(crossed):
+            vectors.store_widened(vector, at(target, term, number))
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.int64, types.int64), generate
+    return types.void(lanes, types.int64, types.int64, types.int64, types.int64), generate
 
 
 @_instructions
-def round_row(typingctx: Any, row: Any, norms: Any, scale: Any, factor: Any, largest: Any, out: Any) -> Any:
-    """Rounds and tests float64[COLUMNS] as `roundlog.kernels.marking` says, with d = scale * norms[c]. Writes the FP32
+def round_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, factor: Any, largest: Any, out: Any) -> Any:
+    """Rounds and tests float64[columns] as `roundlog.kernels.marking` says, with d = scale * norms[c]. Writes the FP32
     numbers to out, and returns a bit for every element that is marked, the lowest for the first."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        row, norms, scale, factor, largest, out = arguments
-        row, norms = _numbers(builder, row), _numbers(builder, norms)
-        mask, singles = ir.IntType(LANES), ir.VectorType(ir.FloatType(), LANES)
-        magnitude = {
-            kind: builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(kind, [kind]), name)
-            for kind, name in ((_VECTOR, f"llvm.fabs.v{LANES}f64"), (singles, f"llvm.fabs.v{LANES}f32"))
-        }
-        two_units = ir.Constant(_VECTOR, [TWO_UNITS] * LANES)
-        scale, factor = _everywhere(builder, scale), _everywhere(builder, factor)
-        found = ir.Constant(_INDEX, 0)
-        for number in range(_VECTORS):
-            v = _load(builder, row, number)
-            d = builder.fmul(scale, _load(builder, norms, number))
-            reach = builder.fadd(
-                builder.fmul(d, factor), builder.fmul(builder.call(magnitude[_VECTOR], [v]), two_units)
-            )
-            low = builder.fptrunc(builder.fsub(v, reach), singles)
-            high = builder.fptrunc(builder.fadd(v, reach), singles)
-            beyond = builder.fcmp_unordered(">", builder.call(magnitude[singles], [low]), _everywhere(builder, largest))
+        vectors = _Vectors(builder, TILES[len(lanes)])
+        tile = vectors.tile
+        row, norms, scale, factor, largest, out = arguments[1:]
+        row, norms = vectors.numbers(row), vectors.numbers(norms)
+        two_units = ir.Constant(tile.kind, [TWO_UNITS] * tile.lanes)
+        scale, factor, largest = (vectors.everywhere(number) for number in (scale, factor, largest))
+        found = _constant(0)
+        for number in range(tile.vectors):
+            v = vectors.load(row, number)
+            d = builder.fmul(scale, vectors.load(norms, number))
+            magnitude = vectors.intrinsic("fabs", tile.kind, v)
+            reach = builder.fadd(builder.fmul(d, factor), builder.fmul(magnitude, two_units))
+            low = builder.fptrunc(builder.fsub(v, reach), tile.singles)
+            high = builder.fptrunc(builder.fadd(v, reach), tile.singles)
+            beyond = builder.fcmp_unordered(">", vectors.intrinsic("fabs", tile.singles, low), largest)
             marked = builder.or_(builder.fcmp_unordered("!=", low, high), beyond)
-            bits = builder.zext(builder.bitcast(marked, mask), _INDEX)
-            found = builder.or_(found, builder.shl(bits, ir.Constant(_INDEX, number * LANES)))
+            bits = builder.zext(builder.bitcast(marked, ir.IntType(tile.lanes)), _INDEX)
+            found = builder.or_(found, builder.shl(bits, _constant(number * tile.lanes)))
             # No negative zero.
-            stored = builder.store(
-                builder.fadd(low, ir.Constant(singles, [0.0] * LANES)),
-                builder.inttoptr(builder.add(out, ir.Constant(_INDEX, number * LANES * 4)), singles.as_pointer()),
-            )
-            stored.align = 4
+            at = builder.add(out, _constant(number * tile.lanes * 4))
+            vectors.store_singles(at, builder.fadd(low, vectors.zeros(tile.singles)))
         return found
 
-    signature = types.int64(types.int64, types.int64, types.float64, types.float64, types.float32, types.int64)
-    return signature, generate
+    kinds = lanes, types.int64, types.int64, types.float64, types.float64, types.float32, types.int64
+    return types.int64(*kinds), generate

@@ -62,21 +62,25 @@ class Form:
     columns."""
 
 
+def target_machine() -> llvm.TargetMachine:
+    """The machine that numba compiles for: its settings count here, too."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    settings: Any = config
+    cpu = settings.CPU_NAME or llvm.get_host_cpu_name()
+    features = settings.CPU_FEATURES
+    if features is None:
+        features = llvm.get_host_cpu_features().flatten()
+    return llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=2, jit=True)
+
+
 class MachineCode:
     """Compiled, as long as this object lives."""
 
     def __init__(self, form: Form) -> None:
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
+        machine = target_machine()
         module = llvm.parse_assembly(str(_Loops(form).module))
         module.verify()
-        # The machine that numba compiles for: its settings count here, too.
-        settings: Any = config
-        cpu = settings.CPU_NAME or llvm.get_host_cpu_name()
-        features = settings.CPU_FEATURES
-        if features is None:
-            features = llvm.get_host_cpu_features().flatten()
-        machine = llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=2, jit=True)
         self._engine = llvm.create_mcjit_compiler(module, machine)
         self._engine.finalize_object()
         kind = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

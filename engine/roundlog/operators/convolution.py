@@ -27,7 +27,7 @@ from roundlog.operators.contraction import (
     row_energies,
     row_norms,
 )
-from roundlog.operators.cpu import conv, convolution_runs
+from roundlog.operators.cpu import conv, conv_blas, convolution_runs
 from roundlog.operators.marking import Ambiguous
 from roundlog.operators.registry import (
     Attributes,
@@ -98,8 +98,8 @@ class _Convolution(Contraction):
         wide = F.unfold(x.to(torch.float64), kernel, dilation, padding, stride)
         return wide.reshape(x.shape[0], groups, -1, wide.shape[2])
 
-    panels: ClassVar[Callable[..., tuple[torch.Tensor, Ambiguous]]]
-    """Both inputs, what is convolved, the bound and the scale -> what `certify` returns, on the CPU."""
+    rounded: ClassVar[Callable[..., tuple[torch.Tensor, Ambiguous]]]
+    """Both inputs, what is convolved, how to find the bound, and the scale -> what `certify` returns, on the CPU."""
     kernel: ClassVar[Callable[..., F64]]
     """Both inputs, the geometry, groups and elements -> what `sums` returns."""
     runs_of: ClassVar[Callable[..., tuple[Runs, Runs, Index, Index]]]
@@ -109,8 +109,11 @@ class _Convolution(Contraction):
         a, b = inputs
         if a.device.type != "cpu":
             return super().certify(inputs, attributes, scale)
-        bound = self.bound(inputs, attributes, torch.empty(self.output_shape((a.shape, b.shape), attributes)))
-        return type(self).panels(a, b, self._convolved(inputs, attributes), bound, scale)
+
+        def bound() -> Bound:
+            return self.bound(inputs, attributes, torch.empty(self.output_shape((a.shape, b.shape), attributes)))
+
+        return type(self).rounded(a, b, self._convolved(inputs, attributes), bound, scale)
 
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
         shape = self._convolved(inputs, attributes)
@@ -121,12 +124,12 @@ class _Convolution(Contraction):
     def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
         return type(self).runs_of(*inputs, self._convolved(inputs, attributes), elements)
 
-    def _convolved(self, inputs: Tensors, attributes: Attributes) -> conv.Shape:
+    def _convolved(self, inputs: Tensors, attributes: Attributes) -> conv_blas.Shape:
         shapes = (tuple(inputs[0].shape), tuple(inputs[1].shape))
         x, w, g = self.roles(*shapes, self.output_shape(shapes, attributes))
         stride, padding, dilation, groups = self.options(attributes)
         geometry = im2col.geometry(x[2:], w[2:], g[2:], stride, padding, dilation)
-        return conv.Shape(x[0], x[1], w[0], groups, geometry)
+        return conv_blas.Shape(x[0], x[1], w[0], groups, geometry)
 
     @staticmethod
     def forward_axis(
@@ -198,7 +201,7 @@ class Conv2d(_Convolution):
         weights = row_norms(w.reshape(w.shape[0], -1)) * blocked_gamma(prod(w.shape[1:]))
         return ProductBound(weights.repeat(n), windows.reshape(n * groups, -1))
 
-    panels = staticmethod(conv.forward)
+    rounded = staticmethod(conv.forward)
     kernel = staticmethod(sum_forward)
     runs_of = staticmethod(convolution_runs.forward)
 
@@ -277,7 +280,7 @@ class Conv2dGradInput(_Convolution):
         weights = row_norms(by_channel.reshape(groups * w.shape[1], -1)) * blocked_gamma(outputs, taps)
         return ProductBound(weights.repeat(n), windows.clamp_(min=0).sqrt_().reshape(n * groups, -1))
 
-    panels = staticmethod(conv.to_input)
+    rounded = staticmethod(conv.to_input)
     kernel = staticmethod(sum_input)
     runs_of = staticmethod(convolution_runs.to_input)
 
@@ -357,10 +360,9 @@ class Conv2dGradWeight(_Convolution, Summation):
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         g, x = inputs
         if g.device.type == "cpu":
-            y = conv.weight_sums(g, x, self._convolved(inputs, attributes))
-        else:
-            y = self.approximate(inputs, attributes)
-        return y, self._measures(inputs, attributes)
+            shape = self._convolved(inputs, attributes)
+            return conv.weight_sums(g, x, shape, lambda: self._measures(inputs, attributes))
+        return self.approximate(inputs, attributes), self._measures(inputs, attributes)
 
     def measured(self, part: Types, output: TensorType) -> int:
         g, x = part
@@ -369,7 +371,7 @@ class Conv2dGradWeight(_Convolution, Summation):
     def keeps_bound(self, parts: Sequence[int]) -> bool:
         return parts_keep_chain(parts)
 
-    panels = staticmethod(conv.to_weight)
+    rounded = staticmethod(conv.to_weight)
     kernel = staticmethod(sum_weight)
     runs_of = staticmethod(convolution_runs.to_weight)
 

@@ -37,6 +37,18 @@ def blocks(terms: int) -> list[tuple[int, int]]:
     return [(terms * i // count, terms * (i + 1) // count) for i in range(count)]
 
 
+def longest_block(terms: int) -> int:
+    """Terms of the longest of `blocks`: if all but the last are as long, there are as many."""
+    return -(-terms // max(1, -(-terms // BLOCK_TERMS)))
+
+
+def block_within(terms: int, additions: int) -> int:
+    """Most terms of a block, if no term may go through more than so many additions: those of its block, and one for
+    every further block. 0 if no length will do."""
+    fitting = (size for size in range(min(terms, BLOCK_TERMS), 0, -1) if size - 1 + -(-terms // size) - 1 <= additions)
+    return next(fitting, 0)
+
+
 def chain(terms: int) -> int:
     """Blocked-sum chain length: one more than the additions that a term can go through. Blocks are summed in any order,
     and their sums one after the other, so these are the additions of a block, and one for every further block."""

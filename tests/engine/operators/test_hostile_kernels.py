@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.kernels import threads
+from roundlog.kernels import threads, vector_lanes
 from roundlog.operators import Inexact, operator
 from roundlog.operators.contraction import Contraction
-from roundlog.operators.cpu import conv, gemm, gemm_blas
+from roundlog.operators.cpu import conv_blas, gemm_blas
 from roundlog.operators.summation import InParts, Summation
 from roundlog.rounding import Follower, Recorder
 
@@ -138,7 +138,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch, signs: Callable[[tuple[int, ...]], 
     with monkeypatch.context() as patch:
         patch.setattr(np, "matmul", worst)
         # The loops over tiles add up in an order of their own, which no library decides.
-        patch.setattr(gemm, "by_tiles", lambda: False)
+        patch.setattr(vector_lanes, "tile_lanes", lambda: 0)
         yield
     assert worst.calls, "the kernels multiply by something else than np.matmul: be hostile there"
 
@@ -146,7 +146,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch, signs: Callable[[tuple[int, ...]], 
 @pytest.fixture(params=[500, 1 << 19], ids=["small panels", "large panels"])
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm_blas, "PANEL", request.param)
-    monkeypatch.setattr(conv, "PANEL", request.param)
+    monkeypatch.setattr(conv_blas, "PANEL", request.param)
 
 
 def some(count: int) -> list[int]:

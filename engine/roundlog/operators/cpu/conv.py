@@ -1,306 +1,283 @@
-"""Convolutions of FP32 numbers and their gradients on the CPU, panel by panel: windows written out, multiplied, rounded
-and marked while they are in the cache, every panel by one thread. What they compute and how well is said in
-`roundlog.operators.convolution`; the letters are the same."""
+"""Convolutions of FP32 numbers and their gradients on the CPU. What they compute and how well is said in
+`roundlog.operators.convolution`; the letters are the same.
+
+Where products are computed tile by tile (`roundlog.operators.cpu.gemm`), so are these, windows being read from the
+images while they are packed; elsewhere panel by panel (`roundlog.operators.cpu.conv_blas`). Tiles find the norms that
+bounds are made of on their way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from math import prod
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels.im2col import add_columns, write_columns
-from roundlog.kernels.marking import AmbiguousPart, mark_product
-from roundlog.kernels.scratch import scratch
-from roundlog.kernels.threads import in_parts, one_by_one, threads_for
+from roundlog.kernels import vector_lanes
+from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
+from roundlog.kernels.marking import AmbiguousPart
+from roundlog.kernels.reducing import square_rows
+from roundlog.kernels.scratch import empty
+from roundlog.kernels.threads import one_by_one, threads_for
+from roundlog.kernels.tile_packing import Images, lines_of
 from roundlog.operators.bound import ProductBound
+from roundlog.operators.cpu import conv_blas
+from roundlog.operators.cpu.conv_blas import Shape
+from roundlog.operators.cpu.gemm import parts_of
 from roundlog.operators.marking import Ambiguous
-from roundlog.operators.terms import blocks
+from roundlog.operators.terms import block_within, blocked_gamma, chain, longest_block
 
-PANEL = 1 << 19
-"""FP64 elements of one panel of columns, or of the output: 4 MiB."""
-
+F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """One convolution."""
-
-    samples: int
-    channels: int
-    outputs: int
-    groups: int
-    geometry: I64
-    """See `roundlog.kernels.im2col.geometry`."""
-
-    @property
-    def image(self) -> int:
-        """H W."""
-        return int(self.geometry[0] * self.geometry[1])
-
-    @property
-    def taps(self) -> int:
-        """I J."""
-        return int(self.geometry[2] * self.geometry[3])
-
-    @property
-    def places(self) -> int:
-        """P Q."""
-        return int(self.geometry[4] * self.geometry[5])
-
-    @property
-    def plain(self) -> bool:
-        """Whether every output position reads the input position of the same number: 1 x 1, stride 1, no padding."""
-        return self.taps == 1 and tuple(self.geometry[6:10]) == (1, 1, 0, 0)
-
-    @property
-    def work(self) -> int:
-        """Cost of the multiplications, in elements that are read and written."""
-        return self.samples * self.places * self.outputs * (self.channels // self.groups) * self.taps // 16
-
-    def identity(self) -> I64:
-        """The geometry of the convolution that writes the positions of g itself as columns."""
-        return _lines(self.places)
-
-    def flattened(self) -> Shape:
-        """Shape with a plain convolution's images as single lines, which are written out in long runs."""
-        return replace(self, geometry=_lines(self.places)) if self.plain else self
-
-
-def _lines(places: int) -> I64:
-    return np.array([1, places, 1, 1, 1, places, 1, 1, 0, 0, 1, 1], dtype=np.int64)
-
-
-def flat(x: torch.Tensor, from_channel: int) -> npt.NDArray[np.float32]:
-    """f32[N, C, H, W] as memory from one channel on."""
-    memory: npt.NDArray[np.float32] = x.contiguous().reshape(-1).numpy()
-    return memory[from_channel * prod(x.shape[2:]) :]
-
-
-def _multiply(a: F64, b: F64, first: bool) -> F64:
-    """a[M, K] @ b[K, N] into the scratch buffer y, or added to what is there."""
-    y = scratch("y", a.shape[0], b.shape[1]).numpy()
-    # Numbers that are not finite are found where outputs are marked.
-    with np.errstate(all="ignore"):
-        if first:
-            np.matmul(a, b, out=y)
-        else:
-            product = scratch("t", *y.shape).numpy()
-            np.matmul(a, b, out=product)
-            np.add(y, product, out=y)
-    return y
-
-
-def _widened(w: torch.Tensor) -> F64:
-    """f32[O, ...] -> f64[O, K], in memory that all panels share."""
-    source = w.contiguous().reshape(len(w), -1).numpy()
-    wide = scratch("shared", *source.shape).numpy()
-
-    def rows(start: int, stop: int) -> None:
-        wide[start:stop] = source[start:stop]
-
-    in_parts(rows, len(wide), wide.size)
-    return wide
-
-
-def _even(size: int, parts: int) -> list[tuple[int, int]]:
-    """range(size) in so many nearly equal parts, none of them empty."""
-    parts = max(1, min(size, parts))
-    return list(pairwise(size * i // parts for i in range(parts + 1)))
-
-
-def _panels(samples: int, places: int, size: int) -> list[tuple[int, int]]:
-    """Ranges of output positions (n, p, q): whole samples, or parts of one, about `size` positions each."""
-    if places > size:
-        parts = -(-places // size)
-        inside = [(places * i // parts, places * (i + 1) // parts) for i in range(parts)]
-        return [(n * places + a, n * places + b) for n in range(samples) for a, b in inside]
-    several = max(1, size // places)
-    return [(n * places, min(n + several, samples) * places) for n in range(0, samples, several)]
+BoundOf = Callable[[], ProductBound]
+Measures = tuple[torch.Tensor, ...]
+Range = tuple[int, int]
 
 
 def forward(
-    x: torch.Tensor, w: torch.Tensor, shape: Shape, bound: ProductBound, scale: float
+    x: torch.Tensor, w: torch.Tensor, shape: Shape, bound: BoundOf, scale: float
 ) -> tuple[torch.Tensor, Ambiguous]:
     """g and what is marked in it."""
-    p, q = (int(size) for size in shape.geometry[4:6])
-    out = torch.empty((shape.samples, shape.outputs, p, q), dtype=torch.float32)
+    lanes = vector_lanes.tile_lanes()
+    if not lanes:
+        return conv_blas.forward(x, w, shape, bound(), scale)
+    out = empty((shape.samples, shape.outputs, *_pair(shape, 4)), torch.float32)
+    inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
     shape = shape.flattened()
-    inner, each, places = shape.channels // shape.groups, shape.outputs // shape.groups, shape.places
-    cut, positions = blocks(inner * shape.taps), shape.samples * places
-    columns = bound.columns.reshape(shape.samples, shape.groups, places).numpy()
-    wide, rows, target = _widened(w), bound.rows.numpy(), out.view(-1).numpy()
-    sources = [flat(x, group * inner) for group in range(shape.groups)]
-    size = max(256, PANEL // max(cut[0][1], each))
-    threads = threads_for(positions, shape.work)
-    if threads > shape.groups:
-        size = min(size, -(-positions // threads))
-    panels = [(group, *panel) for group in range(shape.groups) for panel in _panels(shape.samples, places, size)]
-    found: list[AmbiguousPart] = []
-
-    def panel(number: int) -> None:
-        group, first, last = panels[number]
-        outputs = slice(group * each, (group + 1) * each)
-        for start, stop in cut:
-            b = scratch("b", stop - start, last - first).numpy()
-            write_columns(sources[group], shape.channels, shape.geometry, start, first, last, b)
-            y = _multiply(wide[outputs, start:stop], b, start == 0)
-        n, place = divmod(first, places)
-        found.append(
-            mark_product(
-                y,
-                rows[outputs],
-                np.ascontiguousarray(columns[:, group].reshape(-1)[None, first:last]),
-                interval_factor(scale),
-                target,
-                first=(n * shape.outputs + group * each) * places + place,
-                pitch=places,
-                run=min(places, last - first),
-                skip=shape.outputs * places,
-            )
+    terms = inner * shape.taps
+    # Terms are taken tap by tap.
+    weights = _dense(w.reshape(shape.outputs, inner, shape.taps).mT)
+    size, images = _pair(shape, 4), _dense(x)
+    columns = _places(shape.samples, shape.outputs, size, *map(np.arange, size))
+    products = [
+        (
+            Product(
+                lines_of(weights, group * each * terms, terms, 1),
+                _windows(images, group * inner, inner, shape).positions(),
+                (0, each),
+                (0, len(columns)),
+                terms,
+                longest_block(terms),
+                blocked_gamma(terms),
+            ),
+            OutputPlace(out.view(-1).numpy(), group * each * shape.places, shape.places, columns=columns),
         )
-
-    one_by_one(panel, len(panels), shape.work)
-    return out, Ambiguous.collect(found)
+        for group in range(shape.groups)
+    ]
+    return out, _certified(lanes, products, scale, shape.work)
 
 
 def to_input(
-    g: torch.Tensor, w: torch.Tensor, shape: Shape, bound: ProductBound, scale: float
+    g: torch.Tensor, w: torch.Tensor, shape: Shape, bound: BoundOf, scale: float
 ) -> tuple[torch.Tensor, Ambiguous]:
-    """The gradient of x and what is marked in it."""
-    height, width = (int(size) for size in shape.geometry[:2])
-    out = torch.empty((shape.samples, shape.channels, height, width), dtype=torch.float32)
+    """The gradient of x and what is marked in it. Positions that lie a stride apart are read by the same taps, and are
+    computed together."""
+    lanes = vector_lanes.tile_lanes()
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
-    cut, identity = blocks(each), shape.identity()
-    columns = bound.columns.reshape(shape.samples, shape.groups, shape.image).numpy()
-    wide, limits, target = _widened(w), bound.rows.numpy(), out.view(-1).numpy()
-    sources = [flat(g, group * each) for group in range(shape.groups)]
-    some = max(1, PANEL // max(1, shape.places * max(shape.taps, min(each, cut[0][1]))))
-    threads = threads_for(shape.samples, shape.work)
-    if threads > shape.groups:
-        some = min(some, -(-shape.samples // threads))
-    panels = [
-        (group, n, min(n + some, shape.samples)) for group in range(shape.groups) for n in range(0, shape.samples, some)
-    ]
-    found: list[AmbiguousPart] = []
-
-    def panel(number: int) -> None:
-        group, n, last = panels[number]
-        samples = last - n
-        b = scratch("b", each, samples * shape.places).numpy()
-        write_columns(sources[group], shape.outputs, identity, 0, n * shape.places, last * shape.places, b)
-        of_positions = np.ascontiguousarray(columns[n:last, group]).reshape(1, -1)
-        several = samples * max(shape.places * shape.taps, shape.image) * inner
-        for c, end in _even(inner, -(-several // PANEL)):
-            for start, stop in cut:
-                a = wide[group * each + start : group * each + stop, c * shape.taps : end * shape.taps]
-                y = _multiply(a.T, b[start:stop], start == 0)
-            if not shape.plain:
-                image = scratch("t", end - c, samples * shape.image).numpy()
-                image.fill(0.0)
-                add_columns(y, samples, shape.geometry, image)
-                y = image
-            channel = group * inner + c
-            found.append(
-                mark_product(
-                    y,
-                    limits[channel : channel + end - c],
-                    of_positions,
-                    interval_factor(scale),
-                    target,
-                    first=(n * shape.channels + channel) * shape.image,
-                    pitch=shape.image,
-                    run=shape.image,
-                    skip=shape.channels * shape.image,
+    # The additions that the bound allows: those over the outputs, and then over the taps.
+    additions = chain(each) + shape.taps - 1
+    if not lanes or not block_within(each * shape.taps, additions):
+        return conv_blas.to_input(g, w, shape, bound(), scale)
+    out = empty((shape.samples, shape.channels, *_pair(shape, 0)), torch.float32)
+    shape = shape.flattened()
+    classes = list(product(*(_classes(shape, axis) for axis in (0, 1))))
+    if sum(len(rows.positions) * len(columns.positions) for rows, columns in classes) < shape.image:
+        # No tap reads the others.
+        out.zero_()
+    by_channel = w.reshape(shape.groups, each, inner * shape.taps).mT
+    # torch transposes a matrix faster than several.
+    by_channel = by_channel[0].contiguous() if shape.groups == 1 else by_channel.contiguous()
+    by_channel = by_channel.view(shape.channels, *_pair(shape, 2), each)
+    limits = np.sqrt(square_rows(by_channel.reshape(shape.channels, -1).numpy())) * blocked_gamma(each, shape.taps)
+    gradients, products = _dense(g), []
+    for rows, columns in classes:
+        taps = np.array(list(product(rows.offsets, columns.offsets)), dtype=np.int64)
+        # All, unless positions lie a stride apart.
+        chosen = by_channel if len(taps) == shape.taps else by_channel[:, rows.taps][:, :, columns.taps]
+        terms, weights = len(taps) * each, _dense(chosen)
+        places = _places(shape.samples, shape.channels, _pair(shape, 0), rows.positions, columns.positions)
+        for group in range(shape.groups):
+            windows = Images(
+                gradients,
+                group * each * shape.places,
+                shape.outputs * shape.places,
+                shape.places,
+                _pair(shape, 4),
+                (len(rows.positions), len(columns.positions)),
+                (1, 1),
+                each,
+                taps,
+            )
+            products.append(
+                (
+                    Product(
+                        lines_of(weights, group * inner * terms, terms, 1),
+                        windows.positions(),
+                        (0, inner),
+                        (0, len(places)),
+                        terms,
+                        block_within(terms, additions),
+                        rows_of_bound=limits[group * inner : (group + 1) * inner],
+                    ),
+                    OutputPlace(out.view(-1).numpy(), group * inner * shape.image, shape.image, columns=places),
                 )
             )
-
-    one_by_one(panel, len(panels), shape.work)
-    return out, Ambiguous.collect(found)
+    return out, _certified(lanes, products, scale, shape.work)
 
 
 def to_weight(
-    g: torch.Tensor, x: torch.Tensor, shape: Shape, bound: ProductBound, scale: float
+    g: torch.Tensor, x: torch.Tensor, shape: Shape, bound: BoundOf, scale: float
 ) -> tuple[torch.Tensor, Ambiguous]:
     """The gradient of w and what is marked in it."""
+    lanes = vector_lanes.tile_lanes()
+    if not lanes:
+        return conv_blas.to_weight(g, x, shape, bound(), scale)
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
-    out = torch.empty((shape.outputs, inner, *(int(size) for size in shape.geometry[2:4])), dtype=torch.float32)
-    terms = inner * shape.taps
-    limits, columns, target = bound.rows.numpy(), bound.columns.numpy(), out.view(-1).numpy()
-    found: list[AmbiguousPart] = []
-
-    def mark(outputs: slice, rows: slice, y: F64) -> None:
-        found.append(
-            mark_product(
-                y,
-                limits[outputs],
-                np.ascontiguousarray(columns[outputs.start // each, rows])[None],
-                interval_factor(scale),
-                target,
-                first=outputs.start * terms + rows.start,
-                pitch=terms,
-            )
-        )
-
-    _weight_panels(g, x, shape, mark)
-    return out, Ambiguous.collect(found)
+    out = empty((shape.outputs, inner, *_pair(shape, 2)), torch.float32)
+    columns = _by_taps(shape).reshape(-1)
+    products = [
+        (part, OutputPlace(out.view(-1).numpy(), group * each * len(columns), len(columns), columns=columns))
+        for group, part in enumerate(_weight_products(g, x, shape))
+    ]
+    return out, _certified(lanes, products, scale, shape.work)
 
 
-def weight_sums(g: torch.Tensor, x: torch.Tensor, shape: Shape) -> torch.Tensor:
-    """The gradient of w, f64."""
-    inner = shape.channels // shape.groups
-    out = torch.empty((shape.outputs, inner * shape.taps), dtype=torch.float64)
+def weight_sums(
+    g: torch.Tensor, x: torch.Tensor, shape: Shape, measures: Callable[[], Measures]
+) -> tuple[torch.Tensor, Measures]:
+    """The gradient of w, f64, and the squared norms that its bound is made of."""
+    lanes = vector_lanes.tile_lanes()
+    if not lanes:
+        return conv_blas.weight_sums(g, x, shape), measures()
+    inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
+    columns = _by_taps(shape).reshape(-1)
+    y = torch.empty((shape.groups, each, len(columns)), dtype=torch.float64)
+    of_g = torch.empty((shape.groups, each), dtype=torch.float64)
+    of_x = torch.empty((shape.groups, len(columns)), dtype=torch.float64)
+    products = _weight_products(g, x, shape)
+    parts = _parts(lanes, products, shape.work)
 
-    def keep(outputs: slice, rows: slice, y: F64) -> None:
-        out.numpy()[outputs, rows] = y
+    def sum_up(number: int) -> None:
+        group, part = parts[number]
+        rows, chosen = slice(*part.rows), columns[slice(*part.columns)]
+        sums, rows_energy, columns_energy = sum_part(lanes, part)
+        y[group].numpy()[rows, chosen] = sums
+        # Several parts find the same squared norms, to the bit.
+        of_g[group].numpy()[rows], of_x[group].numpy()[chosen] = rows_energy, columns_energy
 
-    _weight_panels(g, x, shape, keep)
-    return out.reshape(shape.outputs, inner, *(int(size) for size in shape.geometry[2:4]))
+    one_by_one(sum_up, len(parts), shape.work)
+    return y.reshape(shape.outputs, inner, *_pair(shape, 2)), (of_g.reshape(-1), of_x)
 
 
-def _weight_panels(g: torch.Tensor, x: torch.Tensor, shape: Shape, use: Callable[[slice, slice, F64], None]) -> None:
-    """The gradient of w as [O, C/groups * I * J], panel by panel: `use` takes which rows (those of a group), which
-    columns, and their sums, and is called from several threads. A thread has some columns for itself or, where there
-    are few of them and many positions to sum over, some of the positions."""
+def _weight_products(g: torch.Tensor, x: torch.Tensor, shape: Shape) -> list[Product]:
+    """For every group, the channels of g, and what each tap reads of the channels of x, tap by tap."""
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
     shape = shape.flattened()
-    cut, identity, terms = blocks(shape.samples * shape.places), shape.identity(), inner * shape.taps
-    sources = [(flat(g, group * each), flat(x, group * inner)) for group in range(shape.groups)]
-    threads = threads_for(shape.outputs * terms, shape.work)
-    if shape.groups >= threads or each * terms > 2 * PANEL or len(cut) < 2 * threads:
-        parts = -(-terms // max(1, PANEL // max(cut[0][1], each)))
-        panels, shares = _even(terms, -(-parts // threads) * threads), [(0, len(cut))]
-    else:
-        panels, shares = [(0, terms)], _even(len(cut), threads)
-    tasks = [(group, *panel, *share) for group in range(shape.groups) for panel in panels for share in shares]
-    # Added up in the same order on every run, so that a run writes the same log again.
-    sums: list[F64] = [np.empty(0)] * len(tasks)
+    terms, places = shape.samples * shape.places, (1, shape.places)
+    gradients, images = _dense(g), _dense(x)
+    one_tap = np.zeros((1, 2), dtype=np.int64)
 
-    def task(number: int) -> None:
-        group, row, end, first, last = tasks[number]
-        of_g, of_x = sources[group]
-        for start, stop in cut[first:last]:
-            a, b = scratch("a", each, stop - start).numpy(), scratch("b", end - row, stop - start).numpy()
-            write_columns(of_g, shape.outputs, identity, 0, start, stop, a)
-            write_columns(of_x, shape.channels, shape.geometry, row, start, stop, b)
-            y = _multiply(a, b.T, start == cut[first][0])
-        if len(shares) == 1:
-            use(slice(group * each, (group + 1) * each), slice(row, end), y)
-        else:
-            # A thread that takes two shares needs its scratch memory for the second one.
-            sums[number] = y.copy()
+    def channels(group: int) -> Images:
+        first, sample = group * each * shape.places, shape.outputs * shape.places
+        return Images(gradients, first, sample, shape.places, places, places, (1, 1), each, one_tap)
 
-    one_by_one(task, len(tasks), shape.work)
-    if len(shares) > 1:
-        for group in range(shape.groups):
-            total, *others = sums[group * len(shares) : (group + 1) * len(shares)]
-            for more in others:
-                np.add(total, more, out=total)
-            use(slice(group * each, (group + 1) * each), slice(0, terms), total)
+    return [
+        Product(
+            channels(group).at_taps(),
+            _windows(images, group * inner, inner, shape).at_taps(),
+            (0, each),
+            (0, inner * shape.taps),
+            terms,
+            longest_block(terms),
+            blocked_gamma(terms),
+        )
+        for group in range(shape.groups)
+    ]
+
+
+def _pair(shape: Shape, at: int) -> Range:
+    """Two numbers of the geometry."""
+    return int(shape.geometry[at]), int(shape.geometry[at + 1])
+
+
+def _dense(x: torch.Tensor) -> F32:
+    """Memory of a tensor, flat and in its own order: a copy, unless it lies so."""
+    memory: F32 = x.contiguous().view(-1).numpy()
+    return memory
+
+
+def _windows(images: F32, channel: int, channels: int, shape: Shape) -> Images:
+    """Windows of some channels of x."""
+    (taps_down, taps_across), (ph, pw), (dh, dw) = (_pair(shape, at) for at in (2, 8, 10))
+    down, across = np.arange(taps_down) * dh - ph, np.arange(taps_across) * dw - pw
+    taps = np.stack([down.repeat(taps_across), np.tile(across, taps_down)], axis=1)
+    sample, first = shape.channels * shape.image, channel * shape.image
+    size, out, stride = _pair(shape, 0), _pair(shape, 4), _pair(shape, 6)
+    return Images(images, first, sample, shape.image, size, out, stride, channels, taps)
+
+
+def _by_taps(shape: Shape) -> I64:
+    """int64[taps, channels of a group]: the places of a kernel's numbers, as they lie channel by channel."""
+    return np.arange(shape.channels // shape.groups * shape.taps).reshape(-1, shape.taps).T
+
+
+def _places(samples: int, channels: int, size: Range, rows: I64, columns: I64) -> I64:
+    """int64[samples * rows * columns]: where these positions of the first channel lie, in images of this size and of so
+    many channels."""
+    height, width = size
+    first = np.arange(samples) * (channels * height * width)
+    return (first[:, None, None] + (rows * width)[:, None] + columns).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """Rows, or columns, of x that are read by the same taps: they lie a stride apart."""
+
+    positions: I64
+    taps: I64
+    offsets: I64
+    """Position of g at which each tap reads the first of them; the next is read at the next one."""
+
+
+def _classes(shape: Shape, axis: int) -> list[_Class]:
+    """Classes of the positions along an axis of x that are read at all."""
+    size, taps, stride, padding, dilation = (int(shape.geometry[2 * number + axis]) for number in (0, 1, 3, 4, 5))
+    shifts = np.arange(taps) * dilation - padding
+    found = []
+    for first in np.unique(shifts % stride).tolist():
+        chosen = np.flatnonzero(shifts % stride == first)
+        if first < size:
+            found.append(_Class(np.arange(first, size, stride), chosen, (first - shifts[chosen]) // stride))
+    return found
+
+
+def _parts(lanes: int, products: list[Product], work: int) -> list[tuple[int, Product]]:
+    """Parts of products, and which of these they are of."""
+    found = []
+    for number, whole in enumerate(products):
+        rows, columns = whole.size
+        threads = threads_for(rows * columns, work)
+        threads = threads if threads > len(products) else 1
+        for _, row, column in parts_of(lanes, 1, rows, columns, threads):
+            limits = None if whole.rows_of_bound is None else whole.rows_of_bound[slice(*row)]
+            found.append((number, replace(whole, rows=row, columns=column, rows_of_bound=limits)))
+    return found
+
+
+def _certified(lanes: int, products: list[tuple[Product, OutputPlace]], scale: float, work: int) -> Ambiguous:
+    parts = _parts(lanes, [whole for whole, _ in products], work)
+    places, factor = [place for _, place in products], interval_factor(scale)
+    found: list[AmbiguousPart] = []
+
+    def certify(number: int) -> None:
+        of, part = parts[number]
+        place = places[of]
+        first, columns = place.first + part.rows[0] * place.row, place.columns[slice(*part.columns)]
+        found.append(certify_part(lanes, part, factor, replace(place, first=first, columns=columns)))
+
+    one_by_one(certify, len(parts), work)
+    return Ambiguous.collect(found)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from roundlog.kernels.exact_products import Runs, numbered
-from roundlog.operators.cpu.conv import Shape
+from roundlog.operators.cpu.conv_blas import Shape
 
 I64 = npt.NDArray[np.int64]
 Both = tuple[Runs, Runs, I64, I64]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from roundlog.kernels.gemm_avx512 import Lines, OutputPlace, certify_part, sum_part
+from roundlog.kernels.gemm_microkernel import TILES
+from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
 from roundlog.kernels.marking import AmbiguousPart, mark_product
+from roundlog.kernels.tile_packing import Operand, lines_of
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -29,13 +32,23 @@ SIZES = [
 ]
 
 
-def lines(x: F32, axis: int) -> Lines:
+@pytest.fixture(params=sorted(TILES), ids=lambda lanes: f"{lanes} lanes")
+def lanes(request: pytest.FixtureRequest) -> int:
+    """Tiles for every kind of vectors: LLVM makes what the processor has of them."""
+    return int(request.param)
+
+
+def lines(x: F32, axis: int) -> Operand:
     """x: [N, K] (axis 0) or [K, N] (axis 1), wherever it lies in its memory."""
     memory = x if x.base is None else x.base
     flat = np.asarray(memory).reshape(-1)
     first = (x.ctypes.data - flat.ctypes.data) // 4
     steps = [step // 4 for step in x.strides]
-    return Lines(flat, first, steps[axis], steps[1 - axis], x.shape[axis])
+    return lines_of(flat, first, steps[axis], steps[1 - axis])
+
+
+def product(a: F32, b: F32, block: int, gamma: float = GAMMA) -> Product:
+    return Product(lines(a, 0), lines(b, 1), (0, len(a)), (0, b.shape[1]), a.shape[1], block, gamma)
 
 
 def in_order(a: F32, b: F32, block: int) -> F64:
@@ -73,38 +86,44 @@ def layouts(x: F32) -> list[F32]:
 
 
 @pytest.mark.parametrize(("rows", "columns", "terms", "block"), SIZES)
-def test_sums_are_taken_in_the_order_that_is_promised(rows: int, columns: int, terms: int, block: int) -> None:
+def test_sums_are_taken_in_the_order_that_is_promised(
+    lanes: int, rows: int, columns: int, terms: int, block: int
+) -> None:
     a, b = operands(rows, columns, terms)
     expected = in_order(a, b, block)
     of_rows, of_columns = norms(a, b)
     for x, y in zip(layouts(a), layouts(b), strict=True):
         for left, right in ((x, b), (a, y)):
-            sums, row_energy, column_energy = sum_part(lines(left, 0), lines(right, 1), terms, block)
+            sums, row_energy, column_energy = sum_part(lanes, product(left, right, block))
             assert np.array_equal(sums, expected)
             # Energies may be summed in any order: within the bounds' slack.
             assert np.allclose(np.sqrt(row_energy), of_rows, rtol=2.0**-40, atol=0)
             assert np.allclose(np.sqrt(column_energy), of_columns, rtol=2.0**-40, atol=0)
 
 
-def marked(a: F32, b: F32, block: int, out: OutputPlace, gamma: float = GAMMA) -> AmbiguousPart:
-    return certify_part(lines(a, 0), lines(b, 1), a.shape[1], block, gamma, FACTOR, out)
+def place(out: F32, first: int, pitch: int, columns: int) -> OutputPlace:
+    return OutputPlace(out, first, pitch, np.arange(columns))
+
+
+def marked(lanes: int, a: F32, b: F32, block: int, out: OutputPlace, gamma: float = GAMMA) -> AmbiguousPart:
+    return certify_part(lanes, product(a, b, block, gamma), FACTOR, out)
 
 
 @pytest.mark.parametrize(("rows", "columns", "terms", "block"), SIZES)
 @pytest.mark.parametrize("gamma", [GAMMA, 2.0**-30, 1.0], ids=["few", "many", "all"])
 def test_tiles_are_rounded_and_marked_as_whole_outputs_are(
-    rows: int, columns: int, terms: int, block: int, gamma: float
+    lanes: int, rows: int, columns: int, terms: int, block: int, gamma: float
 ) -> None:
     a, b = operands(rows, columns, terms)
     # Norms that are exact, however they are summed up: no element may be marked here and not there.
     a, b = np.sign(a) * np.float32(0.5), np.sign(b) * (1 + b.round() % 2)
-    y, row_energy, column_energy = sum_part(lines(a, 0), lines(b, 1), terms, block)
+    y, row_energy, column_energy = sum_part(lanes, product(a, b, block))
     expected = np.zeros(rows * columns, dtype=np.float32)
     near = mark_product(y, np.sqrt(row_energy) * gamma, np.sqrt(column_energy)[None], FACTOR, expected)
     # As a part of a larger output, of which nothing else is touched.
     pitch, first = columns + 3, 5
     memory = np.full(first + rows * pitch, np.float32(7), dtype=np.float32)
-    found = marked(a, b, block, OutputPlace(memory, first, pitch), gamma)
+    found = marked(lanes, a, b, block, place(memory, first, pitch, columns), gamma)
     inside = memory[first:].reshape(rows, pitch)
     assert np.array_equal(inside[:, :columns].reshape(-1).view(np.int32), expected.view(np.int32))
     assert (memory[:first] == 7).all() and (inside[:, columns:] == 7).all()
@@ -115,32 +134,58 @@ def test_tiles_are_rounded_and_marked_as_whole_outputs_are(
     assert gamma != 1.0 or len(found.indices) == rows * columns
 
 
-def test_batches_lie_where_they_are_said_to() -> None:
+@pytest.mark.parametrize("gamma", [GAMMA, 1.0], ids=["few", "all"])
+def test_columns_go_where_they_are_said_to(lanes: int, gamma: float) -> None:
+    a, b = operands(11, 60, 300)
+    dense = np.zeros(11 * 60, dtype=np.float32)
+    expected = marked(lanes, a, b, 100, place(dense, 0, 60, 60), gamma)
+    # Where the last of some columns lies as far from the first as if they were dense, they need not be.
+    order = np.random.default_rng(1).permutation(60)
+    for columns in (order, np.arange(60)[::-1].copy(), np.arange(60) * 3, np.arange(60) ^ 1):
+        memory = np.full(11 * 200, np.float32(7))
+        found = marked(lanes, a, b, 100, OutputPlace(memory, 2, 200, columns), gamma)
+        assert np.array_equal(memory.reshape(11, 200)[:, columns + 2].reshape(-1), dense)
+        row, column = np.divmod(expected.indices, 60)
+        assert sorted(found.indices.tolist()) == sorted((2 + row * 200 + columns[column]).tolist())
+
+
+def test_rows_of_a_bound_may_be_given(lanes: int) -> None:
+    a, b = operands(11, 60, 30)
+    given, out = np.linspace(0.5, 2, 11), np.zeros(660, dtype=np.float32)
+    part = replace(product(a, b, 30), rows_of_bound=given)
+    near = certify_part(lanes, part, FACTOR, place(out, 0, 60, 60))
+    row, column = np.divmod(near.indices, 60)
+    assert len(row) == 660
+    assert np.allclose(near.d, given[row] * np.linalg.norm(b, axis=0)[column], rtol=1e-6, atol=0)
+
+
+def test_batches_lie_where_they_are_said_to(lanes: int) -> None:
     generator = np.random.default_rng(3)
     a, b = (generator.standard_normal((5, 11, 30), dtype=np.float32) for _ in range(2))
     out = np.zeros(5 * 121, dtype=np.float32)
-    right = Lines(b.reshape(-1), 0, 30, 1, 11, 330)
-    certify_part(Lines(a.reshape(-1), 0, 30, 1, 11, 330), right, 30, 30, GAMMA, FACTOR, OutputPlace(out, 0, 11, 121), 5)
+    left, right = (lines_of(x.reshape(-1), 0, 30, 1, 330) for x in (a, b))
+    whole = Product(left, right, (0, 11), (0, 11), 30, 30, GAMMA)
+    certify_part(lanes, whole, FACTOR, OutputPlace(out, 0, 11, np.arange(11), 121), 5)
     for batch, block in enumerate(out.reshape(5, 11, 11)):
         single = np.zeros(121, dtype=np.float32)
-        marked(a[batch].copy(), np.ascontiguousarray(b[batch].T), 30, OutputPlace(single, 0, 11))
+        marked(lanes, a[batch].copy(), np.ascontiguousarray(b[batch].T), 30, place(single, 0, 11, 11))
         assert np.array_equal(block.reshape(-1), single)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, np.float32(3e38)])
-def test_what_is_not_finite_is_marked_and_stays_where_it_is(bad: float) -> None:
+def test_what_is_not_finite_is_marked_and_stays_where_it_is(lanes: int, bad: float) -> None:
     a, b = np.ones((30, 40), dtype=np.float32), np.ones((40, 50), dtype=np.float32)
     a[11, 5], b[5, 7] = bad, 10.0
     out = np.zeros(1500, dtype=np.float32)
-    indices = set(marked(a, b, 16, OutputPlace(out, 0, 50)).indices.tolist())
+    indices = set(marked(lanes, a, b, 16, place(out, 0, 50, 50)).indices.tolist())
     whole_row = {11 * 50 + column for column in range(50)}
     assert 11 * 50 + 7 in indices and indices <= whole_row
     assert np.isfinite(np.delete(out.reshape(30, 50), 11, axis=0)).all()
     assert not np.isfinite(out[11 * 50 + 7])
 
 
-def test_zeros_have_no_sign() -> None:
+def test_zeros_have_no_sign(lanes: int) -> None:
     a, b = np.full((2, 3), -0.0, dtype=np.float32), np.ones((3, 2), dtype=np.float32)
     out = np.full(4, np.float32(-0.0))
-    assert len(marked(a, b, 3, OutputPlace(out, 0, 2)).indices) == 0
+    assert len(marked(lanes, a, b, 3, place(out, 0, 2, 2)).indices) == 0
     assert not np.signbit(out).any()
