@@ -49,8 +49,9 @@ class Reserve:
                 self.missing = max(1, self.missing)
 
     def write(self, write: Callable[[], T]) -> T:
-        """The result of `write`, which is called again after some of the reserve was given up if the disk is full. Raises
-        what it raises, and so the error of a full disk if nothing of the reserve is left."""
+        """The result of `write`, which is called again after some of the reserve was given up if the disk is full.
+
+        Raises what it raises, and so the error of a full disk if nothing of the reserve is left."""
         while True:
             try:
                 return write()
