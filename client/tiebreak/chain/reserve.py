@@ -49,7 +49,8 @@ class Reserve:
                 self.missing = max(1, self.missing)
 
     def write(self, write: Callable[[], T]) -> T:
-        """What `write` returns, which is called again after some of the reserve was given up if the disk is full.
+        """The result of `write`, which is called again after some of the reserve was given up if the disk is full.
+
         Raises what it raises, and so the error of a full disk if nothing of the reserve is left."""
         while True:
             try:
