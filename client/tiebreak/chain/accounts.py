@@ -12,6 +12,7 @@ from pathlib import Path
 
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
+from roundlog.storage import open_regular
 
 from tiebreak.chain.devnet_accounts import MNEMONIC
 from tiebreak.chain.errors import AccountError
@@ -116,7 +117,7 @@ def read_key(path: Path, prompt: Prompt, *, environment: Mapping[str, str] = os.
 def _bytes(path: Path, what: str) -> bytes:
     """A secret file's bytes. Raises AccountError for one that cannot be read, or that others may read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(_MAX_KEYSTORE + 1)
     except OSError as error:

@@ -219,11 +219,12 @@ def _read_thresholds(path: Path, job: Job) -> Thresholds:
     from roundlog.rounding import ThresholdError, Thresholds
     from roundlog.rounding.threshold import MAX_JSON_BYTES
     from roundlog.spec import POLICY_THRESHOLD
+    from roundlog.storage import open_regular
 
     if job.spec.rounding_policy != POLICY_THRESHOLD:
         raise CommandError("this job rounds by the policy certified, which has no thresholds: leave --thresholds away.")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return Thresholds.from_json(file.read(MAX_JSON_BYTES + 1))
     except OSError as error:
         raise CommandError(f"{path} cannot be read ({error.strerror}): check the path.") from error
