@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from crafted_blocks import Blocks
+from crafted_blocks import Blocks, everything
 from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.store import FolderStore
@@ -79,7 +79,7 @@ def test_the_older_cids_of_known_content_are_read(store: Blocks, tmp_path: Path)
     assert store.read(HELLO_V0, max_bytes=12) == b"hello world\n"
     assert str(older(store.file(b""))) == EMPTY_V0
     assert str(older(store.directory())) == EMPTY_DIRECTORY_V0
-    store.get_directory(EMPTY_DIRECTORY_V0, tmp_path / "empty", max_bytes=0)
+    store.get_directory(EMPTY_DIRECTORY_V0, tmp_path / "empty", everything, max_bytes=0)
     assert list((tmp_path / "empty").iterdir()) == []
 
 
@@ -153,7 +153,7 @@ def test_missing_content_is_named(store: Blocks, tmp_path: Path) -> None:
     assert not store.has(HELLO)
     for action in (
         lambda: store.read(HELLO, max_bytes=1),
-        lambda: store.get_directory(HELLO, tmp_path / "x", max_bytes=1),
+        lambda: store.get_directory(HELLO, tmp_path / "x", everything, max_bytes=1),
         lambda: store.pin(HELLO),
     ):
         with pytest.raises(ContentMissing, match=HELLO):
@@ -169,7 +169,7 @@ def test_an_existing_destination_is_never_touched(store: Blocks, tmp_path: Path)
         with pytest.raises(DestinationExists, match=name):
             store.get_file(file, tmp_path / name, max_bytes=10)
         with pytest.raises(DestinationExists, match=name):
-            store.get_directory(directory, tmp_path / name, max_bytes=10)
+            store.get_directory(directory, tmp_path / name, everything, max_bytes=10)
     assert (tmp_path / "file").read_bytes() == b"old"
     assert not (tmp_path / "nowhere").exists()
 

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from crafted_blocks import Blocks
+from crafted_blocks import Blocks, everything
 from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.store.cid import RAW, Cid
@@ -29,7 +29,7 @@ from tiebreak.store.errors import (
     UnsafeName,
     UnsupportedFile,
 )
-from tiebreak.store.reader import read_file, write_directory
+from tiebreak.store.reader import MAX_ENTRIES, read_file, write_directory
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def test_a_file_one_byte_above_the_limit_is_refused_before_its_content_is_read(s
 
 def test_the_limit_of_a_directory_is_the_sum_of_its_files(store: Blocks, tmp_path: Path) -> None:
     cid = store.directory(("a", store.file(bytes(60))), ("b", store.file(bytes(60))))
-    store.get_directory(str(cid), tmp_path / "fits", max_bytes=120)
+    store.get_directory(str(cid), tmp_path / "fits", everything, max_bytes=120)
     with pytest.raises(ContentTooLarge):
-        store.get_directory(str(cid), tmp_path / "does not", max_bytes=119)
+        store.get_directory(str(cid), tmp_path / "does not", everything, max_bytes=119)
     assert [path.name for path in tmp_path.iterdir() if "does not" in path.name] == []
 
 
@@ -72,7 +72,7 @@ def test_an_oversized_block_is_refused_without_reading_all_of_it(store: Blocks) 
 def test_names_that_could_escape_or_mislead_are_refused(store: Blocks, tmp_path: Path, name: str) -> None:
     cid = store.directory((name, store.file(b"x")))
     with pytest.raises(UnsafeName):
-        store.get_directory(str(cid), tmp_path / "out", max_bytes=10)
+        store.get_directory(str(cid), tmp_path / "out", everything, max_bytes=10)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
@@ -81,7 +81,7 @@ def test_repeated_and_unsorted_names_are_refused(store: Blocks, tmp_path: Path) 
     for names in (("a", "a"), ("b", "a")):
         cid = store.directory(*((name, x) for name in names))
         with pytest.raises(UnsafeName, match="repeated or unsorted names: ask its publisher"):
-            store.get_directory(str(cid), tmp_path / "out", max_bytes=10)
+            store.get_directory(str(cid), tmp_path / "out", everything, max_bytes=10)
 
 
 def test_a_name_that_is_not_utf8_is_refused(store: Blocks, tmp_path: Path) -> None:
@@ -89,14 +89,14 @@ def test_a_name_that_is_not_utf8_is_refused(store: Blocks, tmp_path: Path) -> No
         b"NAME", b"\xff\xfe\xfd\xfc"
     )
     with pytest.raises(UnsafeName, match="not UTF-8: ask its publisher"):
-        store.get_directory(str(store.put(block)), tmp_path / "out", max_bytes=10)
+        store.get_directory(str(store.put(block)), tmp_path / "out", everything, max_bytes=10)
 
 
 def test_symbolic_links_are_refused_in_both_directions(store: Blocks, tmp_path: Path) -> None:
     link = store.node(UnixFsNode(SYMLINK, b"/etc/passwd", None))
     cid = store.directory(("innocent", link))
     with pytest.raises(MalformedContent, match="symbolic link, which is never followed: ask its publisher"):
-        store.get_directory(str(cid), tmp_path / "out", max_bytes=100)
+        store.get_directory(str(cid), tmp_path / "out", everything, max_bytes=100)
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "link").symlink_to("/etc/passwd")
     with pytest.raises(UnsupportedFile, match="link"):
@@ -108,13 +108,12 @@ def test_symbolic_links_are_refused_in_both_directions(store: Blocks, tmp_path: 
 def test_a_file_is_no_directory_and_the_other_way_round(store: Blocks, tmp_path: Path) -> None:
     file, directory = store.file(b"x"), store.directory()
     with pytest.raises(MalformedContent, match="not a directory"):
-        store.get_directory(str(file), tmp_path / "out", max_bytes=10)
+        store.get_directory(str(file), tmp_path / "out", everything, max_bytes=10)
     with pytest.raises(MalformedContent, match="is a directory"):
         store.get_file(str(directory), tmp_path / "out", max_bytes=10)
     with pytest.raises(MalformedContent, match="sharded"):
-        store.get_directory(
-            str(store.node(UnixFsNode(SHARDED_DIRECTORY, b"\x01", None))), tmp_path / "out", max_bytes=10
-        )
+        sharded = store.node(UnixFsNode(SHARDED_DIRECTORY, b"\x01", None))
+        store.get_directory(str(sharded), tmp_path / "out", everything, max_bytes=10)
 
 
 def test_sizes_that_lie_are_refused(store: Blocks) -> None:
@@ -155,24 +154,22 @@ def test_a_graph_that_shares_nodes_to_explode_is_refused_after_a_bounded_number_
             pass
     assert fetched <= 64 + size // 4096 + 1
 
-    fetched, tree = 0, store.directory()
-    for _ in range(12):
-        tree = store.directory(*((f"{i}", tree) for i in range(8)))
-    with pytest.raises(ContentTooLarge, match="entries"):
-        write_directory(fetch, tree, tmp_path / "out", max_bytes=10, max_entries=500)
-    assert fetched <= 501
+    fetched, leaf = 0, store.file(b"")
+    wide = store.directory(*((f"{i:05}", leaf) for i in range(MAX_ENTRIES + 1)))
+    with pytest.raises(ContentTooLarge, match=f"{MAX_ENTRIES + 1} entries"):
+        write_directory(fetch, wide, tmp_path / "out", everything, max_bytes=10)
+    assert fetched == 1
     assert not (tmp_path / "out").exists()
 
 
 def test_depth_is_bounded(store: Blocks, tmp_path: Path) -> None:
-    file, tree = store.file(b"x"), store.directory()
+    file, tree = store.file(b"x"), store.directory(("d", store.directory()))
     for _ in range(40):
         file = store.node(UnixFsNode(FILE, None, 1, (1,), (Link(file, "", 1),)))
-        tree = store.directory(("d", tree))
     with pytest.raises(MalformedContent, match="deeper"):
         store.read(str(file), max_bytes=1)
-    with pytest.raises(ContentTooLarge, match="deeper"):
-        store.get_directory(str(tree), tmp_path / "out", max_bytes=10)
+    with pytest.raises(MalformedContent, match="is a directory where a file is expected"):
+        store.get_directory(str(tree), tmp_path / "out", everything, max_bytes=10)
 
 
 @given(st.binary(max_size=80))

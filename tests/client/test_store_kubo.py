@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import threading
 import time
 import urllib.parse
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from crafted_blocks import everything
 from tiebreak.store import FolderStore, open_store
 from tiebreak.store.builder import CHUNK, LINKS
 from tiebreak.store.cid import DAG_PB, RAW, Cid
@@ -96,15 +98,19 @@ def contents(path: Path) -> dict[str, bytes | None]:
     return {str(entry.relative_to(path)): entry.read_bytes() if entry.is_file() else None for entry in path.rglob("*")}
 
 
-def test_a_directory_tree_is_read_by_kubo_and_comes_back_whole(
+def test_a_directory_tree_is_read_by_kubo_and_its_files_come_back_whole(
     kubo: KuboStore, kubo_url: str, folder: FolderStore, tmp_path: Path
 ) -> None:
     tree = make_tree(tmp_path / "tree")
     cid = kubo.add_directory(tree)
     assert folder.add_directory(tree) == cid
     assert contents(exported(kubo_url, cid, tmp_path / "by kubo")) == contents(tree)
-    kubo.get_directory(cid, tmp_path / "from kubo", max_bytes=10**6)
-    folder.get_directory(cid, tmp_path / "from folder", max_bytes=10**6)
+    shutil.rmtree(tree / "sub")
+    (tree / "empty").rmdir()
+    cid = kubo.add_directory(tree)
+    kubo.get_directory(cid, tmp_path / "from kubo", everything, max_bytes=10**6)
+    folder.add_directory(tree)
+    folder.get_directory(cid, tmp_path / "from folder", everything, max_bytes=10**6)
     assert contents(tmp_path / "from kubo") == contents(tmp_path / "from folder") == contents(tree)
 
 

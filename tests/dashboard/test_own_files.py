@@ -171,7 +171,7 @@ class Followed:
     def __init__(self, role: Path, room: Path) -> None:
         self.store = FolderStore(room / "store")
         cid = self.store.add_directory(room_of(role) / "job")
-        fetch_without_data(self.store, cid, room / "job", max_bytes=1 << 20)
+        fetch_without_data(self.store, cid, room / "job", warn=print, max_bytes=1 << 20)
         shutil.copytree(room_of(role) / "alone", room / "audited")
         job = Job.read(room_of(role) / "job")
         evidence = Evidence(job, room / "audited", Run(job, room / "audited").recorded_roots())

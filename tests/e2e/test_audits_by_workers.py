@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from audit_workers import Stand, honest, named
+from crafted_blocks import everything
 from market import OPEN, audit
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.execution import StepResult
@@ -115,7 +116,7 @@ def test_a_trainer_publishes_what_it_was_told_to_and_is_paid(world: World) -> No
     trainer, customer = honest_trainer(world), world.customer()
     world.run(trainer, customer)
     claim, job = world.contract.job(world.job).claim, Job.read(world.root / "files")
-    world.store.get_directory(claim.log_cid, world.root / "fetched", max_bytes=1 << 24)
+    world.store.get_directory(claim.log_cid, world.root / "fetched", everything, max_bytes=1 << 24)
     listing = read_listing(world.root / "fetched" / NAME, job.spec)
     assert MerkleTree(listing.roots).root == claim.checkpoint_root and listing.complete
     assert sorted(listing.states) == [2, 4]
@@ -259,11 +260,11 @@ class Away:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    def get_directory(self, cid: str, *arguments: Any, **options: Any) -> None:
+    def get_directory(self, cid: str, *arguments: Any, **options: Any) -> Any:
         if cid == self.cid:
             self.asked += 1
             raise StoreUnavailable("the store refuses connections: start it.")
-        self.store.get_directory(cid, *arguments, **options)
+        return self.store.get_directory(cid, *arguments, **options)
 
 
 def unlisted(log: Path) -> None:

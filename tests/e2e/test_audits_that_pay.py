@@ -18,6 +18,7 @@ from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer import TrainerRole
 from tiebreak.store import ContentStore
 from tiebreak.store.errors import FetchTooSlow
+from tiebreak.store.reader import Plan
 from world import World, ended
 
 
@@ -129,9 +130,11 @@ class Dripping:
         self._drip(cid, within)
         self._store.get_file(cid, dest, max_bytes=max_bytes, within=within)
 
-    def get_directory(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
+    def get_directory(
+        self, cid: str, dest: Path, plan: Plan, *, max_bytes: int, within: float | None = None
+    ) -> list[str]:
         self._drip(cid, within)
-        self._store.get_directory(cid, dest, max_bytes=max_bytes, within=within)
+        return self._store.get_directory(cid, dest, plan, max_bytes=max_bytes, within=within)
 
     def _drip(self, cid: str, within: float | None) -> None:
         if cid == self._cid:

@@ -142,7 +142,7 @@ def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -
         content = path.read_bytes()
         path.write_bytes(change(content))
         assert path.read_bytes() != content
-        assert fetch_job(context, posted, room, on_damage=told.append).spec == posted.spec.training
+        assert fetch_job(context, posted, room, warn=told.append).spec == posted.spec.training
         assert path.read_bytes() == content and "are damaged on this disk" in told.pop() and not told
     shutil.rmtree(room / "job")
     assert fetch_job(context, posted, room).spec == posted.spec.training
@@ -155,7 +155,7 @@ def test_files_that_are_too_large_for_this_machine_are_not_fetched_again(world: 
     small = replace(context, limits=replace(context.limits, memory_bytes=1000), store=None)  # type: ignore[arg-type]
     told: list[str] = []
     with pytest.raises(Refused, match="bytes of memory"):
-        fetch_job(small, posted, context.room(world.job, posted), on_damage=told.append)
+        fetch_job(small, posted, context.room(world.job, posted), warn=told.append)
     assert not told
 
 
@@ -166,14 +166,14 @@ def test_files_of_another_job_are_fetched_again_once(world: World) -> None:
     other, told, asked = replace(posted, spec_hash=bytes(32)), [], []
 
     class Counted:
-        def get_directory(self, *arguments: object, **options: object) -> None:
+        def get_directory(self, *arguments: object, **options: object) -> list[str]:
             asked.append(arguments)
-            world.store.get_directory(*arguments, **options)  # type: ignore[arg-type]
+            return world.store.get_directory(*arguments, **options)  # type: ignore[arg-type]
 
     counted = replace(context, store=Counted())  # type: ignore[arg-type]
     for times in (1, 2):
         with pytest.raises(Refused, match="those of another job"):
-            fetch_job(counted, other, context.room(world.job, other), on_damage=told.append)
+            fetch_job(counted, other, context.room(world.job, other), warn=told.append)
         assert len(asked) == times and len(told) == times - 1
 
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,11 +166,11 @@ def test_a_disk_that_is_full_for_a_while_costs_no_job(world: World, monkeypatch:
     context = replace(world.context("trainer"), clock=Ticks())
     fetch, left = context.store.get_directory, [6]
 
-    def full(*arguments: Any, **options: Any) -> None:
+    def full(*arguments: Any, **options: Any) -> Any:
         if left[0]:
             left[0] -= 1
             raise OSError(errno.ENOSPC, "No space left on device", str(context.directory))
-        fetch(*arguments, **options)
+        return fetch(*arguments, **options)
 
     monkeypatch.setattr(context.store, "get_directory", full)
     world.run(TrainerRole(context, world.job))
@@ -229,10 +228,10 @@ class Slow:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def get_directory(self, cid: str, dest: Path, **options: Any) -> None:
+    def get_directory(self, cid: str, *arguments: Any, **options: Any) -> Any:
         if cid == self._cid:
             self._served.wait(60.0)
-        self._store.get_directory(cid, dest, **options)
+        return self._store.get_directory(cid, *arguments, **options)
 
 
 def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> None:

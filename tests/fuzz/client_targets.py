@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -103,11 +104,16 @@ def _read_graph(data: bytes) -> None:
     except (MalformedContent, StoreError):
         pass
     with tempfile.TemporaryDirectory(prefix="fuzz-") as room:
-        write_directory(fetch, root, Path(room) / "inside" / "content", _MOST_BYTES, 50)
+        write_directory(fetch, root, Path(room) / "inside" / "content", _everything, _MOST_BYTES)
         outside = [path for path in Path(room).rglob("*") if "content" not in path.relative_to(room).parts]
         assert [path.name for path in outside] == ["inside"]
         assert sum(path.stat().st_size for path in Path(room).rglob("*") if path.is_file()) <= _MOST_BYTES
         shutil.rmtree(Path(room) / "inside")
+
+
+def _everything(path: Path, names: Collection[str]) -> list[dict[str, int]]:
+    """The plan of a reader who takes whatever there is."""
+    return [dict.fromkeys(names, _MOST_BYTES)]
 
 
 def _graph_seeds() -> list[bytes]:

@@ -29,6 +29,7 @@ from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.trainer import Trainer
 from shaky_store import ShakyStore
 from tiebreak.parallel.elsewhere import fetch_without_data, read_elsewhere
+from tiebreak.parallel.fetching import fetch_named, job_plan
 from tiebreak.store import FolderStore, StoreError, builder, several
 from tiebreak.store.several import SeveralStores
 from tiebreak.store.store import Store
@@ -135,7 +136,7 @@ class Delivery:
 
     def _whole(self, store: Store, cid: str) -> None:
         directory = self.room / "whole"
-        self._had(lambda: store.get_directory(cid, directory, max_bytes=_MOST_BYTES))
+        self._had(lambda: fetch_named(store, cid, directory, job_plan(), warn=_refuse, max_bytes=_MOST_BYTES))
         got = Job.read(directory, JobLimits())
         assert got.spec == self.trained.job.spec, "another job is fetched than was published"
         for name, ours in got.dataset.items():
@@ -145,7 +146,7 @@ class Delivery:
 
     def _without_data(self, store: Store, cid: str) -> None:
         directory, before = self.room / "bare", self.shaky.given
-        self._had(lambda: fetch_without_data(store, cid, directory, max_bytes=_MOST_BYTES))
+        self._had(lambda: fetch_without_data(store, cid, directory, warn=_refuse, max_bytes=_MOST_BYTES))
         reading = _Elsewhere(directory=directory, stores=(), held=True, store=store)
         if self.draw.random() < 0.5:
             self._had(partial(self._train, reading))
@@ -210,3 +211,7 @@ def _one_interval(it: Auditing, interval: int) -> str:
 
 def _nothing(text: str) -> None:
     """Hears a warning."""
+
+
+def _refuse(warning: str) -> None:
+    raise AssertionError(f"an honest job is warned of: {warning}")

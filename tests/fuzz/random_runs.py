@@ -146,7 +146,7 @@ class Round:
                 content = bytearray(path.read_bytes())
                 content[self.draw.randrange(len(content))] ^= 16
                 path.write_bytes(content)
-        fetch_without_data(store, cid, self.room / "far", max_bytes=1 << 30)
+        fetch_without_data(store, cid, self.room / "far", warn=print, max_bytes=1 << 30)
         stores = self.draw.choice([(str(self.room / "store"),), (str(bad), str(self.room / "store"))])
         found = [
             Reading(directory=directory, stores=stores, held=True),

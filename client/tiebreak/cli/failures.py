@@ -63,6 +63,7 @@ _CODES = {
     "ContractError": "contract",
     "DevnetError": "devnet",
     "ChainError": "chain",
+    "NoSpace": "disk-full",
     "StoreError": "store",
     "CaptureError": "capture",
     "MachineError": "machine",

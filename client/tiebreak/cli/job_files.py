@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,8 @@ from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.network import ContractOptions
 
 if TYPE_CHECKING:
+    from roundlog.program import Program
+    from roundlog.spec import TrainingSpec
     from roundlog.training.job import Job
 
     from tiebreak.chain.records import JobView
@@ -126,27 +127,27 @@ def fetch(
     json: options.Json = False,
 ) -> None:
     """Fetch a job's files by content address, every byte checked, with its data or without them."""
-    from roundlog.training.job import JobError, read_program
+    from roundlog.training.job import read_program
 
     from tiebreak.cli import output
     from tiebreak.parallel.elsewhere import fetch_without_data
+    from tiebreak.parallel.fetching import fetch_named, job_plan
 
     posted = _posted(job, chain)
     cid = job if posted is None else posted.job_cid
     if out.exists():
         raise CommandError(f"{out} exists already: choose another place for the job.")
     store = content.open_content()
-    if without_data:
-        fetch_without_data(store, cid, out, max_bytes=max_size)
-    else:
-        store.get_directory(cid, out, max_bytes=max_size)
-    try:
-        program, spec = read_program(out)
+
+    def accept(program: Program, spec: TrainingSpec) -> None:
         if posted is not None and spec != posted.spec.training:
             raise CommandError(f"the files at {cid} are of another job than number {job}: do not rely on that job.")
-    except (JobError, CommandError):
-        shutil.rmtree(out)  # nothing that can be used
-        raise
+
+    if without_data:
+        fetch_without_data(store, cid, out, accept, warn=output.warn, max_bytes=max_size)
+    else:
+        fetch_named(store, cid, out, job_plan(accept), warn=output.warn, max_bytes=max_size)
+    program, spec = read_program(out)
     data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
     facts = {"directory": out, "cid": cid, "run_id": spec.run_id, "data_bytes": data, "has_data": not without_data}
     if json:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from tiebreak.store.store import Store
 
-MAX_JOB_BYTES = 256 << 20
-"""Most bytes of a job that are fetched from a store for its names."""
+MAX_NAMES_BYTES = 65 << 20
+"""Most bytes of a job's program and spec, which are fetched from a store for their names."""
 
 FETCH_SECONDS = 60.0
 
@@ -137,9 +137,11 @@ def _run_id(run: Path) -> str:
 
 
 def _fetch_names(store: Store, cid: str, root: bytes) -> Names | None:
+    from tiebreak.parallel.fetching import program_plan
+
     with TemporaryDirectory(prefix="tiebreak-dashboard-") as name:
         room = Path(name) / "job"
-        store.get_directory(cid, room, max_bytes=MAX_JOB_BYTES, within=FETCH_SECONDS)
+        store.get_directory(cid, room, program_plan, max_bytes=MAX_NAMES_BYTES, within=FETCH_SECONDS)
         return _names(room, root)
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from roundlog.data import Unavailable
 from roundlog.storage import StorageError, read_record, write_record
-from roundlog.training.job import CACHE, DATA, Job, JobError, JobLimits
+from roundlog.training.job import DATA, Job, JobError, JobLimits
 
+from tiebreak.parallel.fetching import Accept, fetch_named, job_plan
 from tiebreak.store.cid import Cid
-from tiebreak.store.errors import DestinationExists, MalformedContent, StoreError
+from tiebreak.store.errors import DestinationExists, StoreError
 from tiebreak.store.store import Store
 
 NAME = "elsewhere.json"
@@ -93,17 +94,22 @@ def read_elsewhere(directory: Path, limits: JobLimits, store: Store | None) -> J
     return Job.read(directory, limits, elsewhere=place)
 
 
-def fetch_without_data(store: Store, cid: str, directory: Path, *, max_bytes: int) -> None:
+def fetch_without_data(
+    store: Store,
+    cid: str,
+    directory: Path,
+    accept: Accept = lambda program, spec: None,
+    *,
+    warn: Callable[[str], None],
+    max_bytes: int,
+) -> None:
     """Fetches the files of the job at a content address but for its data, into a directory that is not there yet and
-    appears whole. Raises StoreError, OSError."""
+    appears whole. accept, warn, max_bytes: as of `fetching`. Raises StoreError, OSError, and what `accept` raises."""
     if directory.exists():
         raise DestinationExists(f"{directory} exists already: choose another place or remove it.")
-    found = store.entries(cid)
-    if DATA not in found:
-        raise MalformedContent(f"{cid} is no job, since it has no {DATA}: check the identifier.")
     room = directory.with_name(f".{directory.name}.fetched")
     shutil.rmtree(room, ignore_errors=True)  # of a process that was killed
-    store.get_directory(cid, room, max_bytes=max_bytes, without=(DATA, NAME, CACHE))
-    addresses = asdict(Addresses(job=cid, data=found[DATA]))
+    fetch_named(store, cid, room, job_plan(accept, data=False), warn=warn, max_bytes=max_bytes)
+    addresses = asdict(Addresses(job=cid, data=store.entries(cid)[DATA]))
     write_record(room / NAME, {"format": _FORMAT, "version": _VERSION} | addresses)
     room.rename(directory)

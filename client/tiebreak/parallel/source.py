@@ -10,15 +10,13 @@ from pathlib import Path
 import torch
 from roundlog.parallel.segment import UnusableState
 from roundlog.parallel.sources import Directories
-from roundlog.program import Program
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training.job import Job, JobLimits
+from roundlog.training.sizes import most_state_bytes
 
 from tiebreak.parallel.elsewhere import fetch_without_data, lies_elsewhere, read_elsewhere
 from tiebreak.store import StoreError, open_stores
 from tiebreak.store.store import Store
-
-_HEADER_BYTES_A_TENSOR = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +42,17 @@ class Stores:
         # The cache of blocks stays open, and its space is freed when the process ends.
         with tempfile.TemporaryDirectory(prefix="job-") as room:
             directory = Path(room) / "job"
-            fetch_without_data(_store(self.locations), self.job_cid, directory, max_bytes=self.job_bytes)
+            store = _store(self.locations)
+            fetch_without_data(store, self.job_cid, directory, warn=_untold, max_bytes=self.job_bytes)
             return read_job(directory, self.limits, self.locations)
 
     def state(self, job: Job, address: str) -> list[torch.Tensor]:
         try:
             with tempfile.TemporaryDirectory(prefix="state-") as directory:
                 path = Path(directory) / "state"
-                _store(self.locations).get_file(address, path, max_bytes=most_bytes(job.program), within=self.within)
+                _store(self.locations).get_file(
+                    address, path, max_bytes=most_state_bytes(job.program), within=self.within
+                )
                 return list(load_tensors(path, job.program.states).values())
         except StorageError as error:
             raise UnusableState(f"the file at {address} {error.reason}") from error
@@ -78,11 +79,10 @@ def read_job(directory: Path, limits: JobLimits, locations: tuple[str, ...]) -> 
     return Job.read(directory, limits)
 
 
-def most_bytes(program: Program) -> int:
-    """Most bytes of a file with a state of this program."""
-    return sum(kind.nbytes + _HEADER_BYTES_A_TENSOR + 16 * len(name) for name, kind in program.states.items())
-
-
 @lru_cache(maxsize=4)
 def _store(locations: tuple[str, ...]) -> Store:
-    return open_stores(locations, warn=lambda text: None)
+    return open_stores(locations, warn=_untold)
+
+
+def _untold(text: str) -> None:
+    """Drops a warning of a worker, which nobody reads."""

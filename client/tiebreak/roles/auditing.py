@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from roundlog.execution import StoppedError
@@ -188,7 +189,7 @@ class Auditing:
         room = role.context.room(role.job, posted)
 
         def fetch(errand: Errand[list[Path]]) -> list[Path]:
-            found = fetch_log(role.context, posted, room, within=within)
+            found = fetch_log(role.context, posted, room, within=within, warn=partial(role.notify_job, What.WARNING))
             return [] if found is None else [found]
 
         return role.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)

@@ -9,14 +9,16 @@ import torch
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.log import LogError, summarise
 from roundlog.program import Program
-from roundlog.spec import SpecError
+from roundlog.spec import SpecError, TrainingSpec
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training import job as engine
+from roundlog.training.sizes import most_state_bytes
 from roundlog.training.trainer import log_header, log_path
 
 from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.records import JobView
 from tiebreak.chain.spec import PostedSpec
+from tiebreak.parallel.fetching import fetch_named, job_plan, log_plan
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.disputable import unanswerable_program, unanswerable_spec
 from tiebreak.store.errors import (
@@ -32,8 +34,6 @@ from tiebreak.store.staging import set_back
 _NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
 """Errors that no second attempt would change: a CID names its bytes for good, so content refused for these reasons is
 always refused."""
-
-_HEADER_BYTES_A_TENSOR = 1024
 
 
 class Refused(Exception):
@@ -72,23 +72,31 @@ def fetch_job(
     room: Path,
     *,
     within: float | None = None,
-    on_damage: Callable[[str], None] = lambda text: None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> engine.Job:
     """The posted job, read from `room` or else fetched. Asks the store, not the chain. Of files that are damaged on the
-    disk, the wrong parts are fetched again, once, and `on_damage` is told.
+    disk, the wrong parts are fetched again, once. warn: is told that, and what a directory has that is no job's. The
+    other files are fetched only if the program and the spec are those of the posted job, and acceptable.
 
     Raises Refused if the files are of another job, exceed the context's limits, or allow disputes that cannot be
     decided; StoreError if the files cannot be had at present, or not in `within` seconds."""
-    limits = context.limits
     directory = room / "job"
     if directory.exists():
         try:
             return read_files(context, posted, directory)
         except Damaged as error:
-            on_damage(f"files of the job are damaged on this disk, and what is wrong is fetched again: {error}")
+            warn(f"files of the job are damaged on this disk, and what is wrong is fetched again: {error}")
             set_back(directory, posted.job_cid)
+
+    def accept(program: Program, spec: TrainingSpec) -> None:
+        _require_posted(posted, spec)
+        _require_acceptable(context, program, spec)
+
     try:
-        context.store.get_directory(posted.job_cid, directory, max_bytes=limits.job_bytes, within=within)
+        most = context.limits.job_bytes
+        fetch_named(
+            context.store, posted.job_cid, directory, job_plan(accept), warn=warn, max_bytes=most, within=within
+        )
     except _NEVER_BETTER as error:
         raise Refused(f"the job's files are not acceptable: {error}") from error
     return read_files(context, posted, directory)
@@ -97,34 +105,73 @@ def fetch_job(
 def read_files(context: RoleContext, posted: JobView, directory: Path) -> engine.Job:
     """The posted job, read from its files in a directory. Raises Damaged, and Refused as `fetch_job`."""
     try:
-        limits = engine.JobLimits(
-            memory_bytes=context.limits.memory_bytes, micro_batches=context.engine.options.micro_batches
-        )
-        job = engine.Job.read(directory, limits)
+        job = engine.Job.read(directory, _job_limits(context))
     except engine.TooLargeJobError as error:
         raise Refused(str(error)) from error
     except engine.JobError as error:  # a wrong bit can also make a NaN, which no job may have
         raise Damaged(str(error)) from error
-    if PostedSpec(job.spec, posted.spec.referee, posted.spec.adjudicator).hash != posted.spec_hash:
-        raise Damaged(f"the files at {posted.job_cid} are those of another job than the posted one")
-    if (why := unanswerable_program(job)) is not None:
-        raise Refused(why)
+    _require_posted(posted, job.spec)
+    _require_acceptable(context, job.program, job.spec)
     return job
 
 
-def fetch_log(context: RoleContext, posted: JobView, room: Path, *, within: float) -> Path | None:
-    """The directory of the trainer's logs; None if they cannot be had in `within` seconds. Raises StoreUnavailable if
-    the store is away."""
+def _job_limits(context: RoleContext) -> engine.JobLimits:
+    return engine.JobLimits(
+        memory_bytes=context.limits.memory_bytes, micro_batches=context.engine.options.micro_batches
+    )
+
+
+def _require_posted(posted: JobView, spec: TrainingSpec) -> None:
+    if PostedSpec(spec, posted.spec.referee, posted.spec.adjudicator).hash != posted.spec_hash:
+        raise Damaged(f"the files at {posted.job_cid} are those of another job than the posted one")
+
+
+def _require_acceptable(context: RoleContext, program: Program, spec: TrainingSpec) -> None:
+    try:
+        engine.require_memory(program, spec, _job_limits(context))
+    except engine.TooLargeJobError as error:
+        raise Refused(str(error)) from error
+    if (why := unanswerable_program(program, spec)) is not None:
+        raise Refused(why)
+
+
+def fetch_log(
+    context: RoleContext, posted: JobView, room: Path, *, within: float, warn: Callable[[str], None]
+) -> Path | None:
+    """The directory of the trainer's logs; None if they cannot be had in `within` seconds. The job's files are in
+    `room`. warn: as of `fetch_job`. Raises StoreUnavailable if the store is away."""
     directory = room / "log"
     if directory.exists():
         return directory
     try:
-        context.store.get_directory(posted.claim.log_cid, directory, max_bytes=context.limits.log_bytes, within=within)
+        program, spec = engine.read_program(room / "job")
+        _fetch_log(context, posted, program, spec, directory, within, warn)
     except StoreUnavailable:
         raise
-    except (StoreError, OSError):
+    except (StoreError, engine.JobError, OSError):
         return None
     return directory
+
+
+def _fetch_log(
+    context: RoleContext,
+    posted: JobView,
+    program: Program,
+    spec: TrainingSpec,
+    directory: Path,
+    within: float,
+    warn: Callable[[str], None],
+) -> None:
+    most = context.limits.log_bytes
+    fetch_named(
+        context.store,
+        posted.claim.log_cid,
+        directory,
+        log_plan(program, spec),
+        warn=warn,
+        max_bytes=most,
+        within=within,
+    )
 
 
 def fetch_readable_log(
@@ -134,11 +181,11 @@ def fetch_readable_log(
     room: Path,
     *,
     within: float,
-    on_damage: Callable[[str], None] = lambda text: None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """The directory of the trainer's logs, with a readable log of every interval of this job in it; whether their
     decisions are right is another question. Of logs that are damaged on the disk, the wrong parts are fetched again,
-    once, and `on_damage` is told.
+    once. warn: as of `fetch_job`.
 
     Raises Refused if they are not readable, StoreError if they cannot be had at present, or not in `within` seconds."""
     directory, cid = room / "log", posted.claim.log_cid
@@ -147,10 +194,10 @@ def fetch_readable_log(
             _require_readable(directory, job, cid)
             return directory
         except Refused as error:
-            on_damage(f"{error}: what is wrong with it on this disk is fetched again")
+            warn(f"{error}: what is wrong with it on this disk is fetched again")
             set_back(directory, cid)
     try:
-        context.store.get_directory(cid, directory, max_bytes=context.limits.log_bytes, within=within)
+        _fetch_log(context, posted, job.program, job.spec, directory, within, warn)
     except _NEVER_BETTER as error:
         raise Refused(f"the log at {cid} is not acceptable: {error}") from error
     except StoreError as error:
@@ -177,9 +224,8 @@ def fetch_state(
     Raises Refused if the file holds anything else, StoreError if it cannot be had at present, or not in `within`
     seconds."""
     path.unlink(missing_ok=True)
-    most = sum(kind.nbytes + _HEADER_BYTES_A_TENSOR + 16 * len(name) for name, kind in program.states.items())
     try:
-        context.store.get_file(cid, path, max_bytes=most, within=within)
+        context.store.get_file(cid, path, max_bytes=most_state_bytes(program), within=within)
         states = list(load_tensors(path, program.states).values())
         found = state_root(states)
     except (*_NEVER_BETTER, StorageError, CommitmentError) as error:

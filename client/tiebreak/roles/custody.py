@@ -25,6 +25,7 @@ from tiebreak.roles.role import OUTAGES, sentence
 from tiebreak.store import ContentStore
 from tiebreak.store.cid import Cid
 from tiebreak.store.errors import InvalidCid
+from tiebreak.store.reader import Plan
 
 OVER = (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.LAPSED, JobStatus.EXPIRED)
 """Statuses in which nothing can happen to a job any more."""
@@ -78,8 +79,10 @@ class Custody:
     def get_file(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
         self._store.get_file(cid, dest, max_bytes=max_bytes, within=within)
 
-    def get_directory(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
-        self._store.get_directory(cid, dest, max_bytes=max_bytes, within=within)
+    def get_directory(
+        self, cid: str, dest: Path, plan: Plan, *, max_bytes: int, within: float | None = None
+    ) -> list[str]:
+        return self._store.get_directory(cid, dest, plan, max_bytes=max_bytes, within=within)
 
     def pin(self, cid: str) -> None:
         self._store.pin(cid)

@@ -39,7 +39,7 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
     has returned, another call posts another job. Raises JobError if the files are not a valid job, if disputes about it
     could not be decided, or if its clocks are too short for this machine; StoreError; ChainError."""
     job = engine.Job.read(job_dir, engine.JobLimits(memory_bytes=context.limits.memory_bytes))
-    if (why := unanswerable_spec(job.spec) or unanswerable_program(job)) is not None:
+    if (why := unanswerable_spec(job.spec) or unanswerable_program(job.program, job.spec)) is not None:
         raise engine.JobError(why)
     require_time(context, job, terms)
     adjudicator = context.contract.adjudicator()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from roundlog.adjudication.size import largest_proof
 from roundlog.arithmetic import FULL_BITS
+from roundlog.program import Program
 from roundlog.spec import POLICY_CERTIFIED, TrainingSpec
-from roundlog.training import job as engine
 
 MOST_PROOF_BYTES = 120_000
 """Most bytes of a proof, a little less than the 128 KiB above which nodes do not relay a transaction."""
@@ -26,12 +26,12 @@ def unanswerable_spec(spec: TrainingSpec) -> str | None:
     return None
 
 
-def unanswerable_program(job: engine.Job) -> str | None:
+def unanswerable_program(program: Program, spec: TrainingSpec) -> str | None:
     """The reason, in one clause, why a party that is right about a program could not show it; None if it could."""
-    size, operator = largest_proof(job.program, job.spec)
+    size, operator = largest_proof(program, spec)
     if size > MOST_PROOF_BYTES:
         return (
-            f"a proof of one element of {job.program.describe(operator)} can take {size} bytes, more than the "
+            f"a proof of one element of {program.describe(operator)} can take {size} bytes, more than the "
             f"{MOST_PROOF_BYTES} of a transaction: make the lists that are joined smaller"
         )
     return None

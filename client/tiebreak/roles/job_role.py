@@ -251,7 +251,7 @@ class JobRole(Role):
 
         def fetch(errand: Errand[bool]) -> bool:
             told = partial(self.notify_job, What.WARNING)
-            fetch_job(self.context, posted, room, within=self.patience("files"), on_damage=told)
+            fetch_job(self.context, posted, room, within=self.patience("files"), warn=told)
             return True
 
         return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None

@@ -46,6 +46,10 @@ class FetchTooSlow(StoreError):
     """The content did not come within the time that the caller gave it."""
 
 
+class NoSpace(StoreError):
+    """The disk has no room for the content, which is told before it is fetched."""
+
+
 class StoreUnavailable(StoreError):
     """The content store cannot be reached, or answered with something that is not its protocol."""
 

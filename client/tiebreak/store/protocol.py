@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from tiebreak.store.reader import Plan
+
 
 class ContentStore(Protocol):
     """Publishes and fetches content by CID (strings as `ipfs add --cid-version=1` prints
@@ -41,10 +43,13 @@ class ContentStore(Protocol):
     def get_file(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
         """Writes a file to `dest`, which must not exist and appears whole or not at all."""
 
-    def get_directory(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
-        """Writes a directory tree to `dest`, which must not exist and appears whole or not at all.
+    def get_directory(
+        self, cid: str, dest: Path, plan: Plan, *, max_bytes: int, within: float | None = None
+    ) -> list[str]:
+        """Writes the files of a directory that `plan` names to `dest`, which must not exist and appears whole or not
+        at all. Returns the names of what is left out, which are a stranger's.
 
-        `max_bytes` bounds the sum of its file sizes.
+        `max_bytes` bounds the sum of the file sizes. Raises also what the plan raises.
         """
 
     def pin(self, cid: str) -> None:

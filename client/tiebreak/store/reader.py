@@ -1,9 +1,9 @@
 """Reads files and directories from a graph of blocks that a stranger made.
 
 Checked are: every block against its identifier; every node against the canonical encoding; the sizes that nodes
-promise; names; order and uniqueness of directory entries. Bounded are: content bytes, directory entries, depth, and the
-number of blocks of a file (so that a graph that shares its nodes cannot make a reader visit them exponentially often).
-Cycles cannot be built without breaking SHA-256.
+promise; order and uniqueness of directory entries. Of a directory only the files are fetched that its reader names.
+Bounded are: content bytes, directory entries, depth, and the number of blocks of a file (so that a graph that shares
+its nodes cannot make a reader visit them exponentially often). Cycles cannot be built without breaking SHA-256.
 
 What an interrupted fetch has left on disk is checked against the same identifiers, and only the rest is fetched.
 """
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import itertools
 import os
-import stat
+import shutil
 import threading
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -43,13 +44,13 @@ from tiebreak.store.errors import (
     UnsafeName,
 )
 from tiebreak.store.names import check_name
+from tiebreak.store.space import require_space, taken
 from tiebreak.store.staging import Staged
 from tiebreak.store.transfers import Meter, OnTransfer, untold
 
 MAX_ENTRIES = 20_000
-"""Most files and directories in one directory tree, on all levels together."""
+"""Most entries of a directory, of which one block says all."""
 
-MAX_DIRECTORY_DEPTH = 16
 MAX_FILE_DEPTH = 12
 """174 links a node and 256 KiB chunks reach 2**64 bytes at depth 7."""
 
@@ -69,6 +70,11 @@ class _Part(NamedTuple):
     at: int
     size: int
 
+
+Plan = Callable[[Path, Collection[str]], Iterable[Mapping[str, int]]]
+"""The files of a directory that are fetched, in turns. Given the path where they are put together, and the names that
+the directory has, it yields names, each with the most bytes that the file may have. When it is asked for the next turn,
+the files of the last one are there. What it raises ends the fetch, and removes what has come."""
 
 Held = Callable[[Cid, _Part], bool]
 """Whether a part of a file is there already, as the leaf of this identifier."""
@@ -125,7 +131,7 @@ def read_file(
     MalformedContent when blocks do not form one file.
     """
     with Ahead(fetch, width) as ahead:
-        yield from _Walk(fetch, ahead, cid, max_bytes, MAX_ENTRIES, on_transfer).file()
+        yield from _Walk(fetch, ahead, cid, max_bytes, on_transfer).file()
 
 
 def write_file(
@@ -133,8 +139,8 @@ def write_file(
 ) -> None:
     """Writes the file `cid` to `dest`, which appears whole or not at all. Raises DestinationExists as well."""
     with Staged(dest, cid) as staged, Ahead(fetch, width) as ahead:
-        walk = _Walk(fetch, ahead, cid, max_bytes, MAX_ENTRIES, on_transfer)
-        walk.write_file(cid, fetch(cid), staged.path)
+        walk = _Walk(fetch, ahead, cid, max_bytes, on_transfer)
+        walk.write_file(cid, fetch(cid), staged.path, max_bytes)
         walk.end()
 
 
@@ -142,54 +148,56 @@ def write_directory(
     fetch: Fetch,
     cid: Cid,
     dest: Path,
+    plan: Plan,
     max_bytes: int,
-    max_entries: int = MAX_ENTRIES,
     *,
     width: int = 1,
-    without: Container[str] = (),
     on_transfer: OnTransfer = untold,
-) -> None:
-    """Writes the directory `cid` to `dest`, which appears whole or not at all.
+) -> list[str]:
+    """Writes the files of the directory `cid` that `plan` names to `dest`, which appears whole or not at all. Nothing
+    else of it is fetched; returns the names of what is left out.
 
-    `max_bytes` bounds the sum of all file sizes. `without`: names of its own entries that are left out. Raises
-    DestinationExists, ContentTooLarge, UnsafeName, MalformedContent.
+    `max_bytes` bounds the sum of all file sizes. Raises DestinationExists, ContentTooLarge, UnsafeName,
+    MalformedContent, NoSpace, and what the plan raises.
     """
     with Staged(dest, cid) as staged, Ahead(fetch, width) as ahead:
-        walk = _Walk(fetch, ahead, cid, max_bytes, max_entries, on_transfer)
-        walk.write_directory(cid, fetch(cid), staged.path, without=without)
+        walk = _Walk(fetch, ahead, cid, max_bytes, on_transfer)
+        left_out = walk.write_directory(fetch(cid), staged.path, plan)
         walk.end()
+    return left_out
 
 
 class _Walk:
     """One traversal, which counts what it has taken against what the caller allows."""
 
-    def __init__(
-        self, fetch: Fetch, ahead: Ahead, root: Cid, max_bytes: int, max_entries: int, on_transfer: OnTransfer
-    ) -> None:
+    def __init__(self, fetch: Fetch, ahead: Ahead, root: Cid, max_bytes: int, on_transfer: OnTransfer) -> None:
         self._fetch, self._ahead = fetch, ahead
         self._root = root
         self._max_bytes = max_bytes
         self._bytes_left = max_bytes
-        self._entries_left = max_entries
         self._on_transfer = on_transfer
         self._meter: Meter | None = None
-        self._written: set[tuple[int, int]] = set()
 
     def file(self) -> Iterator[bytes]:
-        for piece in self._file(self._root, self._fetch(self._root)):
+        for piece in self._file(self._root, self._fetch(self._root), self._max_bytes):
             assert isinstance(piece, bytes), "nothing is held"
             yield piece
 
-    def _file(self, cid: Cid, block: bytes, held: Held | None = None) -> Iterator[bytes | int]:
-        """Yields the content of a file, or the number of bytes that `held` has found already."""
+    def _file(self, cid: Cid, block: bytes, most: int, out: BinaryIO | None = None) -> Iterator[bytes | int]:
+        """Yields the content of a file of at most `most` bytes, or the number of bytes that `out` has already."""
         node = as_file(cid, block)
         size = promised_size(cid, node)
-        if size > self._bytes_left:
+        if size > min(most, self._bytes_left):
+            allowed = f"{most}" if most <= self._bytes_left else f"{self._bytes_left} of {self._max_bytes}"
             raise ContentTooLarge(
-                f"{cid} brings {size} bytes where at most {self._bytes_left} of {self._max_bytes} are "
-                "allowed: allow more, or ask its publisher for less."
+                f"{cid} brings {size} bytes where at most {allowed} are allowed: allow more, or ask its publisher for "
+                "less."
             )
         self._bytes_left -= size
+        held: Held | None = None
+        if out is not None:
+            require_space(out.fileno(), size - taken(out.fileno()))
+            held = partial(_holds, out)
         if self._meter is None:
             self._meter = Meter(self._on_transfer, "fetching", str(self._root), size)
         blocks_left = [most_blocks(size)]
@@ -227,10 +235,9 @@ class _Walk:
                 child = as_file(link.cid, block)
                 yield from self._content(link.cid, child, below, depth + 1, blocks_left, held)
 
-    def write_file(self, cid: Cid, block: bytes, path: Path) -> None:
+    def write_file(self, cid: Cid, block: bytes, path: Path, most: int) -> None:
         with _open_part(path) as out:
-            self._claim(os.fstat(out.fileno()), path)
-            for piece in self._file(cid, block, lambda cid, part: _holds(out, cid, part)):
+            for piece in self._file(cid, block, most, out):
                 if isinstance(piece, int):
                     out.seek(piece, os.SEEK_CUR)
                 else:
@@ -244,56 +251,30 @@ class _Walk:
         if self._meter is not None:
             self._meter.end()
 
-    def _make_directory(self, path: Path) -> None:
-        try:
-            path.mkdir()
-        except FileExistsError:
-            if not stat.S_ISDIR(path.lstat().st_mode):
-                raise
-        self._claim(path.lstat(), path)
-
-    def _claim(self, found: os.stat_result, path: Path) -> None:
-        """Takes a file or directory for one entry. Raises FileExistsError if another entry has it."""
-        key = (found.st_dev, found.st_ino)
-        if key in self._written:
-            raise FileExistsError(path)
-        self._written.add(key)
-
-    def write_directory(
-        self, cid: Cid, block: bytes, path: Path, depth: int = 0, *, without: Container[str] = ()
-    ) -> None:
-        node = _as_directory(cid, block)
-        if depth == MAX_DIRECTORY_DEPTH:
+    def write_directory(self, block: bytes, path: Path, plan: Plan) -> list[str]:
+        links = {link.name: link for link in _as_directory(self._root, block).links}
+        if len(links) > MAX_ENTRIES:
             raise ContentTooLarge(
-                f"{cid} nests deeper than {MAX_DIRECTORY_DEPTH} directories: ask its publisher for a flatter one."
+                f"{self._root} has {len(links)} entries, more than the {MAX_ENTRIES} allowed: ask its publisher for "
+                "fewer."
             )
-        self._entries_left -= len(node.links)
-        if self._entries_left < 0:
-            raise ContentTooLarge(f"{cid} has more entries than allowed: allow more, or ask its publisher for fewer.")
-        for link in node.links:
-            check_name(link.name)
-        self._make_directory(path)
-        for link in node.links:
-            if link.name in without:  # an attempt to fetch all may have left it
-                (path / link.name).unlink(missing_ok=True)
-        links = [link for link in node.links if link.name not in without]
-        if self._meter is None:
-            total = min(self._max_bytes, sum(link.total_size for link in links))
-            self._meter = Meter(self._on_transfer, "fetching", str(self._root), total)
-        for link, child in zip(links, self._ahead.each(link.cid for link in links), strict=True):
-            assert child is not None, "every entry is wanted"
-            target = path / link.name
-            # The file system has the last word on equal names (case, Unicode form): none is written twice.
-            try:
-                if _is_directory(link.cid, child):
-                    self.write_directory(link.cid, child, target, depth + 1)
-                else:
-                    self.write_file(link.cid, child, target)
-            except FileExistsError as error:
-                raise UnsafeName(
-                    f"directory {cid} has two entries that are {link.name!r} on this file system: "
-                    "ask its publisher to add it again."
-                ) from error
+        path.mkdir(exist_ok=True)
+        known: set[str] = set()
+        for most in plan(path, links.keys()):
+            known |= most.keys()
+            for name in most:
+                check_name(name)
+            wanted = [links[name] for name in most if name in links]
+            # What its publisher says is bounded by what the file may have at most.
+            total = sum(min(link.total_size, most[link.name]) for link in wanted)
+            require_space(path, total - sum(taken(path / link.name) for link in wanted))
+            if self._meter is None:
+                self._meter = Meter(self._on_transfer, "fetching", str(self._root), min(self._max_bytes, total))
+            for link, child in zip(wanted, self._ahead.each(link.cid for link in wanted), strict=True):
+                assert child is not None, "every file is wanted"
+                self.write_file(link.cid, child, path / link.name, most[link.name])
+        _keep_only(path, known & links.keys())
+        return sorted(links.keys() - known)
 
 
 def _open_part(path: Path) -> BinaryIO:
@@ -306,6 +287,17 @@ def _open_part(path: Path) -> BinaryIO:
         path.unlink()
         descriptor = os.open(path, flags | os.O_EXCL, 0o666)
     return os.fdopen(descriptor, "r+b")
+
+
+def _keep_only(path: Path, names: Collection[str]) -> None:
+    """Removes from a directory what an earlier attempt, or a directory that was set back, had in it besides."""
+    for entry in list(os.scandir(path)):
+        if entry.name in names:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            Path(entry.path).unlink()
 
 
 def _holds(file: BinaryIO, cid: Cid, part: _Part) -> bool:
@@ -348,10 +340,6 @@ def _as_directory(cid: Cid, block: bytes) -> UnixFsNode:
     if any(before >= after for before, after in itertools.pairwise(names)):
         raise UnsafeName(f"directory {cid} has repeated or unsorted names: ask its publisher to add it again.")
     return node
-
-
-def _is_directory(cid: Cid, block: bytes) -> bool:
-    return cid.codec != RAW and decode(block, str(cid)).kind in (DIRECTORY, SHARDED_DIRECTORY)
 
 
 def as_file(cid: Cid, block: bytes) -> UnixFsNode:

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +20,7 @@ from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import Link
 from tiebreak.store.errors import CorruptBlock
 from tiebreak.store.ranges import IsRight, Ranges, anything
-from tiebreak.store.reader import Fetch, entries, limited, read_file, verified, write_directory, write_file
+from tiebreak.store.reader import Fetch, Plan, entries, limited, read_file, verified, write_directory, write_file
 from tiebreak.store.transfers import Meter, OnTransfer, untold
 
 
@@ -100,11 +100,10 @@ class Store(ABC):
         write_file(fetch, root, dest, max_bytes, width=self.width, on_transfer=self._on_transfer)
 
     def get_directory(
-        self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None, without: Container[str] = ()
-    ) -> None:
-        """As in `ContentStore`. `without`: names of entries that are left out."""
-        fetch, root, tell = self._fetching(cid, within), Cid.parse(cid), self._on_transfer
-        write_directory(fetch, root, dest, max_bytes, width=self.width, without=without, on_transfer=tell)
+        self, cid: str, dest: Path, plan: Plan, *, max_bytes: int, within: float | None = None
+    ) -> list[str]:
+        fetch, root = self._fetching(cid, within), Cid.parse(cid)
+        return write_directory(fetch, root, dest, plan, max_bytes, width=self.width, on_transfer=self._on_transfer)
 
     def entries(self, cid: str, *, within: float | None = None) -> dict[str, str]:
         """Names and CIDs of the entries of a directory. Raises MalformedContent, UnsafeName and as `block`."""

@@ -2,11 +2,11 @@
 
 from roundlog.data.arrow import ArrowField, arrow_fields
 from roundlog.data.block_cache import BlockCache
-from roundlog.data.block_roots import read_block_roots, write_block_roots
+from roundlog.data.block_roots import block_roots_bytes, read_block_roots, write_block_roots
 from roundlog.data.errors import DataError
 from roundlog.data.field import Field, HeldField, held
 from roundlog.data.file_field import FileField
-from roundlog.data.files import HELD_BYTES, file_bytes, file_pieces, read_fields, write_fields
+from roundlog.data.files import HELD_BYTES, file_bytes, file_pieces, most_data_bytes, read_fields, write_fields
 from roundlog.data.presence import absence, reach
 from roundlog.data.remote_field import (
     Elsewhere,
@@ -39,6 +39,7 @@ __all__ = [
     "Unavailable",
     "absence",
     "arrow_fields",
+    "block_roots_bytes",
     "data_tree",
     "fetched_bytes",
     "field_of",
@@ -47,6 +48,7 @@ __all__ = [
     "file_pieces",
     "held",
     "is_unchanged",
+    "most_data_bytes",
     "reach",
     "read_block_roots",
     "read_fields",

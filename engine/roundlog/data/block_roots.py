@@ -27,11 +27,16 @@ def write_block_roots(path: Path, fields: Mapping[str, Field]) -> None:
             file.write(summarised(field).tree.roots)
 
 
+def block_roots_bytes(kinds: Mapping[str, FieldType], rows: int) -> int:
+    """Size of the file of the roots of a data set."""
+    return HASH_SIZE * sum(blocks_of(kind.nbytes(rows)) for kind in kinds.values())
+
+
 def read_block_roots(path: Path, kinds: Mapping[str, FieldType], rows: int, data_root: bytes) -> dict[str, BlockTree]:
     """The trees of the fields of a data set with this root. The file is not trusted: its length is checked before
     anything is allocated. Raises StorageError."""
     sizes = {name: kind.nbytes(rows) for name, kind in kinds.items()}
-    expected = HASH_SIZE * sum(map(blocks_of, sizes.values()))
+    expected = block_roots_bytes(kinds, rows)
     with reading(path) as file:
         roots = file.read(expected + 1)
     if len(roots) != expected:

@@ -13,7 +13,7 @@ import numpy as np
 from roundlog.data.field import Field, HeldField, storage_dtype
 from roundlog.data.file_field import FileField
 from roundlog.program import DType, FieldType, Stored
-from roundlog.storage import Entry, StorageError, header_of, open_tensors, replace_file
+from roundlog.storage import Entry, StorageError, header_of, most_tensor_bytes, open_tensors, replace_file
 
 HELD_BYTES = 256 << 20
 """Bytes of a data set up to which it is held in memory; of a larger one only the rows that are used."""
@@ -54,6 +54,11 @@ def write_fields(path: Path, fields: Mapping[str, Field]) -> None:
 def file_bytes(fields: Mapping[str, Field]) -> int:
     """Size of the file of these fields."""
     return len(_header(fields)) + sum(field.nbytes for field in fields.values())
+
+
+def most_data_bytes(kinds: Mapping[str, FieldType], rows: int) -> int:
+    """Most bytes of a file of such fields that a reader takes."""
+    return most_tensor_bytes({name: entry_of(kind, rows) for name, kind in kinds.items()})
 
 
 def file_pieces(fields: Mapping[str, Field]) -> Iterator[bytes | memoryview]:

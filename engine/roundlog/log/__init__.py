@@ -5,7 +5,7 @@ policy, everything (docs/log-format.md).
 from roundlog.log.entries import Decision, Entries, StepLog
 from roundlog.log.errors import LogError, PayloadError
 from roundlog.log.layout import LogHeader, PayloadKind
-from roundlog.log.reader import LogReader
+from roundlog.log.reader import LogReader, most_log_bytes
 from roundlog.log.summary import Counts, LogSummary, StepSummary, summarise
 from roundlog.log.trits import TritLog, Trits
 from roundlog.log.writer import ClosedLog, LogWriter
@@ -26,5 +26,6 @@ __all__ = [
     "StepSummary",
     "TritLog",
     "Trits",
+    "most_log_bytes",
     "summarise",
 ]

@@ -165,6 +165,18 @@ def _check_run(header: LogHeader, expected: LogHeader) -> None:
         raise LayoutError(10, f"was written with guard {header.guard}, not {expected.guard}")
 
 
+def most_log_bytes(kind: PayloadKind, steps: int, operator_sizes: Sequence[int]) -> int:
+    """Most bytes of a log of this kind and so many steps that a `LogReader` takes, which has the same sizes."""
+    segment = SEGMENT_HEADER_SIZE + compressed_bound(_most_payload(kind, operator_sizes))
+    return HEADER_SIZE + steps * segment + footer_size(steps)
+
+
+def _most_payload(kind: PayloadKind, operator_sizes: Sequence[int]) -> int:
+    if kind == PayloadKind.TRITS:
+        return min(trits.payload_size(operator_sizes), trits.MAX_PAYLOAD)
+    return payload.payload_bound(operator_sizes)
+
+
 class LogReader:
     """The log of one checkpoint interval, read a step at a time. Use as a context manager, or `close` it."""
 
@@ -176,11 +188,7 @@ class LogReader:
         this program.
         """
         self._sizes = np.array(operator_sizes, np.int64)
-        if expected.kind == PayloadKind.TRITS:
-            bound = min(trits.payload_size(operator_sizes), trits.MAX_PAYLOAD)
-        else:
-            bound = payload.payload_bound(operator_sizes)
-        self._file = LogFile(path, expected, bound)
+        self._file = LogFile(path, expected, _most_payload(expected.kind, operator_sizes))
         self.header = self._file.header
         self.root = self._file.root
 

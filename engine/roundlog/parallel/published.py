@@ -47,10 +47,15 @@ def write_listing(directory: Path, spec: TrainingSpec, listing: Listing) -> None
     )
 
 
+def most_list_bytes(spec: TrainingSpec) -> int:
+    """Most bytes of the list of a run of this spec that a reader takes."""
+    return min(4096 + _BYTES_AN_INTERVAL * spec.intervals, MOST_BYTES)
+
+
 def read_listing(path: Path, spec: TrainingSpec) -> Listing:
     """The list at a path, of a run of this spec. Raises ListingError."""
     try:
-        record = read_record(path, max_bytes=min(4096 + _BYTES_AN_INTERVAL * spec.intervals, MOST_BYTES))
+        record = read_record(path, max_bytes=most_list_bytes(spec))
     except StorageError as error:
         raise ListingError(f"the list of checkpoints {error.reason}") from error
     keys = {"format", "version", "run_id", "state_roots", "states"}

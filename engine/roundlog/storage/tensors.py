@@ -118,6 +118,11 @@ def header_of(entries: Mapping[str, Entry]) -> bytes:
     return _LENGTH.pack(len(text)) + text
 
 
+def most_tensor_bytes(expected: Mapping[str, Entry]) -> int:
+    """Most bytes of a file of these tensors that a reader takes."""
+    return _LENGTH.size + _header_limit(expected) + sum(entry.nbytes for entry in expected.values())
+
+
 def open_tensors(path: Path, expected: Mapping[str, Entry]) -> tuple[BufferedReader, dict[str, int]]:
     """The file at `path`, open, and the byte at which each of its tensors begins. Nothing of them is read; all else is
     as in `load_tensors`."""

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from roundlog.log import LogError, LogReader
-from roundlog.operators import Inexact, operator
 from roundlog.rounding import LogFinding, LogFindingKind, Rounding
 from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import StorageError, open_regular, read_record, replace_file, write_record
 from roundlog.training.job import Job
 from roundlog.training.policies import follower
 from roundlog.training.run import RunError
+from roundlog.training.sizes import inexact_sizes
 from roundlog.training.trainer import log_header, log_path
 
 MAX_MESSAGES = 100
@@ -45,7 +45,7 @@ class Following:
         self._reader: LogReader | None = None
         # Only inexact operators have entries. Their output sizes bound the memory that a log can make a reader
         # allocate.
-        self._sizes = [n.type.numel if isinstance(operator(n.op), Inexact) else 0 for n in job.program.nodes]
+        self._sizes = inexact_sizes(job.program)
         self.follower = follower(job.spec, share)
         self.rounding: Rounding = self.follower
         self.unreadable: list[str] = []

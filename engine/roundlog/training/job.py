@@ -230,12 +230,7 @@ def _read_program(directory: Path) -> tuple[Program, TrainingSpec]:
 def _read(directory: Path, limits: JobLimits, elsewhere: Elsewhere | None) -> Job:
     program, spec = _read_program(directory)
     schedule_types = {"schedule": TensorType((spec.steps, len(program.schedule_names)), DType.F32)}
-    need = run_bytes(program, spec, min(limits.micro_batches, samples_of(program)))
-    if need > limits.memory_bytes:
-        raise TooLargeJobError(
-            f"the job in {directory} needs up to {need} bytes of memory, more than the {limits.memory_bytes} allowed: "
-            "raise the limit, audit in more micro-batches, or leave the job to someone else"
-        )
+    require_memory(program, spec, limits)
     stored = StoredTensors(directory / INITIAL, program.states)
     schedule = load_tensors(directory / SCHEDULE, schedule_types)["schedule"]
     dataset = _read_data(directory, program, spec, elsewhere)
@@ -295,6 +290,16 @@ def _require_numbers(
     for name, field in dataset.items():
         if summarised(field).has_nan:
             raise UnfitJobError(f"the data field {name} has a NaN: leave such rows out, or put a number in its place")
+
+
+def require_memory(program: Program, spec: TrainingSpec, limits: JobLimits) -> None:
+    """Raises TooLargeJobError for a job that needs more memory than its reader allows."""
+    need = run_bytes(program, spec, min(limits.micro_batches, samples_of(program)))
+    if need > limits.memory_bytes:
+        raise TooLargeJobError(
+            f"the job needs up to {need} bytes of memory, more than the {limits.memory_bytes} allowed: raise the "
+            "limit, audit in more micro-batches, or leave the job to someone else"
+        )
 
 
 def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:

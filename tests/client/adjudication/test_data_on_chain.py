@@ -38,7 +38,7 @@ def read_everywhere(directory: Path, room: Path, monkeypatch: pytest.MonkeyPatch
         patched.setattr(files, "HELD_BYTES", 0)
         left = Job.read(directory)
     store = FolderStore(room / "store")
-    fetch_without_data(store, store.add_directory(directory), room / "far", max_bytes=1 << 30)
+    fetch_without_data(store, store.add_directory(directory), room / "far", warn=print, max_bytes=1 << 30)
     return [held, left, read_elsewhere(room / "far", JobLimits(), store)]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli_world import Chain, Run, Trained, refused
+from crafted_blocks import everything
 from http_stand_in import serving
 from pinning_stand_in import TOKEN, Service
 from tiebreak.chain.accounts import devnet_account
@@ -34,7 +35,7 @@ def test_a_job_is_kept_by_kubo_and_a_pinning_service_and_found_through_a_gateway
     assert [(pin["cid"], pin["name"]) for pin in service.pins.values()] == [(cid, f"tiebreak {cid}")]
     assert TOKEN not in result.output
     found = open_store(f"gateway+{kubo_url}")
-    found.get_directory(cid, tmp_path / "found", max_bytes=1 << 30)
+    found.get_directory(cid, tmp_path / "found", everything, max_bytes=1 << 30)
     for path in trained.job.iterdir():
         assert (tmp_path / "found" / path.name).read_bytes() == path.read_bytes()
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from cli_world import Run, Trained, refused
+from crafted_blocks import everything
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.parallel.published import NAME, read_listing
 from roundlog.storage import load_tensors
@@ -19,7 +20,7 @@ def test_a_training_publishes_its_checkpoints(run: Run, trained: Trained, tmp_pa
     shown = run(*words)
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.stdout)
-    FolderStore(store).get_directory(found["published_log"], tmp_path / "log", max_bytes=1 << 24)
+    FolderStore(store).get_directory(found["published_log"], tmp_path / "log", everything, max_bytes=1 << 24)
     job = Job.read(trained.job)
     listing = read_listing(tmp_path / "log" / NAME, job.spec)
     assert listing.complete and MerkleTree(listing.roots).root == trained.root
