@@ -193,7 +193,7 @@ def told(*words: object) -> dict[str, Any]:
     """JSON that a command of `tiebreak` prints. Raises SystemExit with what it said if it fails."""
     command = [str(word) for word in words]
     ended = subprocess.run(
-        [sys.executable, "-m", "tiebreak", *command, "--json"], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-m", "tiebreak", *command, "--json"], capture_output=True, text=True, check=False
     )
     if ended.returncode:
         raise SystemExit(f"tiebreak {' '.join(command)} ended with {ended.returncode}:\n{ended.stderr[-2000:]}")

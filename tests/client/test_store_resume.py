@@ -141,7 +141,7 @@ def test_content_that_is_refused_leaves_nothing(store: Counting, tmp_path: Path)
     with store.adding() as addition:
         good, bad = b"x" * 1000, encode(UnixFsNode(FILE, b"1234", 5))
         leaf, lie = Cid.of(good, 0x55), Cid.of(bad)
-        links = (Link(leaf, "a", 1), Link(lie, "b", 1))
+        links = (Link(leaf, "a", 1000), Link(lie, "b", 9))
         root = encode(UnixFsNode(DIRECTORY, None, None, (), links))
         for cid, block in ((leaf, good), (lie, bad), (Cid.of(root), root)):
             addition.put(cid, block)

@@ -25,6 +25,7 @@ from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.time_to_answer import MeasuredPace
 from tiebreak.roles.trainer import TrainerRole
+from tiebreak.store import FolderStore
 from world import TERMS, World, conv_task, ended, linear_task
 
 
@@ -159,22 +160,19 @@ def test_files_that_are_too_large_for_this_machine_are_not_fetched_again(world: 
     assert not told
 
 
-def test_files_of_another_job_are_fetched_again_once(world: World) -> None:
+def test_of_another_job_only_the_program_is_fetched_and_nothing_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the store gives is not what the chain commits to."""
     world.post()
     context, posted = world.context("trainer"), world.contract.job(world.job)
     other, told, asked = replace(posted, spec_hash=bytes(32)), [], []
-
-    class Counted:
-        def get_directory(self, *arguments: object, **options: object) -> list[str]:
-            asked.append(arguments)
-            return world.store.get_directory(*arguments, **options)  # type: ignore[arg-type]
-
-    counted = replace(context, store=Counted())  # type: ignore[arg-type]
-    for times in (1, 2):
-        with pytest.raises(Refused, match="those of another job"):
-            fetch_job(counted, other, context.room(world.job, other), warn=told.append)
-        assert len(asked) == times and len(told) == times - 1
+    read = FolderStore.block
+    monkeypatch.setattr(FolderStore, "block", lambda *arguments: (asked.append(arguments), read(*arguments))[1])
+    with pytest.raises(Refused, match="those of another job"):
+        fetch_job(context, other, context.room(world.job, other), warn=told.append)
+    assert len(asked) == 3, "the directory, program.json and spec.json"
+    assert not told and not list(context.room(world.job, other).iterdir())
 
 
 def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:

@@ -49,7 +49,7 @@ def test_a_spoiled_log_costs_time_and_nothing_else(world: World, spoil) -> None:
     trainer = TrainerRole(replace(context, store=spoiling(context.store, spoil)), world.job)
     world.run(trainer, AuditorRole(world.context("auditor"), world.job))
     assert world.contract.job(world.job).attestations == 1
-    assert world.said("without the log")
+    assert world.said("without the log") or world.said("the audit goes without it")
 
 
 class NoLogDesk(Desk):

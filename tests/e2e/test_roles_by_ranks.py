@@ -29,9 +29,9 @@ from tiebreak.roles.customer import post_job
 from tiebreak.roles.trainer import TrainerRole
 from world import NAMES, TERMS, World, ended, linear_task
 
-TIEBREAK = [sys.executable, "-m", "tiebreak"]
+TIEBREAK = [sys.executable, "-P", "-m", "tiebreak"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-BY_TWO = [*TORCHRUN, "-m", "--", "tiebreak"]
+BY_TWO = [*TORCHRUN, "--no-python", "--", *TIEBREAK]
 STEPS, INTERVAL = 30, 3
 
 
@@ -279,7 +279,7 @@ def test_a_game_is_won_by_another_number_of_ranks_than_began_it(market: Market, 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_launcher_that_starts_lost_ranks_again_has_the_role_carry_on(market: Market, victim: int) -> None:
     job = market.post()
-    launcher = [*TORCHRUN, "--max-restarts", 3, "-m", "--", "tiebreak"]
+    launcher = [*TORCHRUN, "--max-restarts", 3, "--no-python", "--", *TIEBREAK]
     trainer = market.start("trainer", [*launcher, "trainer", "run", "--job", job])
     place = market.world.root / "trainer"
     market.until(lambda: any(path.stat().st_size for path in place.rglob("roots")), trainer)

@@ -22,6 +22,7 @@ from eth_utils.address import to_checksum_address
 from roundlog.storage import open_regular
 
 from tiebreak.chain.errors import JournalError, JournalInUse
+from tiebreak.chain.reserve import Reserve
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,14 @@ class Journal:
     Raises JournalInUse if another process holds it, JournalError if the directory cannot be used.
     """
 
-    def __init__(self, directory: Path | None, name: str) -> None:
-        """name: chain and account; a plain file name."""
+    def __init__(self, directory: Path | None, name: str, reserve: Reserve) -> None:
+        """name: chain and account; a plain file name. reserve: the disk's, which payments may take."""
         self._place = None if directory is None else directory / "journal" / name
+        self._reserve = reserve
         self._lock: int | None = None
         if self._place is not None:
             self._lock = _locked(self._place)
+            reserve.fill()
 
     def load(self) -> list[Entry]:
         """All entries in the order of their nonces. A file that is damaged is set aside under another name."""
@@ -117,23 +120,31 @@ class Journal:
         """Remembers an entry as it is now. Raises JournalError."""
         if self._place is None:
             return
+        place = self._place
         try:
-            descriptor, part = tempfile.mkstemp(prefix="part-", dir=self._place)
-            try:
-                with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                    json.dump(entry.to_json(), file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(part).rename(self._path(entry.nonce))
-            except BaseException:
-                Path(part).unlink(missing_ok=True)
-                raise
-            _sync(self._place)
+            # A move is sent without a record where there is no room for one.
+            if entry.value:
+                self._reserve.write(lambda: self._put(place, entry))
+            else:
+                self._put(place, entry)
         except OSError as error:
             raise JournalError(
                 f"{self._place} cannot be written ({error.strerror}), and nothing is paid that is not on record: make "
                 "room there."
             ) from error
+
+    def _put(self, place: Path, entry: Entry) -> None:
+        descriptor, part = tempfile.mkstemp(prefix="part-", dir=place)
+        try:
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                json.dump(entry.to_json(), file)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(part).rename(self._path(entry.nonce))
+        except BaseException:
+            Path(part).unlink(missing_ok=True)
+            raise
+        _sync(place)
 
     def remove(self, entry: Entry) -> None:
         """Forgets an entry that has ended for good. An entry that cannot be removed is looked at again by the next

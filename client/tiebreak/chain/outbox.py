@@ -29,6 +29,7 @@ from tiebreak.chain.flight import Sent, Use, who_used
 from tiebreak.chain.journal import Entry, Journal
 from tiebreak.chain.node import MAX_REORGANISATION, ChainNode
 from tiebreak.chain.pace import BlockPace
+from tiebreak.chain.reserve import Reserve
 from tiebreak.chain.signer import Key, Signer
 
 _KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered
@@ -52,6 +53,8 @@ class Outbox(Signer):
     ) -> None:
         super().__init__(node, account, max_fee)
         self._directory = directory
+        self.reserve = Reserve(directory)
+        """Bytes of the directory's disk that are kept for records of payments."""
         self._replace_after = replace_after
         self._clock = clock
         self._lock = threading.RLock()
@@ -100,7 +103,7 @@ class Outbox(Signer):
                 raise InvalidAnswer(f"{self._node.name} does not have block 0: use another node.")
             # Development chains share a chain id, and a new one begins with other blocks.
             name = f"{self._node.chain_id}-{first.hash.hex()[:8]}-{self.address}"
-        journal = Journal(self._directory, name)
+        journal = Journal(self._directory, name, self.reserve)
         try:
             entries = journal.load()
             waiting = self._node.nonce(self.address, pending=True)

@@ -93,6 +93,7 @@ class RoleSetup:
                 memory_bytes=min(self.max_memory, usable_memory()),
                 wei_per_day=self._spending.spend_per_day,
                 wei_per_job=self._spending.spend_per_job,
+                rooms_bytes=self._spending.most_disk,
             ),
             policy=self._policy or Policy(),
             notify=notify,

@@ -80,7 +80,7 @@ def _require_trust(job: int | None, referees: list[str] | None) -> None:
     epilog=examples(
         "tiebreak trainer run --job 1",
         "tiebreak trainer run --trust-referee 0x... --least-reward 0.05ether --keystore key.json",
-        "torchrun --nproc-per-node 4 -m -- tiebreak trainer run --job 1",
+        "torchrun --nproc-per-node 4 --no-python -- tiebreak trainer run --job 1",
     ),
 )
 @takes_groups

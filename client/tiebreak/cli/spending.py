@@ -1,4 +1,4 @@
-"""Options for the limits on what a role puts into new undertakings."""
+"""Options for the limits on what a role puts into new undertakings, and on what jobs take of its disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PANEL = "Taking part"
 
 @dataclass(frozen=True, kw_only=True)
 class SpendingLimits:
-    """The most wei for new bonds and their gas. What was begun is never held back."""
+    """The most wei for new bonds and their gas, and the most bytes for jobs. What was begun is never held back."""
 
     spend_per_day: Annotated[
         int | None,
@@ -33,6 +33,17 @@ class SpendingLimits:
             envvar="TIEBREAK_SPEND_PER_JOB",
             metavar="AMOUNT",
             help="Most for new bonds and their gas in one job.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    most_disk: Annotated[
+        int | None,
+        typer.Option(
+            parser=quantities.size,
+            envvar="TIEBREAK_MOST_DISK",
+            metavar="SIZE",
+            help="Most for the files of all jobs together, e.g. 200GiB; those of jobs that the role has left go first, "
+            "and a job with a bond at stake takes what it needs (default: half of the disk).",
             rich_help_panel=_PANEL,
         ),
     ] = None

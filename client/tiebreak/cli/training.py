@@ -36,7 +36,7 @@ _TRAIN = examples(
     "tiebreak train job --run trained --keep-every 10 --threads 4",
     "tiebreak train job --run trained --publish-every 1 --store /srv/store",
     "tiebreak train job --run trained --validate held_out.safetensors --validate-every 100",
-    "torchrun --nproc-per-node 4 -m -- tiebreak train job --run trained",
+    "torchrun --nproc-per-node 4 --no-python -- tiebreak train job --run trained",
 )
 _AUDIT = examples(
     "tiebreak audit job --run audited --claim 0x...",

@@ -24,7 +24,7 @@ def play(contrast: Contrast, children: ChildProcesses, screen: Screen, job_dir: 
         if name == "trained":
             screen.line(machine.name, f"plain PyTorch trains to {value[:16]}…")
 
-    command = [sys.executable, "-m", "tiebreak.demo.plain", str(job_dir)]
+    command = [sys.executable, "-P", "-m", "tiebreak.demo.plain", str(job_dir)]
     for machine in (A, B):
         children.start(machine.name, command, machine.environment(), lambda line, machine=machine: hear(machine, line))  # type: ignore[misc]
         screen.bar(machine.name, "plain training", 0, steps)

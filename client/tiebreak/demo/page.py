@@ -30,7 +30,7 @@ class Page:
 
     def show(self, scene: Scene, until: ExitStack, *, files: Sequence[Path], follow: Sequence[Path]) -> None:
         """Shows a chain until the stack is closed. files, follow: directories as of `tiebreak dashboard`."""
-        words = [sys.executable, "-m", "tiebreak.cli.app", "dashboard", "--port", str(self.port)]
+        words = [sys.executable, "-P", "-m", "tiebreak.cli.app", "dashboard", "--port", str(self.port)]
         for option, directories in (("--files", files), ("--follow", follow)):
             for directory in directories:
                 directory.mkdir(parents=True, exist_ok=True)

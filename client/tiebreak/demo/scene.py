@@ -77,7 +77,7 @@ class Scene:
 
     def command(self, party: Party, *words: str) -> list[str]:
         """`tiebreak ...` for a party."""
-        return [sys.executable, "-m", "tiebreak.cli.app", *words, *self.manner(party)]
+        return [sys.executable, "-P", "-m", "tiebreak.cli.app", *words, *self.manner(party)]
 
     def manner(self, party: Party) -> list[str]:
         return ["--dir", str(self.room(party)), "--poll", f"{self.pace:g}", "--json"]

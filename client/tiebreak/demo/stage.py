@@ -69,7 +69,7 @@ class Stage:
     def act(self, party: Party, kind: str, step: int) -> None:
         """Starts a party that breaks the rules."""
         words = (kind, str(self.job), str(step))
-        self.start(party, [sys.executable, "-m", "tiebreak.adversary.process", *words, *self.scene.manner(party)])
+        self.start(party, [sys.executable, "-P", "-m", "tiebreak.adversary.process", *words, *self.scene.manner(party)])
 
     def until(self, done: Callable[[JobView], bool]) -> None:
         """Lets the processes work until the job on the chain is in the wanted state. Raises ProcessFailed."""

@@ -36,6 +36,7 @@ class Cause(StrEnum):
     NODE_MISSING = "node-missing"
     STORE_UNREACHABLE = "store-unreachable"
     DISK_NEARLY_FULL = "disk-nearly-full"
+    DISK_FULL = "disk-full"
     RANK_LATE = "rank-late"
     ROLE_STUCK = "role-stuck"
     ROLE_ENDED = "role-ended"
@@ -217,6 +218,12 @@ def _conditions(now: Situation) -> Iterator[_Condition]:
             holds=probe.disk_free < LEAST_DISK,
             is_well=2 * probe.disk_free >= 3 * LEAST_DISK,
         )
+    yield _Condition(
+        cause=Cause.DISK_FULL,
+        text="the role's disk is full, and what is paid is written into the bytes that are kept for it: make room now",
+        holds=probe.reserve_missing > 0,
+        is_well=probe.reserve_missing == 0,
+    )
     yield _Condition(
         cause=Cause.RANK_LATE,
         text=now.late_ranks or "no rank keeps the others waiting",

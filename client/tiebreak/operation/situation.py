@@ -36,12 +36,13 @@ class Due:
 class Probe:
     """Measurements taken beside the role's looks. None: not known now. Amounts in wei. `needed`: the gas of all
     disputes that the account has, and of one at least. `store_error`: why the store cannot be used; empty if it can.
-    """
+    `reserve_missing`: bytes that were given up of those kept for records of payments."""
 
     balance: int | None = None
     needed: int | None = None
     store_error: str | None = None
     disk_free: int | None = None
+    reserve_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

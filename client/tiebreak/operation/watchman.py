@@ -158,6 +158,7 @@ class Watchman:
             store_error=self._store(context),
             balance=None,
             needed=None,
+            reserve_missing=context.sender.reserve.missing,
         )
         try:
             games = max(1, len(self.situation().games))

@@ -109,7 +109,7 @@ def fetch_without_data(
         raise DestinationExists(f"{directory} exists already: choose another place or remove it.")
     room = directory.with_name(f".{directory.name}.fetched")
     shutil.rmtree(room, ignore_errors=True)  # of a process that was killed
-    fetch_named(store, cid, room, job_plan(accept, data=False), warn=warn, max_bytes=max_bytes)
+    fetch_named(store, cid, room, job_plan(accept, data=False), warn=warn, max_bytes=max_bytes, unwanted=(DATA,))
     addresses = asdict(Addresses(job=cid, data=store.entries(cid)[DATA]))
     write_record(room / NAME, {"format": _FORMAT, "version": _VERSION} | addresses)
     room.rename(directory)

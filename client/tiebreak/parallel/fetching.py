@@ -35,13 +35,22 @@ def fetch_named(
     warn: Callable[[str], None],
     max_bytes: int,
     within: float | None = None,
+    unwanted: Collection[str] = (),
+    claim: Callable[[int], None] = lambda need: None,
 ) -> None:
     """Fetches the files that a plan names of the directory `cid` into `dest`, which must not exist and appears whole.
 
     warn: is told, in one sentence, what was left out. max_bytes: of all files together. within: as of `ContentStore`.
-    Raises StoreError, OSError, and what the plan raises."""
-    left_out = store.get_directory(cid, dest, plan, max_bytes=max_bytes, within=within)
-    if left_out:
+    unwanted: names that are left out without a word. claim: is asked before each turn of the plan for the most bytes that its files take. Raises StoreError, OSError, and
+    what the plan and `claim` raise."""
+
+    def claiming(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
+        for most in plan(path, sizes):
+            claim(sum(min(sizes[name], bound) for name, bound in most.items() if name in sizes))
+            yield most
+
+    others = store.get_directory(cid, dest, claiming, max_bytes=max_bytes, within=within)
+    if left_out := [name for name in others if name not in unwanted]:
         names = ", ".join(short(repr(name), 60) for name in left_out[:_MOST_NAMED])
         more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
         warn(f"{cid} has {names}{more} besides what it is fetched for, left out")
@@ -51,8 +60,8 @@ def job_plan(accept: Accept = lambda program, spec: None, *, data: bool = True) 
     """The six files of a job, the others only once the program and the spec are checked against each other, and
     accepted. data: whether its data are among them. The plan raises MalformedContent for a directory that is no job."""
 
-    def plan(path: Path, names: Collection[str]) -> Iterable[Mapping[str, int]]:
-        _require_job(names)
+    def plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
+        _require_job(sizes)
         yield BEFORE_THE_PROGRAM
         program, spec = _read(path)
         accept(program, spec)
@@ -62,16 +71,16 @@ def job_plan(accept: Accept = lambda program, spec: None, *, data: bool = True) 
     return plan
 
 
-def program_plan(path: Path, names: Collection[str]) -> Iterable[Mapping[str, int]]:
+def program_plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
     """The plan of a job's program and spec alone."""
-    _require_job(names)
+    _require_job(sizes)
     return [BEFORE_THE_PROGRAM]
 
 
 def log_plan(program: Program, spec: TrainingSpec) -> Plan:
     """The logs of a run's intervals, and the list of its published states, as far as they are there."""
 
-    def plan(path: Path, names: Collection[str]) -> Iterable[Mapping[str, int]]:
+    def plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
         # No directory has more, whatever the spec says.
         intervals = range(min(spec.intervals, MAX_ENTRIES))
         most = most_interval_bytes(program, spec)

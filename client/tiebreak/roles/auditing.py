@@ -187,9 +187,10 @@ class Auditing:
         until = self._log_time.setdefault((posted.claim.log_cid, duty.bonded), now + share)
         within = until - now if now < until else share
         room = role.context.room(role.job, posted)
+        told = partial(role.notify_job, What.WARNING)
 
         def fetch(errand: Errand[list[Path]]) -> list[Path]:
-            found = fetch_log(role.context, posted, room, within=within, warn=partial(role.notify_job, What.WARNING))
+            found = fetch_log(role.context, posted, room, within=within, bonded=duty.bonded, warn=told)
             return [] if found is None else [found]
 
         return role.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,7 +14,7 @@ from roundlog.program import Program
 from roundlog.spec import SpecError, TrainingSpec
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training import job as engine
-from roundlog.training.sizes import most_state_bytes
+from roundlog.training.sizes import kept_bytes, most_job_bytes, most_state_bytes
 from roundlog.training.trainer import log_header, log_path
 
 from tiebreak.chain.known_broken import why_broken
@@ -29,6 +31,7 @@ from tiebreak.store.errors import (
     StoreUnavailable,
     UnsafeName,
 )
+from tiebreak.store.space import require_space
 from tiebreak.store.staging import set_back
 
 _NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
@@ -72,11 +75,13 @@ def fetch_job(
     room: Path,
     *,
     within: float | None = None,
+    bonded: bool = False,
     warn: Callable[[str], None] = lambda text: None,
 ) -> engine.Job:
     """The posted job, read from `room` or else fetched. Asks the store, not the chain. Of files that are damaged on the
     disk, the wrong parts are fetched again, once. warn: is told that, and what a directory has that is no job's. The
-    other files are fetched only if the program and the spec are those of the posted job, and acceptable.
+    other files are fetched only if the program and the spec are those of the posted job, and acceptable, and if the
+    disk has room for them and for a run. bonded: whether a bond is at stake. Files that are refused are removed.
 
     Raises Refused if the files are of another job, exceed the context's limits, or allow disputes that cannot be
     decided; StoreError if the files cannot be had at present, or not in `within` seconds."""
@@ -91,6 +96,10 @@ def fetch_job(
     def accept(program: Program, spec: TrainingSpec) -> None:
         _require_posted(posted, spec)
         _require_acceptable(context, program, spec)
+        need = sum(most_job_bytes(program, spec).values())
+        need += kept_bytes(program, spec, context.engine.options.keep_every)
+        context.rooms.claim(room, "job", need, bonded=bonded, told=warn)
+        require_space(context.directory, need)
 
     try:
         most = context.limits.job_bytes
@@ -99,7 +108,12 @@ def fetch_job(
         )
     except _NEVER_BETTER as error:
         raise Refused(f"the job's files are not acceptable: {error}") from error
-    return read_files(context, posted, directory)
+    try:
+        return read_files(context, posted, directory)
+    except Refused:
+        if not bonded:
+            shutil.rmtree(directory)
+        raise
 
 
 def read_files(context: RoleContext, posted: JobView, directory: Path) -> engine.Job:
@@ -136,16 +150,16 @@ def _require_acceptable(context: RoleContext, program: Program, spec: TrainingSp
 
 
 def fetch_log(
-    context: RoleContext, posted: JobView, room: Path, *, within: float, warn: Callable[[str], None]
+    context: RoleContext, posted: JobView, room: Path, *, within: float, bonded: bool, warn: Callable[[str], None]
 ) -> Path | None:
     """The directory of the trainer's logs; None if they cannot be had in `within` seconds. The job's files are in
-    `room`. warn: as of `fetch_job`. Raises StoreUnavailable if the store is away."""
+    `room`. bonded, warn: as of `fetch_job`. Raises StoreUnavailable if the store is away."""
     directory = room / "log"
     if directory.exists():
         return directory
     try:
         program, spec = engine.read_program(room / "job")
-        _fetch_log(context, posted, program, spec, directory, within, warn)
+        _fetch_log(context, posted, program, spec, directory, within, bonded, warn)
     except StoreUnavailable:
         raise
     except (StoreError, engine.JobError, OSError):
@@ -160,9 +174,11 @@ def _fetch_log(
     spec: TrainingSpec,
     directory: Path,
     within: float,
+    bonded: bool,
     warn: Callable[[str], None],
 ) -> None:
     most = context.limits.log_bytes
+    claim = partial(context.rooms.claim, directory.parent, "log", bonded=bonded, told=warn)
     fetch_named(
         context.store,
         posted.claim.log_cid,
@@ -171,6 +187,7 @@ def _fetch_log(
         warn=warn,
         max_bytes=most,
         within=within,
+        claim=claim,
     )
 
 
@@ -197,12 +214,16 @@ def fetch_readable_log(
             warn(f"{error}: what is wrong with it on this disk is fetched again")
             set_back(directory, cid)
     try:
-        _fetch_log(context, posted, job.program, job.spec, directory, within, warn)
+        _fetch_log(context, posted, job.program, job.spec, directory, within, True, warn)
     except _NEVER_BETTER as error:
         raise Refused(f"the log at {cid} is not acceptable: {error}") from error
     except StoreError as error:
         raise StoreError(f"the log at {cid} cannot be had at present: {error}") from error
-    _require_readable(directory, job, cid)
+    try:
+        _require_readable(directory, job, cid)
+    except Refused:
+        shutil.rmtree(directory)
+        raise
     return directory
 
 

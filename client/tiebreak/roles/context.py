@@ -17,6 +17,7 @@ from tiebreak.roles.desk import Desk
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.notices import Notify, OnLook, ignore, unseen
 from tiebreak.roles.policy import Policy
+from tiebreak.roles.rooms import Rooms
 from tiebreak.roles.spending import Spending
 from tiebreak.roles.workshop import Threads, Workshop
 from tiebreak.store import ContentStore
@@ -30,6 +31,8 @@ class RoleLimits:
     """Training steps of one job."""
     job_bytes: int = 16 << 30
     log_bytes: int = 16 << 30
+    rooms_bytes: int | None = None
+    """Files of all jobs together; None: half of their disk."""
     memory_bytes: int = field(default_factory=usable_memory)
     """States, data and intermediate values of one job. By default the usable memory of this machine: the system ends a
     process that takes more, and with it the defence of every other job."""
@@ -60,12 +63,14 @@ class RoleContext:
     make_desk: Callable[[VerificationGame, Sender], Desk] = Desk
     desk: Desk = field(init=False)
     """The desk of this context; a copy of a context gets a new desk."""
+    rooms: Rooms = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "desk", self.make_desk(self.contract, self.sender))
+        object.__setattr__(self, "rooms", Rooms(self.directory, self.limits.rooms_bytes))
         place = f"{self.contract.node.chain_id}-{self.contract.address}"
         most = {"per_day": self.limits.wei_per_day, "per_job": self.limits.wei_per_job}
-        self.desk.spending = Spending(self.directory, place, **most)
+        self.desk.spending = Spending(self.directory, place, **most, reserve=self.sender.reserve)
 
     @property
     def address(self) -> ChecksumAddress:

@@ -99,6 +99,8 @@ class Desk:
 
     def look(self) -> News | None:
         """Reads results of transactions and news of the chain, once."""
+        if self._sender.reserve.missing:
+            self._sender.reserve.fill()
         self._hear()
         news = self.watch.look()
         if news is not None:

@@ -80,10 +80,24 @@ class JobRole(Role):
                 progress = self._try_again(self.refusal(str(error)), held)
             else:
                 progress = self.leave(self.refusal(str(error)))
+                if progress.finished:
+                    self._give_up_room(posted, refused=True)
+                    return progress
         if not self._leaves:
             # There is something to do after all, so a reason to leave from an earlier look is void.
             self._ending.clear()
+        if progress.finished:
+            self._give_up_room(posted, refused=False)
         return progress
+
+    def _give_up_room(self, posted: JobView, *, refused: bool) -> None:
+        """Removes the files of a job that was refused; those of another one that was left go when space is short."""
+        self.drop_work()
+        room = self.context.room(self.job, posted)
+        if refused:
+            self.context.rooms.remove(room)
+        else:
+            self.context.rooms.leave(room)
 
     @abstractmethod
     def consider(self, posted: JobView) -> Progress:
@@ -157,6 +171,7 @@ class JobRole(Role):
             )
         self.drop_work()
         self._spec_hash = posted.spec_hash
+        self.context.rooms.enter(self.context.room(self.job, posted))
 
     # Long work.
 
@@ -251,7 +266,8 @@ class JobRole(Role):
 
         def fetch(errand: Errand[bool]) -> bool:
             told = partial(self.notify_job, What.WARNING)
-            fetch_job(self.context, posted, room, within=self.patience("files"), warn=told)
+            within = self.patience("files")
+            fetch_job(self.context, posted, room, within=within, bonded=duty.bonded, warn=told)
             return True
 
         return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None

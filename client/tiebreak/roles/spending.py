@@ -13,6 +13,7 @@ from roundlog.storage import StorageError, read_record, write_record
 
 from tiebreak.amounts import in_ether, in_utc
 from tiebreak.chain.errors import ChainError
+from tiebreak.chain.reserve import Reserve
 
 DAY = 86_400
 """Seconds of a day: the last 24 hours by the chain's clock, whenever they begin."""
@@ -45,9 +46,19 @@ class _Payment:
 class Spending:
     """The payments of one account, kept in `directory`/spending.json from one process to the next.
 
-    `per_day`, `per_job`: the most wei; None: any. `place`: chain and contract, whose jobs are counted apart."""
+    `per_day`, `per_job`: the most wei; None: any. `place`: chain and contract, whose jobs are counted apart. `reserve`:
+    the disk's, which this record may take: without it nothing is paid."""
 
-    def __init__(self, directory: Path, place: str, *, per_day: int | None = None, per_job: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        place: str,
+        *,
+        per_day: int | None = None,
+        per_job: int | None = None,
+        reserve: Reserve | None = None,
+    ) -> None:
+        self._reserve = reserve or Reserve(None)
         self._path = directory / "spending.json"
         self._place = place
         self._per_day, self._per_job = per_day, per_job
@@ -171,7 +182,8 @@ class Spending:
         payments = {name: [one.job, one.at, str(one.wei), one.settled] for name, one in self._payments.items()}
         earlier = {job: str(wei) for job, wei in self._earlier.items()}
         try:
-            write_record(self._path, {"payments": payments, "earlier": earlier})
+            record = {"payments": payments, "earlier": earlier}
+            self._reserve.write(lambda: write_record(self._path, record))
             self._seen = self._look()
         except (StorageError, OSError) as error:
             self._payments = None  # read again: what is not on disk would be forgotten by the next process

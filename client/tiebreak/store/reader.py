@@ -71,10 +71,11 @@ class _Part(NamedTuple):
     size: int
 
 
-Plan = Callable[[Path, Collection[str]], Iterable[Mapping[str, int]]]
+Plan = Callable[[Path, Mapping[str, int]], Iterable[Mapping[str, int]]]
 """The files of a directory that are fetched, in turns. Given the path where they are put together, and the names that
-the directory has, it yields names, each with the most bytes that the file may have. When it is asked for the next turn,
-the files of the last one are there. What it raises ends the fetch, and removes what has come."""
+the directory has, each with the bytes that it promises at most, it yields names, each with the most bytes that the file
+may have. When it is asked for the next turn, the files of the last one are there. What it raises ends the fetch, and
+removes what has come."""
 
 Held = Callable[[Cid, _Part], bool]
 """Whether a part of a file is there already, as the leaf of this identifier."""
@@ -140,7 +141,9 @@ def write_file(
     """Writes the file `cid` to `dest`, which appears whole or not at all. Raises DestinationExists as well."""
     with Staged(dest, cid) as staged, Ahead(fetch, width) as ahead:
         walk = _Walk(fetch, ahead, cid, max_bytes, on_transfer)
-        walk.write_file(cid, fetch(cid), staged.path, max_bytes)
+        block = fetch(cid)
+        require_space(dest.parent, promised_size(cid, as_file(cid, block)) - taken(staged.path))
+        walk.write_file(cid, block, staged.path, max_bytes)
         walk.end()
 
 
@@ -194,10 +197,7 @@ class _Walk:
                 "less."
             )
         self._bytes_left -= size
-        held: Held | None = None
-        if out is not None:
-            require_space(out.fileno(), size - taken(out.fileno()))
-            held = partial(_holds, out)
+        held = None if out is None else partial(_holds, out)
         if self._meter is None:
             self._meter = Meter(self._on_transfer, "fetching", str(self._root), size)
         blocks_left = [most_blocks(size)]
@@ -241,6 +241,8 @@ class _Walk:
                 if isinstance(piece, int):
                     out.seek(piece, os.SEEK_CUR)
                 else:
+                    # What is promised is looked at first, but others write to the disk meanwhile.
+                    require_space(out.fileno(), len(piece))
                     out.write(piece)
             out.truncate()
             out.flush()
@@ -260,19 +262,19 @@ class _Walk:
             )
         path.mkdir(exist_ok=True)
         known: set[str] = set()
-        for most in plan(path, links.keys()):
+        for most in plan(path, {name: link.total_size for name, link in links.items()}):
             known |= most.keys()
             for name in most:
                 check_name(name)
             wanted = [links[name] for name in most if name in links]
-            # What its publisher says is bounded by what the file may have at most.
-            total = sum(min(link.total_size, most[link.name]) for link in wanted)
-            require_space(path, total - sum(taken(path / link.name) for link in wanted))
+            # A link promises the size of its blocks, which have more bytes than the file.
+            bounds = [min(link.total_size, most[link.name]) for link in wanted]
+            require_space(path, sum(bounds) - sum(taken(path / link.name) for link in wanted))
             if self._meter is None:
-                self._meter = Meter(self._on_transfer, "fetching", str(self._root), min(self._max_bytes, total))
-            for link, child in zip(wanted, self._ahead.each(link.cid for link in wanted), strict=True):
+                self._meter = Meter(self._on_transfer, "fetching", str(self._root), min(self._max_bytes, sum(bounds)))
+            for link, bound, child in zip(wanted, bounds, self._ahead.each(one.cid for one in wanted), strict=True):
                 assert child is not None, "every file is wanted"
-                self.write_file(link.cid, child, path / link.name, most[link.name])
+                self.write_file(link.cid, child, path / link.name, bound)
         _keep_only(path, known & links.keys())
         return sorted(links.keys() - known)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import os
 import shutil
 import stat
@@ -37,19 +38,23 @@ class Staged:
     def __init__(self, dest: Path, cid: Cid) -> None:
         self._dest, self._cid = dest, cid
         self._lock: int | None = None
+        self._stays = True
+        """Whether the next attempt begins with what this one leaves."""
 
     def __enter__(self) -> Staged:
         if os.path.lexists(self._dest):
             raise DestinationExists(f"{self._dest} exists already: choose another place or remove it.")
         try:
             self._dest.parent.mkdir(parents=True, exist_ok=True)
-            room = _room(self._dest, self._cid)
-            if not self._claim(room):
-                room = Path(tempfile.mkdtemp(prefix=f"{room.name}-", dir=room.parent))
+            self._room = room = _room(self._dest, self._cid)
+            self._lock = _claimed(room)
+            _remove_abandoned(room)
+            if self._lock is None:
+                self._room, self._stays = Path(tempfile.mkdtemp(prefix=f"{room.name}-", dir=room.parent)), False
+                self._lock = _claimed(self._room)
         except OSError as error:
             raise unusable(f"nothing can be written to {self._dest.parent}", error) from error
-        self._room = room
-        self.path = room / "content"
+        self.path = self._room / "content"
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
@@ -58,39 +63,12 @@ class Staged:
             if kind is None:
                 self._publish()
         finally:
-            if not (may_pass and self._lock is not None and _has_bytes(self.path)):
+            if not (may_pass and self._stays and _has_bytes(self.path)):
                 shutil.rmtree(self._room, ignore_errors=True)
             if self._lock is not None:
                 os.close(self._lock)
         if isinstance(error, OSError):
             raise unusable(f"the content cannot be written beside {self._dest}", error) from error
-
-    def _claim(self, room: Path) -> bool:
-        """Whether `room` is ours alone from now on. A directory that somebody else could have made or filled is not
-        taken: its name can be foretold."""
-        for _ in range(3):
-            try:
-                room.mkdir(mode=0o700)
-            except FileExistsError:
-                found = room.lstat()
-                if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-                    return False
-            try:
-                lock = os.open(room / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            except FileNotFoundError:
-                continue  # another process has just ended with it
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(lock), (room / "lock").lstat()):
-                    self._lock = lock
-                    return True
-            except BlockingIOError:
-                os.close(lock)
-                return False
-            except FileNotFoundError:
-                pass
-            os.close(lock)
-        return False
 
     def _publish(self) -> None:
         try:
@@ -104,6 +82,42 @@ class Staged:
             raise DestinationExists(
                 f"{self._dest} cannot take the fetched content ({error.strerror}): choose another place."
             ) from error
+
+
+def _claimed(room: Path) -> int | None:
+    """The lock of a room that is ours alone from now on; None if it cannot be had. A directory that somebody else could
+    have made or filled is not taken: its name can be foretold."""
+    for _ in range(3):
+        try:
+            room.mkdir(mode=0o700)
+        except FileExistsError:
+            found = room.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                return None
+        try:
+            lock = os.open(room / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue  # another process has just ended with it
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), (room / "lock").lstat()):
+                return lock
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        except FileNotFoundError:
+            pass
+        os.close(lock)
+    return None
+
+
+def _remove_abandoned(room: Path) -> None:
+    """Removes the rooms of processes that were killed while another one had this one."""
+    for other in room.parent.glob(f"{glob.escape(room.name)}-*"):
+        lock = _claimed(other)
+        if lock is not None:
+            shutil.rmtree(other, ignore_errors=True)
+            os.close(lock)
 
 
 def set_back(dest: Path, cid: str) -> None:

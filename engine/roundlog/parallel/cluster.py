@@ -6,8 +6,10 @@ bytes; what an audit makes of a worker that is lost, or lies, is not Ray's busin
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
+import sys
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any, TypeVar
@@ -83,7 +85,9 @@ def connect(address: str) -> int:
 
     try:
         if not ray.is_initialized():
-            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, namespace="tiebreak")
+            # Ray has all workers look for modules in the directory where this is called, which may be a stranger's.
+            with contextlib.chdir(sys.prefix):
+                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, namespace="tiebreak")
         return int(ray.cluster_resources().get("CPU", 0))
     except Exception as error:
         reason = str(error).strip().partition("\n")[0][:200]

@@ -6,8 +6,9 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
@@ -16,6 +17,9 @@ T = TypeVar("T")
 MakeWorker = Callable[[int], Executor]
 """Makes the worker of a number (from 0): an executor of one call at a time. Its calls raise BrokenExecutor once the
 worker is lost, and `shutdown(wait=False, cancel_futures=True)` ends it at once, whatever it does."""
+
+_SAFE_PATH = "PYTHONSAFEPATH"
+_starting = threading.Lock()
 
 _SECONDS_TO_END = 10.0
 """Seconds for which the end of a killed process is waited for."""
@@ -28,7 +32,8 @@ class ProcessWorker(Executor):
         """threads: of its kernels; None for PyTorch's own number."""
         # Forked processes would share locks of threads that they do not have.
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(1, context, _begin, (threads,))
+        with _safe_path():  # the tracker of the pool's locks
+            self._pool = ProcessPoolExecutor(1, context, _begin, (threads,))
 
     @property
     def pids(self) -> list[int]:
@@ -36,7 +41,8 @@ class ProcessWorker(Executor):
         return list(getattr(self._pool, "_processes", None) or {})
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        return self._pool.submit(fn, *args, **kwargs)
+        with _safe_path():  # the first call starts the process
+            return self._pool.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         processes = list((getattr(self._pool, "_processes", None) or {}).values())
@@ -48,6 +54,23 @@ class ProcessWorker(Executor):
             for process in processes:
                 # One that reads from a dead disk may not end before the disk answers.
                 process.join(_SECONDS_TO_END)
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """A block in which Python that is started does not look for modules in the working directory, which may be one that
+    a stranger has made. Spawned processes would look there for `multiprocessing` itself, and for all that it imports,
+    before they take the path of this one."""
+    with _starting:
+        before = os.environ.get(_SAFE_PATH)
+        os.environ[_SAFE_PATH] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_SAFE_PATH]
+            else:
+                os.environ[_SAFE_PATH] = before
 
 
 def processes(threads: int | None = None) -> MakeWorker:

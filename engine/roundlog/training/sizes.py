@@ -45,3 +45,8 @@ def inexact_sizes(program: Program) -> list[int]:
 def most_interval_bytes(program: Program, spec: TrainingSpec) -> int:
     """Most bytes of the log of one interval: steps times what the outputs of all inexact operators can take."""
     return most_log_bytes(log_kind(spec), spec.interval, inexact_sizes(program))
+
+
+def kept_bytes(program: Program, spec: TrainingSpec, keep_every: int) -> int:
+    """Bytes of the checkpoints of a run that keeps every so many, and of one that is being written."""
+    return (-(-spec.intervals // keep_every) + 1) * most_state_bytes(program)

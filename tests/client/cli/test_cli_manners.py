@@ -59,7 +59,7 @@ def test_many_options_stand_in_groups_with_examples(path: tuple[str, ...], comma
     known = {name for parameter in command.params for name in parameter.opts}
     for line in (command.epilog or "").splitlines()[1:]:
         # What stands before it are torchrun's own options.
-        words = line.rpartition(" -m -- ")[2].split()
+        words = line.rpartition(" --no-python -- ")[2].split()
         assert words[: len(path) + 1] == ["tiebreak", *path]
         assert {word for word in words if word.startswith("--")} <= known, line
 

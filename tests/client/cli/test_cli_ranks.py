@@ -23,7 +23,7 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.cli.ranks import Crew
 
-ALONE = [sys.executable, "-m", "tiebreak"]
+ALONE = [sys.executable, "-P", "-m", "tiebreak"]
 
 
 def by_hand(
@@ -84,7 +84,7 @@ def test_three_ranks_of_torchrun_audit_what_two_have_trained(run: Run, trained: 
         # After `--`, since Python 3.11 takes `--run` for one of torchrun's own options.
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         done = subprocess.run(
-            [*launcher, "-m", "--", "tiebreak", *map(str, words), "--json"],
+            [*launcher, "--no-python", "--", *ALONE, *map(str, words), "--json"],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,

@@ -136,6 +136,20 @@ def raising_with(text: str) -> Callable[..., None]:
     return init
 
 
+def test_a_cluster_is_joined_from_elsewhere_than_the_working_directory(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray has all workers look for modules in the directory from which it is joined."""
+    ray, joined = sys.modules["ray"], list[Path]()
+    ray.__spec__ = object()  # type: ignore[assignment]
+    ray.is_initialized = lambda: False  # type: ignore[attr-defined]
+    ray.init = lambda **options: joined.append(Path.cwd())  # type: ignore[attr-defined]
+    ray.cluster_resources = lambda: {"CPU": 3.0}  # type: ignore[attr-defined]
+    monkeypatch.chdir(tmp_path)
+    assert connect("ray://there:1") == 3
+    assert joined == [Path(sys.prefix).resolve()] and Path.cwd() == tmp_path
+
+
 # Ray itself.
 
 

@@ -1,0 +1,94 @@
+"""Disk space that all rooms of one role take together, and its limit.
+
+A room whose job the role has refused goes at once. One that the role has left for another reason, with no bond in its
+job, is marked, and goes when another job needs its space, the one that was left first before the others. Rooms of jobs
+under way are never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tiebreak.store.errors import NoSpace
+from tiebreak.store.space import taken
+
+_MARK = "left"
+"""Name of an empty file in a room: the role has left its job."""
+
+_PART = 2
+
+
+class Rooms:
+    """The rooms in a role's directory. most: bytes of all of them together; None: half of their disk. Threads may share
+    it."""
+
+    def __init__(self, directory: Path, most: int | None = None) -> None:
+        self._directory, self._most = directory, most
+        self._lock = threading.Lock()
+        self._promised: dict[Path, dict[str, int]] = {}
+        """Bytes that a room will take, by what is on its way there."""
+
+    def enter(self, room: Path) -> None:
+        """Takes the mark off a room, since the role works there again."""
+        (room / _MARK).unlink(missing_ok=True)
+
+    def leave(self, room: Path) -> None:
+        """Marks the room of a job that the role has left, with no bond in it."""
+        with self._lock:
+            self._promised.pop(room, None)
+            with suppress(OSError):  # a full disk; the room is kept then
+                if room.is_dir():
+                    (room / _MARK).touch()
+
+    def remove(self, room: Path) -> None:
+        """Removes the room of a job that the role has refused, with all that was fetched for it."""
+        with self._lock:
+            self._promised.pop(room, None)
+            shutil.rmtree(room, ignore_errors=True)
+
+    def claim(self, room: Path, what: str, need: int, *, bonded: bool, told: Callable[[str], None]) -> None:
+        """Claims so many bytes of a room for what is to come there, in place of what was claimed for it before. Where
+        all rooms would take too much, those that were left go first, which is told, each in one sentence. bonded:
+        whether a bond is at stake in the room's job, which no limit then holds up. Raises NoSpace."""
+        with self._lock:
+            promised = self._promised.setdefault(room, {})
+            promised[what] = need
+            sizes = {path: self._size(path) for path in {*self._rooms(), room}}
+            most = shutil.disk_usage(self._directory).total // _PART if self._most is None else self._most
+            over = sum(sizes.values()) - most
+            for path in self._left(sizes.keys() - {room}):
+                if over <= 0:
+                    break
+                shutil.rmtree(path, ignore_errors=True)
+                over -= sizes[path]
+                told(f"removed {path.name}, whose job was left, to make room for {room.name}")
+            if over > 0 and not bonded:
+                del promised[what]
+                raise NoSpace(
+                    f"the files of all jobs would take {over} bytes more than the {most} allowed, with {need} for "
+                    f"{room.name}: raise --most-disk, or wait until another job is over."
+                )
+
+    def _size(self, room: Path) -> int:
+        return max(size_of(room), sum(self._promised.get(room, {}).values()))
+
+    def _rooms(self) -> Iterator[Path]:
+        with suppress(FileNotFoundError):
+            for entry in os.scandir(self._directory):
+                if entry.name.startswith("job-") and entry.is_dir(follow_symlinks=False):
+                    yield Path(entry.path)
+
+    def _left(self, rooms: set[Path]) -> list[Path]:
+        """The marked ones of these rooms, in the order in which they were left."""
+        marks = [(mark.stat().st_mtime_ns, room) for room in rooms if (mark := room / _MARK).exists()]
+        return [room for _, room in sorted(marks)]
+
+
+def size_of(directory: Path) -> int:
+    """Bytes of the disk that all files below a directory take."""
+    return sum(taken(Path(room) / name) for room, _, names in os.walk(directory) for name in names)

@@ -1,0 +1,126 @@
+"""Jobs of strangers, fetched by the names of their files: nothing else comes to the disk, and no more than they say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_world import Run, Trained, refused
+from crafted_blocks import Blocks, repeated
+from roundlog.training.job import FILES
+from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dagpb import SYMLINK, UnixFsNode, decode
+from tiebreak.store.reader import MAX_ENTRIES
+
+EXTRA = {
+    ".git/config": b"[core]\n\tfsmonitor = touch /tmp/ran\n",
+    "torch.py": b"open('/tmp/ran', 'w')\n",
+    "sitecustomize.py": b"open('/tmp/ran', 'w')\n",
+    "conftest.py": b"open('/tmp/ran', 'w')\n",
+    "here.pth": b"import torch\n",
+    "Program.json": b"{}",
+    "data.cache": b"?",
+    "elsewhere.json": b"{}",
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Blocks:
+    return Blocks(tmp_path / "store")
+
+
+def entries(store: Blocks, job: Path) -> dict[str, Cid]:
+    """The files of a job, added to the store."""
+    return {path.name: Cid.parse(store.add_file(path)) for path in sorted(job.iterdir())}
+
+
+def listed(store: Blocks, files: dict[str, Cid]) -> str:
+    return str(store.directory(*sorted(files.items(), key=lambda item: item[0].encode())))
+
+
+@pytest.mark.parametrize("without_data", [False, True])
+def test_what_is_no_file_of_the_job_is_left_out_and_named(
+    run: Run, trained: Trained, store: Blocks, tmp_path: Path, without_data: bool
+) -> None:
+    files = entries(store, trained.job)
+    for name, data in EXTRA.items():
+        first, _, rest = name.partition("/")
+        made = Cid.parse(store.add_bytes(data))
+        files[first] = store.directory((rest, made)) if rest else made
+    files["\x1b[2J"] = files["a/b"] = files[".."] = files["torch.py"]
+    files["link"] = store.node(UnixFsNode(SYMLINK, b"/etc/passwd", None))
+    words = ("job", "fetch", listed(store, files), "--out", tmp_path / "job", "--store", tmp_path / "store", "--json")
+    shown = run(*words, *(["--without-data"] if without_data else []))
+    assert shown.exit_code == 0, shown.output
+    kept = (set(FILES) - {"data.safetensors"}) | {"elsewhere.json"} if without_data else set(FILES)
+    assert {path.name for path in (tmp_path / "job").iterdir()} == kept
+    for path in trained.job.iterdir():
+        if path.name in kept:
+            assert (tmp_path / "job" / path.name).read_bytes() == path.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job", "store"]
+    (said,) = shown.stderr.strip().splitlines()
+    assert "'\\x1b[2J'" in said and "'..'" in said and "'.git'" in said and "and 7 more" in said and "\x1b" not in said
+
+
+def test_a_job_s_files_are_bounded_by_its_program_before_their_first_byte(
+    run: Run, trained: Trained, store: Blocks, tmp_path: Path
+) -> None:
+    """Three gibibytes of one leaf cost their publisher nothing."""
+    for name in ("data.safetensors", "initial.safetensors", "schedule.safetensors", "data.blocks", "program.json"):
+        files = entries(store, trained.job)
+        files[name], leaf = repeated(store, 3 << 30)
+        (store._blocks / leaf.digest.hex()[:2] / leaf.digest.hex()[2:4] / leaf.digest.hex()).unlink()
+        words = ("job", "fetch", listed(store, files), "--out", tmp_path / "job", "--store", tmp_path / "store")
+        refused(run(*words), f"{3 << 30} bytes", "at most", "allowed")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+def test_a_link_that_promises_less_than_its_file_has_is_refused(
+    run: Run, trained: Trained, store: Blocks, tmp_path: Path
+) -> None:
+    """Space is looked at by what links promise."""
+    whole = store.add_directory(trained.job)
+    block = store.block(Cid.parse(whole))
+    node = decode(block, whole)
+    lie = store.node(
+        UnixFsNode(node.kind, None, None, (), tuple(type(one)(one.cid, one.name, 1) for one in node.links))
+    )
+    words = ("job", "fetch", lie, "--out", tmp_path / "job", "--store", tmp_path / "store")
+    refused(run(*words), "at most 1 ", "allowed")
+
+
+def test_a_disk_without_room_is_looked_at_before_anything_is_fetched(
+    run: Run, trained: Trained, store: Blocks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cid, size = store.add_directory(trained.job), sum(path.stat().st_size for path in trained.job.iterdir())
+    free = size // 2
+    real = shutil.disk_usage
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: real(path)._replace(total=20 * free, used=0, free=2 * free))
+    words = ("job", "fetch", cid, "--out", tmp_path / "job", "--store", tmp_path / "store", "--json")
+    failed = run(*words)
+    said = refused(failed, "the content needs", f"which has {free} for it", "make room there")
+    assert json.loads(failed.stderr)["error"]["code"] == "disk-full", said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+@pytest.mark.parametrize("number", [MAX_ENTRIES + 1, 200_000])
+def test_a_listing_without_end_is_refused_by_its_one_block(
+    run: Run, store: Blocks, tmp_path: Path, number: int
+) -> None:
+    leaf = store.put(b"", RAW)
+    cid = store.directory(*((f"{i:06}", leaf) for i in range(number)))
+    words = ("job", "fetch", cid, "--out", tmp_path / "job", "--store", tmp_path / "store")
+    refused(run(*words), "more than")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+@pytest.mark.parametrize("lacking", FILES)
+def test_a_directory_that_lacks_a_file_of_a_job_is_refused_by_its_listing(
+    run: Run, trained: Trained, store: Blocks, tmp_path: Path, lacking: str
+) -> None:
+    files = entries(store, trained.job)
+    del files[lacking]
+    words = ("job", "fetch", listed(store, files), "--out", tmp_path / "job", "--store", tmp_path / "store")
+    refused(run(*words), "is no job", lacking)

@@ -1,0 +1,104 @@
+"""Commands in a directory that a stranger has made: no module that lies there is imported, in no process."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from cli_world import Trained
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = str(Path(sys.executable).with_name("tiebreak"))
+TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
+PLANTED = (
+    "torch",
+    "sitecustomize",
+    "tiebreak",
+    "roundlog",
+    "multiprocessing",
+    "numpy",
+    "json",
+    "selectors",
+)
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A working directory with modules that leave a mark when they are imported."""
+    directory = tmp_path / "foreign"
+    directory.mkdir()
+    for name in PLANTED:
+        mark = tmp_path / f"ran {name}"
+        (directory / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').close()\nraise SystemExit('planted')\n")
+    (directory / "a.pth").write_text("import torch\n")
+    return directory
+
+
+def ran(directory: Path, words: Sequence[object], **settings: str) -> subprocess.CompletedProcess[str]:
+    """A command, as a user's shell starts it in a directory."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(
+        [str(word) for word in words],
+        cwd=directory,
+        env={**kept, "OMP_NUM_THREADS": "1", **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def marks(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in tmp_path.glob("ran *"))
+
+
+def test_the_planted_modules_would_run(foreign: Path, tmp_path: Path) -> None:
+    """So the other tests can fail."""
+    assert ran(foreign, [sys.executable, "-c", "import torch"]).returncode
+    assert marks(tmp_path) == ["ran torch"]
+
+
+def test_the_command_and_its_workers_import_nothing_from_there(foreign: Path, tmp_path: Path, trained: Trained) -> None:
+    run, claimed = tmp_path / "run", tmp_path / "claimed"
+    done = ran(foreign, [SCRIPT, "train", trained.job, "--run", claimed])
+    assert done.returncode == 0, done.stderr
+    done = ran(foreign, [SCRIPT, "audit", trained.job, "--run", run, "--claim", claimed, "--workers", 2])
+    assert done.returncode == 0, done.stderr
+    assert not marks(tmp_path)
+
+
+def test_ranks_as_the_pages_start_them_import_nothing_from_there(
+    foreign: Path, tmp_path: Path, trained: Trained
+) -> None:
+    launcher = [TORCHRUN, "--standalone", "--nproc-per-node", 2, "--no-python", "--", SCRIPT]
+    done = ran(foreign, [*launcher, "train", trained.job, "--run", tmp_path / "run"])
+    assert done.returncode == 0, done.stderr
+    assert not marks(tmp_path)
+
+
+def test_every_page_starts_ranks_so() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *(ROOT / "client").rglob("*.py")]
+    lines = [line for page in pages for line in page.read_text().splitlines() if "torchrun --" in line]
+    assert len(lines) >= 6
+    assert all("--no-python -- tiebreak" in line for line in lines)
+
+
+def test_every_process_that_is_started_by_a_module_keeps_the_directory_out() -> None:
+    for file in [*(ROOT / "client").rglob("*.py"), *(ROOT / "engine").rglob("*.py")]:
+        for start in re.findall(r"sys\.executable,[^\]]*", file.read_text()):
+            assert '"-P"' in start, f"{file} starts {start}"
+
+
+def test_the_module_refuses_to_run_where_it_would_look_there(foreign: Path, tmp_path: Path) -> None:
+    (foreign / "tiebreak.py").unlink()
+    done = ran(foreign, [sys.executable, "-m", "tiebreak", "--version"])
+    assert done.returncode == 1 and "--no-python -- tiebreak" in done.stderr and "-P" in done.stderr
+    for words, settings in (([sys.executable, "-P"], {}), ([sys.executable], {"PYTHONSAFEPATH": "1"})):
+        done = ran(foreign, [*words, "-m", "tiebreak", "--version"], **settings)
+        assert done.returncode == 0 and done.stdout.startswith("tiebreak"), done.stderr
+    assert not marks(tmp_path)
