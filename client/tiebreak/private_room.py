@@ -16,15 +16,17 @@ from typing import Any
 from tiebreak.store.errors import NoSpace
 from tiebreak.store.space import taken
 
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ATTEMPTS = 3
 
 
 class PrivateRoom:
-    """A directory, and the most bytes that its files may take together."""
+    """A directory, and the most bytes that its files may take together. `stop`: is set by a signal, for threads that
+    would be waited for."""
 
     def __init__(self, path: Path, most: int) -> None:
         self.path, self.most = path, most
+        self.stop = threading.Event()
 
     def require_bounded(self) -> None:
         """Raises NoSpace if the files take more. Files that vanish meanwhile are not counted."""
@@ -36,13 +38,15 @@ class PrivateRoom:
 @contextmanager
 def private_room(prefix: str, most: int) -> Iterator[PrivateRoom]:
     """A new directory below TMPDIR that nobody else can read, until the block ends: by return, error, Ctrl-C, SIGTERM
-    or SIGHUP, of which the last two become KeyboardInterrupt. Temporary files of this process and of those that it
+    or SIGHUP, which all become KeyboardInterrupt. Temporary files of this process and of those that it
     starts lie in it, too, so that one that was killed leaves nothing behind."""
 
     def interrupted(number: int, frame: FrameType | None) -> None:
+        room.stop.set()
         raise KeyboardInterrupt
 
     path = Path(tempfile.mkdtemp(prefix=prefix))
+    room = PrivateRoom(path, most)
     is_main = threading.current_thread() is threading.main_thread()
     handlers: dict[signal.Signals, Any] = {}
     if is_main:
@@ -50,13 +54,12 @@ def private_room(prefix: str, most: int) -> Iterator[PrivateRoom]:
     variable, directory = os.environ.get("TMPDIR"), tempfile.tempdir
     os.environ["TMPDIR"] = tempfile.tempdir = str(path)
     try:
-        yield PrivateRoom(path, most)
+        yield room
     finally:
         if is_main:
             # A second Ctrl-C must not end the removal.
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
-            handlers[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
         tempfile.tempdir = directory
         if variable is None:
             del os.environ["TMPDIR"]

@@ -29,7 +29,7 @@ _NAMED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedOptions(ContractOptions):
-    """What an audit of a published run may take, and what it leaves; and the contract, for the number of a job."""
+    """Limits of the audit of a published run, and its result; and the contract, for the number of a posted job."""
 
     result: Annotated[
         Path | None,
@@ -84,10 +84,11 @@ def audit_published(
 
     workers.require_some()
     require_place_for(published.result)
-    store = open_to_read(content, address)
+    require_places(content, address)
     started = time.monotonic()
     with private_room("tiebreak-audit-", published.max_size) as room:
         limits = JobLimits(memory_bytes=computing.max_memory, micro_batches=micro_batches)
+        store = content.open_content(stop=room.stop)
         where = _find(store, address, claim, room.path, published)
         run = fetch(store, where, room.path, limits, warn=output.warn, max_bytes=published.max_size)
         job = read_job(run.directory, limits, content.places())
@@ -125,8 +126,8 @@ def audit_published(
 # What a machine has to have for such an audit, each a question for itself.
 
 
-def open_to_read(content: ContentOptions, address: str) -> Store:
-    """The stores to fetch from; none is made. Raises CommandError, WrongUsage, StoreError."""
+def require_places(content: ContentOptions, address: str) -> None:
+    """Raises CommandError, WrongUsage or StoreError unless stores are named that can be there; none is made."""
     from tiebreak.store.location import is_folder
 
     folders = [Path(place) for place in content.places() if is_folder(place)]
@@ -138,7 +139,6 @@ def open_to_read(content: ContentOptions, address: str) -> Store:
         )
     if absent is not None:
         raise CommandError(f"there is no folder {absent} to fetch from: check --store.")
-    return content.open_content()
 
 
 def require_place_for(result: Path | None) -> None:
@@ -195,7 +195,7 @@ def _posted(number: int, claim: str | None, published: PublishedOptions) -> Wher
 
 
 def _result(run: PublishedRun, found: ParallelAudit) -> Receipt:
-    """What was found, as a receipt of the claimed roots."""
+    """The findings, as a receipt of the claimed roots."""
     import re
     from importlib.metadata import version
 

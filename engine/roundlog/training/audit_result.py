@@ -25,7 +25,7 @@ class WrongInterval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditResult:
-    """What an audit has found. It stands beside the claimed roots, from which anybody can repeat it."""
+    """Findings of an audit. They stand beside the claimed roots, from which anybody can repeat it."""
 
     job: str
     """Content address of the job."""

@@ -92,7 +92,7 @@ class Receipt:
     signature: bytes | None = None
     """65 bytes, over `signed_text`."""
     audit: AuditResult | None = None
-    """What an audit has found about these roots, which are somebody else's claim then; None if they are the writer's
+    """Findings of an audit of these roots, which are somebody else's claim then; None if they are the writer's
     own."""
 
     @property
