@@ -24,9 +24,8 @@ class PrivateRoom:
     """A directory, and the most bytes that its files may take together. `stop`: is set by a signal, for threads that
     would be waited for."""
 
-    def __init__(self, path: Path, most: int) -> None:
-        self.path, self.most = path, most
-        self.stop = threading.Event()
+    def __init__(self, path: Path, most: int, stop: threading.Event) -> None:
+        self.path, self.most, self.stop = path, most, stop
 
     def require_bounded(self) -> None:
         """Raises NoSpace if the files take more. Files that vanish meanwhile are not counted."""
@@ -38,37 +37,51 @@ class PrivateRoom:
 @contextmanager
 def private_room(prefix: str, most: int) -> Iterator[PrivateRoom]:
     """A new directory below TMPDIR that nobody else can read, until the block ends: by return, error, Ctrl-C, SIGTERM
-    or SIGHUP, which all become KeyboardInterrupt. Temporary files of this process and of those that it
-    starts lie in it, too, so that one that was killed leaves nothing behind."""
+    or SIGHUP, which all become KeyboardInterrupt. Temporary files of this process and of those that it starts lie in
+    it, too, so that one that was killed leaves nothing behind."""
+
+    stop = threading.Event()
 
     def interrupted(number: int, frame: FrameType | None) -> None:
-        room.stop.set()
+        stop.set()
         raise KeyboardInterrupt
 
-    path = Path(tempfile.mkdtemp(prefix=prefix))
-    room = PrivateRoom(path, most)
-    is_main = threading.current_thread() is threading.main_thread()
-    handlers: dict[signal.Signals, Any] = {}
-    if is_main:
-        handlers = {number: signal.signal(number, interrupted) for number in _SIGNALS}
-    variable, directory = os.environ.get("TMPDIR"), tempfile.tempdir
-    os.environ["TMPDIR"] = tempfile.tempdir = str(path)
-    try:
-        yield room
-    finally:
-        if is_main:
+    with _handled(interrupted):
+        path = Path(tempfile.mkdtemp(prefix=prefix))
+        variable, directory = os.environ.get("TMPDIR"), tempfile.tempdir
+        os.environ["TMPDIR"] = tempfile.tempdir = str(path)
+        try:
+            yield PrivateRoom(path, most, stop)
+        finally:
             # A second Ctrl-C must not end the removal.
-            for number in _SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
-        tempfile.tempdir = directory
-        if variable is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = variable
-        for _ in range(_ATTEMPTS):
-            # What a dying worker still writes comes in between.
-            shutil.rmtree(path, ignore_errors=True)
-            if not path.exists():
-                break
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+            with _handled(signal.SIG_IGN):
+                tempfile.tempdir = directory
+                if variable is None:
+                    del os.environ["TMPDIR"]
+                else:
+                    os.environ["TMPDIR"] = variable
+                _remove(path)
+
+
+@contextmanager
+def _handled(handler: Any) -> Iterator[None]:
+    """A block in which a handler answers the signals, but for those that this process is to ignore (nohup)."""
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        kept = {number: signal.getsignal(number) for number in _SIGNALS}
+        before = {number: one for number, one in kept.items() if one is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, one in before.items():
+            signal.signal(number, one)
+
+
+def _remove(path: Path) -> None:
+    for _ in range(_ATTEMPTS):
+        # What a dying worker still writes comes in between.
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return

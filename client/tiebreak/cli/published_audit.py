@@ -199,7 +199,7 @@ def _result(run: PublishedRun, found: ParallelAudit) -> Receipt:
     import re
     from importlib.metadata import version
 
-    from roundlog.training.audit_result import MAX_REASON, AuditResult, WrongInterval, ranges
+    from roundlog.training.audit_result import MAX_ADDRESS, MAX_REASON, AuditResult, WrongInterval, ranges
     from roundlog.training.receipt import Receipt
 
     wrong = None
@@ -209,7 +209,7 @@ def _result(run: PublishedRun, found: ParallelAudit) -> Receipt:
         wrong = WrongInterval(interval=found.wrong.interval, root=found.wrong.root, stopped=stopped)
     audit = AuditResult(
         job=run.where.job,
-        claim=run.where.claim,
+        claim=re.sub("[^!-~]", "?", run.where.claim)[:MAX_ADDRESS],  # it may be a file's name
         parts=found.units,
         drawn=found.drawn,
         right=ranges(found.right),

@@ -146,9 +146,11 @@ def test_a_result_that_is_handed_on_can_be_audited_and_verified_again(
 
 
 def test_the_address_of_a_job_takes_a_log_or_a_receipt_as_the_claim(run: Run, published: Published) -> None:
-    for claim in (published.log, published.receipt):
+    shutil.copy(published.lists.parents[1] / "receipt.json", "a receipt.json")
+    for claim in (published.log, published.receipt, "a receipt.json"):
         found = told(run("audit", published.job, "--claim", claim, "--store", published.store, "--json"))
         assert found["agrees"] is True and found["checkpoint_root"] == published.root
+        assert read_receipt(Path(found["result"])).audit is not None
     words = ("audit", published.log, "--store", published.store, "--claim")
     assert told(run(*words, published.root, "--json"))["agrees"] is True
     refused(run(*words, "0x" + "11" * 32), "do not make the claimed checkpoint root 0x1111")
