@@ -13,7 +13,6 @@ import pytest
 from market import OPEN, posted
 from tiebreak.adversary.desks import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
-from tiebreak.chain import reserve as reserves
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.journal import Entry, Journal
 from tiebreak.chain.node import connect
@@ -81,7 +80,6 @@ def test_on_a_full_disk_of_1_mib_a_wrong_claim_is_challenged_and_rejected(
     world: World, disk: SmallDisk, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kept:
-        monkeypatch.setattr(reserves, "SIZE", 0)
         monkeypatch.setattr(Reserve, "fill", lambda self: None)
     world.post()
     trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
@@ -119,8 +117,13 @@ def watched(context: RoleContext) -> list[Cause]:
     return [alert.cause for alert in watchman.tick()]
 
 
-def test_on_a_full_disk_of_1_mib_an_attester_appeals_and_keeps_its_bond(world: World, disk: SmallDisk) -> None:
+@pytest.mark.parametrize("kept", [True, False], ids=["with a reserve", "without one"])
+def test_on_a_full_disk_of_1_mib_an_attester_appeals_and_keeps_its_bond(
+    world: World, disk: SmallDisk, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A trainer that fills the disk, and then loses on purpose, takes the bond of an attester that cannot appeal."""
+    if not kept:
+        monkeypatch.setattr(Reserve, "fill", lambda self: None)
     world.post(terms=OPEN)
     trainer = TrainerRole(silenced(world.context("trainer")), world.job)
     context = on(disk.directory, world)
@@ -128,17 +131,26 @@ def test_on_a_full_disk_of_1_mib_an_attester_appeals_and_keeps_its_bond(world: W
     world.run(trainer, auditor)
     disk.fill()
     puppet = lying_auditor(world.context("second"), world.job, first_wrong_step=4)
-    world.run(trainer, auditor, puppet)
+    world.run(trainer, puppet)
     world.pass_time(max(world.game(1).deadlines))
     world.run(puppet)
+    # Its process ends, too, and is started again where it finds the disk full.
+    fees = world.senders["auditor"].fees
+    context.sender.close()
+    context = on(disk.directory, world)
+    auditor = AuditorRole(context, world.job)
     assert (world.game(1).outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.APPEALABLE)
+    if not kept:
+        assert not any(auditor.step().finished for _ in range(10))
+        assert posted(world).game_count == 1 and world.said("nothing is paid that is not on record")
+        return
     world.run(auditor, puppet, world.customer())
     if world.game(2).outcome is Outcome.NONE:
         world.pass_time(max(world.game(2).deadlines))
         world.run(auditor, puppet, world.customer())
     assert (world.game(2).outcome, world.status) == (Outcome.TRAINER_WON, JobStatus.REJECTED)
     assert not posted(world).audits.lost
-    assert world.gains()["auditor"] == world.shares(2).winner
+    assert world.gains()["auditor"] + fees == world.shares(2).winner
     assert context.sender.reserve.missing > 0
     context.sender.close()
 

@@ -1,6 +1,6 @@
 """Bytes of a role's disk that are kept for what has to be written before money is sent.
 
-    <directory>/reserve    preallocated; cut shorter when the disk is full, and filled again when there is room
+    <directory>/reserve    bytes without a meaning; cut when the disk is full, and filled again when there is room
 
 A stranger can fill the disk of everybody who follows jobs. Nothing is paid that is not on record, and whoever cannot
 pay for an appeal or a challenge loses what it defends. So those records, and nothing else, take these bytes.
@@ -19,7 +19,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SIZE = 1 << 20
-"""Bytes of the reserve, or a quarter of a smaller disk: some hundred payments, each of which takes two blocks."""
+"""Bytes of the reserve, or a quarter of a smaller disk: enough for some two hundred payments."""
 
 _SLICE = 16 << 10
 """Bytes that are given up at a time, so that others who write to the disk do not get all of them."""
@@ -49,7 +49,8 @@ class Reserve:
                 self.missing = max(1, self.missing)
 
     def write(self, write: Callable[[], T]) -> T:
-        """What `write` returns, which is called again after some of the reserve was given up if the disk is full.
+        """The result of `write`, which is called again after some of the reserve was given up if the disk is full.
+
         Raises what it raises, and so the error of a full disk if nothing of the reserve is left."""
         while True:
             try:
@@ -81,8 +82,9 @@ class Reserve:
             size = os.fstat(descriptor).st_size
             # As much again stays free, since others write, too, and would have it given up at once.
             if size < wanted and disk.free > 2 * (wanted - size):
-                os.posix_fallocate(descriptor, 0, wanted)
-                size = wanted
+                # Random bytes take their space on disks that compress as well.
+                size += os.pwrite(descriptor, os.urandom(wanted - size), size)
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         self.missing = max(0, wanted - size)

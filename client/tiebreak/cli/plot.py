@@ -116,8 +116,11 @@ def _draw(curves: Sequence[Curves], out: Path, kind: str, column: str | None, *,
 
     from roundlog.storage import replace_file
 
-    # Equal histories make equal files.
-    with matplotlib.rc_context({"svg.hashsalt": "tiebreak"}):
+    # Equal histories make equal files. A `matplotlibrc` in the working directory, which may be a stranger's, could have
+    # LaTeX run.
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams["svg.hashsalt"] = "tiebreak"
         figure = Figure(figsize=(8, 4.8), layout="constrained")
         axes: Any = figure.add_subplot()
         right: Any = axes.twinx() if column is not None else None

@@ -49,6 +49,7 @@ class Metrics:
         self._due = gauge("next_deadline_timestamp_seconds", "Chain time of our next deadline; +Inf without one")
         self._ranks_late = gauge("ranks_late", "1 while a rank keeps the others waiting for minutes, amid a step")
         self._disk = gauge("disk_free_bytes", "Free bytes on the role's disk")
+        self._reserve = gauge("reserve_missing_bytes", "Bytes that are given up of those kept for records of payments")
         self._sent = counter("transactions", "Transactions that a block has taken")
         self._gas = counter("gas", "Gas of these transactions")
         self._fees = counter("fees_ether", "Fees of these transactions")
@@ -111,6 +112,7 @@ class Metrics:
             self._store_up.set(not probe.store_error)
         if probe.disk_free is not None:
             self._disk.set(probe.disk_free)
+        self._reserve.set(probe.reserve_missing)
         self._games.set(len(now.games))
         self._referee.set(sum(game.called for game in now.games))
         shares = [game.left / max(1, game.allowance) for game in now.games if game.left is not None]

@@ -42,8 +42,7 @@ def fetch_named(
 
     warn: is told, in one sentence, what was left out. max_bytes: of all files together. within: as of `ContentStore`.
     unwanted: names that are left out without a word. claim: is asked before each turn of the plan for the most bytes
-    that its files take. Raises StoreError, OSError, and
-    what the plan and `claim` raise."""
+    that its files take. Raises StoreError, OSError, and what the plan and `claim` raise."""
 
     def claiming(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
         for most in plan(path, sizes):

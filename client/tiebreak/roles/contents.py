@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,6 +22,7 @@ from tiebreak.chain.spec import PostedSpec
 from tiebreak.parallel.fetching import fetch_named, job_plan, log_plan
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.disputable import unanswerable_program, unanswerable_spec
+from tiebreak.roles.rooms import size_of
 from tiebreak.store.errors import (
     ContentTooLarge,
     InvalidCid,
@@ -98,8 +98,9 @@ def fetch_job(
         _require_acceptable(context, program, spec)
         need = sum(most_job_bytes(program, spec).values())
         need += kept_bytes(program, spec, context.engine.options.keep_every)
-        context.rooms.claim(room, "job", need, bonded=bonded, told=warn)
-        require_space(context.directory, need)
+        context.rooms.claim(room, need, bonded=bonded, told=warn)
+        if not bonded:  # else most of it is there already
+            require_space(context.directory, need - size_of(room))
 
     try:
         most = context.limits.job_bytes
@@ -177,8 +178,11 @@ def _fetch_log(
     bonded: bool,
     warn: Callable[[str], None],
 ) -> None:
-    most = context.limits.log_bytes
-    claim = partial(context.rooms.claim, directory.parent, "log", bonded=bonded, told=warn)
+    most, room = context.limits.log_bytes, directory.parent
+
+    def claim(need: int) -> None:
+        context.rooms.claim(room, need + size_of(room / "job"), bonded=bonded, told=warn)
+
     fetch_named(
         context.store,
         posted.claim.log_cid,

@@ -96,7 +96,7 @@ class JobRole(Role):
         room = self.context.room(self.job, posted)
         if refused:
             self.context.rooms.remove(room)
-        else:
+        elif not self.bond_held(posted):
             self.context.rooms.leave(room)
 
     @abstractmethod

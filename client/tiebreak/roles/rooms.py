@@ -30,17 +30,19 @@ class Rooms:
     def __init__(self, directory: Path, most: int | None = None) -> None:
         self._directory, self._most = directory, most
         self._lock = threading.Lock()
-        self._promised: dict[Path, dict[str, int]] = {}
-        """Bytes that a room will take, by what is on its way there."""
+        self._entered: set[Path] = set()
 
     def enter(self, room: Path) -> None:
         """Takes the mark off a room, since the role works there again."""
-        (room / _MARK).unlink(missing_ok=True)
+        with self._lock:
+            self._entered.add(room)
+            with suppress(OSError):  # a disk that is read-only for a while
+                (room / _MARK).unlink(missing_ok=True)
 
     def leave(self, room: Path) -> None:
         """Marks the room of a job that the role has left, with no bond in it."""
         with self._lock:
-            self._promised.pop(room, None)
+            self._entered.discard(room)
             with suppress(OSError):  # a full disk; the room is kept then
                 if room.is_dir():
                     (room / _MARK).touch()
@@ -48,34 +50,30 @@ class Rooms:
     def remove(self, room: Path) -> None:
         """Removes the room of a job that the role has refused, with all that was fetched for it."""
         with self._lock:
-            self._promised.pop(room, None)
             shutil.rmtree(room, ignore_errors=True)
 
-    def claim(self, room: Path, what: str, need: int, *, bonded: bool, told: Callable[[str], None]) -> None:
-        """Claims so many bytes of a room for what is to come there, in place of what was claimed for it before. Where
-        all rooms would take too much, those that were left go first, which is told, each in one sentence. bonded:
-        whether a bond is at stake in the room's job, which no limit then holds up. Raises NoSpace."""
+    def claim(self, room: Path, need: int, *, bonded: bool, told: Callable[[str], None]) -> None:
+        """Makes space for a room that will take so many bytes, with those that it has. Where all rooms would take too
+        much, those that were left go first, which is told, each in one sentence. bonded: whether a bond is at stake in
+        the room's job, which no limit then holds up. Raises NoSpace.
+
+        What others have claimed and does not come counts for nothing: a job of which no byte is served would hold up
+        all others."""
         with self._lock:
-            promised = self._promised.setdefault(room, {})
-            promised[what] = need
-            sizes = {path: self._size(path) for path in {*self._rooms(), room}}
+            sizes = {path: size_of(path) for path in self._rooms()}
             most = shutil.disk_usage(self._directory).total // _PART if self._most is None else self._most
-            over = sum(sizes.values()) - most
-            for path in self._left(sizes.keys() - {room}):
+            over = sum(sizes.values()) + max(0, need - sizes.get(room, 0)) - most
+            for path in self._left(sizes.keys() - {room} - self._entered):
                 if over <= 0:
                     break
                 shutil.rmtree(path, ignore_errors=True)
                 over -= sizes[path]
                 told(f"removed {path.name}, whose job was left, to make room for {room.name}")
             if over > 0 and not bonded:
-                del promised[what]
                 raise NoSpace(
-                    f"the files of all jobs would take {over} bytes more than the {most} allowed, with {need} for "
+                    f"the files of all jobs would take {over} bytes more than the {most} allowed, with {need} of "
                     f"{room.name}: raise --most-disk, or wait until another job is over."
                 )
-
-    def _size(self, room: Path) -> int:
-        return max(size_of(room), sum(self._promised.get(room, {}).values()))
 
     def _rooms(self) -> Iterator[Path]:
         with suppress(FileNotFoundError):

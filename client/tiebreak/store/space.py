@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tiebreak.store.errors import NoSpace
 
-LEFT = 256 << 20
+LEFT = 32 << 20
 LEFT_PART = 20
 """Bytes that fetched content leaves free, or this part of a small disk: what a process has to write down meanwhile
 needs less."""

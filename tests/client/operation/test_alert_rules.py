@@ -90,6 +90,7 @@ TROUBLES: dict[str, Values] = {
     "TiebreakStoreUnreachable": {"tiebreak_store_reachable": 0},
     "TiebreakRefereeCalled": {"tiebreak_games_with_referee": 1},
     "TiebreakDiskNearlyFull": {"tiebreak_disk_free_bytes": (2 << 30) - 1},
+    "TiebreakDiskFull": {"tiebreak_reserve_missing_bytes": 16384},
     "TiebreakRankLate": {"tiebreak_ranks_late": 1},
     "TiebreakManyWarnings": {"tiebreak_warnings_total": 21},
     "TiebreakMessagesLost": {"tiebreak_lost_messages": 1},
