@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import requests
@@ -198,3 +199,15 @@ def test_anvil_ends_with_the_process_that_started_it_however_that_ends() -> None
             return
         time.sleep(0.05)
     raise AssertionError("anvil has outlived its parent")
+
+
+def test_anvil_gets_none_of_our_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    binary = tmp_path / "anvil"
+    binary.write_text(f"#!/bin/sh\nenv > {tmp_path}/env\nexit 1\n")
+    binary.chmod(0o755)
+    monkeypatch.setenv("TIEBREAK_CHAIN", "https://example.org/a secret")
+    monkeypatch.setenv(ANVIL_VARIABLE, str(binary))
+    with pytest.raises(DevnetError, match="anvil did not start"):
+        start_devnet(kind="anvil")
+    said = (tmp_path / "env").read_text()
+    assert "PATH=" in said and "secret" not in said

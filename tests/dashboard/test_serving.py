@@ -18,9 +18,11 @@ import requests
 import tiebreak.dashboard
 from disputes import Cast
 from tiebreak.cli.app import app
+from tiebreak.dashboard import server as serving
 from tiebreak.dashboard.server import Server, ServerError, listen
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import MOST_STREAMS
+from troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS, seconds_until_cut_off, silent, status
 from typer.testing import CliRunner
 
 ROOM = Path(tiebreak.dashboard.__file__).parent
@@ -113,6 +115,39 @@ def test_a_request_of_any_size_is_cut_off(cast: Cast) -> None:
             raw.sendall(b"GET /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 200_000)
             assert raw.recv(100).startswith(b"HTTP/1.1 400")
         assert requests.get(f"{server.url}jobs", timeout=20).status_code == 200
+
+
+def test_a_host_that_only_looks_like_this_machine_is_refused(served: str) -> None:
+    refused = {host: status(f"{served}jobs", host) for host in HOSTILE_HOSTS}
+    assert refused == dict.fromkeys(HOSTILE_HOSTS, 400)
+    assert {status(f"{served}jobs", host) for host in LOCAL_HOSTS} == {200}
+    assert status(f"{served}jobs", "localhost", "localhost") == 400
+
+
+def test_silent_clients_keep_nobody_from_the_page(served: str) -> None:
+    with silent(served, 300):
+        assert requests.get(f"{served}jobs", timeout=20).status_code == 200
+    with silent(served, 127), requests.get(f"{served}events", stream=True, timeout=20) as stream:
+        assert _next(stream.iter_lines())["block"] >= 0, "what is being answered is not cut off"
+
+
+@pytest.mark.parametrize(
+    ("begin", "drop"),
+    [
+        (b"", b""),
+        (b"GET /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ", b"x"),
+        (b"GET /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n", b"x"),
+        (b"GET /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"GET"),
+        (b"GET /static/style.css HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 5000, b"x"),
+    ],
+    ids=["silent", "a byte at a time", "a body at a time", "after an answer", "reading nothing"],
+)
+def test_a_client_that_keeps_the_page_waiting_is_cut_off(
+    shown: Site, begin: bytes, drop: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_SECONDS_PER_REQUEST", 1.0)
+    with listen("127.0.0.1", 0) as listening, Server(shown, listening) as server:
+        assert 0.9 < seconds_until_cut_off(server.url, begin, drop) < 5
 
 
 # The command.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
+from roundlog.storage import open_regular
 
 from tiebreak.chain.devnet_accounts import MNEMONIC
 from tiebreak.chain.errors import AccountError
@@ -22,8 +23,6 @@ restore_recursion_limit()
 KEY_VARIABLE = "TIEBREAK_PRIVATE_KEY"
 PASSWORD_VARIABLE = "TIEBREAK_KEYSTORE_PASSWORD"
 IMPORT_PASSWORD_VARIABLE = "TIEBREAK_IMPORT_PASSWORD"
-SECRET_VARIABLES = frozenset([KEY_VARIABLE, PASSWORD_VARIABLE, IMPORT_PASSWORD_VARIABLE])
-"""Variables that no other program may inherit."""
 
 _MAX_KEYSTORE = 64 * 1024
 _MAX_SCRYPT_MEMORY = 1 << 30  # bytes; the usual parameters take 256 MiB
@@ -118,7 +117,7 @@ def read_key(path: Path, prompt: Prompt, *, environment: Mapping[str, str] = os.
 def _bytes(path: Path, what: str) -> bytes:
     """A secret file's bytes. Raises AccountError for one that cannot be read, or that others may read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(_MAX_KEYSTORE + 1)
     except OSError as error:

@@ -19,6 +19,7 @@ from tiebreak.chain.errors import DevnetError
 from tiebreak.chain.node import ChainNode
 from tiebreak.chain.rpc_server import RpcServer, port_taken
 from tiebreak.chain.transport import HttpTransport
+from tiebreak.surroundings import environment_of_others
 
 ANVIL_VARIABLE = "TIEBREAK_ANVIL"
 """Environment variable that names anvil's binary, or is empty to do without it."""
@@ -125,7 +126,13 @@ def _start_anvil(binary: Path, port: int, state: DevnetState | None) -> Devnet:
             # Anvil writes its state when it ends, and every few seconds for the case that it is killed.
             arguments += ["--state", str(state.file("anvil")), "--state-interval", _SECONDS_BETWEEN_STATES]
         try:
-            process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment_of_others(),
+            )
         except OSError as error:
             raise DevnetError(f"{binary} cannot be run ({error.strerror}): check the file.") from error
         deadline = time.monotonic() + _START_SECONDS

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
-from roundlog.storage.atomic import replace_file
+from roundlog.storage import open_regular, replace_file
 
 from tiebreak.chain.errors import DevnetError
 
@@ -29,7 +29,7 @@ class DevnetState:
         self.directory = directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(directory / "lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(directory / "lock", os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise DevnetError(f"{directory} cannot be used ({error.strerror}): choose another place.") from error
         try:
@@ -59,7 +59,8 @@ class DevnetState:
     def contract(self) -> ChecksumAddress | None:
         """Address of the contract on this chain; None if none was put there yet, or the file does not say."""
         try:
-            text = (self.directory / "contract").read_text(encoding="ascii")[:100].strip()
+            with open_regular(self.directory / "contract") as file:
+                text = file.read(100).decode("ascii").strip()
         except (OSError, UnicodeDecodeError):
             return None
         return to_checksum_address(text) if re.fullmatch("0x[0-9a-fA-F]{40}", text) else None

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from roundlog.storage import open_regular
+
 from tiebreak.chain.errors import DevnetError
 
 _LATEST = 2**40
@@ -39,7 +41,8 @@ class ChainRecord:
         self._path = path
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            content = path.read_bytes()
+            with open_regular(path) as file:
+                content = file.read()
         except OSError as error:
             raise DevnetError(f"{path} cannot be used ({error.strerror}): choose another place.") from error
         whole = content[: content.rfind(b"\n") + 1]

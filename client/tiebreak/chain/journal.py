@@ -19,6 +19,7 @@ from typing import Any
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
+from roundlog.storage import open_regular
 
 from tiebreak.chain.errors import JournalError, JournalInUse
 from tiebreak.chain.reserve import Reserve
@@ -103,7 +104,8 @@ class Journal:
         found: list[Entry] = []
         for path in sorted(self._place.glob("*.json")):
             try:
-                entry = Entry.from_json(json.loads(path.read_bytes()))
+                with open_regular(path) as file:
+                    entry = Entry.from_json(json.loads(file.read()))
                 if path != self._path(entry.nonce):
                     raise ValueError(path.name)
             except OSError as error:
@@ -167,7 +169,7 @@ class Journal:
 def _locked(place: Path) -> int:
     try:
         place.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(place / "lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(place / "lock", os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise JournalError(
             f"the journal {place} cannot be opened ({error.strerror}): choose a directory that you may write to."

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import errno
 import json
-import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 from tiebreak.chain.errors import ChainError, DevnetError, RpcRefused
 from tiebreak.chain.transport import Transport
+from tiebreak.loopback import LoopbackHandler, LoopbackServer
 
 MAX_REQUEST = 2 * 1024 * 1024
 """Largest request that is read, in bytes: several times the largest transaction."""
-
-_SECONDS_PER_REQUEST = 30.0
 
 _CLOSES_WITHIN = 0.05  # seconds
 
@@ -32,7 +30,7 @@ class RpcServer:
     def __init__(self, chain: Transport, port: int = 0) -> None:
         handler = type("Handler", (_Handler,), {"chain": chain})
         try:
-            self._server = _Server(("127.0.0.1", port), handler)
+            self._server = LoopbackServer(port, handler)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise port_taken(port) from error
@@ -57,20 +55,10 @@ def port_taken(port: int) -> DevnetError:
     return DevnetError(f"port {port} is taken: choose another, or stop what listens there.")
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that was killed, or tired of waiting, is no error of the chain's: nothing is printed for it."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     chain: Transport
     protocol_version = "HTTP/1.1"
-    timeout = _SECONDS_PER_REQUEST
+    timeout: ClassVar[float] = 30.0
     disable_nagle_algorithm = True
 
     def do_POST(self) -> None:
@@ -79,15 +67,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(413, _error(None, -32600, f"send at most {MAX_REQUEST} bytes, with their Content-Length"))
             return
         body = self.rfile.read(int(length))
+        self.has_request()
         if not self._is_local():
             self._answer(403, _error(None, -32600, "only local programs may ask, with Content-Type application/json"))
             return
         self._answer(200, self._perform(body))
 
     def _is_local(self) -> bool:
-        host = self.headers.get("Host", "").rsplit(":", 1)[0]
         kind = self.headers.get("Content-Type", "").split(";")[0].strip().lower()
-        return host in ("127.0.0.1", "localhost") and kind == "application/json" and "Origin" not in self.headers
+        return self.is_for_this_machine() and kind == "application/json" and "Origin" not in self.headers
 
     def _perform(self, body: bytes) -> dict[str, object]:
         try:
@@ -116,9 +104,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Silent: a development chain prints nothing while others use it."""
 
 
 def _error(request_id: object, code: int, message: str, data: bytes | None = None) -> dict[str, object]:

@@ -112,15 +112,14 @@ class ContentOptions:
 
     def places(self) -> tuple[str, ...]:
         """The locations of the stores, from anywhere on this machine. Raises StoreError."""
-        from tiebreak.store.location import gateway_address, kubo_address, locations
+        from tiebreak.store.location import is_folder, locations
 
         if self.store is None:
             from platformdirs import user_data_path
 
             return (str(user_data_path("tiebreak") / "store"),)
-        is_folder = [gateway_address(one) is None and kubo_address(one) is None for one in locations(self.store)]
-        named = zip(locations(self.store), is_folder, strict=True)
-        return tuple(str(Path(one).expanduser().resolve()) if folder else one for one, folder in named)
+        named = locations(self.store)
+        return tuple(str(Path(one).expanduser().resolve()) if is_folder(one) else one for one in named)
 
     def check_content(self) -> None:
         """Checks what is wrong for good: a place that cannot be meant, a token that is missing. Raises StoreError."""

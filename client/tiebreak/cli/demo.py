@@ -63,6 +63,7 @@ def demo(
     import json
 
     from rich.console import Console
+    from roundlog.storage import replace_file
 
     from tiebreak.demo.play import play
 
@@ -70,7 +71,8 @@ def demo(
     stories = tuple(dict.fromkeys(story or USUAL))
     found = play(Console(highlight=False), steps=steps, asked=stories, pace=pace, page=page)
     if report is not None:
-        report.write_text(json.dumps(found.as_json(), indent=2) + "\n")
+        with replace_file(report) as file:
+            file.write((json.dumps(found.as_json(), indent=2) + "\n").encode())
     if not found.ok:
         raise typer.Exit(ANSWER_IS_NO)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from roundlog.training.job import Job
 
     from tiebreak.chain.records import JobView
+    from tiebreak.store.store import Store
 
 _MAX_SIZE = "16GiB"
 
@@ -62,6 +63,22 @@ def require_publishable(directory: Path) -> None:
     strangers = sorted({path.name for path in directory.iterdir()} - set(FILES))
     if strangers:
         raise CommandError(f"{directory} would be published with {strangers[0]} in it: move that somewhere else.")
+
+
+def published_job(directory: Path, store: Store) -> str | None:
+    """The address of a job's directory in the stores, where it is put if its data are in it; None, with a warning, if
+    it has other files. Raises StoreError."""
+    from tiebreak.cli import output
+    from tiebreak.parallel.elsewhere import addresses_of, lies_elsewhere
+
+    if lies_elsewhere(directory):
+        return addresses_of(directory).job
+    try:
+        require_publishable(directory)
+    except CommandError as error:
+        output.warn(f"the job itself is not published beside its checkpoints: {error}")
+        return None
+    return store.add_directory(directory)
 
 
 def fetched(job: Job) -> int | None:

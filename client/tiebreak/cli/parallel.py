@@ -86,9 +86,13 @@ class WorkerOptions:
         wanted = self.workers is not None or self.cluster is not None
         if not wanted and (self.share < 1 or self.repeat_share is not None):
             raise WrongUsage("--share and --repeat-share are about audits by workers: add --workers N.")
+        self.require_some()
+        return wanted
+
+    def require_some(self) -> None:
+        """Raises WrongUsage for a share that audits nothing."""
         if self.share == 0:
             raise WrongUsage("a share of 0 audits nothing: give a share above it.")
-        return wanted
 
     def sharing(self, threads: int | None) -> Sharing:
         """Sharing of the work. threads: of each worker's kernels; None for as many as leave room for all.
@@ -148,9 +152,9 @@ def audit_by_workers(
     claimed = look()
     states = claimed_states(Path(claim), job, claimed.roots) if Path(claim).is_dir() and claimed.complete else None
     if json:
-        output.show_json(_facts(job, found, states) | {"seconds": round(time.monotonic() - started, 3)})
+        output.show_json(plain_audit(job, found, states) | {"seconds": round(time.monotonic() - started, 3)})
     else:
-        _show(job, found, sharing, states)
+        show_audit(job, found, sharing, states)
     if found.wrong is not None or (states is not None and states.wrong):
         raise typer.Exit(ANSWER_IS_NO)
 
@@ -172,7 +176,7 @@ def _claimed(
     from roundlog.storage import StorageError
     from roundlog.training.job import JobLimits
 
-    from tiebreak.cli.training import check_roots, read_claim
+    from tiebreak.cli.claims import check_roots, read_claim
     from tiebreak.parallel.source import LocalStates
 
     limits = JobLimits(memory_bytes=computing.max_memory, micro_batches=micro_batches)
@@ -268,7 +272,7 @@ def _from_store(
     )
 
 
-def _facts(job: Job, found: ParallelAudit, states: States | None) -> dict[str, object]:
+def plain_audit(job: Job, found: ParallelAudit, states: States | None) -> dict[str, object]:
     """The result for programs."""
     wrong = found.wrong
     return {
@@ -295,7 +299,7 @@ def _fetched(job: Job, found: ParallelAudit) -> int | None:
     return None if fetched(job) is None else found.fetched
 
 
-def _show(job: Job, found: ParallelAudit, sharing: Sharing, states: States | None) -> None:
+def show_audit(job: Job, found: ParallelAudit, sharing: Sharing, states: States | None) -> None:
     """Prints the result for people."""
     from tiebreak.cli import output
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import network, options, quantities
+from tiebreak.cli.claims import check_roots, read_claim
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.job_files import about_data, fetched, read_job
-from tiebreak.cli.training import Listener, check_roots, read_claim
+from tiebreak.cli.training import Listener
 
 if TYPE_CHECKING:
     from roundlog.training.job import Job

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import options
+from tiebreak.cli.claims import check_roots, read_claim
 from tiebreak.cli.content import ContentOptions, PublishEvery, published_every
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
-from tiebreak.cli.job_files import about_data, read_job
+from tiebreak.cli.job_files import about_data, published_job, read_job
 from tiebreak.cli.parallel import WorkerOptions, audit_by_workers
+from tiebreak.cli.published_audit import PublishedOptions, audit_published, is_published
 from tiebreak.cli.ranks import crew, refuse_ranks
 from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_verdict
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from roundlog.training.job import Job
     from roundlog.training.options import StepEvent
     from roundlog.training.validation import Validation
-
-_MEND = "let `tiebreak train` end in the same directory, which mends it"
 
 _VALIDATION = "Validation"
 
@@ -43,6 +42,7 @@ _AUDIT = examples(
     "tiebreak audit job --run audited --claim 0x...",
     "tiebreak audit job --run audited --claim trained --log trained/log",
     "tiebreak audit job --run audited --claim trained --workers 2",
+    "tiebreak audit bafy... --share 1 --store gateway+https://gateway.example",
 )
 
 
@@ -113,7 +113,9 @@ def train(
         if ranks.serves(job, computing.device):
             return
         store = content.open_content(warn=output.warn) if every else None
-        publisher = Publisher(job.spec, run, every, store.add_file) if store is not None else None
+        publisher = None
+        if store is not None:
+            publisher = Publisher(job.spec, run, every, store.add_file, published_job(job_directory, store))
         started = time.monotonic()
         with output.progress("training", job.spec.steps) as bar:
             last = Listener(bar, job.spec.steps, _publishes(publisher, job))
@@ -219,11 +221,12 @@ def _read_thresholds(path: Path, job: Job) -> Thresholds:
     from roundlog.rounding import ThresholdError, Thresholds
     from roundlog.rounding.threshold import MAX_JSON_BYTES
     from roundlog.spec import POLICY_THRESHOLD
+    from roundlog.storage import open_regular
 
     if job.spec.rounding_policy != POLICY_THRESHOLD:
         raise CommandError("this job rounds by the policy certified, which has no thresholds: leave --thresholds away.")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return Thresholds.from_json(file.read(MAX_JSON_BYTES + 1))
     except OSError as error:
         raise CommandError(f"{path} cannot be read ({error.strerror}): check the path.") from error
@@ -232,8 +235,18 @@ def _read_thresholds(path: Path, job: Job) -> Thresholds:
 
 
 def audit(
-    job_directory: options.JobDirectory,
-    run: Annotated[Path, typer.Option("--run", help="Directory of the audit. A killed audit carries on.")],
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB|ADDRESS",
+            help="Directory of a job; or the content address of a published log, the number of a posted job, or a file "
+            "with the result of an audit, of which the run is fetched.",
+        ),
+    ],
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", help="Directory of the audit of a directory's job. A killed audit carries on."),
+    ] = None,
     log: Annotated[
         Path | None, typer.Option("--log", help="The trainer's log, to check it as well; the claim needs none.")
     ] = None,
@@ -256,6 +269,7 @@ def audit(
     workers: WorkerOptions,
     computing: options.Computing,
     content: ContentOptions,
+    published: PublishedOptions,
     json: options.Json = False,
 ) -> None:
     """Repeat a training and check what the trainer has written and claimed.
@@ -268,6 +282,10 @@ def audit(
     Of a run directory, every checkpoint and the final state that it holds are checked as well. Ranks that torchrun
     starts can audit together, whatever number of them has trained.
 
+    Of a content address, job and claimed roots are fetched, and blocks of data and states as far as the audited --share
+    needs them. Nothing stays but the --result: what was audited, what was found, and the claimed roots. --claim can
+    name the root that is claimed, or, beside a job's address, the log or the receipt.
+
     With --workers the intervals are audited side by side, from the claimed checkpoints, which are checked first; a log
     is not looked at. One wrong interval ends it: any one, not always the first.
 
@@ -279,6 +297,18 @@ def audit(
     from tiebreak.cli import output
 
     computing.use_threads()
+    if is_published(job):
+        refuse_ranks("tiebreak audit ADDRESS")
+        if run is not None or log is not None or follow:
+            raise WrongUsage(
+                "a published run is audited in a temporary directory, without its log: leave --run, --log and --follow "
+                "away, or fetch the job first (`tiebreak job fetch`)."
+            )
+        audit_published(job, claim, micro_batches, workers, computing, content, published, json)
+        return
+    job_directory = Path(job)
+    if run is None:
+        raise WrongUsage("the audit of a job in a directory needs another one, which can carry on: name it with --run.")
     if workers.are_wanted:
         refuse_ranks("tiebreak audit --workers")
         if log is not None:
@@ -293,16 +323,16 @@ def audit(
         claimed = read_claim(claim) if claim is not None and ranks.leads else None
         if log is not None and ranks.leads and not log.is_dir():
             raise CommandError(f"there is no directory of logs {log}: name the `log` directory of the trainer's run.")
-        job = read_job(job_directory, computing.max_memory, micro_batches, content)
+        made = read_job(job_directory, computing.max_memory, micro_batches, content)
         if claim is not None and isinstance(claimed, list):
-            check_roots(Path(claim), claimed, job)
-        if ranks.serves(job, computing.device):
+            check_roots(Path(claim), claimed, made)
+        if ranks.serves(made, computing.device):
             return
         started = time.monotonic()
-        with output.progress("auditing", job.spec.steps) as bar:
-            last = Listener(bar, job.spec.steps)
+        with output.progress("auditing", made.spec.steps) as bar:
+            last = Listener(bar, made.spec.steps)
             verdict = verdicts.audit(
-                job,
+                made,
                 run,
                 ranks.options(computing.run_options(micro_batches, last, last.resumes)),
                 claim=claimed,
@@ -310,52 +340,16 @@ def audit(
                 verify_log=verify_log,
                 on_distrust=lambda why: output.warn(f"auditing again without the log: {why}"),
             )
-        fetched_bytes = ranks.dismiss(job)
-    states = claimed_states(Path(claim), job, claimed) if claim is not None and isinstance(claimed, list) else None
+        fetched_bytes = ranks.dismiss(made)
+    states = claimed_states(Path(claim), made, claimed) if claim is not None and isinstance(claimed, list) else None
     if json:
         seconds = round(time.monotonic() - started, 3)
         run_facts = {"fetched_data_bytes": fetched_bytes, "resumed_from": last.resumed_from, "seconds": seconds}
-        output.show_json(plain_verdict(job, verdict, states) | run_facts)
+        output.show_json(plain_verdict(made, verdict, states) | run_facts)
     else:
-        show_verdict(job, verdict, states, fetched=fetched_bytes, has_claim=claimed is not None, share=verify_log)
+        show_verdict(made, verdict, states, fetched=fetched_bytes, has_claim=claimed is not None, share=verify_log)
     if is_no(verdict, states):
         raise typer.Exit(ANSWER_IS_NO)
-
-
-def read_claim(text: str) -> bytes | list[bytes]:
-    """A checkpoint root in hex, or the state roots on record in a run directory. Raises CommandError."""
-    if re.fullmatch("(0x)?[0-9a-fA-F]{64}", text):
-        return bytes.fromhex(text.removeprefix("0x"))
-    path = Path(text) / "roots"
-    if not path.is_file():
-        raise CommandError(f"{text} is neither a root of 64 hex digits nor the directory of a run: check the claim.")
-    if path.stat().st_size > 32 << 32:
-        raise CommandError(f"{path} is too large to be the record of a run: check the directory.")
-    content = path.read_bytes()
-    if len(content) % 32:
-        raise CommandError(f"{path} does not hold whole roots of 32 bytes: {_MEND}.")
-    return [content[i : i + 32] for i in range(0, len(content), 32)]
-
-
-def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
-    """Refuses roots that the run in this directory did not write down for this job, so that a damaged file accuses
-    nobody. Raises CommandError."""
-    from roundlog.training.run import root_sum
-
-    if len(roots) != job.spec.intervals:
-        raise CommandError(f"the run {directory} has {len(roots)} of {job.spec.intervals} checkpoints: {_MEND}.")
-    path = directory / "roots.sums"
-    if not path.is_file():
-        raise CommandError(f"there is no {path}, which says whether the roots are whole: copy it, too, or {_MEND}.")
-    sums = b"".join(root_sum(job.spec.run_id, interval, root) for interval, root in enumerate(roots))
-    with path.open("rb") as file:
-        recorded = file.read(len(sums) + 1)
-    wrong = [i for i in range(len(roots)) if sums[32 * i : 32 * i + 32] != recorded[32 * i : 32 * i + 32]]
-    if wrong:
-        raise CommandError(
-            f"the root of interval {wrong[0]} in {directory / 'roots'} is not what the run wrote there, or the run is "
-            f"another job's: copy the directory again, or {_MEND}."
-        )
 
 
 class Listener:

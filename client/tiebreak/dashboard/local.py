@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from roundlog.storage import open_regular
+
 from tiebreak.chain.records import JobView
 from tiebreak.dashboard.curve import Curve, read_curve
 from tiebreak.dashboard.errands import Errands
@@ -127,7 +129,7 @@ def _rooms(directory: Path, job: JobView) -> list[Path]:
 def _run_id(run: Path) -> str:
     """The job of which a directory is a run; empty if it is none."""
     try:
-        with (run / "run.json").open("rb") as file:
+        with open_regular(run / "run.json") as file:
             record = json.loads(file.read(_MOST_RECORD))
         return str(record["run_id"])
     except (OSError, ValueError, RecursionError, KeyError, TypeError):

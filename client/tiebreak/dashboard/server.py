@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 import threading
@@ -9,11 +10,18 @@ import time
 from types import TracebackType
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import make_app
 
 _START_SECONDS = 20.0
+
+_SECONDS_PER_REQUEST = 10.0
+"""Time in which a client has to send a request, and to take what it gets."""
+
+_MOST_CONNECTIONS = 128
+"""Connections at the same time; more are answered with 503."""
 
 
 class ServerError(Exception):
@@ -46,6 +54,46 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
+class BoundedConnection(H11Protocol):
+    """A client's connection, which is cut off where no request comes in time, or no answer is taken: uvicorn waits for
+    both for ever. Where there are too many connections, the oldest that waits for a request ends at once."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        self._look_again()
+        if len(self.connections) >= _MOST_CONNECTIONS:
+            # Of others than this one, which may just be sending.
+            idle = [one for one in self.connections if one is not self and isinstance(one, BoundedConnection)]
+            idle = [one for one in idle if one.waits_for_a_request and not one.transport.is_closing()]
+            if idle:
+                min(idle, key=lambda one: one._since).transport.abort()
+
+    @property
+    def waits_for_a_request(self) -> bool:
+        """Whether nothing is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def on_response_complete(self) -> None:
+        self._since = self.loop.time()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._next_look.cancel()
+        super().connection_lost(exc)
+
+    def _look_again(self) -> None:
+        self._next_look = self.loop.call_later(_SECONDS_PER_REQUEST / 4, self._look)
+
+    def _look(self) -> None:
+        if not (self.waits_for_a_request or self.flow.write_paused or self.transport.is_closing()):
+            self._since = self.loop.time()  # it is being answered
+        if self.loop.time() - self._since > _SECONDS_PER_REQUEST:
+            self.transport.abort()
+        else:
+            self._look_again()
+
+
 class Server:
     """A site on a socket. Used in a `with` block, it serves beside; `run` serves in this thread, until a signal."""
 
@@ -55,14 +103,14 @@ class Server:
         config = uvicorn.Config(
             make_app(site),
             lifespan="off",
-            http="h11",
+            http=BoundedConnection,
             ws="none",
             access_log=False,
             log_config=None,
             log_level="critical",
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=128,
+            limit_concurrency=_MOST_CONNECTIONS,
             timeout_keep_alive=5,
             timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=16 * 1024,

@@ -19,7 +19,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -30,9 +29,7 @@ from tiebreak.chain.errors import ChainError
 from tiebreak.dashboard import showing, words
 from tiebreak.dashboard.lookout import Sight
 from tiebreak.dashboard.site import Busy, Missing, Site
-
-NAMES = ("127.0.0.1", "localhost", "::1", "[::1]")
-"""Names of this machine that a Host header may have."""
+from tiebreak.loopback import names_this_machine
 
 MOST_STREAMS = 32
 """Event streams that are open at the same time; each further client is told to come back."""
@@ -78,12 +75,11 @@ def make_app(site: Site) -> Starlette:
         Route("/events", pages.events, methods=["GET"]),
         Route("/static/{name}", pages.static, methods=["GET"]),
     ]
-    guards = [Middleware(_Guard), Middleware(TrustedHostMiddleware, allowed_hosts=NAMES, www_redirect=False)]
-    return Starlette(routes=routes, middleware=guards, exception_handlers={HTTPException: pages.refused})
+    return Starlette(routes=routes, middleware=[Middleware(_Guard)], exception_handlers={HTTPException: pages.refused})
 
 
 class _Guard:
-    """Adds the headers to every answer, and refuses what a page of another site asks for."""
+    """Adds the headers to every answer, and refuses what a page of another site asks for, or asks of another host."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -99,6 +95,9 @@ class _Guard:
                 message["headers"] = [*kept, *self._headers]
             await send(message)
 
+        if not names_this_machine([value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]):
+            await PlainTextResponse("This page is at 127.0.0.1 only.", 400)(scope, receive, guarded)
+            return
         given = dict(scope["headers"])
         foreign = given.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
         if foreign and given.get(b"sec-fetch-mode") != b"navigate":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from tiebreak.surroundings import environment_of_others
 
 _DECIDED_HERE = (
     "ATEN_CPU_CAPABILITY",
@@ -25,8 +26,8 @@ class Machine:
     variables: Mapping[str, str]
 
     def environment(self) -> dict[str, str]:
-        """The environment of a process on this machine: this one's, without any other profile that it may carry."""
-        kept = {name: value for name, value in os.environ.items() if name not in _DECIDED_HERE}
+        """The environment of a process on this machine: this one's, without another profile and our own variables."""
+        kept = {name: value for name, value in environment_of_others().items() if name not in _DECIDED_HERE}
         # Threads that wait sleep instead of spinning: two processes share few cores here. No influence on any result.
         return kept | {"OMP_WAIT_POLICY": "PASSIVE"} | dict(self.variables)
 

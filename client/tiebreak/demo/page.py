@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from rich.console import Console
 from tiebreak.dashboard.server import listen
 from tiebreak.demo.processes import ChildProcesses
 from tiebreak.demo.scene import Scene
+from tiebreak.surroundings import environment_of_others
 
 
 class Page:
@@ -35,9 +35,8 @@ class Page:
             for directory in directories:
                 directory.mkdir(parents=True, exist_ok=True)
                 words += [option, str(directory)]
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("TIEBREAK_")}
         children = until.enter_context(ChildProcesses(scene.directory))
-        children.start("page", words, variables | scene.whereabouts(), lambda line: None)
+        children.start("page", words, environment_of_others() | scene.whereabouts(), lambda line: None)
 
     def stay(self, console: Console) -> None:
         """Lets the page be looked at until Ctrl-C; not where nobody could press it."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-_SECONDS_PER_REQUEST = 10.0
+from tiebreak.loopback import LoopbackHandler, LoopbackServer
 
 _CLOSES_WITHIN = 0.05  # seconds
 
@@ -26,7 +25,7 @@ class Endpoint:
         health: Mapping[str, Callable[[], tuple[bool, dict[str, object]]]],
     ) -> None:
         handler = type("Handler", (_Handler,), {"metrics": staticmethod(metrics), "health": health})
-        self._server = _Server(("127.0.0.1", port), handler)
+        self._server = LoopbackServer(port, handler)
         threading.Thread(
             target=self._server.serve_forever, args=(_CLOSES_WITHIN,), name="endpoint", daemon=True
         ).start()
@@ -40,22 +39,13 @@ class Endpoint:
         self._server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Silent: a client that breaks off is no error of the role's."""
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     metrics: Callable[[], tuple[str, bytes]]
     health: Mapping[str, Callable[[], tuple[bool, dict[str, object]]]]
-    timeout = _SECONDS_PER_REQUEST
 
     def do_GET(self) -> None:
-        # A web page that has its name point here (DNS rebinding) sends that name.
-        if self.headers.get("Host", "").rsplit(":", 1)[0] not in ("127.0.0.1", "localhost"):
+        self.has_request()
+        if not self.is_for_this_machine():
             self._answer(403, "text/plain", b"only local programs may ask\n")
         elif self.path == "/metrics":
             kind, text = self.metrics()
@@ -73,6 +63,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Silent: who asks is nobody's business, and standard error has the role's own errors."""

@@ -6,7 +6,6 @@ A role hands an alert over and goes on. What hangs is given up in time, and what
 from __future__ import annotations
 
 import json
-import os
 import queue
 import shlex
 import subprocess
@@ -18,10 +17,9 @@ from typing import Protocol
 
 import requests
 
-from tiebreak.chain.accounts import SECRET_VARIABLES
 from tiebreak.chain.errors import printable
 from tiebreak.deadlines import Halted, TooLate, pause, within
-from tiebreak.store.pinning import TOKEN_VARIABLE
+from tiebreak.surroundings import environment_of_others
 
 _SECONDS = 15.0
 """Most seconds for one attempt."""
@@ -75,22 +73,20 @@ class Webhook:
 
 class Command:
     """A program that gets each alert as a JSON object on its standard input. Exit code 0 is a delivery. It does not
-    inherit the variables with our keys and passwords."""
+    inherit Tiebreak's own variables."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.name = f"the command {words[0]}"
         self._words = list(words)
 
     def deliver(self, message: Mapping[str, object], stop: threading.Event) -> None:
-        secret = {*SECRET_VARIABLES, TOKEN_VARIABLE}
-        environment = {name: value for name, value in os.environ.items() if name not in secret}
         try:
             process = subprocess.Popen(
                 self._words,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=environment,
+                env=environment_of_others(),
                 start_new_session=True,
             )
         except OSError as error:

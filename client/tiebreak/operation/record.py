@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import logging.handlers
@@ -24,6 +25,8 @@ class LogFile:
     disk that is full costs lines and never ends the role. Thread-safe."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        if path.is_fifo():
+            raise OSError(errno.EINVAL, "it is a pipe, whose writer may wait for ever")
         self._handler = _Handler(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(message)s"))
         self._clock = clock

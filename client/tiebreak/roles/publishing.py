@@ -92,7 +92,7 @@ class Publishing:
 
     def _publisher(self, posted: JobView, add: Callable[[Path], str]) -> Publisher:
         run = self._role.context.room(self._role.job, posted) / self._run
-        return Publisher(posted.spec.training, run, self._every, add)
+        return Publisher(posted.spec.training, run, self._every, add, posted.job_cid)
 
     def _files(self, posted: JobView) -> tuple[Path, Path]:
         run = self._role.context.room(self._role.job, posted) / self._run

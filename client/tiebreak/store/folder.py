@@ -10,17 +10,16 @@ leaves at most a temporary file and unpinned blocks, which `collect_garbage` rem
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import re
-import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+
+from roundlog.storage import open_regular
 
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import MAX_BLOCK
@@ -60,7 +59,7 @@ class FolderStore(Store):
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:
         path = _block_path(self._blocks, cid)
         try:
-            with _opened(path) as file:
+            with open_regular(path) as file:
                 block = file.read(MAX_BLOCK + 1)
         except FileNotFoundError as error:
             raise ContentMissing(
@@ -130,7 +129,7 @@ class FolderStore(Store):
     @contextmanager
     def _lock(self, mode: int) -> Iterator[None]:
         try:
-            handle = (self._root / "lock").open("rb")
+            handle = open_regular(self._root / "lock")
         except OSError as error:
             raise unusable(f"the content store {self._root} cannot be used", error) from error
         with handle:
@@ -175,17 +174,6 @@ class _Batch:
             Path(temporary).unlink(missing_ok=True)
             raise
         self._touched.update((path.parent, path.parent.parent, self._blocks))
-
-
-def _opened(path: Path) -> BinaryIO:
-    """A block's file. Raises OSError for what is no file: a pipe that nobody writes to would keep its reader waiting
-    for ever."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    file = os.fdopen(descriptor, "rb")
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "not a file", str(path))
-    return file
 
 
 def _block_path(blocks: Path, cid: Cid) -> Path:

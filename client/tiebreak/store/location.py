@@ -20,6 +20,11 @@ def gateway_address(location: str | Path) -> str | None:
     return text[len(_GATEWAY) :] if text.lower().startswith((_GATEWAY + "http://", _GATEWAY + "https://")) else None
 
 
+def is_folder(location: str) -> bool:
+    """Whether a location is a folder's. Raises StoreUnavailable as `kubo_address`."""
+    return gateway_address(location) is None and kubo_address(location) is None
+
+
 def locations(text: str) -> list[str]:
     """The locations in a list by commas, each of which can be meant. Raises StoreUnavailable."""
     found = [part.strip() for part in text.split(",")]

@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import re
-import stat
 import threading
 import time
 import urllib.parse
@@ -21,6 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+from roundlog.storage import open_regular
 
 from tiebreak.deadlines import Halted, TooLate, pause
 from tiebreak.store.cid import Cid
@@ -279,10 +280,8 @@ def read_token(file: Path | None) -> str:
             )
         return token
     try:
-        # Without O_NONBLOCK, opening a pipe would wait for a writer.
-        with open(file, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
-            found = os.fstat(stream.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
+        with open_regular(file) as stream:
+            if os.fstat(stream.fileno()).st_mode & 0o077:
                 raise StoreUnavailable(f"the token in {file} can be read by others: run chmod 600 on that file.")
             return stream.read(_MOST_TOKEN + 1).decode("ascii", "replace").strip()
     except OSError as error:

@@ -14,7 +14,7 @@ from roundlog.capture.tracing.eager import plain_model
 from roundlog.data import absence
 from roundlog.program import ProgramError
 from roundlog.program.state_names import names_in_model
-from roundlog.storage import load_tensors, tensor_types
+from roundlog.storage import load_tensors, open_regular, tensor_types
 
 _DTYPES = {"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool}
 
@@ -33,6 +33,7 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
     that cannot be read, lacks a tensor of the model, has one that the model has not, or has one of another shape or
     dtype."""
     try:
+        open_regular(path).close()  # the library would wait at a pipe for a writer
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             kinds: dict[str, _Kind] = {

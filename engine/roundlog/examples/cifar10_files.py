@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundlog.capture import CaptureError
+from roundlog.storage import open_regular
 
 PIXELS = 3 * 32 * 32
 CLASSES = 10
@@ -48,7 +49,7 @@ def read(folder: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 def _read_file(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise CaptureError(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from roundlog.capture import CaptureError
+from roundlog.storage import open_regular
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -41,7 +42,7 @@ def load(text: Path, tokenizer: Path | None, *, context: int, vocabulary: int) -
 
 def _read(path: Path, limit: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(limit + 1)
     except OSError as error:
         raise CaptureError(f"{path} cannot be read ({error.strerror}): check the path") from error

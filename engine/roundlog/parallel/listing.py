@@ -21,6 +21,8 @@ class Listing:
     """Number of intervals done -> address of the state after them."""
     complete: bool = True
     """Whether nothing will be added: the run has ended."""
+    job: str | None = None
+    """Address of the job's directory, if it is published beside."""
 
     def starts(self) -> list[int]:
         """Numbers of intervals after which a state is published that another interval starts from, with 0 for the

@@ -1,7 +1,7 @@
 """The list of what a trainer has published of a run, as a file beside its logs; and the listing of a run directory.
 
-    checkpoints.json    format, version, run id, claimed state roots of the first intervals, and for every m-th of them
-                        the address of the state after it
+    checkpoints.json    format, version, run id, address of the job (or null), claimed state roots of the first
+                        intervals, and for every m-th of them the address of the state after it
 
 A reader believes none of it: roots are held against the commitment, states against the roots.
 """
@@ -21,7 +21,7 @@ from roundlog.training.run import root_sum
 NAME = "checkpoints.json"
 """Name of the list in a directory of logs."""
 
-_FORMAT, _VERSION = "tiebreak checkpoints", 1
+_FORMAT, _VERSION = "tiebreak checkpoints", 2
 _BYTES_AN_INTERVAL = 400
 MOST_BYTES = 1 << 26
 """Most bytes of a list, whatever its spec says: 800,000 intervals. Its text takes many times as much memory."""
@@ -41,6 +41,7 @@ def write_listing(directory: Path, spec: TrainingSpec, listing: Listing) -> None
             "format": _FORMAT,
             "version": _VERSION,
             "run_id": spec.run_id.hex(),
+            "job": listing.job,
             "state_roots": [root.hex() for root in listing.roots],
             "states": {str(done): address for done, address in sorted(listing.states.items())},
         },
@@ -58,11 +59,7 @@ def read_listing(path: Path, spec: TrainingSpec) -> Listing:
         record = read_record(path, max_bytes=most_list_bytes(spec))
     except StorageError as error:
         raise ListingError(f"the list of checkpoints {error.reason}") from error
-    keys = {"format", "version", "run_id", "state_roots", "states"}
-    if not isinstance(record, dict) or record.keys() != keys or record["format"] != _FORMAT:
-        raise ListingError("the list of checkpoints has another format")
-    if type(record["version"]) is not int or record["version"] != _VERSION:
-        raise ListingError(f"the list of checkpoints has another version than {_VERSION}")
+    job = _job_of(record)
     if record["run_id"] != spec.run_id.hex():
         raise ListingError("the list of checkpoints is of another run")
     roots, states = record["state_roots"], record["states"]
@@ -78,7 +75,29 @@ def read_listing(path: Path, spec: TrainingSpec) -> Listing:
         roots=tuple(map(bytes.fromhex, roots)),
         states={int(done): address for done, address in states.items()},
         complete=len(roots) == spec.intervals,
+        job=job,
     )
+
+
+def read_address_of_job(path: Path) -> str | None:
+    """The address of the job in the list at a path, of which nothing else is looked at; None if it names none. Raises
+    ListingError."""
+    try:
+        return _job_of(read_record(path, max_bytes=MOST_BYTES))
+    except StorageError as error:
+        raise ListingError(f"the list of checkpoints {error.reason}") from error
+
+
+def _job_of(record: object) -> str | None:
+    keys = {"format", "version", "run_id", "job", "state_roots", "states"}
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        raise ListingError("the list of checkpoints has another format")
+    if type(record.get("version")) is not int or record["version"] != _VERSION:
+        raise ListingError(f"the list of checkpoints has another version than {_VERSION}")
+    job = record.get("job")
+    if record.keys() != keys or not (job is None or (isinstance(job, str) and _ADDRESS.fullmatch(job))):
+        raise ListingError("the list of checkpoints has another format")
+    return job
 
 
 def _is_place(text: str, most: int) -> bool:
@@ -122,9 +141,11 @@ def _recorded(path: Path, spec: TrainingSpec) -> list[bytes]:
 class Publisher:
     """Publisher of every m-th checkpoint of an own run, each once, which keeps the list beside the run's logs."""
 
-    def __init__(self, spec: TrainingSpec, run_dir: Path, every: int, add: Callable[[Path], str]) -> None:
-        """every: m. add: publishes a file and returns its address."""
-        self._spec, self._run_dir, self._every, self._add = spec, run_dir, every, add
+    def __init__(
+        self, spec: TrainingSpec, run_dir: Path, every: int, add: Callable[[Path], str], job: str | None = None
+    ) -> None:
+        """every: m. add: publishes a file and returns its address. job: address of the published job."""
+        self._spec, self._run_dir, self._every, self._add, self._job = spec, run_dir, every, add, job
         self._states: dict[int, str] = {}
         self.told = 0
         """Number of intervals that the last list tells of."""
@@ -146,7 +167,12 @@ class Publisher:
             path = checkpoint_path(self._run_dir, number * self._spec.interval)
             if number not in self._states and path.exists():
                 self._states[number] = self._add(path)
-        listing = Listing(roots=tuple(roots), states=dict(self._states), complete=done == self._spec.intervals)
+        listing = Listing(
+            roots=tuple(roots),
+            states=dict(self._states),
+            complete=done == self._spec.intervals,
+            job=self._job,
+        )
         (self._run_dir / "log").mkdir(exist_ok=True)
         write_listing(self._run_dir / "log", self._spec, listing)
         self.told = done

@@ -1,21 +1,29 @@
-"""Files that survive a kill at any instant, and tensors read from files that are not trusted."""
+"""Files that survive a kill at any instant, and tensors read from files that are not trusted.
+
+What is about tensors is loaded when it is first used, since PyTorch takes seconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from roundlog.storage.atomic import commit_file, partial_path, replace_file, sync_directory
 from roundlog.storage.errors import StorageError
 from roundlog.storage.records import read_record, write_record
 from roundlog.storage.regular import open_regular, read_at, read_into, reading, require_regular
-from roundlog.storage.tensors import (
-    Entry,
-    StoredTensors,
-    entry_of,
-    header_of,
-    load_tensors,
-    most_tensor_bytes,
-    open_tensors,
-    save_state,
-    save_tensors,
-    tensor_types,
-)
+
+if TYPE_CHECKING:
+    from roundlog.storage.tensors import (
+        Entry,
+        StoredTensors,
+        entry_of,
+        header_of,
+        load_tensors,
+        most_tensor_bytes,
+        open_tensors,
+        save_state,
+        save_tensors,
+        tensor_types,
+    )
 
 __all__ = [
     "Entry",
@@ -41,3 +49,9 @@ __all__ = [
     "tensor_types",
     "write_record",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"roundlog.storage has no {name}: its public names are {', '.join(__all__)}")
+    return getattr(import_module("roundlog.storage.tensors"), name)

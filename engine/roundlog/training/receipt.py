@@ -18,8 +18,11 @@ from typing import Any, NoReturn
 from roundlog.commitments import MerkleTree
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec
 from roundlog.storage import open_regular, replace_file
+from roundlog.training.audit_result import AuditResult, parse_result
 
 FORMAT = "tiebreak receipt"
+AUDIT_FORMAT = "tiebreak audit"
+"""Format of a receipt of what was claimed, with what an audit of it has found."""
 VERSION = 1
 MAX_BYTES = 64 << 20
 """Most bytes of a receipt: some 900,000 checkpoints."""
@@ -88,6 +91,9 @@ class Receipt:
     """The account that has signed, 20 bytes; None without a signature."""
     signature: bytes | None = None
     """65 bytes, over `signed_text`."""
+    audit: AuditResult | None = None
+    """Findings of an audit of these roots, which are somebody else's claim then; None if they are the writer's
+    own."""
 
     @property
     def checkpoint_root(self) -> bytes:
@@ -129,6 +135,10 @@ class Receipt:
         """The receipt with the signature of its `signer`."""
         return replace(self, signature=signature)
 
+    def about(self, audit: AuditResult) -> Receipt:
+        """The result of an audit of these roots."""
+        return replace(self, audit=audit)
+
     def write(self, path: Path) -> None:
         """Writes the receipt, whole or not at all. Raises ReceiptError if it is too large, OSError."""
         plain = self._plain()
@@ -142,7 +152,7 @@ class Receipt:
 
     def _plain(self) -> dict[str, Any]:
         plain: dict[str, Any] = {
-            "format": FORMAT,
+            "format": FORMAT if self.audit is None else AUDIT_FORMAT,
             "version": VERSION,
             "spec": json.loads(self.spec.to_json()),
             "run_id": _hex(self.spec.run_id),
@@ -153,6 +163,8 @@ class Receipt:
             "machine": asdict(self.machine),
             "date": self.date,
         }
+        if self.audit is not None:
+            plain["audit"] = self.audit.plain()
         if self.signer is not None:
             plain["signer"] = _hex(self.signer)
         return plain
@@ -186,16 +198,17 @@ def _parse(data: bytes) -> Receipt:
     plain = json.loads(
         data.decode(), object_pairs_hook=_object, parse_float=_refuse, parse_constant=_refuse, parse_int=_integer
     )
-    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+    if not isinstance(plain, dict) or plain.get("format") not in (FORMAT, AUDIT_FORMAT):
         raise ValueError(f"it does not say that its format is {FORMAT!r}")
+    always = _ALWAYS | {"audit"} if plain["format"] == AUDIT_FORMAT else _ALWAYS
     version = plain.get("version")
     if type(version) is not int:
         raise ValueError("its version is not an integer")
     if version != VERSION:
         raise _NewerError(f"is a receipt of version {version}, and this version reads version {VERSION}")
-    if missing := sorted(_ALWAYS - plain.keys()):
+    if missing := sorted(always - plain.keys()):
         raise ValueError(f"it lacks {missing[0]}")
-    if unknown := sorted(plain.keys() - _ALWAYS - _SIGNED):
+    if unknown := sorted(plain.keys() - always - _SIGNED):
         raise ValueError(f"it has an unknown key {unknown[0][:60]!r}")
     if len(_SIGNED & plain.keys()) == 1:
         raise ValueError("it has a signer without a signature, or a signature without a signer")
@@ -212,6 +225,7 @@ def _parse(data: bytes) -> Receipt:
         date=_date(plain["date"]),
         signer=_bytes("signer", plain["signer"], SIGNER_BYTES) if is_signed else None,
         signature=_bytes("signature", plain["signature"], SIGNATURE_BYTES) if is_signed else None,
+        audit=parse_result(plain["audit"], spec.intervals) if "audit" in always else None,
     )
     for name, follows in (
         ("run_id", spec.run_id),

@@ -110,14 +110,9 @@ def test_a_webhook_that_hangs_keeps_neither_the_role_nor_other_targets(
         assert time.monotonic() - began < 2
 
 
-def test_a_command_gets_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "TIEBREAK_PRIVATE_KEY",
-        "TIEBREAK_KEYSTORE_PASSWORD",
-        "TIEBREAK_IMPORT_PASSWORD",
-        "TIEBREAK_PIN_TOKEN",
-    ):
-        monkeypatch.setenv(name, "a secret")
+def test_a_command_gets_neither_keys_nor_addresses_with_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PRIVATE_KEY", "KEYSTORE_PASSWORD", "PIN_TOKEN", "CHAIN", "SIGNER", "PIN_SERVICE", "NOT_YET_INVENTED"):
+        monkeypatch.setenv(f"TIEBREAK_{name}", "https://example.org/a secret")
     monkeypatch.setenv("ROOM", "a setting")
     messenger = Messenger([Command(["/bin/sh", "-c", f"env > {tmp_path}/env"])])
     messenger.send(ALERT)

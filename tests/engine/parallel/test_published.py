@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 from roundlog.parallel.listing import Listing
-from roundlog.parallel.published import NAME, ListingError, Publisher, listing_of_run, read_listing, write_listing
+from roundlog.parallel.published import (
+    NAME,
+    ListingError,
+    Publisher,
+    listing_of_run,
+    read_address_of_job,
+    read_listing,
+    write_listing,
+)
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, StepEvent
@@ -62,7 +70,7 @@ def put(*path: str, value: Any) -> Callable[[dict[str, Any]], Any]:
 
 HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another format": put("format", value="x"),
-    "another version": put("version", value=2),
+    "another version": put("version", value=1),
     "a version that is true": put("version", value=True),
     "another run": put("run_id", value="0" * 64),
     "a missing key": lambda plain: plain.pop("states"),
@@ -83,14 +91,19 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "an address that controls the terminal": put("states", "1", value="\x1b[31m"),
     "a long address": put("states", "1", value="x" * 201),
     "an empty address": put("states", "1", value=""),
+    "no word about the job": lambda plain: plain.pop("job"),
+    "a job that is a number": put("job", value=1),
+    "a job with a blank": put("job", value="a b"),
 }
 
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
 def test_a_list_of_another_form_is_refused(job: Job, tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    write_listing(tmp_path, job.spec, Listing(roots=(b"\x11" * 32,) * 5, states={2: "bafy", 4: "bafk"}))
+    states = {2: "bafy", 4: "bafk"}
+    write_listing(tmp_path, job.spec, Listing(roots=(b"\x11" * 32,) * 5, states=states, job="bafyjob"))
     path = tmp_path / NAME
-    assert read_listing(path, job.spec).states == {2: "bafy", 4: "bafk"}
+    assert read_listing(path, job.spec).states == states
+    assert read_listing(path, job.spec).job == read_address_of_job(path) == "bafyjob"
     plain = json.loads(path.read_text())
     change(plain)
     path.write_text(json.dumps(plain))
@@ -105,6 +118,8 @@ def test_a_file_that_is_no_list_is_refused(job: Job, tmp_path: Path, content: by
     (tmp_path / NAME).write_bytes(content)
     with pytest.raises(ListingError):
         read_listing(tmp_path / NAME, job.spec)
+    with pytest.raises(ListingError):
+        read_address_of_job(tmp_path / NAME)
     with pytest.raises(ListingError, match="does not exist"):
         read_listing(tmp_path / "nothing", job.spec)
 

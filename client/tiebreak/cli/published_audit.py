@@ -1,0 +1,222 @@
+"""`tiebreak audit ADDRESS`: the audit of a published run by a stranger, of which only the result stays."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tiebreak.cli import options, quantities
+from tiebreak.cli.content import ContentOptions
+from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
+from tiebreak.cli.network import ContractOptions
+from tiebreak.cli.parallel import WorkerOptions, plain_audit, show_audit
+
+if TYPE_CHECKING:
+    from roundlog.parallel.result import ParallelAudit
+    from roundlog.training.receipt import Receipt
+
+    from tiebreak.parallel.published_run import PublishedRun, Whereabouts
+    from tiebreak.store.store import Store
+
+_PANEL = "Of a published run"
+_MAX_SIZE: Any = "16GiB"
+_NAMED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedOptions(ContractOptions):
+    """Limits of the audit of a published run, and its result; and the contract, for the number of a posted job."""
+
+    result: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File for what was found, which others can check (default: audit-RUN.json here).",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    max_size: Annotated[
+        int,
+        typer.Option(
+            parser=quantities.size,
+            metavar="SIZE",
+            help="End if the temporary files take more than this, together.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = _MAX_SIZE
+
+
+def is_published(text: str) -> bool:
+    """Whether an argument of `audit` names a published run: a content address, the number of a posted job, or a file
+    with a receipt, and no directory."""
+    from tiebreak.parallel.published_run import is_address
+
+    path = Path(text)
+    return not path.is_dir() and (is_address(text) or _is_number(text) or path.is_file())
+
+
+def audit_published(
+    address: str,
+    claim: str | None,
+    micro_batches: int,
+    workers: WorkerOptions,
+    computing: options.Computing,
+    content: ContentOptions,
+    published: PublishedOptions,
+    json: bool,
+) -> None:
+    """Fetches a run and its job, audits the wanted share of it, and writes down what was found. All else that it needs
+    lies in a temporary directory. Exits as `tiebreak audit` does."""
+    from roundlog.parallel.audit import audit_in_parallel
+    from roundlog.parallel.listing import settled
+    from roundlog.parallel.result import Reports
+    from roundlog.training.job import JobLimits
+
+    from tiebreak.cli import output
+    from tiebreak.parallel.published_run import fetch
+    from tiebreak.parallel.source import Stores, read_job
+    from tiebreak.private_room import private_room
+
+    workers.require_some()
+    require_place_for(published.result)
+    require_places(content, address)
+    started = time.monotonic()
+    with private_room("tiebreak-audit-", published.max_size) as room:
+        limits = JobLimits(memory_bytes=computing.max_memory, micro_batches=micro_batches)
+        store = content.open_content(stop=room.stop)
+        where = _find(store, address, claim, room.path, published)
+        run = fetch(store, where, room.path, limits, warn=output.warn, max_bytes=published.max_size)
+        job = read_job(run.directory, limits, content.places())
+        source = Stores(
+            locations=content.places(),
+            job_cid=where.job if workers.cluster is not None else "",
+            job_dir=run.directory,
+            limits=limits,
+        )
+        sharing = workers.sharing(computing.threads)
+        with output.progress("auditing intervals", job.spec.intervals) as bar:
+
+            def progress(done: int, total: int) -> None:
+                bar.done(done)
+                room.require_bounded()
+
+            reports = Reports(progress=progress, event=output.warn)
+            chosen = computing.run_options(micro_batches)
+            look, audited = settled(run.listing), room.path / "audited"
+            found = audit_in_parallel(job, look, source, audited, sharing, chosen, reports=reports)
+        made = _result(run, found)
+        file = published.result or free_name(run.spec.run_id.hex()[:_NAMED])
+        made.write(file)
+        if json:
+            facts = {"job": where.job, "claim_address": where.claim, "result": file}
+            seconds = round(time.monotonic() - started, 3)
+            output.show_json(plain_audit(job, found, None) | facts | {"seconds": seconds})
+        else:
+            show_audit(job, found, sharing, None)
+            output.show_line(f"Result: {file}, which `tiebreak audit {file}` and `tiebreak verify` check.")
+    if found.wrong is not None:
+        raise typer.Exit(ANSWER_IS_NO)
+
+
+# What a machine has to have for such an audit, each a question for itself.
+
+
+def require_places(content: ContentOptions, address: str) -> None:
+    """Raises CommandError, WrongUsage or StoreError unless stores are named that can be there; none is made."""
+    from tiebreak.store.location import is_folder
+
+    folders = [Path(place) for place in content.places() if is_folder(place)]
+    absent = next((folder for folder in folders if not folder.is_dir()), None)
+    if absent is not None and content.store is None:
+        raise WrongUsage(
+            f"no content store is named to fetch {address[:100]} from: add --store with a folder, with "
+            "http://127.0.0.1:5001 for Kubo, or with gateway+https://... for a gateway."
+        )
+    if absent is not None:
+        raise CommandError(f"there is no folder {absent} to fetch from: check --store.")
+
+
+def require_place_for(result: Path | None) -> None:
+    """Raises CommandError if the result could not be written there in the end, or would replace a file."""
+    import os
+
+    folder = Path() if result is None else result.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise CommandError(f"the result cannot be written to {folder.resolve()}: name a file elsewhere with --result.")
+    if result is not None and result.exists():
+        raise CommandError(f"{result} exists already, and a result is never replaced: choose another name.")
+
+
+def free_name(run: str) -> Path:
+    """A name for the result of the audit of a run, which nothing has yet."""
+    names = (Path(f"audit-{run}{f'-{number}' if number else ''}.json") for number in range(1 << 20))
+    return next(name for name in names if not name.exists())
+
+
+# Parts.
+
+
+def _find(store: Store, address: str, claim: str | None, room: Path, published: PublishedOptions) -> Whereabouts:
+    from dataclasses import replace
+
+    from tiebreak.cli.claims import as_root
+    from tiebreak.parallel.published_run import find
+
+    if _is_number(address) and not Path(address).is_file():
+        return _posted(int(address), claim, published)
+    root = as_root(claim) if claim is not None else None
+    found = find(store, address, None if root is not None else claim, room)
+    return replace(found, root=root)
+
+
+def _posted(number: int, claim: str | None, published: PublishedOptions) -> Whereabouts:
+    """Where the chain says that a job and its claim lie, and what they have to be. Raises CommandError, ChainError."""
+    from tiebreak.cli.views import find_job
+    from tiebreak.parallel.published_run import Whereabouts, is_address
+
+    if claim is not None:
+        raise WrongUsage("the claim about a posted job is on the chain: leave --claim away.")
+    posted = find_job(published.open_game(), number)
+    if not posted.claim.log_cid:
+        raise CommandError(f"nothing is claimed of job {number}, or sealed: ask again when `tiebreak status` shows it.")
+    if not (is_address(posted.job_cid) and is_address(posted.claim.log_cid)):
+        raise CommandError(f"job {number} or the claim about it names no content addresses: do not rely on either.")
+    return Whereabouts(
+        job=posted.job_cid,
+        claim=posted.claim.log_cid,
+        root=posted.claim.checkpoint_root,
+        spec=posted.spec.training,
+    )
+
+
+def _result(run: PublishedRun, found: ParallelAudit) -> Receipt:
+    """The findings, as a receipt of the claimed roots."""
+    import re
+    from importlib.metadata import version
+
+    from roundlog.training.audit_result import MAX_ADDRESS, MAX_REASON, AuditResult, WrongInterval, ranges
+    from roundlog.training.receipt import Receipt
+
+    wrong = None
+    if found.wrong is not None:
+        stopped = found.wrong.stopped
+        stopped = None if stopped is None else re.sub("[^ -~]", "?", stopped)[:MAX_REASON]
+        wrong = WrongInterval(interval=found.wrong.interval, root=found.wrong.root, stopped=stopped)
+    audit = AuditResult(
+        job=run.where.job,
+        claim=re.sub("[^!-~]", "?", run.where.claim)[:MAX_ADDRESS],  # it may be a file's name
+        parts=found.units,
+        drawn=found.drawn,
+        right=ranges(found.right),
+        wrong=wrong,
+    )
+    return Receipt.of(run.spec, run.listing.roots, version("tiebreak")).about(audit)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19

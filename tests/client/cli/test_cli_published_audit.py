@@ -1,0 +1,342 @@
+"""The audit of a published run by a stranger: from one address, to one file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from audit_workers import honest
+from cli_world import Run, refused
+from http_stand_in import Request, giving_blocks, serving
+from roundlog.commitments import state_root
+from roundlog.parallel import workers as rooms
+from roundlog.parallel.published import NAME
+from roundlog.storage import load_tensors, save_tensors
+from roundlog.training.audit_result import parse_result
+from roundlog.training.checkpoints import checkpoint_path
+from roundlog.training.job import Job
+from roundlog.training.receipt import Receipt, read_receipt
+from tasks import linear_task
+from tiebreak.cli.app import app
+from tiebreak.store import FolderStore
+from typer.testing import CliRunner
+
+INTERVALS = 6
+
+
+@dataclass(frozen=True)
+class Published:
+    """A run that was published on another machine: the store's folder, and the addresses in it."""
+
+    store: Path
+    job: str
+    log: str
+    root: str
+    lists: Path
+    """Directory of the log, to make others of it."""
+    receipt: str
+
+    def other_log(self, change: Callable[[dict[str, Any]], object], room: Path) -> str:
+        """Address of a log whose list was changed."""
+        shutil.copytree(self.lists, room / "lying")
+        listed = json.loads((room / "lying" / NAME).read_text())
+        change(listed)
+        (room / "lying" / NAME).write_text(json.dumps(listed))
+        return FolderStore(self.store).add_directory(room / "lying")
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
+    torch.set_num_threads(1)
+    room = tmp_path_factory.mktemp("elsewhere")
+    Job.from_task(linear_task(steps=2 * INTERVALS, interval=2)).write(room / "job")
+    store = room / "store"
+
+    def words(*more: object) -> dict[str, Any]:
+        return told(CliRunner().invoke(app, [*map(str, more), "--json"]))
+
+    trained = words("train", room / "job", "--run", room / "run", "--publish-every", 1, "--store", store)
+    words("receipt", room / "run", "--job", room / "job", "--out", room / "receipt.json")
+    job = json.loads((room / "run" / "log" / NAME).read_text())["job"]
+    receipt = FolderStore(store).add_file(room / "receipt.json")
+    root = trained["checkpoint_root"]
+    return Published(store, job, trained["published_log"], root, room / "run" / "log", receipt)
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Another machine: an empty home, an empty directory for temporary files, and an empty present one, which it is."""
+    for name in ("home", "temporary", "here"):
+        (tmp_path / name).mkdir()
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(rooms, "processes", lambda threads: honest)
+    return tmp_path / "here"
+
+
+def left(machine: Path) -> list[str]:
+    """What has come to stand on the machine."""
+    return sorted(str(path.relative_to(machine.parent)) for path in machine.parent.rglob("*") if not path.is_dir())
+
+
+def told(shown: Any, code: int = 0) -> dict[str, Any]:
+    assert shown.exit_code == code, shown.output
+    found: dict[str, Any] = json.loads(shown.stdout)
+    return found
+
+
+@pytest.fixture(params=["a folder", "a gateway"])
+def place(request: pytest.FixtureRequest, published: Published) -> Iterator[str]:
+    if request.param == "a folder":
+        yield str(published.store)
+        return
+    with serving(giving_blocks(FolderStore(published.store))) as url:
+        yield f"gateway+{url}"
+
+
+def test_a_run_is_audited_from_its_address_and_nothing_but_the_result_is_left(
+    run: Run, published: Published, machine: Path, place: str
+) -> None:
+    found = told(run("audit", published.log, "--share", 1, "--store", place, "--json"))
+    assert found["agrees"] is True and found["checkpoint_root"] == published.root
+    assert (found["right_intervals"], found["job"], found["claim_address"]) == (INTERVALS, published.job, published.log)
+    assert left(machine) == [f"here/{found['result']}"] and found["result"].startswith("audit-")
+    assert found["fetched_data_bytes"] > 0, "its data are read where they lie"
+    result = read_receipt(machine / found["result"])
+    assert result.audit is not None and result.audit.right == ((0, INTERVALS),) and result.audit.wrong is None
+    assert "0x" + result.checkpoint_root.hex() == published.root
+
+
+def test_a_share_says_in_words_what_it_showed_and_how_surely(run: Run, published: Published, machine: Path) -> None:
+    shown = run("audit", published.log, "--share", 0.3, "--store", published.store, "--result", "mine.json")
+    text = " ".join(shown.stdout.split())
+    assert shown.exit_code == 0, shown.output
+    assert "nothing wrong in 2 of 6 intervals, drawn in secret" in text and "33.3 % of the time 1 wrong" in text
+    assert "a wrong one that was not drawn passes" in text and "Result: mine.json" in text
+    audit = read_receipt(machine / "mine.json").audit
+    assert audit is not None and (audit.parts, audit.drawn) == (INTERVALS, 2)
+    assert sum(stop - first for first, stop in audit.right) == 2
+
+
+def test_a_result_that_is_handed_on_can_be_audited_and_verified_again(
+    run: Run, published: Published, machine: Path
+) -> None:
+    first = told(run("audit", published.log, "--share", 0.3, "--store", published.store, "--json"))["result"]
+    again = told(run("audit", first, "--share", "all", "--store", published.store, "--json"))
+    assert again["agrees"] is True and again["claim_address"] == published.log and again["result"] != first
+    address = FolderStore(published.store).add_file(machine / first)
+    assert told(run("audit", address, "--store", published.store, "--json"))["agrees"] is True
+    assert run("job", "fetch", published.job, "--out", "job", "--store", published.store).exit_code == 0
+    assert run("verify", first, "--job", "job", "--dir", "work", "--json").exit_code == 0
+
+
+def test_the_address_of_a_job_takes_a_log_or_a_receipt_as_the_claim(run: Run, published: Published) -> None:
+    shutil.copy(published.lists.parents[1] / "receipt.json", "a receipt.json")
+    for claim in (published.log, published.receipt, "a receipt.json"):
+        found = told(run("audit", published.job, "--claim", claim, "--store", published.store, "--json"))
+        assert found["agrees"] is True and found["checkpoint_root"] == published.root
+        assert read_receipt(Path(found["result"])).audit is not None
+    words = ("audit", published.log, "--store", published.store, "--claim")
+    assert told(run(*words, published.root, "--json"))["agrees"] is True
+    refused(run(*words, "0x" + "11" * 32), "do not make the claimed checkpoint root 0x1111")
+
+
+def test_a_list_that_lies_about_an_interval_is_found_and_the_result_names_it(
+    run: Run, published: Published, machine: Path, tmp_path: Path
+) -> None:
+    def lie(listed: dict[str, Any]) -> None:
+        listed["state_roots"][3] = "11" * 32
+
+    lying = published.other_log(lie, tmp_path)
+    found = told(run("audit", lying, "--share", 1, "--store", published.store, "--json"), 3)
+    assert found["agrees"] is False and found["wrong_interval"] == 3
+    result = read_receipt(machine / found["result"])
+    assert result.audit is not None and result.audit.wrong is not None and result.audit.wrong.interval == 3
+    assert result.state_roots[3] == bytes.fromhex("11" * 32), "the roots are the claimed ones"
+    assert "WRONG" in run("audit", lying, "--share", 1, "--store", published.store).stdout
+
+
+def test_a_state_that_lies_is_told_and_changes_no_verdict(run: Run, published: Published, tmp_path: Path) -> None:
+    path = checkpoint_path(published.lists.parent, 2 * INTERVALS)
+    job = Job.read(published.lists.parents[1] / "job")
+    states = load_tensors(path, job.program.states)
+    save_tensors(tmp_path / "bent", {name: tensor + 1 for name, tensor in states.items()})
+    bent = FolderStore(published.store).add_file(tmp_path / "bent")
+
+    def lie(listed: dict[str, Any]) -> None:
+        listed["states"]["2"] = bent
+        listed["states"]["3"] = published.job
+
+    lying = published.other_log(lie, tmp_path)
+    found = told(run("audit", lying, "--share", 1, "--store", published.store, "--json"))
+    assert found["agrees"] is True and len(found["unusable_states"]) == 2
+    assert state_root([tensor + 1 for tensor in states.values()]).hex() in found["unusable_states"][0]
+
+
+def test_addresses_that_bring_no_claim_are_refused_in_a_sentence(
+    run: Run, published: Published, machine: Path, tmp_path: Path
+) -> None:
+    store = FolderStore(published.store)
+    (tmp_path / "page").mkdir()
+    (tmp_path / "page" / "index.html").write_text("x")
+    unnamed = published.other_log(lambda listed: listed.update(job=None), tmp_path)
+    shutil.rmtree(tmp_path / "lying")
+    elsewhere = published.other_log(lambda listed: listed.update(job=unnamed), tmp_path)
+    shutil.rmtree(tmp_path / "lying")
+    foreign = published.other_log(lambda listed: listed.update(run_id="11" * 32), tmp_path)
+    shutil.rmtree(tmp_path / "lying")
+    longer = published.other_log(lambda listed: listed["state_roots"].append("11" * 32), tmp_path)
+    shutil.rmtree(tmp_path / "lying")
+    begun = published.other_log(lambda listed: listed.update(state_roots=[], states={}), tmp_path)
+    for address, part in (
+        (published.job, "is a job, of which nothing is claimed there"),
+        (published.receipt, "is a receipt, which does not say where its job lies"),
+        (store.add_file(published.lists / NAME), "is no job, no published log and no receipt"),
+        (store.add_bytes(b"{" * 1000), "is no job, no published log and no receipt"),
+        (store.add_directory(tmp_path / "page"), "is neither a job nor a published log"),
+        (unnamed, "does not say where its job lies"),
+        (elsewhere, "is neither a job nor a published log"),
+        (foreign, "the list of checkpoints is of another run"),
+        (longer, "has 7 roots of 6 intervals"),
+        (begun, "the log of a run that had not ended"),
+        ("bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy", "bafkreigh2akiscaildcqabsyg3dfr6chu3f"),
+    ):
+        text = refused(run("audit", address, "--share", 1, "--store", published.store), part)
+        assert text.isprintable() and "temporary" not in text
+    assert [name for name in left(machine) if name.startswith(("here", "temporary", "home"))] == []
+
+
+def test_without_a_store_one_sentence_says_what_is_missing_and_none_is_made(
+    run: Run, published: Published, machine: Path
+) -> None:
+    refused(run("audit", published.log, "--share", 1), "no content store", "--store", "gateway+https://", code=2)
+    refused(run("audit", published.log, "--store", "absent"), "there is no folder", "absent")
+    refused(run("audit", published.log, "--store", published.store, "--run", "x"), "leave --run", code=2)
+    refused(run("audit", published.log, "--store", published.store, "--share", 0), "share of 0", code=2)
+    refused(run("audit", "job"), "--run", code=2)
+    (machine / "taken.json").touch()
+    words = ("audit", published.log, "--store", published.store, "--result")
+    refused(run(*words, "taken.json"), "never replaced")
+    refused(run(*words, "absent/result.json"), "--result")
+    assert left(machine) == ["here/taken.json"]
+
+
+def test_a_store_that_goes_away_in_between_ends_the_audit_and_leaves_nothing(
+    run: Run, published: Published, machine: Path
+) -> None:
+    give, given = giving_blocks(FolderStore(published.store)), 0
+
+    def answer(request: Request) -> None:
+        nonlocal given
+        given += 1
+        if given > 12:
+            request.send(404)
+        else:
+            give(request)
+
+    with serving(answer) as url:
+        shown = run("audit", published.log, "--share", 1, "--store", f"gateway+{url}")
+    assert shown.exit_code == 1 and "Error: " in shown.stderr and "Traceback" not in shown.output
+    assert given > 12 and left(machine) == []
+
+
+def test_more_temporary_files_than_are_allowed_end_the_audit(run: Run, published: Published, machine: Path) -> None:
+    words = ("audit", published.log, "--share", 1, "--store", published.store, "--max-size")
+    refused(run(*words, "0.001MB"), "1000")
+    # The job fits, and the blocks of its data do not.
+    refused(run(*words, "0.03MB"), "the temporary files take", "raise --max-size")
+    assert left(machine) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_audit_and_leaves_nothing(published: Published, machine: Path, number: int) -> None:
+    give = giving_blocks(FolderStore(published.store))
+    asked: list[str] = []
+
+    def answer(request: Request) -> None:
+        asked.append(request.path)
+        if len(asked) > 8:
+            time.sleep(60)  # in the midst of the job
+        give(request)
+
+    with serving(answer) as url:
+        words = ["audit", published.log, "--share", "1", "--store", f"gateway+{url}"]
+        process = subprocess.Popen([sys.executable, "-P", "-m", "tiebreak", *words], stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while len(asked) <= 8 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert any(name.startswith("temporary/tiebreak-audit-") for name in left(machine))
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "stopped before the end" in said
+    assert left(machine) == []
+
+
+def test_the_number_of_a_posted_job_brings_its_claim(
+    run: Run, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt = read_receipt(published.lists.parents[1] / "receipt.json")
+
+    def posted(**changed: Any) -> None:
+        claim = {"log_cid": published.log, "checkpoint_root": receipt.checkpoint_root} | changed
+        spec = SimpleNamespace(training=receipt.spec)
+        view = SimpleNamespace(job_cid=published.job, claim=SimpleNamespace(**claim), spec=spec)
+        monkeypatch.setattr("tiebreak.cli.views.find_job", lambda game, number: view)
+
+    monkeypatch.setattr("tiebreak.cli.network.ContractOptions.open_game", lambda self: None)
+    words = ("audit", 7, "--share", 1, "--store", published.store)
+    posted()
+    assert told(run(*words, "--json"))["agrees"] is True
+    posted(checkpoint_root=b"\x11" * 32)
+    refused(run(*words), "do not make the claimed checkpoint root")
+    posted(log_cid="")
+    refused(run(*words), "nothing is claimed of job 7")
+    posted(log_cid="/etc/passwd")
+    refused(run(*words), "names no content addresses")
+
+
+def test_a_result_that_contradicts_itself_is_refused(run: Run, published: Published, machine: Path) -> None:
+    file = told(run("audit", published.log, "--share", 0.3, "--store", published.store, "--json"))["result"]
+    good = json.loads((machine / file).read_text())
+    assert isinstance(read_receipt(machine / file), Receipt)
+    assert parse_result(good["audit"], INTERVALS).plain() == good["audit"]
+    wrong = {"interval": 0, "root": "0x" + "11" * 32, "stopped": None}
+    for change in (
+        {"parts": 0},
+        {"parts": INTERVALS + 1},
+        {"drawn": 3.0},
+        {"drawn": INTERVALS + 1},
+        {"right": [[0, INTERVALS + 1]]},
+        {"right": [[2, 1]]},
+        {"right": [[0, 2], [1, 3]]},
+        {"right": [[0]]},
+        {"right": 7},
+        {"right": [[0, 1]], "wrong": wrong},
+        {"wrong": wrong | {"interval": INTERVALS}},
+        {"wrong": wrong | {"root": "0x11"}},
+        {"wrong": wrong | {"stopped": "\x1b"}},
+        {"wrong": {}},
+        {"job": "a b"},
+        {"claim": ""},
+        {"more": 1},
+    ):
+        (machine / "bad.json").write_text(json.dumps(good | {"audit": good["audit"] | change}))
+        refused(run("audit", "bad.json", "--store", published.store), "is no job, no published log and no receipt")
+    for bad in ({**good, "format": "tiebreak receipt"}, {key: good[key] for key in good if key != "audit"}):
+        (machine / "bad.json").write_text(json.dumps(bad))
+        refused(run("verify", "bad.json", "--job", "x", "--dir", "y"), "is no receipt that could be checked")
