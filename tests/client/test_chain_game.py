@@ -212,7 +212,7 @@ def test_many_views_and_many_calls_in_one_request(cast: Cast) -> None:
     assert credit == 0
 
     # Each call for itself: the first is early, the second counts, the third waits for its turn.
-    attest = Call.of("attest", job, cast.spec().hash, Run.of().checkpoints.root, "", "")
+    attest = Call.of("attest", job, cast.spec().hash, Run.of().checkpoints.root, "", "", 0)
     calls = [Call.of("claimTimeout", first), attest, Call.of("claimTimeout", second), Call.of("batch", [])]
     early, done, waits, nested = cast.auditor.try_batch(calls)
     assert [error.name for error in (early, waits, nested)] == [

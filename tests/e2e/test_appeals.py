@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from market import OPEN, attest, by, pass_appeals, posted
+from market import FEE, OPEN, attest, by, pass_appeals, posted
 from tiebreak.adversary.desks import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.chain.funds import Funds
@@ -112,9 +112,9 @@ def test_an_auditor_appeals_where_the_trainer_loses_on_purpose_and_wins(world: W
     assert not posted(world).audits.lost
     lost = world.shares(2)
     gains = world.gains()
-    assert gains["auditor"] == lost.winner
+    assert gains["auditor"] == lost.winner + FEE
     assert gains["second"] == -OPEN.challenger_bond and gains["trainer"] == -OPEN.trainer_bond
-    assert gains["customer"] == OPEN.trainer_bond - OPEN.trainer_bond // 2 + lost.customer
+    assert gains["customer"] == OPEN.trainer_bond - OPEN.trainer_bond // 2 + lost.customer - FEE
     assert world.contract_balance() == 0
 
 
@@ -133,7 +133,7 @@ def test_an_auditor_that_is_killed_in_its_appeal_carries_on(world: World) -> Non
             world.pass_time(world.game(2).deadlines[Side.CHALLENGER])
     assert world.game(2).outcome is Outcome.TRAINER_WON and posted(world).game_count == 2
     world.run(AuditorRole(world.context("auditor"), world.job))
-    assert world.gains()["auditor"] == world.shares(2).winner
+    assert world.gains()["auditor"] == world.shares(2).winner + FEE
 
 
 def test_an_auditor_that_sleeps_through_the_time_for_appeals_loses_its_bond(world: World) -> None:
@@ -147,7 +147,7 @@ def test_an_auditor_that_sleeps_through_the_time_for_appeals_loses_its_bond(worl
 
 
 def test_an_appeal_that_another_one_has_decided_returns_its_bond(world: World) -> None:
-    world.post(terms=replace(OPEN, concurrent_games=1))
+    world.post(terms=replace(OPEN, concurrent_games=1, attestations_needed=2))
     trainer = TrainerRole(silenced(world.context("trainer")), world.job)
     first, second = (AuditorRole(world.context(name), world.job) for name in ("auditor", "deployer"))
     world.run(trainer, first, second)
@@ -165,8 +165,8 @@ def test_an_appeal_that_another_one_has_decided_returns_its_bond(world: World) -
         world.run(first, second, puppet)
     assert (world.game(2).outcome, world.game(3).outcome) == (Outcome.TRAINER_WON, Outcome.VOID)
     assert not world.game(3).bond_held
-    gains = world.gains()
-    assert gains["auditor"] == world.shares(2).winner and "deployer" not in gains
+    gains, share = world.gains(), FEE // 2
+    assert (gains["auditor"], gains["deployer"]) == (world.shares(2).winner + share, share)
 
 
 def test_an_appeal_that_the_policy_forbids_is_told_and_not_made(world: World) -> None:
