@@ -1,12 +1,14 @@
 """The cost of certified training: steps of the trainer and the auditor against plain PyTorch steps, interleaved.
 
     .venv/bin/python scripts/bench_engine.py [--rounds 7] [--model gpt12m|gpt2|...] [--device cuda] [--json FILE]
+        [--without-avx512]
 
 Every round times one step of each: plain FP64 and FP32 PyTorch (eager, the same optimizer), the trainer (with its log),
 the auditor (following that log, 5 % verified), and the auditor alone. What is printed are medians, and ratios taken
 within each round, because machines are noisy. Hashing is the state root of one checkpoint, against INTERVAL steps.
 Memory is the peak of fresh processes that do nothing but two steps of one kind. On a CUDA device, it is the memory
-there; TF32 is off, the clock is read when the device has finished, and hashing includes the copy to the CPU.
+there; TF32 is off, the clock is read when the device has finished, and hashing includes the copy to the CPU. With
+--without-avx512, every library computes as on a processor that has AVX2 and FMA only.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from machines.profiles import without_avx512
 from roundlog.capture import Task
 from roundlog.commitments import state_root
 from roundlog.examples.baseline import PlainTraining
@@ -246,6 +249,7 @@ def _most_resident() -> int:
 
 
 def main() -> None:
+    without_avx512()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="gpt12m")
     parser.add_argument("--rounds", type=int, default=7)

@@ -1,6 +1,6 @@
 """The processor time of a trainer's step, by kind of operator, on one thread.
 
-    .venv/bin/python scripts/profile_engine.py [--model gpt12m|gpt2|resnet50|...] [--steps 5]
+    .venv/bin/python scripts/profile_engine.py [--model gpt12m|gpt2|resnet50|...] [--steps 5] [--without-avx512]
 
 Each figure is the least of several steps, beside a step of plain FP64 PyTorch, and beside the step's matrix products
 alone, in FP64 by numpy: what they take is out of reach for anything that multiplies in FP64.
@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from bench_engine import MODELS, WARM_UP, Certified
+from machines.profiles import without_avx512
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, RunningStep
 from roundlog.execution.fusion import Group
@@ -103,6 +104,7 @@ def report(model: str, counted: int) -> None:
 
 
 def main() -> None:
+    without_avx512()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="gpt12m")
     parser.add_argument("--steps", type=int, default=5)

@@ -54,7 +54,7 @@ def kernels(device: str) -> str:
     kernel = torch.randn(8, 8, 3, 3, dtype=torch.float64, generator=generator).to(device)
     made = [
         a @ b,
-        # The engine's convolutions on a CPU multiply with numpy, its products where there is no AVX-512.
+        # The engine multiplies with numpy where it has no tiles.
         torch.from_numpy(a.cpu().numpy() @ b.cpu().numpy()),
         sum_product(a.cpu().float(), b.cpu().float())[0],
         torch.nn.functional.conv2d(image, kernel),

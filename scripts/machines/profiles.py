@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -39,6 +40,28 @@ _AVX2 = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
 }
 _OLD = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Prescott"}
+
+WITHOUT_AVX512 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    # Without the second, numba would keep all features that the processor has.
+    "NUMBA_CPU_NAME": "haswell",
+    "NUMBA_CPU_FEATURES": "",
+    # Not MKL_CBWR, which slows plain steps.
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+}
+"""A processor with AVX2 and FMA, 16 vector registers, for measurements: at full speed, whatever bits come of it."""
+
+
+def without_avx512(option: str = "--without-avx512") -> None:
+    """Start this script anew, if its command line has the option, as on a processor without AVX-512: libraries read
+    such settings while they are loaded."""
+    if option in sys.argv:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENBLAS_", "NUMBA_CPU_"))}
+        arguments = [sys.executable, *(argument for argument in sys.argv if argument != option)]
+        os.execve(sys.executable, arguments, kept | WITHOUT_AVX512)
+
 
 MACHINES: dict[str, Machine] = {
     "native": Machine(2, {}),

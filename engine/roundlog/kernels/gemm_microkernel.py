@@ -201,24 +201,35 @@ def _products(module: Any, tile: Tile) -> Any:
     return function
 
 
-@_instructions
-def add_squares(typingctx: Any, lanes: Any, strip: Any, squared_norms: Any, terms: Any, width: Any) -> Any:
-    """squared_norms[i] += the sum over terms of strip[k, i] squared, for a vector of a strip of `width`; both addresses
-    are those of the vector's first number; terms > 0."""
+def _squares(together: int) -> Any:
+    @_instructions
+    def add(typingctx: Any, lanes: Any, strip: Any, squared_norms: Any, terms: Any, width: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            vectors = _Vectors(builder, TILES[len(lanes)])
+            strip, squared_norms = (vectors.numbers(address) for address in arguments[1:3])
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vectors = _Vectors(builder, TILES[len(lanes)])
-        strip, squared_norms = (vectors.numbers(address) for address in arguments[1:3])
+            def term(k: Any, sums: list[Any]) -> list[Any]:
+                following = []
+                for number, total in enumerate(sums):
+                    of = builder.add(builder.mul(k, _constant(together)), _constant(number))
+                    x = vectors.load(builder.gep(strip, [builder.mul(of, arguments[4])]), 0)
+                    following.append(vectors.multiply_add(x, x, total))
+                return following
 
-        def term(k: Any, sums: list[Any]) -> list[Any]:
-            x = vectors.load(builder.gep(strip, [builder.mul(k, arguments[4])]), 0)
-            return [vectors.multiply_add(x, x, sums[0])]
+            total = vectors.load(squared_norms, 0)
+            for some in vectors.sum_up(arguments[3], together, term):
+                total = builder.fadd(total, some)
+            vectors.store(squared_norms, 0, total)
+            return context.get_dummy_value()
 
-        (total,) = vectors.sum_up(arguments[3], 1, term)
-        vectors.store(squared_norms, 0, builder.fadd(vectors.load(squared_norms, 0), total))
-        return context.get_dummy_value()
+        return types.void(lanes, types.int64, types.int64, types.int64, types.int64), generate
 
-    return types.void(lanes, types.int64, types.int64, types.int64, types.int64), generate
+    return add
+
+
+add_squares, add_squares_of_four = _squares(1), _squares(4)
+"""squared_norms[i] += the sum over terms, or over four times as many, of strip[k, i] squared, for a vector of a strip
+of `width`; both addresses are those of the vector's first number; terms > 0. One sum alone would wait for itself."""
 
 
 @_instructions

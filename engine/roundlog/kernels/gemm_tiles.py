@@ -13,7 +13,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from roundlog.kernels.gemm_microkernel import TILES, add_squares, round_row, sum_products, tile_columns, tile_rows
+from roundlog.kernels.gemm_microkernel import (
+    TILES,
+    add_squares,
+    add_squares_of_four,
+    round_row,
+    sum_products,
+    tile_columns,
+    tile_rows,
+)
 from roundlog.kernels.marking import LARGEST, AmbiguousPart
 from roundlog.kernels.scratch import scratch
 from roundlog.kernels.tile_packing import Operand, pack
@@ -86,8 +94,14 @@ def _add_squares(
     lanes: Any, strips: Any, lines: int, width: int, terms: int, chunk: int, sums: Any, first: int
 ) -> None:
     for n in range(0, -(-lines // width) * width, len(lanes)):
-        strip = strips.ctypes.data + (n // width * width * chunk + n % width) * 8
-        add_squares(lanes, strip, sums.ctypes.data + (first + n) * 8, terms, width)
+        strip, to = (
+            strips.ctypes.data + (n // width * width * chunk + n % width) * 8,
+            sums.ctypes.data + (first + n) * 8,
+        )
+        if terms >= 4:
+            add_squares_of_four(lanes, strip, to, terms // 4, width)
+        if terms % 4:
+            add_squares(lanes, strip + terms // 4 * 4 * width * 8, to, terms % 4, width)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

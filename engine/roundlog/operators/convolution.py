@@ -1,4 +1,4 @@
-"""2-d convolutions and their gradients, as contractions: windows written out and multiplied, because a library's own
+"""2-d convolutions and their gradients, as contractions: windows are multiplied as matrices, because a library's own
 convolutions may be FFT or Winograd algorithms, which keep no elementwise bound."""
 
 from __future__ import annotations
