@@ -22,6 +22,8 @@ _TORCH = str(Path(torch.__file__).parent)
 
 LIBRARIES = (
     *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    # Libraries may lie elsewhere (pip install --user or --target, a venv with the system's packages).
+    str(Path(torch.__file__).parent.parent),
     # This package may lie elsewhere (pip install -e). Its examples are as a user's.
     *(str(part) for part in sorted(Path(__file__).parent.parent.iterdir()) if part.name != "examples"),
 )
