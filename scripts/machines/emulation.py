@@ -43,7 +43,6 @@ _QEMU = "usr/bin/qemu-aarch64-static"
 
 _TOOLS = {
     "apt-get": "run this on Debian or a system made of it (Ubuntu)",
-    "gpgv": "install the package gpgv",
     "dpkg-deb": "install the package dpkg",
 }
 
