@@ -27,10 +27,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import matrix_of_ranks
 import torch
 from machines.process import Outcome, be_a_machine
-from machines.profiles import MACHINES
+from machines.profiles import MACHINES, Machine
 from machines.tasks import FULL, SMALL, SMALL_STEPS
 from roundlog.training.job import Job
 
@@ -77,14 +76,15 @@ def run(
     steps: Mapping[str, int] | None = None,
     full: bool = False,
     parallel: int = 1,
+    known: Mapping[str, Machine] = MACHINES,
     told: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Every job (name -> directory) on every machine: on the first one, whose logs the others audit by, and then on
     the others, so many at a time. `steps`: for the jobs that are of this file's tasks, of that many steps: they are
-    also trained by plain PyTorch. Raises RuntimeError if a process fails."""
+    also trained by plain PyTorch. known: the machines by their names. Raises RuntimeError if a process fails."""
 
     def one(name: str, log_room: Path | None) -> tuple[str, dict[str, Outcome]]:
-        machine, place = MACHINES[name], room / name
+        machine, place = known[name], room / name
         entries = [
             {
                 "job": str(directory),
@@ -98,7 +98,7 @@ def run(
         ]
         place.mkdir(parents=True)
         (place / "plan.json").write_text(json.dumps({"device": machine.device, "jobs": entries}))
-        command = [sys.executable, __file__, "--plan", str(place / "plan.json")]
+        command = [*machine.interpreter, __file__, "--plan", str(place / "plan.json")]
         done = subprocess.run(
             command, env=machine.environment(), capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
@@ -155,10 +155,10 @@ def markdown(result: Result, steps: Mapping[str, int], *, full: bool) -> str:
     return "\n".join([_PAGE, where, "", *lines]) + "\n"
 
 
-def _of_ranks(page: Path) -> str:
-    """The table that `scripts/matrix_of_ranks.py` has written into a page."""
-    _, title, rest = page.read_text().partition(matrix_of_ranks.TITLE) if page.exists() else ("", "", "")
-    return "\n" + title + rest if title else ""
+def _sections(page: Path) -> str:
+    """The sections that other scripts have written into a page."""
+    _, mark, rest = page.read_text().partition("\n## ") if page.exists() else ("", "", "")
+    return mark + rest
 
 
 def main() -> int:
@@ -193,7 +193,7 @@ def main() -> int:
     text = markdown(result, steps, full=options.full)
     print(text)
     if options.markdown is not None:
-        options.markdown.write_text(text + _of_ranks(options.markdown))
+        options.markdown.write_text(text + _sections(options.markdown))
     wrong = result.wrong()
     print("\n".join(wrong) or "One root for each task, on every machine, with the log and without.")
     return 1 if wrong else 0

@@ -123,6 +123,13 @@ def markdown(result: Result, jobs: Mapping[str, Path], sizes: Sequence[int], fol
     )
 
 
+def with_section(page: str, section: str) -> str:
+    """A page with a section, which begins with its title, in the place of the one of that title, or at the end."""
+    before, _, rest = page.partition(section.partition("\n")[0] + "\n")
+    _, mark, after = rest.partition("\n## ")
+    return before.rstrip() + "\n\n" + section.rstrip() + "\n" + mark + after
+
+
 def _listed(numbers: Sequence[int]) -> str:
     *most, last = map(str, numbers)
     return f"{', '.join(most)} and {last}" if most else last
@@ -145,8 +152,7 @@ def main() -> int:
         text = markdown(result, jobs, sizes, FOLLOWERS)
     print(text)
     if options.markdown is not None:
-        before, _, _ = options.markdown.read_text().partition(TITLE)
-        options.markdown.write_text(before.rstrip() + "\n\n" + text)
+        options.markdown.write_text(with_section(options.markdown.read_text(), text))
     wrong = result.wrong()
     print("\n".join(wrong) or "One root for each task, by any number of ranks; nothing is wrong with any log.")
     return 1 if wrong else 0

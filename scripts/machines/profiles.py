@@ -19,6 +19,8 @@ class Machine:
     threads: int
     variables: Mapping[str, str]
     device: str = "cpu"
+    interpreter: tuple[str, ...] = (sys.executable,)
+    """Beginning of the command that starts its Python."""
 
     def missing(self) -> str | None:
         """Reason why this machine is not here, if it is not."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 from tiebreak.cli.app import app
+from tiebreak.demo import contrast as plain_training
 from tiebreak.demo import play
 from tiebreak.demo.machines import A, B
+from tiebreak.demo.processes import ChildProcesses
 from tiebreak.demo.report import USUAL, Account, Check, Contrast, Dispute, LiePlace, Report, Story, StoryName
 from tiebreak.demo.screen import Screen, ether, shortened
 from typer.testing import CliRunner
@@ -39,7 +44,8 @@ def _play(tmp_path: Path, *words: str) -> tuple[dict[str, Any], str]:
 def _check(report: dict[str, Any], shown: str, steps: int) -> None:
     assert report["ok"] is True and report["steps"] == steps
     hashes = report["plain_pytorch"]["trained"]
-    assert len(set(hashes.values())) == 2, "plain PyTorch has to differ between the machines"
+    if platform.machine() == "x86_64":
+        assert len(set(hashes.values())) == 2, "plain PyTorch has to differ between the machines"
     honest, poisoned, alarms = report["stories"]
     assert [one["verdict"] for one in (honest, poisoned, alarms)] == ["FINAL", "REJECTED", "FINAL"]
     assert honest["root"] == alarms["root"] != poisoned["root"]
@@ -119,6 +125,40 @@ def _dispute() -> Dispute:
         by="proof",
         checks=list(CHECKS),
     )
+
+
+class _Trained(ChildProcesses):
+    """Both machines, which have trained to these hashes."""
+
+    def __init__(self, *hashes: str) -> None:
+        self.hashes = list(hashes)
+
+    def start(self, name: str, command: object, environment: object, heard: Callable[[str], None]) -> Any:
+        heard("initial 00")
+        heard(f"trained {self.hashes.pop(0)}")
+
+    def listen(self, done: Callable[[], bool], *, patience: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("processor", "hashes", "shown"),
+    [
+        ("x86_64", ("aa", "bb"), True),
+        ("x86_64", ("aa", "aa"), False),
+        ("aarch64", ("aa", "bb"), True),
+        # Which shows nothing, but nothing is wrong.
+        ("aarch64", ("aa", "aa"), True),
+    ],
+)
+def test_one_result_of_plain_pytorch_is_a_failure_only_where_the_profiles_choose_other_kernels(
+    processor: str, hashes: tuple[str, str], shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: processor)
+    contrast, console = Contrast(), Console(file=io.StringIO())
+    plain_training.play(contrast, _Trained(*hashes), Screen(console), Path(), 60)
+    assert contrast.shows_the_problem is shown
+    assert len(contrast.checks) == (1 if processor == "aarch64" and len(set(hashes)) == 1 else 2)
 
 
 def _good() -> Report:

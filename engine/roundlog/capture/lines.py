@@ -22,8 +22,10 @@ _TORCH = str(Path(torch.__file__).parent)
 
 LIBRARIES = (
     *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    # A user's, a distribution's, or those of another environment, which a .pth file may add.
+    # Libraries may lie elsewhere: in a user's or a distribution's folder, in another environment's that a .pth file
+    # adds, or where pip --target has put them.
     *(entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")),
+    str(Path(torch.__file__).parent.parent),
     # This package may lie elsewhere (pip install -e). Its examples are as a user's.
     *(str(part) for part in sorted(Path(__file__).parent.parent.iterdir()) if part.name != "examples"),
 )

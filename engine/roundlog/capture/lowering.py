@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
@@ -23,6 +24,9 @@ from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.rehearsal import surroundings, traced
 from roundlog.capture.tracing.trace import TracedStep
 from roundlog.program import Attribute, DType, Program, ProgramError, Stored, TensorType
+
+_OLDEST = "2.11"
+"""PyTorch that the rules are made for. Jobs run with 2.10 as well, the last one that AArch64 has without CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,11 @@ class Origin:
 def capture(task: Task) -> Captured:
     """Turn a task into a program, its initial state and its schedule. The task's model, optimizer and loss stay as they
     are. Raises CaptureError, naming the operator and the user's source line, for what cannot be turned."""
+    if TorchVersion(torch.__version__) < _OLDEST:
+        raise CaptureError(
+            f"PyTorch {torch.__version__} runs and audits jobs, but captures none: install PyTorch {_OLDEST} or newer, "
+            "or capture on another machine"
+        )
     task.check()
     with surroundings(task) as around:
         trace, attributes = traced(task, around)

@@ -88,7 +88,8 @@ def read_fields(path: Path, kinds: Mapping[str, FieldType], rows: int) -> dict[s
         raise StorageError(path, "has its fields in other places than they are written to: make it again")
     left = {name: FileField(kind, rows, path, starts[name], file) for name, kind in kinds.items()}
     if sum(field.nbytes for field in left.values()) > HELD_BYTES:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        if hasattr(os, "posix_fadvise"):  # macOS has none
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         return dict(left)
     return {name: taken(field) for name, field in left.items()}
 

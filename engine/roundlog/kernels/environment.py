@@ -1,7 +1,7 @@
 """The floating-point environment of a thread: how it rounds, and whether it keeps subnormal numbers.
 
 It stands in a register of the processor that belongs to the thread: MXCSR on x86-64 (Intel SDM, volume 1, 10.2.3),
-FPCR on aarch64 (Arm ARM, C5.2.8). A thread inherits its maker's. Whatever runs on a thread can change it: a library
+FPCR on AArch64 (Arm ARM, C5.2.8). A thread inherits its maker's. Whatever runs on a thread can change it: a library
 that was built with -Ofast does so when it is loaded, `torch.set_flush_denormal` and fesetround when they are called.
 Nothing warns of it; the bits of results are just different ones.
 """
@@ -13,12 +13,37 @@ import platform
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 
-_X86 = """
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Register that holds a thread's floating-point environment."""
+
+    code: str
+    """LLVM assembly of `i64 get()` and `void set(i64)`."""
+    bits: int
+    """Bits that change numbers: all of them are 0 where a thread computes as IEEE 754 says."""
+
+    def is_right(self, word: int) -> bool:
+        """Whether a thread with this word rounds to nearest, ties to even, and keeps subnormal numbers."""
+        return not word & self.bits
+
+    def put_right(self, word: int) -> int:
+        """The word with which it does."""
+        return word & ~self.bits
+
+    def put_back(self, word: int, before: int) -> int:
+        """The word with which it computes as it did with the word `before`."""
+        return self.put_right(word) | before & self.bits
+
+
+MXCSR = Register(
+    """
 declare void @llvm.x86.sse.stmxcsr(ptr)
 declare void @llvm.x86.sse.ldmxcsr(ptr)
 define i64 @get() {
@@ -35,11 +60,13 @@ define void @set(i64 %wide) {
   call void @llvm.x86.sse.ldmxcsr(ptr %place)
   ret void
 }
-"""
-_X86_BITS = 1 << 15 | 3 << 13 | 1 << 6
-"""Flush to zero, the rounding mode (00: to nearest, ties to even), denormals are zero."""
+""",
+    bits=1 << 15 | 3 << 13 | 1 << 6,
+)
+"""Its bits: flush to zero, the rounding mode (00: to nearest, ties to even), denormals are zero."""
 
-ARM = """
+FPCR = Register(
+    """
 declare i64 @llvm.aarch64.get.fpcr()
 declare void @llvm.aarch64.set.fpcr(i64)
 define i64 @get() {
@@ -50,9 +77,11 @@ define void @set(i64 %word) {
   call void @llvm.aarch64.set.fpcr(i64 %word)
   ret void
 }
-"""
-_ARM_BITS = 1 << 24 | 3 << 22 | 1 << 1 | 1 << 0
-"""FZ, RMode (00: to nearest, ties to even), AH (alternate handling), FIZ (flush inputs to zero)."""
+""",
+    bits=1 << 24 | 3 << 22 | 1 << 1 | 1 << 0,
+)
+"""Its bits: FZ, RMode (00: to nearest, ties to even), AH (alternate handling), FIZ (flush inputs to zero). FZ16 and AHP
+are about half precision, which nothing here computes with, DN about which NaN comes out, and here there is one."""
 
 
 class Environment(ABC):
@@ -71,35 +100,34 @@ class Environment(ABC):
         """Undo that."""
 
 
-class _Register(Environment):
+class _Known(Environment):
     """A register that can be read and written: some nanoseconds, and a call from Python."""
 
-    def __init__(self, code: str, bits: int) -> None:
-        """bits: those that are 0 where it is right."""
+    def __init__(self, register: Register) -> None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(code), machine)
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(register.code), machine)
         self._engine.finalize_object()
         address = self._engine.get_function_address
         # Not CFUNCTYPE: letting go of Python's lock would take longer than the call.
         self._get: Any = ctypes.PYFUNCTYPE(ctypes.c_uint64)(address("get"))
         self._set: Any = ctypes.PYFUNCTYPE(None, ctypes.c_uint64)(address("set"))
-        self._bits = bits
+        self._register = register
 
     def is_right(self) -> bool:
-        return not self._get() & self._bits
+        return self._register.is_right(self._get())
 
     def put_right(self) -> int | None:
         word: int = self._get()
-        if not word & self._bits:
+        if self._register.is_right(word):
             return None
-        self._set(word & ~self._bits)
+        self._set(self._register.put_right(word))
         return word
 
     def put_back(self, before: int | None) -> None:
         if before is not None:
-            self._set(self._get() & ~self._bits | before & self._bits)
+            self._set(self._register.put_back(self._get(), before))
 
 
 class ByNumbers(Environment):
@@ -123,9 +151,9 @@ class ByNumbers(Environment):
 def _of_this_processor() -> Environment:
     name = platform.machine().lower()
     if name in ("x86_64", "amd64"):
-        return _Register(_X86, _X86_BITS)
+        return _Known(MXCSR)
     if name in ("aarch64", "arm64"):
-        return _Register(ARM, _ARM_BITS)
+        return _Known(FPCR)
     return ByNumbers()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 import shutil
 import subprocess
 import sys
@@ -14,11 +13,12 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 import torch
+from machines.environment_control import CHANGES, NEAREST, ROUNDING, flush, reaction, set_rounding
 from roundlog.arithmetic import DisturbedError, MachineError, undisturbed, until_undisturbed
 from roundlog.capture import Task
 from roundlog.execution import NonFiniteError
 from roundlog.kernels import environment, threads
-from roundlog.kernels.environment import ARM, ENVIRONMENT, ByNumbers, right_environment
+from roundlog.kernels.environment import ENVIRONMENT, FPCR, MXCSR, ByNumbers, Register, right_environment
 from roundlog.kernels.threads import in_parts
 from roundlog.operators import REGISTRY
 from roundlog.training.auditor import Auditor
@@ -27,34 +27,17 @@ from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.trainer import Trainer
 from torch import nn
 
-X86 = platform.machine() == "x86_64" and sys.platform == "linux"
-needs_x86 = pytest.mark.skipif(not X86, reason="the modes below are those of x86-64 under glibc")
-
-
-def set_rounding(mode: int) -> None:
-    assert ctypes.CDLL("libm.so.6").fesetround(mode) == 0
-
-
-def flush() -> None:
-    assert torch.set_flush_denormal(True)
-
-
-CHANGES: dict[str, Callable[[], None]] = {
-    "flushing": flush,
-    "down": lambda: set_rounding(0x400),
-    "up": lambda: set_rounding(0x800),
-    "towards zero": lambda: set_rounding(0xC00),
-}
+needs_modes = pytest.mark.skipif(not ROUNDING, reason="it is not known how threads of this machine are set")
 
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
     yield
     ENVIRONMENT.put_right()
-    if X86:
-        # fesetround sets the x87 unit too, which the engine does not use and so does not put right, but some tests'
-        # oracles do (np.longdouble). The kernels' threads have inherited it from here.
-        threads.on_every_thread(lambda: ctypes.CDLL("libm.so.6").fesetround(0) == 0)
+    if ROUNDING:
+        # On x86-64, fesetround sets the x87 unit too, which the engine does not use and so does not put right, but some
+        # tests' oracles do (np.longdouble). The kernels' threads have inherited it from here.
+        threads.on_every_thread(lambda: set_rounding(NEAREST) is None)
 
 
 def task() -> Task:
@@ -84,7 +67,7 @@ def right(job: Job, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return Trainer(job, tmp_path_factory.mktemp("right")).run().checkpoint_root
 
 
-@needs_x86
+@needs_modes
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_a_thread_is_set_to_is_read_put_right_and_put_back(change: str) -> None:
     assert ENVIRONMENT.is_right() and ByNumbers().is_right()
@@ -95,7 +78,32 @@ def test_what_a_thread_is_set_to_is_read_put_right_and_put_back(change: str) -> 
     assert not ENVIRONMENT.is_right() and not ByNumbers().is_right()
 
 
-@needs_x86
+# Bits of FPCR as Arm has them, of MXCSR as Intel.
+WRONG = [
+    *((FPCR, bit) for bit in (1 << 24, 1 << 23, 1 << 22, 3 << 22, 1 << 1, 1 << 0)),
+    *((MXCSR, bit) for bit in (1 << 15, 1 << 14, 1 << 13, 3 << 13, 1 << 6)),
+]
+
+
+@pytest.mark.parametrize(("register", "bit"), WRONG)
+def test_a_word_that_flushes_or_rounds_otherwise_is_read_put_right_and_put_back(register: Register, bit: int) -> None:
+    # Exceptions that trap or were raised, half precision and which NaN comes out.
+    others = 0x1F80 if register is MXCSR else 1 << 26 | 1 << 25 | 1 << 19 | 0x9F00
+    assert register.is_right(0) and register.is_right(others)
+    word = others | bit
+    assert not register.is_right(word)
+    assert register.put_right(word) == others
+    assert register.put_back(others | 1 << 40, word) == word | 1 << 40
+
+
+@needs_modes
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_negative_control_sees_each_change_noticed_on_every_thread(change: str) -> None:
+    assert reaction(CHANGES[change]).is_right
+    assert ENVIRONMENT.is_right() and ByNumbers().is_right()
+
+
+@needs_modes
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("when", [-1, 0], ids=["before", "after a step"])
 def test_a_changed_environment_changes_no_root(change: str, when: int, job: Job, right: bytes, tmp_path: Path) -> None:
@@ -127,7 +135,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None], times: i
     monkeypatch.setattr(source, "load", load)
 
 
-@needs_x86
+@needs_modes
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_step_during_which_it_changes_is_computed_again(
     change: str, job: Job, right: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -143,7 +151,7 @@ def test_a_step_during_which_it_changes_is_computed_again(
     assert (cut.checkpoint_root, cut.findings, cut.unreadable) == (right, [], [])
 
 
-@needs_x86
+@needs_modes
 def test_a_step_that_is_disturbed_again_and_again_is_refused(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +161,7 @@ def test_a_step_that_is_disturbed_again_and_again_is_refused(
     assert ENVIRONMENT.is_right()
 
 
-@needs_x86
+@needs_modes
 def test_a_stop_in_a_disturbed_step_is_none() -> None:
     with pytest.raises(DisturbedError), undisturbed("step 1"):
         flush()
@@ -163,14 +171,14 @@ def test_a_stop_in_a_disturbed_step_is_none() -> None:
     def compute() -> int:
         with undisturbed("step 2"):
             if not again:
-                set_rounding(0x800)
+                set_rounding(ROUNDING["up"])
                 raise NonFiniteError.__new__(NonFiniteError)
             return 7
 
     assert until_undisturbed(compute, lambda: again.append(1)) == 7 and again == [1]
 
 
-@needs_x86
+@needs_modes
 def test_a_thread_of_the_kernels_that_is_changed_disturbs_and_is_put_right() -> None:
     before, torch_threads = threads.disturbed(), torch.get_num_threads()
     torch.set_num_threads(3)
@@ -193,13 +201,17 @@ def test_a_thread_of_the_kernels_that_is_changed_disturbs_and_is_put_right() -> 
 
 
 FAST = """
-#include <xmmintrin.h>
 /* What crtfastmath.o does, which -Ofast links: GCC leaves it out of shared libraries since version 13. */
+#ifdef __aarch64__
+__attribute__((constructor)) static void fast(void) { __asm__ volatile("msr fpcr, %0" : : "r"(1UL << 24)); }
+#else
+#include <xmmintrin.h>
 __attribute__((constructor)) static void fast(void) { _mm_setcsr(_mm_getcsr() | 0x8040); }
+#endif
 """
 
 
-@needs_x86
+@needs_modes
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc here")
 def test_a_library_that_is_loaded_in_the_middle_of_a_step_changes_no_root(
     job: Job, right: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -238,6 +250,6 @@ def test_the_code_for_arm_reads_and_writes_its_register() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine()
-    written = machine.emit_assembly(llvm.parse_assembly(ARM))
+    written = machine.emit_assembly(llvm.parse_assembly(FPCR.code))
     assert "mrs\tx0, FPCR" in written and "msr\tFPCR, x0" in written
     assert isinstance(environment.ENVIRONMENT, environment.Environment)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import array
 import functools
+import os
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -365,3 +367,21 @@ def test_hooks_that_a_step_puts_on_a_parameter_are_gone_afterwards() -> None:
     assert calls == [] and model.a.weight._backward_hooks is None
     forward(model, torch.ones(6)).sum().backward()
     assert sorted(calls) == [1, 2]
+
+
+ELSEWHERE = """
+import sysconfig
+paths = sysconfig.get_paths() | dict.fromkeys(("platstdlib", "purelib", "platlib"), "/nowhere")
+sysconfig.get_paths = lambda: paths
+from machines.tasks import SMALL
+from roundlog.capture import capture
+print(len(capture(SMALL["logistic"](2)).program.nodes) > 0)
+"""
+
+
+def test_pytorch_that_does_not_lie_where_this_python_installs_is_a_library_all_the_same() -> None:
+    """As after pip install --user, or in a venv that sees the system's packages."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", ELSEWHERE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "True\n", done.stderr.splitlines()[-1]

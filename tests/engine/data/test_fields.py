@@ -247,7 +247,10 @@ def test_a_negated_view_is_what_it_shows() -> None:
     assert view.is_neg() and torch.equal(field_of("x", view)[:], x)
 
 
-def test_a_large_data_set_stays_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("advised", [True, False], ids=["Linux", "macOS, which takes no advice about files"])
+def test_a_large_data_set_stays_in_its_file(advised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not advised:
+        monkeypatch.delattr("os.posix_fadvise", raising=False)
     fields = {"x": held(torch.randn(50, 7)), "t": windows(np.arange(400, dtype=np.uint16), window=9, stride=8)}
     write_fields(tmp_path / "d", fields)
     kinds = {name: field.kind for name, field in fields.items()}

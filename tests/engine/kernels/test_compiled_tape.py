@@ -15,7 +15,7 @@ import pytest
 import torch
 from roundlog.kernels import compiled_tape
 from roundlog.kernels.compiled_tape import Chain, Operand
-from roundlog.kernels.machine_code import LANES, Form, MachineCode
+from roundlog.kernels.machine_code import LANES, Form, MachineCode, _Loops
 from roundlog.kernels.tape import BOOL, F32, Assignments, Opcode, Tape
 from roundlog.kernels.threads import own_threads
 
@@ -167,6 +167,19 @@ def test_a_product_and_a_sum_are_rounded_one_after_the_other() -> None:
     assert same_bits(out, a * b + c)
     contracted = (a.astype(np.float64) * b + c).astype(np.float32)
     assert not same_bits(out, contracted)
+
+
+def test_the_code_for_arm_rounds_products_and_compares_as_everywhere() -> None:
+    """Its instructions for a product and a sum at once, and for the larger of two (which takes a number for NaN), are
+    not used."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    steps = [(Opcode.MUL, 0, 1, 0, 1), (Opcode.ADD, 3, 2, 0, 0), (Opcode.SUB, 2, 3, 0, 0), (Opcode.MAXIMUM, 4, 5, 0, 0)]
+    form = Form(Assignments.of(tape_of(*steps, inputs=3), 3), ((0, F32),) * 3, (F32,), streamed=True)
+    machine = llvm.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(opt=2)
+    words = machine.emit_assembly(llvm.parse_assembly(str(_Loops(form).module))).split()
+    assert {"fmul", "fadd", "fsub", "fcmgt", "stnp"} <= set(words)
+    assert not {word for word in words if word.startswith(("fmla", "fmls", "fmadd", "fmsub", "fnm", "fmax", "fmin"))}
 
 
 def test_parts_of_threads_make_the_same_whole(monkeypatch: pytest.MonkeyPatch) -> None:
