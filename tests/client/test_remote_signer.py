@@ -189,7 +189,9 @@ def test_an_answer_that_is_longer_than_the_transaction_is_refused_before_it_is_d
     for lie in (b"\x02" + rlp.encode([b""] * 300_000), b"\x02\xfb" + bytes(10**6)):
         signer.bend = lambda raw, lie=lie: "0x" + lie.hex()  # type: ignore[misc]
         began = time.process_time()
-        with pytest.raises(WrongSignature, match=r"\(what it gave is much longer than the transaction\), and nothing was"):
+        with pytest.raises(
+            WrongSignature, match=r"\(what it gave is much longer than the transaction\), and nothing was"
+        ):
             remote(signer).sign_transaction(ASKED)
         assert time.process_time() - began < 1.0
     signer.bend = lambda raw: "0x" + _nested(20_000).hex()

@@ -49,8 +49,8 @@ _MOST_ACCOUNTS = 10_000
 _MOST_MORE = 4096
 """Bytes beyond the transaction's own that are looked at: its signature, and what a changed field is told from."""
 _HIGHEST_S = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
-"""Half of secp256k1's order. With s above it the same signature has a second form, another hash, and is refused by every
-node (EIP-2)."""
+"""Half of secp256k1's order. With s above it a signature has a second form, under which every node refuses the
+transaction (EIP-2)."""
 _FIELDS = (
     *("chain id", "nonce", "priority fee", "fee", "gas limit", "receiver", "value", "data"),
     "access list",
