@@ -90,8 +90,9 @@ class Journal:
         """name: chain and account; a plain file name."""
         self._place = None if directory is None else directory / "journal" / name
         self._lock: int | None = None
-        if self._place is not None:
-            self._lock = _locked(self._place)
+        if directory is not None and self._place is not None:
+            # The whole directory: roles of two accounts would write over each other's records as well.
+            self._lock = _locked(directory, self._place)
 
     def load(self) -> list[Entry]:
         """All entries in the order of their nonces. A file that is damaged is set aside under another name."""
@@ -153,10 +154,10 @@ class Journal:
         return self._place / f"{nonce:012d}.json"
 
 
-def _locked(place: Path) -> int:
+def _locked(directory: Path, place: Path) -> int:
     try:
         place.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(place / "lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(place.parent / "lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise JournalError(
             f"the journal {place} cannot be opened ({error.strerror}): choose a directory that you may write to."
@@ -166,7 +167,7 @@ def _locked(place: Path) -> int:
     except OSError as error:
         os.close(descriptor)
         raise JournalInUse(
-            f"another process sends for this account from {place}: stop it, or give each its own directory and account."
+            f"another process works in {directory}: stop it, or give each its own directory and account."
         ) from error
     return descriptor
 
