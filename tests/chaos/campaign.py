@@ -1,6 +1,6 @@
 """Rounds of chaos, one after the other, with real roles as processes on anvil: `make chaos MINUTES=30`.
 
-    python tests/chaos/campaign.py [--minutes 30 | --rounds 10] [--seed 1] [--workers 2] [--keep DIR]
+    python tests/chaos/campaign.py [--minutes 30 | --rounds 10] [--seed 1] [--workers 2] [--keep DIR] [--appeals]
 
 A round with a seed is repeated by `--seed SEED --rounds 1`, as far as the timing of processes allows. The exit code is
 0 only if nothing was violated; the last line has the counts.
@@ -31,6 +31,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first round; the others count on from there")
     parser.add_argument("--workers", type=int, default=2, help="rounds at the same time")
     parser.add_argument("--pause", type=float, default=0.25, help="seconds between two blocks")
+    parser.add_argument("--appeals", action="store_true", help="have appeals in every round")
     parser.add_argument("--keep", type=Path, help="where what a violated round left behind is kept")
     parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--jobs", type=Path, help=argparse.SUPPRESS)
@@ -67,6 +68,7 @@ def _lead(options: argparse.Namespace, jobs: Path) -> int:
             words += ["--minutes", str(options.minutes)]
         if options.keep is not None:
             words += ["--keep", str(options.keep)]
+        words += ["--appeals"] if options.appeals else []
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         processes.append(process)
         thread = threading.Thread(target=_listen, args=(process, totals, lock))
@@ -123,7 +125,7 @@ def _work(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="tiebreak-chaos-") as name:
         right_roots = read_roots(options.jobs)
         while time.monotonic() < deadline and left != 0:
-            planned = plan(seed)
+            planned = plan(seed, appeals=options.appeals)
             directory = Path(name) / f"seed-{seed}"
             directory.mkdir()
             result = play(planned, directory, options.jobs, right_roots, pause=options.pause, mounts=mounts)
@@ -132,6 +134,7 @@ def _work(options: argparse.Namespace) -> int:
             story = f"{trainer} trainer, {audits}, {len(planned.challengers)} liars"
             for how, names in (("ranks", planned.by_ranks), ("workers", planned.by_workers)):
                 story += f", by {how}: {' '.join(sorted(names))}" if names else ""
+            story += ", data elsewhere" if planned.gateway else ""
             told = {"seed": seed, "story": story, "ended": result.ended, "seconds": result.seconds}
             print(json.dumps(told | {"violations": result.violations, "counts": result.counts}), flush=True)
             if result.violations and options.keep is not None:

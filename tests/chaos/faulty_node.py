@@ -102,7 +102,7 @@ class FaultyNode:
         self._lines: dict[str, _Line] = {}
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"node": self})
-        self._server = _Server(("127.0.0.1", 0), handler)
+        self._server = ServerOfThreads(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
@@ -129,7 +129,7 @@ class FaultyNode:
             self.faults[fault.value] += 1
 
 
-class _Server(ThreadingHTTPServer):
+class ServerOfThreads(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from stage import ETHER, Stage
-from tiebreak.chain.events import Challenged, JobPosted
+from tiebreak.chain.events import Appealed, Challenged, JobPosted
 from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Phase
 from tiebreak.chain.transport import HttpTransport
 from tiebreak.demo.ledger import transactions
@@ -17,6 +17,8 @@ UNDECIDED = (JobStatus.OPEN, JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPE
 def judge(stage: Stage, job: int, right_root: bytes) -> list[str]:
     """All violations that the chain shows."""
     found = _verdict(stage, job, right_root)
+    found += _appeals(stage, job)
+    found += _elsewhere(stage, right_root)
     found += _twice(stage)
     found += _money(stage, job)
     return found
@@ -28,10 +30,38 @@ def _verdict(stage: Stage, job: int, right_root: bytes) -> list[str]:
         return []  # the round has not ended, which was reported
     if posted.status is JobStatus.EXPIRED:
         return ["wrong verdict: the job expired"] if stage.plan.trainer is None else []
-    expected = JobStatus.FINAL if posted.claim.checkpoint_root == right_root else JobStatus.REJECTED
+    right = posted.claim.checkpoint_root == right_root
+    expected = JobStatus.FINAL if right and not stage.plan.appeals else JobStatus.REJECTED
     if posted.status is not expected:
         return [f"wrong verdict: {posted.status.name} instead of {expected.name}"]
     return []
+
+
+def won_appeals(stage: Stage, job: int) -> list[int]:
+    """The appeals of honest auditors that have saved the attestations' bonds."""
+    honest = {str(stage.accounts[name].address) for name in stage.plan.honest}
+    games = {number: stage.contract.game(number) for number in stage.contract.games_of(job)}
+    return [
+        number
+        for number, game in games.items()
+        if game.is_appeal and str(game.trainer) in honest and game.outcome is Outcome.TRAINER_WON
+    ]
+
+
+def _appeals(stage: Stage, job: int) -> list[str]:
+    """A round that is to have appeals and has none has tried nothing."""
+    posted = stage.contract.job(job)
+    if not stage.plan.appeals or posted.status in UNDECIDED:
+        return []
+    found = [] if won_appeals(stage, job) else ["no appeal was played to its end by an honest auditor"]
+    return found + (["honest loss: the verdict has taken the attestations' bonds"] if posted.audits.lost else [])
+
+
+def _elsewhere(stage: Stage, right_root: bytes) -> list[str]:
+    reader = stage.parties.get("reader")
+    if reader is None or not reader.ended_well or right_root.hex() in reader.said():
+        return []
+    return [f"another root from data that lie elsewhere: {reader.last_words()}"]
 
 
 def _twice(stage: Stage) -> list[str]:
@@ -40,12 +70,15 @@ def _twice(stage: Stage) -> list[str]:
     if (jobs := sum(isinstance(event, JobPosted) for event in events)) != 1:
         found.append(f"sent twice: {jobs} jobs were posted")
     names = {str(account.address): name for name, account in stage.accounts.items()}
-    bonds = Counter(names.get(str(event.challenger)) for event in events if isinstance(event, Challenged))
-    found += [
-        f"sent twice: {name} paid {count} bonds"
-        for name, count in bonds.items()
-        if count > 1 and name in stage.plan.honest
-    ]
+    for what, payers in (
+        ("bonds", [event.challenger for event in events if isinstance(event, Challenged)]),
+        ("bonds of appeals", [event.appellant for event in events if isinstance(event, Appealed)]),
+    ):
+        found += [
+            f"sent twice: {name} paid {count} {what}"
+            for name, count in Counter(names.get(str(payer)) for payer in payers).items()
+            if count > 1 and name in stage.plan.honest
+        ]
     return found
 
 
@@ -82,11 +115,11 @@ def _money(stage: Stage, job: int) -> list[str]:
         game = stage.contract.game(number)
         if game.phase is not Phase.OVER:
             continue
-        name = honest.get(str(game.challenger))
-        if name and game.outcome is Outcome.VOID and game.bond_held:
-            found.append(f"left behind: the bond of {name} in game {number}")
-        if name and game.outcome in (Outcome.TRAINER_WON, Outcome.BOTH_LOST):
-            found.append(f"honest loss: {name} lost game {number} ({game.outcome.name}, {game.reason.name})")
-        if "trainer" in stage.plan.honest and game.outcome in (Outcome.CHALLENGER_WON, Outcome.BOTH_LOST):
-            found.append(f"honest loss: the trainer lost game {number} ({game.outcome.name}, {game.reason.name})")
+        challenger, defender = honest.get(str(game.challenger)), honest.get(str(game.trainer))
+        payer = defender if game.is_appeal else challenger
+        if payer and game.outcome is Outcome.VOID and game.bond_held:
+            found.append(f"left behind: the bond of {payer} in game {number}")
+        for name, won in ((challenger, Outcome.TRAINER_WON), (defender, Outcome.CHALLENGER_WON)):
+            if name and game.outcome in (won, Outcome.BOTH_LOST):
+                found.append(f"honest loss: {name} lost game {number} ({game.outcome.name}, {game.reason.name})")
     return found

@@ -43,7 +43,7 @@ if "CHAOS_FORK_SERVER" in os.environ:
 
 
 def live(words: Sequence[str], environment: Mapping[str, str], output: str, directory: str, sign: str) -> None:
-    """`tiebreak WORDS`, or `misbehave WORDS`, with everything that it prints in the file `output`."""
+    """`tiebreak WORDS`, or one of our own commands, with everything that it prints in the file `output`."""
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -57,5 +57,9 @@ def live(words: Sequence[str], environment: Mapping[str, str], output: str, dire
         from misbehaving import misbehave
 
         misbehave(words[1:])
+    elif words[0] == "read-elsewhere":
+        from reading import read_elsewhere
+
+        read_elsewhere(words[1:])
     else:
         command_line.main()

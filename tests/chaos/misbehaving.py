@@ -15,6 +15,7 @@ from tiebreak.cli.role_process import RoleSetup, play
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.role import Role
+from tiebreak.roles.trainer import TrainerRole
 
 
 class Kind(StrEnum):
@@ -28,6 +29,9 @@ class Kind(StrEnum):
     """A trainer with the right root, whose log is forged."""
     FALL_SILENT = "fall-silent"
     """A poisoning trainer that stops moving after three moves."""
+    RESIGN = "resign"
+    """A trainer with the right root that makes no move, so that a liar's challenge wins and the bonds of those who have
+    attested are at stake."""
     LIE = "lie"
     """An auditor with states that nobody has computed."""
     VANISH = "vanish"
@@ -36,12 +40,12 @@ class Kind(StrEnum):
     """A lying auditor that swaps the children of its nodes."""
 
 
-TRAINERS = (Kind.POISON, Kind.FABRICATE, Kind.FORGE_LOG, Kind.FALL_SILENT)
+TRAINERS = (Kind.POISON, Kind.FABRICATE, Kind.FORGE_LOG, Kind.FALL_SILENT, Kind.RESIGN)
 AUDITORS = (Kind.LIE, Kind.VANISH, Kind.CHEAT)
 
 
 def misbehave(words: Sequence[str]) -> None:
-    """KIND JOB STEP DIRECTORY POLL."""
+    """KIND JOB STEP DIRECTORY POLL PUBLISH-EVERY."""
     kind, job, step = Kind(words[0]), int(words[1]), int(words[2])
 
     def make(context: RoleContext) -> Role:
@@ -54,6 +58,8 @@ def misbehave(words: Sequence[str]) -> None:
                 return fabricating_trainer(context, job)
             case Kind.FORGE_LOG:
                 return log_forging_trainer(context, job)
+            case Kind.RESIGN:
+                return TrainerRole(silenced(context), job, publish_every=int(words[5]))
             case Kind.VANISH:
                 context = silenced(context, moves=1)
             case Kind.CHEAT:

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from jobs import KINDS, STEPS
+from jobs import INTERVAL, KINDS, STEPS
 from misbehaving import AUDITORS, TRAINERS, Kind
 
 
@@ -35,6 +35,8 @@ class Audits(StrEnum):
     BLIND = "blind"
     """Paid audits that are sealed before the claim is known."""
 
+
+_USUAL = (Audits.FREE, Audits.FREE, Audits.OPEN, Audits.BLIND)
 
 _WEIGHTS = {
     Trouble.KILL: 6,
@@ -70,7 +72,8 @@ class Plan:
     a second process runs with the same key. following: who looks for jobs by itself instead of being told one. rival:
     whether another customer's job has the same number at first, until a reorganisation gives it to this one. audits:
     what the job asks for. by_ranks: who runs as two ranks. by_workers: auditors with a worker, whose trainer publishes
-    checkpoints."""
+    checkpoints. gateway: whether each party has a folder of its own, and reads those of others through a gateway that
+    drips; then somebody without an account trains the job, too, from data that lie behind it."""
 
     seed: int
     job: int
@@ -89,6 +92,12 @@ class Plan:
     audits: Audits
     by_ranks: frozenset[str]
     by_workers: frozenset[str]
+    gateway: bool
+
+    @property
+    def appeals(self) -> bool:
+        """Whether the claim is right, is lost on purpose, and has attestations whose bonds appeals are to save."""
+        return self.trainer is Kind.RESIGN
 
     @property
     def honest(self) -> list[str]:
@@ -99,11 +108,18 @@ def _honest(trainer: Kind | None, auditors: int) -> list[str]:
     return [*(["trainer"] if trainer is None else []), *(f"auditor-{i}" for i in range(auditors)), "referee"]
 
 
-def plan(seed: int) -> Plan:
+def plan(seed: int, *, appeals: bool = False) -> Plan:
+    """The plan of a seed. appeals: whether appeals are to be held in any case."""
     draw = random.Random(seed)
+    wrong_step = draw.randrange(STEPS)
     trainer = None if draw.random() < 0.45 else draw.choice(TRAINERS)
-    honest_claim = trainer in (None, Kind.FORGE_LOG)
+    trainer = Kind.RESIGN if appeals else trainer
+    honest_claim = trainer in (None, Kind.FORGE_LOG, Kind.RESIGN)
     challengers = tuple(draw.choice(AUDITORS) for _ in range(draw.choice((1, 1, 2)) if honest_claim else 0))
+    if trainer is Kind.RESIGN:
+        challengers = (Kind.LIE, *challengers[1:])  # somebody has to win
+        # In the middle of an interval a lie of one place may be rounded away before anybody sees a root of it.
+        wrong_step += INTERVAL - 1 - wrong_step % INTERVAL
     auditors = draw.choice((1, 1, 2) if honest_claim else (1, 2, 2))
     honest = _honest(trainer, auditors)
     storm = draw.uniform(8, 30)
@@ -124,7 +140,7 @@ def plan(seed: int) -> Plan:
         job=draw.randrange(KINDS),
         confirmations=confirmations,
         trainer=trainer,
-        wrong_step=draw.randrange(STEPS),
+        wrong_step=wrong_step,
         challengers=challengers,
         auditors=auditors,
         twin=draw.choice(twins) if draw.random() < 0.25 else None,
@@ -134,10 +150,12 @@ def plan(seed: int) -> Plan:
         log_range=draw.choice((None, 100, 10)),
         events=tuple(sorted(events, key=lambda event: event.at)),
         rival=draw.random() < 0.3,
-        audits=draw.choice((Audits.FREE, Audits.FREE, Audits.OPEN, Audits.BLIND)),
+        audits=draw.choice((Audits.OPEN, Audits.BLIND) if trainer is Kind.RESIGN else _USUAL),
         by_ranks=frozenset(),
         by_workers=frozenset(),
+        gateway=False,
     )
     by_ranks = frozenset(name for name in twins if draw.random() < 0.3)
     by_workers = frozenset(name for name in twins if name != "trainer" and draw.random() < 0.3)
-    return replace(made, by_ranks=by_ranks, by_workers=by_workers - by_ranks)
+    gateway = draw.random() < 0.3
+    return replace(made, by_ranks=by_ranks, by_workers=by_workers - by_ranks, gateway=gateway)

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from anvil import NodeError
 from faulty_node import Weather
-from judge import UNDECIDED, judge
+from judge import UNDECIDED, judge, won_appeals
+from misbehaving import Kind
 from parties import Party, slowness
-from plans import Event, Plan, Trouble
+from plans import Audits, Event, Plan, Trouble
 from stage import Stage
 from tiebreak.chain.records import AuditStatus, AuditView, GameView, JobStatus, Phase, Side
 
@@ -51,6 +52,7 @@ def play(plan: Plan, directory: Path, jobs: Path, right_roots: list[bytes], *, p
             one.carry_out(job)
             result.violations += judge(stage, job, right_roots[plan.job])
             result.ended = stage.contract.job(job).status.name
+            result.counts["appeals won"] += len(won_appeals(stage, job))
         for party in stage.parties.values():
             if party.honest:
                 result.violations += [f"{party.name} {what}" for what in party.problems + party.complaints()]
@@ -59,6 +61,9 @@ def play(plan: Plan, directory: Path, jobs: Path, right_roots: list[bytes], *, p
         result.counts["kills"] += sum(party.kills for party in stage.parties.values())
         result.counts["reorganisations"] += stage.chain.reorganisations
         result.counts["faults"] += sum(stage.faulty.faults.values())
+        result.counts["jobs with blind audits"] += plan.audits is Audits.BLIND
+        result.counts["jobs with states published"] += bool(plan.by_workers) and plan.trainer in (None, Kind.RESIGN)
+        result.counts["flaws of gateways"] += sum(stage.gateway.flaws.values()) if stage.gateway is not None else 0
         result.counts["requests"] += sum(stage.faulty.requests.values())
     result.counts["violations"] += len(result.violations)
     result.counts["rounds"] += 1
@@ -76,6 +81,7 @@ class Round:
         self._seen: dict[int, tuple[object, float]] = {}
         self._accused: set[str] = set()
         self._claimed_at = 0.0
+        self._appealable_at = 0.0
 
     def post(self) -> int | None:
         """Lets the customer post the job, in bad weather, killed now and then; returns the job's number."""
@@ -247,7 +253,12 @@ class Round:
         left = [job.commit_deadline - now] if job.status is JobStatus.OPEN else []
         left += [job.claim.challenge_deadline - now] if job.status is JobStatus.CLAIMED else []
         audits = job.audits
-        windows = (audits.audit_deadline, audits.opening_deadline, audits.audit_opening_deadline)
+        windows = (
+            audits.audit_deadline,
+            audits.opening_deadline,
+            audits.audit_opening_deadline,
+            audits.appeal_deadline,
+        )
         left += [deadline - now for deadline in windows if deadline > now]
         left += [d - now for game in self._games(1) for d in game.deadlines if d]
         self.stage.chain.jump(max(1, min([int(event.size * _LARGEST_JUMP / 3), *(one // 6 for one in left)])))
@@ -289,9 +300,10 @@ class Round:
             if self._have_sealed(job, calm_since):
                 chain.jump(posted.audits.audit_deadline - chain.now + 1)
                 self._claimed_at = 0.0
-        if posted.status is not JobStatus.CLAIMED:
+        if posted.status not in (JobStatus.CLAIMED, JobStatus.APPEALABLE):
             return
         self._claimed_at = self._claimed_at or now
+        appealable = posted.status is JobStatus.APPEALABLE
         live = [(number, game) for number, game in live if game.phase is not Phase.OVER]
         silent, awaited = 0, False
         for number, game in live:
@@ -309,9 +321,13 @@ class Round:
             if running and not honest and idle > _SILENT_SECONDS * slowness():
                 silent = max(silent, max(game.deadlines))
             awaited |= bool(honest)
-        if silent and not awaited:
-            # Never while anybody honest has to move in another game.
+        if silent and not awaited and (appealable or not self.plan.appeals or self._have_judged(job, calm_since)):
+            # Never while anybody honest has to move in another game, or a trainer that loses on purpose is attested to.
             chain.jump(silent - chain.now + 1)
+        if appealable:
+            if not live and chain.now <= posted.audits.appeal_deadline and self._have_appealed(job, calm_since):
+                chain.jump(posted.audits.appeal_deadline - chain.now + 1)
+            return
         if live and chain.now <= posted.audits.audit_opening_deadline and self._have_judged(job, calm_since):
             chain.jump(posted.audits.audit_opening_deadline - chain.now + 1)
         if not live and chain.now <= posted.claim.challenge_deadline and self._have_judged(job, calm_since):
@@ -325,6 +341,18 @@ class Round:
         if time.monotonic() - max(calm_since, self._claimed_at) < 2 * _IDLE_SECONDS * slowness():
             return False
         self._accuse("seals", f"{min(missing)} has not sealed an audit")
+        return True
+
+    def _have_appealed(self, job: int, calm_since: float) -> bool:
+        """True if every honest auditor whose bond the verdict would take has appealed."""
+        self._appealable_at = self._appealable_at or time.monotonic()
+        attested = {name: one for name, one in self._audits(job).items() if one.status is AuditStatus.ATTESTED}
+        missing = sorted(name for name, one in attested.items() if not one.appeal)
+        if not missing or not calm_since:
+            return not missing and calm_since > 0
+        if time.monotonic() - max(calm_since, self._appealable_at) < 2 * _IDLE_SECONDS * slowness():
+            return False
+        self._accuse("appeals", f"{missing[0]} has not appealed against a verdict that takes its bond")
         return True
 
     def _have_judged(self, job: int, calm_since: float) -> bool:

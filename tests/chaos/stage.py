@@ -7,6 +7,7 @@ from pathlib import Path
 
 from anvil import Chain
 from disks import Disk
+from dripping_gateway import DrippingGateway
 from eth_account.signers.local import LocalAccount
 from faulty_node import FaultyNode, Weather
 from jobs import KINDS
@@ -50,7 +51,9 @@ class Stage:
 
     def __init__(self, plan: Plan, directory: Path, jobs: Path, *, pause: float, mounts: bool) -> None:
         self.plan, self.directory, self._mounts = plan, directory, mounts
-        self.store = directory / "store"
+        self._stores = directory / "stores"
+        self._stores.mkdir()
+        self.gateway = DrippingGateway(self._stores, plan.seed) if plan.gateway else None
         self.chain = Chain(pause=0.02, step=BLOCK_SECONDS)
         self.faulty = FaultyNode(self.chain.port, plan.seed)
         self.node = connect(self.chain.url)
@@ -79,18 +82,27 @@ class Stage:
             KEY_VARIABLE: "0x" + bytes(signer.key).hex(),
             "TIEBREAK_CHAIN": url,
             "TIEBREAK_CONTRACT": self.contract.address,
-            "TIEBREAK_STORE": str(self.store),
+            "TIEBREAK_STORE": self._content(name),
         }
         disk = Disk(self.directory / name, mounted=self._mounts)
-        if honest:
+        if words[0] == "read-elsewhere":
+            words = [*words, str(disk.directory)]
+            environment["TIEBREAK_CONFIRMATIONS"] = str(self.plan.confirmations)
+        elif honest:
             own = ("--dir", str(disk.directory), "--poll", POLL, "--json")
             environment["TIEBREAK_CONFIRMATIONS"] = str(self.plan.confirmations)
             words = [*words, *(own if words[:2] != ["job", "create"] else (own[0], own[1], "--json"))]
         else:
-            words = [*words, str(disk.directory), POLL]
+            words = [*words, str(disk.directory), POLL, str(int(bool(self.plan.by_workers)))]
         party = Party(name, signer, honest, words, environment, disk, self.directory / f"{name}.out", lasting)
         self.parties[name] = party
         return party
+
+    def _content(self, name: str) -> str:
+        """The stores of a party: one folder for all, or its own and the gateway."""
+        if self.gateway is None:
+            return str(self._stores / "shared")
+        return f"{self._stores / name.removesuffix('-twin')},gateway+{self.gateway.url}"
 
     def posting(self) -> Party:
         """The customer that posts the job."""
@@ -110,7 +122,7 @@ class Stage:
         context = RoleContext(
             contract=VerificationGame(self.node, self.contract.address, sender),
             sender=sender,
-            store=FolderStore(self.store),
+            store=FolderStore(self._stores / ("rival" if self.plan.gateway else "shared")),
             directory=self.directory / "rival",
             policy=Policy(),
         )
@@ -144,6 +156,8 @@ class Stage:
                 self._add_role(name, "auditor", job)
         for i, kind in enumerate(plan.challengers):
             self.add(f"{kind.value}-{i}", ["misbehave", kind, str(job), str(plan.wrong_step)])
+        if plan.gateway:
+            self.add("reader", ["read-elsewhere", str(job)], account="customer")
         if plan.twin is not None:
             self._add_role(plan.twin, plan.twin.split("-")[0], job, twin=True)
 
@@ -161,10 +175,12 @@ class Stage:
         for name in [*self.parties, "posting"]:
             rate = self.plan.rates.get(name.removesuffix("-twin"), self.plan.rates["customer"])
             self.faulty.weather(name, Weather(rate if storm else 0.0, log_range=self.plan.log_range))
+        if self.gateway is not None:
+            self.gateway.rate = max(self.plan.rates.values()) * 2 if storm else 0.0
 
     def blocks(self) -> list[Path]:
-        """Files of the content store."""
-        return sorted(path for path in self.store.glob("blocks/*/*/*") if not path.name.startswith("tmp-"))
+        """Files of the content stores."""
+        return sorted(path for path in self._stores.glob("*/blocks/*/*/*") if not path.name.startswith("tmp-"))
 
     def some_block(self, draw: random.Random) -> Path | None:
         blocks = self.blocks()
@@ -176,6 +192,8 @@ class Stage:
             party.end_helper()
             party.disk.close()
         self.faulty.close()
+        if self.gateway is not None:
+            self.gateway.close()
         self.chain.close()
 
     def __enter__(self) -> Stage:

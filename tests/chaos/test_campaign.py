@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import requests
 from anvil import Chain
 from disks import Disk, obey
+from dripping_gateway import DrippingGateway, Flaw
 from faulty_node import FaultyNode, Weather, _drawn
 from plans import Audits, Trouble, plan
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.devnet import find_anvil
+from tiebreak.store import FolderStore
+from tiebreak.store.errors import StoreError
+from tiebreak.store.gateway import GatewayStore
 
 needs_anvil = pytest.mark.skipif(find_anvil() is None, reason="anvil is not installed: run npm ci")
 
@@ -32,6 +40,55 @@ def test_a_short_campaign_ends_without_a_violation() -> None:
     lines = found.stdout.strip().splitlines()
     assert found.returncode == 0, found.stdout + found.stderr
     assert lines[-1].startswith("2 rounds, ") and lines[-1].endswith(" 0 violations"), found.stdout
+
+
+@needs_anvil
+@pytest.mark.timeout(900)
+def test_five_rounds_of_chaos_with_appeals_end_without_a_violation() -> None:
+    campaign = Path(__file__).with_name("campaign.py")
+    words = [sys.executable, str(campaign), "--appeals", "--rounds", "5", "--seed", "1", "--workers", "2"]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=880, check=False)
+    *_, others, counts = found.stdout.strip().splitlines()
+    assert found.returncode == 0 and counts.endswith(" 0 violations"), found.stdout + found.stderr
+    won = re.search(r"appeals won (\d+)", others)
+    assert won is not None and int(won[1]) >= 5, "every round has appeals that are held"
+    assert not re.search(r"(jobs with blind audits|flaws of gateways) 0", others), others
+
+
+def test_the_judge_sees_a_round_whose_appeals_were_not_held_or_were_lost() -> None:
+    import judge
+    from stage import Stage
+    from tiebreak.chain.records import GameView, JobStatus, Outcome
+
+    stage = Stage.__new__(Stage)
+    stage.plan = plan(1, appeals=True)
+    stage.accounts = {name: devnet_account(index) for index, name in enumerate(("customer", *stage.plan.honest))}
+    auditor, stranger = stage.accounts["auditor-0"].address, devnet_account(9).address
+    games: list[tuple[str, bool, Outcome]] = []
+    audits = SimpleNamespace(lost=False)
+
+    class Told:
+        def job(self, number: int) -> object:
+            return SimpleNamespace(status=JobStatus.REJECTED, audits=audits)
+
+        def games_of(self, job: int) -> list[int]:
+            return list(range(len(games)))
+
+        def game(self, number: int) -> GameView:
+            trainer, is_appeal, outcome = games[number]
+            return cast(GameView, SimpleNamespace(trainer=trainer, is_appeal=is_appeal, outcome=outcome))
+
+    stage.contract = Told()  # type: ignore[assignment]
+    games.append((stranger, False, Outcome.CHALLENGER_WON))
+    none = ["no appeal was played to its end by an honest auditor"]
+    for other in ((stranger, True, Outcome.TRAINER_WON), (auditor, True, Outcome.VOID)):
+        assert judge._appeals(stage, 1) == none
+        games.append(other)
+    assert judge._appeals(stage, 1) == none
+    games.append((auditor, True, Outcome.TRAINER_WON))
+    assert judge._appeals(stage, 1) == [] and judge.won_appeals(stage, 1) == [3]
+    audits.lost = True
+    assert judge._appeals(stage, 1) == ["honest loss: the verdict has taken the attestations' bonds"]
 
 
 def test_the_judge_sees_a_job_that_was_posted_twice() -> None:
@@ -68,6 +125,10 @@ def test_a_seed_decides_a_round() -> None:
     assert all(event.size <= plan(seed).confirmations for seed in range(300) for event in plan(seed).events
                if event.trouble is Trouble.REORGANISATION)  # fmt: skip
     assert {plan(seed).audits for seed in range(300)} == set(Audits)
+    assert {plan(seed).gateway for seed in range(300)} == {False, True}
+    held = [plan(seed) for seed in range(300) if plan(seed).appeals]
+    assert {one.audits for one in held} == {Audits.OPEN, Audits.BLIND} and any(one.by_workers for one in held)
+    assert all(plan(seed, appeals=True).appeals for seed in range(300))
     assert {plan(seed).twin for seed in range(300)} >= {None, "trainer", "auditor-0"}
     several = {name for seed in range(300) for name in plan(seed).by_ranks}
     assert several == {"trainer", "auditor-0", "auditor-1"}
@@ -127,6 +188,27 @@ def test_a_faulty_node_fails_in_every_way_and_repeats_itself_by_its_seed(chain: 
             ask(node.url("auditor"), "eth_chainId")
     finally:
         node.close()
+
+
+def test_a_gateway_has_every_flaw_and_gives_right_blocks_between_them(tmp_path: Path) -> None:
+    folder = FolderStore(tmp_path / "stores" / "somebody")
+    cid = folder.add_bytes(bytes(range(200)))
+    gateway = DrippingGateway(tmp_path / "stores", seed=1)
+    gateway.rate = 0.6
+    try:
+        store = GatewayStore(gateway.url, timeout=0.5, attempts=1)
+        outcomes: Counter[str] = Counter()
+        for _ in range(60):
+            try:
+                outcomes["right"] += store.read(cid, max_bytes=200) == bytes(range(200))
+            except StoreError as error:
+                outcomes[type(error).__name__] += 1
+        assert set(outcomes) == {"right", "StoreUnavailable", "CorruptBlock", "ContentMissing"}
+        assert set(gateway.flaws) == set(Flaw)
+        gateway.rate = 0.0
+        assert store.part(cid, 5, 7) == bytes(range(5, 12))
+    finally:
+        gateway.close()
 
 
 def test_a_reorganisation_drops_transactions_or_puts_them_back(chain: Chain) -> None:

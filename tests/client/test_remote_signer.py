@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -127,6 +128,25 @@ def _without_signature(raw: bytes) -> bytes:
     return raw[:1] + bytes(rlp.encode(rlp.decode(raw[1:])[:-3]))
 
 
+def _upper_form(raw: bytes) -> bytes:
+    """The same signature with s above half of the curve's order: valid by its equation, with another hash."""
+    *fields, parity, r, s = rlp.decode(raw[1:])
+    order = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+    other = order - int.from_bytes(s, "big")
+    bent = [*fields, b"" if parity else b"\x01", r, other.to_bytes(32, "big").lstrip(b"\0")]
+    return raw[:1] + bytes(rlp.encode(bent))
+
+
+def _nested(depth: int) -> bytes:
+    """Lists in lists."""
+    lists = b""
+    for _ in range(depth):
+        length = len(lists).to_bytes(4, "big").lstrip(b"\0")
+        head = bytes([0xC0 + len(lists)]) if len(lists) < 56 else bytes([0xF7 + len(length)]) + length
+        lists = head + lists
+    return b"\x02" + lists
+
+
 def _with(place: int, value: bytes) -> Callable[[bytes], bytes]:
     return lambda raw: raw[:1] + rlp.encode([*(fields := rlp.decode(raw[1:]))[:place], value, *fields[place + 1 :]])
 
@@ -146,6 +166,9 @@ BENT: dict[str, Callable[[bytes], object]] = {
     "the other parity": lambda raw: "0x" + _with(9, b"\x01" if rlp.decode(raw[1:])[9] == b"" else b"")(raw).hex(),
     "a parity of 27": lambda raw: "0x" + _with(9, b"\x1b")(raw).hex(),
     "a padded signature": lambda raw: "0x" + _with(10, b"\0" + rlp.decode(raw[1:])[10])(raw).hex(),
+    "the upper of two signatures": lambda raw: "0x" + _upper_form(raw).hex(),
+    "lists in lists": lambda raw: "0x" + _nested(20_000).hex(),
+    "two transactions": lambda raw: "0x" + 2 * raw.hex(),
     "a list for a signature": lambda raw: "0x" + (raw[:1] + rlp.encode([*rlp.decode(raw[1:])[:-1], []])).hex(),
     "a list for a number": lambda raw: "0x" + (raw[:1] + rlp.encode([[], *rlp.decode(raw[1:])[1:]])).hex(),
 }
@@ -158,6 +181,22 @@ def test_bytes_that_are_something_else_are_refused(bent: str, clef: bool) -> Non
     signer.bend = BENT[bent]
     with pytest.raises(WrongSignature, match=r"nothing was sent: find out why before you use it again\.$"):
         remote(signer).sign_transaction(ASKED)
+
+
+def test_an_answer_that_is_longer_than_the_transaction_is_refused_before_it_is_decoded() -> None:
+    """Decoding megabytes of empty fields took minutes, in which a role made no move; lists in lists ended it."""
+    signer = SomeSigner()
+    for lie in (b"\x02" + rlp.encode([b""] * 300_000), b"\x02\xfb" + bytes(10**6)):
+        signer.bend = lambda raw, lie=lie: "0x" + lie.hex()  # type: ignore[misc]
+        began = time.process_time()
+        with pytest.raises(
+            WrongSignature, match=r"\(what it gave is much longer than the transaction\), and nothing was"
+        ):
+            remote(signer).sign_transaction(ASKED)
+        assert time.process_time() - began < 1.0
+    signer.bend = lambda raw: "0x" + _nested(20_000).hex()
+    with pytest.raises(WrongSignature, match="what it gave is no transaction"):
+        remote(signer).sign_transaction(ASKED | {"data": bytes(100_000)})
 
 
 def test_the_signature_of_another_account_is_refused() -> None:

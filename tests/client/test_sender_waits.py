@@ -186,7 +186,7 @@ def test_a_named_purpose_is_carried_out_once_for_all_lives(tmp_path: Path) -> No
     first = sender_on(chain, tmp_path).send(TO, b"bond", value=1, purpose="challenge job 7")
     assert first.succeeded
     chain.sleep(3000)
-    for path in tmp_path.glob("journal/*/lock"):
+    for path in tmp_path.glob("journal/lock"):
         path.unlink()  # the other one is still open in this process
     later = sender_on(chain, tmp_path)
     assert later.send(TO, b"bond again", value=1, purpose="challenge job 7").transaction == first.transaction

@@ -51,6 +51,27 @@ def test_only_our_own_requests_are_removed() -> None:
         assert list(service.pins) == [theirs]
 
 
+def test_a_service_that_always_has_more_to_remove_holds_nobody_up() -> None:
+    """It was asked to remove a thousand pins, five times, each as slowly as it liked: for two days."""
+    removed: list[str] = []
+
+    def endless(request: Request) -> None:
+        if request.command == "DELETE":
+            time.sleep(0.05)
+            removed.append(request.path)
+            return request.send(202)
+        pins = [
+            {"requestid": f"{i}", "status": "pinned", "pin": {"cid": X, "name": f"tiebreak {X}"}} for i in range(999)
+        ]
+        return request.send(200, json.dumps({"count": 999, "results": pins}).encode())
+
+    with serving(endless) as url:
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match=r"takes too long to unpin .*: the rest is withdrawn when it"):
+            client(url, patience=0.5).unpin(X)
+        assert time.monotonic() - began < 5 and 2 <= len(removed) < 100
+
+
 def test_a_request_whose_answer_is_lost_is_found_again() -> None:
     service = Service()
     service.lose_answers = True

@@ -126,6 +126,10 @@ def _type(parameter: Parameter) -> str:
     return collapse_if_tuple(dict(parameter)).replace("string", "bytes")
 
 
+_MOST_TEXT = 128
+"""Bytes of a text that are read. The contract takes no longer ones; a node may make one up that fills a terminal."""
+
+
 def _typed(parameter: Parameter, value: Any) -> Any:
     """A decoded value as its enum, record, checksummed address or text. Raises ValueError for an enum out of range."""
     kind: str = parameter["type"]
@@ -142,7 +146,7 @@ def _typed(parameter: Parameter, value: Any) -> Any:
     if kind == "address":
         return to_checksum_address(value)
     if kind == "string":
-        text = value.decode("ascii", "replace")
+        text = value[:_MOST_TEXT].decode("ascii", "replace")
         return "".join(character if character.isprintable() else "\ufffd" for character in text)
     return value
 

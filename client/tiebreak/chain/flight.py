@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+import rlp
 from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
+from eth_utils.address import to_canonical_address, to_checksum_address
 
 from tiebreak.chain.blocks import Receipt
-from tiebreak.chain.errors import ChainError, RpcRefused
+from tiebreak.chain.errors import ChainError, InvalidAnswer, RpcRefused
 from tiebreak.chain.journal import Entry
 from tiebreak.chain.node import ChainNode
 
@@ -76,6 +78,29 @@ _UNNAMED = "call 0x"
 def purpose_of(to: ChecksumAddress | None, data: bytes, value: int) -> str:
     """The name of an intention that is just this call."""
     return _UNNAMED + keccak(f"{to} {value} ".encode("ascii") + data).hex()
+
+
+def receipt_of(node: ChainNode, account: ChecksumAddress, entry: Entry, transaction: bytes) -> Receipt | None:
+    """The receipt of a transaction that was signed for an intention, None as long as no block has it.
+
+    Raises InvalidAnswer for one that this transaction cannot have: what it offers at most, and the address of what it
+    creates, are ours to know, and a fee that is made up would use a limit on spending up."""
+    receipt = node.receipt(transaction)
+    if receipt is None:
+        return None
+    most = max(one.max_fee for one in entry.signed if one.hash == transaction)
+    created = None
+    if entry.to is None:
+        created = to_checksum_address(keccak(rlp.encode([to_canonical_address(account), entry.nonce]))[12:])
+    if receipt.gas_used > entry.gas:
+        wrong = f"{receipt.gas_used} gas of {entry.gas}"
+    elif receipt.fee > receipt.gas_used * most:
+        wrong = "a fee above the one that was offered"
+    elif receipt.succeeded and receipt.contract != created:
+        wrong = "another new contract than its own"
+    else:
+        return receipt
+    raise InvalidAnswer(f"{node.name} shows a receipt of 0x{transaction.hex()} with {wrong}: use another node.")
 
 
 class Use(Enum):

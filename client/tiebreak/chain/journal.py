@@ -93,8 +93,9 @@ class Journal:
         self._place = None if directory is None else directory / "journal" / name
         self._reserve = reserve
         self._lock: int | None = None
-        if self._place is not None:
-            self._lock = _locked(self._place)
+        if directory is not None and self._place is not None:
+            # The whole directory: roles of two accounts would write over each other's records as well.
+            self._lock = _locked(directory, self._place)
             reserve.fill()
 
     def load(self) -> list[Entry]:
@@ -166,10 +167,10 @@ class Journal:
         return self._place / f"{nonce:012d}.json"
 
 
-def _locked(place: Path) -> int:
+def _locked(directory: Path, place: Path) -> int:
     try:
         place.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(place / "lock", os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(place.parent / "lock", os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise JournalError(
             f"the journal {place} cannot be opened ({error.strerror}): choose a directory that you may write to."
@@ -179,7 +180,7 @@ def _locked(place: Path) -> int:
     except OSError as error:
         os.close(descriptor)
         raise JournalInUse(
-            f"another process sends for this account from {place}: stop it, or give each its own directory and account."
+            f"another process works in {directory}: stop it, or give each its own directory and account."
         ) from error
     return descriptor
 

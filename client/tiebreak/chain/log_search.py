@@ -26,9 +26,14 @@ class RangeLimit:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._accepted = 0
-        self._refused = LOG_RANGE + 1
-        self._in_a_row = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins anew: the limit was that of a node that is not asked any more."""
+        with self._lock:
+            self._accepted = 0
+            self._refused = LOG_RANGE + 1
+            self._in_a_row = 0
 
     def next_size(self) -> int:
         """Blocks to ask for: halfway between what was accepted and what was refused."""

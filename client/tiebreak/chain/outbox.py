@@ -25,7 +25,7 @@ from tiebreak.chain.errors import (
     RpcRefused,
     SignerError,
 )
-from tiebreak.chain.flight import Sent, Use, who_used
+from tiebreak.chain.flight import Sent, Use, receipt_of, who_used
 from tiebreak.chain.journal import Entry, Journal
 from tiebreak.chain.node import MAX_REORGANISATION, ChainNode
 from tiebreak.chain.pace import BlockPace
@@ -135,7 +135,7 @@ class Outbox(Signer):
                     return None
                 return sent
             if sent.receipt is not None and sent.entry.heard:
-                shown = self._node.receipt(sent.receipt.transaction)
+                shown = receipt_of(self._node, self.address, sent.entry, sent.receipt.transaction)
                 if shown is None:
                     # A reorganisation has dropped it, and the node may have forgotten it as well.
                     sent.receipt = sent.taken = sent.offered_at = None
@@ -239,7 +239,7 @@ class Outbox(Signer):
     def _find_receipt(self, sent: Sent) -> None:
         # The newest are the likeliest; which of many it was is told by the block that has it.
         for name in sent.hashes[:2] if sent.taken is None else (sent.taken,):
-            receipt = self._node.receipt(name)
+            receipt = receipt_of(self._node, self.address, sent.entry, name)
             if receipt is not None:
                 sent.receipt = receipt
                 sent.offered_at = receipt.block if sent.offered_at is None else sent.offered_at

@@ -46,6 +46,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
 
 _EIP_1559 = 2
 _MOST_ACCOUNTS = 10_000
+_MOST_MORE = 4096
+"""Bytes beyond the transaction's own that are looked at: its signature, and what a changed field is told from."""
+_HIGHEST_S = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
+"""Half of secp256k1's order. With s above it a signature has a second form, under which every node refuses the
+transaction (EIP-2)."""
 _FIELDS = (
     *("chain id", "nonce", "priority fee", "fee", "gas limit", "receiver", "value", "data"),
     "access list",
@@ -118,9 +123,12 @@ class RemoteSigner:
 
     def _check(self, raw: bytes, transaction: Mapping[str, Any]) -> None:
         wanted = _fields(transaction)
+        # Before it is decoded, which takes seconds for every megabyte of fields, and a call for every list in a list.
+        if len(raw) > len(rlp.encode(wanted)) + _MOST_MORE:
+            raise self._wrong("what it gave is much longer than the transaction")
         try:
             found = rlp.decode(raw[1:]) if raw[:1] == bytes([_EIP_1559]) else None
-        except RLPException as error:
+        except (RLPException, RecursionError) as error:
             raise self._wrong("what it gave is no transaction") from error
         if not isinstance(found, list) or len(found) != len(wanted) + 3:
             raise self._wrong("what it gave is no transaction of type 2 (EIP-1559)")
@@ -132,6 +140,8 @@ class RemoteSigner:
         parity, *halves = found[-3:]
         if parity not in (b"", b"\x01") or not all(_is_half(one) for one in halves):
             raise self._wrong("its signature is none")
+        if int.from_bytes(halves[1], "big") > _HIGHEST_S:
+            raise self._wrong("its signature is one that no node takes")
         try:
             signer = Account.recover_transaction(raw)
         except (BadSignature, ValidationError, ValueError, TypeError, RLPException) as error:

@@ -192,7 +192,7 @@ class Sender(Outbox):
         """One look at one transaction: mostly it is there, and costs one request."""
         with self._lock:
             if not sent.done and sent.offered_at is not None:
-                sent.receipt = self._node.receipt(sent.hashes[0])
+                self._find_receipt(sent)
             if not sent.done:
                 self._poll()
             return sent.done

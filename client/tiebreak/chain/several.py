@@ -240,11 +240,21 @@ class SeveralNodes(ChainNode):
         return self._decided(f"transaction 0x{transaction.hex()}", answers, at=number)
 
     def one_range(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic] = ()) -> list[Log]:
-        return self._agreed_on(
-            f"the events of blocks {first} to {until}",
-            lambda node: node.one_range(address, first, until, topics),
-            at=until,
-        )
+        """The events of a range on which more than half of those agree that were asked. A node that refuses the range,
+        since it allows fewer blocks at once, leaves no other to be believed alone: a smaller one is asked for then."""
+        said = self._together(self._usable(until), lambda node: node.one_range(address, first, until, topics))
+        answers = [one for one in said if one.error is None]
+        refusals = [one for one in said if isinstance(one.error, RpcRefused)]
+        if not answers:
+            raise self._no_answer(said)
+        agreeing = max(sum(one.content == other.content for one in answers) for other in answers)
+        if refusals and 2 * agreeing <= len(answers) + len(refusals):
+            if until > first:
+                raise self._no_answer(refusals)
+            for one in refusals:
+                one.member.leave_alone(f"{one.member.name} shows no events, not even of one block")
+            self._range.forget()
+        return self._decided(f"the events of blocks {first} to {until}", answers, at=until)
 
     def now(self) -> int:
         """The newest block's time: pending blocks are each node's own."""

@@ -18,6 +18,7 @@ import urllib3
 from tiebreak.chain.answers import data as read_data
 from tiebreak.chain.errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, printable
 from tiebreak.deadlines import Halted, TooLate, pause, within
+from tiebreak.timed_http import session
 
 MAX_ANSWER = 32 * 1024 * 1024
 """Largest answer that is read, in bytes."""
@@ -140,7 +141,7 @@ class HttpTransport(RepeatingTransport):
             raise ChainUnavailable("the chain's address is not an http(s) URL: use the form http://127.0.0.1:8545.")
         super().__init__(name, timeout=timeout, deadline=deadline, attempts=attempts, stop=stop)
         self._url = url
-        self._session = requests.Session()
+        self._session = session()
 
     def _exchange(self, body: bytes, ends: float) -> bytes:
         try:
@@ -148,16 +149,13 @@ class HttpTransport(RepeatingTransport):
                 self._url,
                 data=body,
                 headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
-                timeout=self._timeout,
+                timeout=max(0.01, ends - time.monotonic()),
                 stream=True,
                 allow_redirects=False,
             ) as answer:
                 raw = bytearray()
-                # In pieces, so that this thread ends when nobody waits for it any more.
                 while len(raw) <= MAX_ANSWER and (piece := answer.raw.read1(1 << 16, decode_content=False)):
                     raw += piece
-                    if time.monotonic() > ends:
-                        raise Transient("a slow answer")
                 status = answer.status_code
                 # A read with a limit ends quietly where the connection does.
                 missing = answer.raw.length_remaining if len(raw) <= MAX_ANSWER else None

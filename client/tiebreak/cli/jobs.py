@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 from pathlib import Path
@@ -147,7 +148,8 @@ def _post(posted: PostedTerms, reward: int, setup: RoleSetup, where: Path, *, qu
     assert judge is not None, "PostedTerms.check asks for a referee"
     with Teller(as_json=False) as teller:
         context = setup.context("customer", ignore if quiet else teller.tell)
-        number = post_job(context, where, posted.record(reward), judge)
+        with contextlib.closing(context.sender):
+            number = post_job(context, where, posted.record(reward), judge)
     if not quiet:
         output.show_line(f"This is job {number}.")
     return {"job": number, "contract": context.contract.address}

@@ -20,6 +20,10 @@ _FRAME = 0.25
 """Seconds between two drawings; clocks are shown to the second."""
 
 
+_MOST_WORDS = 300
+"""Characters of an error: a longer one would push the clocks off the screen."""
+
+
 class Screen:
     """The page that is drawn: the newest standing, moved on by the time since it was read, or why it could not be."""
 
@@ -37,11 +41,11 @@ class Screen:
 
     def fail(self, error: ChainError) -> None:
         """Takes an error; the last standing stays, with its age."""
-        self._outage = str(error)
+        self._outage = printable(str(error))[:_MOST_WORDS]
 
     def __rich__(self) -> RenderableType:
         if self._standing is None:
-            return Group(Text(printable(self._title), style="bold"), Text(printable(self._outage or "reading ...")))
+            return Group(Text(printable(self._title), style="bold"), Text(self._outage or "reading ..."))
         age = int(self._clock() - self._read_at)
         # A screen has few lines: what is over stands at the end.
         jobs = tuple(sorted(self._standing.jobs, key=lambda job: not job.live))
@@ -51,7 +55,7 @@ class Screen:
             Text(f"block {standing.block:,}  {in_utc(standing.now)}  Ctrl-C ends", style="dim"),
         ]
         if self._outage:
-            parts.append(Text(f"{printable(self._outage)} What follows was read {age} seconds ago.", style="yellow"))
+            parts.append(Text(f"{self._outage} What follows was read {age} seconds ago.", style="yellow"))
         parts.append(Text(""))
         if standing.account is not None:
             parts += [account_text(standing), Text("")]

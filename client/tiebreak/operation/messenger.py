@@ -20,6 +20,7 @@ import requests
 from tiebreak.chain.errors import printable
 from tiebreak.deadlines import Halted, TooLate, pause, within
 from tiebreak.surroundings import environment_of_others
+from tiebreak.timed_http import session
 
 _SECONDS = 15.0
 """Most seconds for one attempt."""
@@ -65,9 +66,12 @@ class Webhook:
 
     def _post(self, body: bytes) -> int:
         headers = {"Content-Type": "application/json"}
-        with requests.post(
-            self._url, data=body, headers=headers, timeout=_SECONDS, allow_redirects=False, stream=True
-        ) as answer:
+        with (
+            session() as connections,
+            connections.post(
+                self._url, data=body, headers=headers, timeout=_SECONDS, allow_redirects=False, stream=True
+            ) as answer,
+        ):
             return answer.status_code
 
 

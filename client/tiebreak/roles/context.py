@@ -10,6 +10,7 @@ from pathlib import Path
 from eth_typing import ChecksumAddress
 
 from tiebreak.chain.game import VerificationGame
+from tiebreak.chain.node import DEVELOPMENT_CHAINS
 from tiebreak.chain.records import JobView
 from tiebreak.chain.sender import Sender
 from tiebreak.memory import usable_memory
@@ -70,7 +71,8 @@ class RoleContext:
         object.__setattr__(self, "rooms", Rooms(self.directory, self.limits.rooms_bytes))
         place = f"{self.contract.node.chain_id}-{self.contract.address}"
         most = {"per_day": self.limits.wei_per_day, "per_job": self.limits.wei_per_job}
-        self.desk.spending = Spending(self.directory, place, **most, reserve=self.sender.reserve)
+        today = None if self.contract.node.chain_id in DEVELOPMENT_CHAINS else time.time
+        self.desk.spending = Spending(self.directory, place, today=today, **most, reserve=self.sender.reserve)
 
     @property
     def address(self) -> ChecksumAddress:

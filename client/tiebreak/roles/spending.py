@@ -6,7 +6,8 @@ the opening of a seal or an appeal that is not made costs more than it saves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roundlog.storage import StorageError, read_record, write_record
@@ -16,7 +17,8 @@ from tiebreak.chain.errors import ChainError
 from tiebreak.chain.reserve import Reserve
 
 DAY = 86_400
-"""Seconds of a day: the last 24 hours by the chain's clock, whenever they begin."""
+"""Seconds of a day: the last 24 hours, whenever they begin. They are over once both clocks say so, the chain's and this
+machine's: a node can make its time up."""
 
 UNDERTAKING_GAS = 600_000
 """Gas that a new undertaking is reckoned with until it is paid; the dearest takes 433,190 (docs/operating.md)."""
@@ -35,19 +37,22 @@ class SpendingLimit(ChainError):
 
 @dataclass(frozen=True, slots=True)
 class _Payment:
-    """One undertaking. `at`: chain time; `wei`: value and fee; `settled`: whether that is what it came to."""
+    """One undertaking. `at`: chain time; `by_us`: this machine's time; `wei`: value and fee; `settled`: whether that is
+    what it came to."""
 
     job: str
     at: int
     wei: int
     settled: bool
+    by_us: int
 
 
 class Spending:
     """The payments of one account, kept in `directory`/spending.json from one process to the next.
 
-    `per_day`, `per_job`: the most wei; None: any. `place`: chain and contract, whose jobs are counted apart. `reserve`:
-    the disk's, which this record may take: without it nothing is paid."""
+    `per_day`, `per_job`: the most wei; None: any. `place`: chain and contract, whose jobs are counted apart. `today`:
+    seconds since 1970 by this machine; None for a development chain, whose clock is set by hand. `reserve`: the disk's,
+    which this record may take: without it nothing is paid."""
 
     def __init__(
         self,
@@ -56,12 +61,13 @@ class Spending:
         *,
         per_day: int | None = None,
         per_job: int | None = None,
+        today: Callable[[], float] | None = None,
         reserve: Reserve | None = None,
     ) -> None:
         self._reserve = reserve or Reserve(None)
         self._path = directory / "spending.json"
         self._place = place
-        self._per_day, self._per_job = per_day, per_job
+        self._per_day, self._per_job, self._today = per_day, per_job, today
         self._payments: dict[str, _Payment] | None = None
         self._earlier: dict[str, int] = {}
         """Wei by job, of payments that were settled more than a day ago."""
@@ -89,7 +95,9 @@ class Spending:
         """Remembers a payment before it is signed. Raises SpendingLimit if that cannot be put on record."""
         payments = self._read()
         if name not in payments:
-            payments[name] = _Payment(self._job(job), now, wei, settled=False)
+            payments[name] = _Payment(
+                self._job(job), now, wei, False, now if self._today is None else int(self._today())
+            )
             self._forget_old(now)
             self._write()
 
@@ -104,7 +112,7 @@ class Spending:
             name = f"{name}, failed"
             before = payments.get(name)
             wei += before.wei if before is not None else 0
-        payments[name] = _Payment(known.job, known.at, wei, settled=True)
+        payments[name] = replace(known, wei=wei, settled=True)
         self._write()
 
     def cancel(self, name: str) -> None:
@@ -116,11 +124,17 @@ class Spending:
 
     def last_day(self, now: int) -> int:
         """Wei of the last 24 hours."""
-        return sum(one.wei for one in self._read().values() if one.at > now - DAY)
+        return sum(one.wei for one in self._read().values() if self._left(one, now))
+
+    def _left(self, payment: _Payment, now: int) -> int:
+        """Seconds for which a payment counts still. A clock that has gone back since it was entered says nothing."""
+        passed = [now - payment.at] + ([] if self._today is None else [int(self._today()) - payment.by_us])
+        known = [one for one in passed if one >= 0]
+        return max(0, DAY - min(known)) if known else DAY
 
     def _require_day(self, most: int, payments: list[_Payment], wei: int, now: int) -> None:
-        recent = sorted((one for one in payments if one.at > now - DAY), key=lambda one: one.at)
-        spent = sum(one.wei for one in recent)
+        recent = sorted((left, one.wei) for one in payments if (left := self._left(one, now)))
+        spent = sum(paid for _, paid in recent)
         if spent + wei <= most:
             return
         if wei > most:
@@ -128,11 +142,11 @@ class Spending:
                 f"one undertaking costs more than --spend-per-day {in_ether(most)} allows: raise it, or ask for jobs "
                 "with lower bonds (--most-bond)"
             )
-        left = spent
-        for one in recent:
-            left -= one.wei
-            if left + wei <= most:
-                until = one.at + DAY
+        rest = spent
+        for left, paid in recent:
+            rest -= paid
+            if rest + wei <= most:
+                until = now + left
                 raise SpendingLimit(
                     f"--spend-per-day {in_ether(most)} is reached ({in_ether(spent)} in 24 hours): nothing new is "
                     f"begun until {in_utc(until)}, and all that was begun goes on",
@@ -145,7 +159,7 @@ class Spending:
     def _forget_old(self, now: int) -> None:
         assert self._payments is not None
         for name, one in list(self._payments.items()):
-            if one.settled and one.at <= now - DAY:
+            if one.settled and not self._left(one, now):
                 self._earlier[one.job] = self._earlier.get(one.job, 0) + one.wei
                 del self._payments[name]
 
@@ -160,8 +174,9 @@ class Spending:
             self._earlier = {}
             if seen is not None:
                 record = read_record(self._path, _MOST_BYTES)
-                for name, (job, at, wei, settled) in record["payments"].items():
-                    payments[name] = _Payment(str(job), int(at), int(wei), bool(settled))
+                for name, (job, at, wei, settled, *by_us) in record["payments"].items():
+                    # Earlier versions knew the chain's time only.
+                    payments[name] = _Payment(str(job), int(at), int(wei), bool(settled), int((*by_us, at)[0]))
                 self._earlier = {str(job): int(wei) for job, wei in record["earlier"].items()}
         except (StorageError, OSError) as error:
             raise self._unusable(str(error)) from error
@@ -179,7 +194,9 @@ class Spending:
 
     def _write(self) -> None:
         assert self._payments is not None
-        payments = {name: [one.job, one.at, str(one.wei), one.settled] for name, one in self._payments.items()}
+        payments = {
+            name: [one.job, one.at, str(one.wei), one.settled, one.by_us] for name, one in self._payments.items()
+        }
         earlier = {job: str(wei) for job, wei in self._earlier.items()}
         try:
             record = {"payments": payments, "earlier": earlier}

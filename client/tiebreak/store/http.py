@@ -22,6 +22,7 @@ import urllib3
 from tiebreak.deadlines import TooLate, pause
 from tiebreak.deadlines import within as in_time
 from tiebreak.store.errors import CorruptBlock, short
+from tiebreak.timed_http import pool_manager
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ class Server:
     def __init__(self, base: str, headers: Mapping[str, str] | None = None) -> None:
         self.base = base
         self._headers = {"Accept-Encoding": "identity", "User-Agent": "tiebreak", **(headers or {})}
-        self._pool = urllib3.PoolManager(maxsize=_CONNECTIONS, retries=False)
+        self._pool = pool_manager(maxsize=_CONNECTIONS, retries=False)
 
     def ask(
         self,
@@ -78,7 +79,6 @@ class Server:
     ) -> Answer:
         """The answer to one request. `file`: content of a form with one file. `seconds`: for all of it. `most`: bytes
         of the body that are read. Raises NoAnswer."""
-        ends = time.monotonic() + seconds
         query = "?" + urllib.parse.urlencode(params) if params else ""
         content: dict[str, Any] = {"body": body}
         if file is not None:
@@ -96,19 +96,16 @@ class Server:
                 **content,
             )
             try:
-                return self._read(answer, 0 if method == "HEAD" else most, ends)
+                return self._read(answer, 0 if method == "HEAD" else most)
             finally:
                 answer.close()  # gives nothing back to the pool that still has bytes on the way
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise NoAnswer(_plainly(error)) from error
 
-    def _read(self, answer: urllib3.BaseHTTPResponse, most: int, ends: float) -> Answer:
+    def _read(self, answer: urllib3.BaseHTTPResponse, most: int) -> Answer:
         read = bytearray()
-        # In pieces, so that a dripping server is noticed, and a thread that nobody waits for any more ends.
         while len(read) <= most and (piece := answer.read1(_PIECE, decode_content=False)):
             read += piece
-            if time.monotonic() > ends:
-                raise NoAnswer("a slow answer")
         if len(read) <= most:
             answer.release_conn()
         expected = answer.headers.get("Content-Length", "")

@@ -68,9 +68,10 @@ class PinningService:
     """A pinning service. `address`: its URL, to which ``/pins`` is appended. `token`: the access token, which only this
     service gets.
 
-    `timeout`: seconds for one request; `attempts`: how often it is tried. `patience`: seconds that a new pin is waited
-    for; `pace`: seconds until the first look at it, which double up to thirty. `stop`: ends every request and wait at
-    once. Raises StoreUnavailable for an address or a token of another form, and for a token over plain HTTP.
+    `timeout`: seconds for one request; `attempts`: how often it is tried. `patience`: seconds for which a new pin, or
+    the removal of all, is waited for; `pace`: seconds until the first look at it, which double up to thirty. `stop`:
+    ends every request and wait at once. Raises StoreUnavailable for an address or a token of another form, and for a
+    token over plain HTTP.
     """
 
     def __init__(
@@ -134,12 +135,17 @@ class PinningService:
     def unpin(self, cid: str) -> None:
         """Withdraws the requests of this program for this content, not those of others in the account. Idempotent."""
         root = Cid.parse(cid)
+        ends = time.monotonic() + self._patience
         for _ in range(_ROUNDS):
             found = self._call(f"list its pins of {cid}", lambda left: self._list(root, left))
             ours = [pin.request for pin in found if pin.name == _name(cid)]
             if not ours:
                 return
             for request in ours:
+                if time.monotonic() > ends:
+                    raise StoreUnavailable(
+                        f"{self.name} takes too long to unpin {cid}: the rest is withdrawn when it is tried again."
+                    )
                 self._call(f"unpin {cid}", partial(self._drop, request))
         raise StoreError(f"{self.name} shows pins of {cid} after they were removed: look into your account there.")
 

@@ -99,7 +99,8 @@ class _Lent:
         self.__array_interface__ = _aligned(self._block, size).__array_interface__
 
     def __del__(self) -> None:
-        self._pool.take_back(self._block)
+        if hasattr(self, "_block"):  # else there was no memory for it
+            self._pool.take_back(self._block)
 
 
 def _aligned(block: Block, size: int) -> Block:

@@ -24,7 +24,7 @@ from roundlog.commitments import MerkleTree
 from roundlog.data import fetched_bytes
 from roundlog.parallel import pace
 from roundlog.parallel.chances import draw
-from roundlog.parallel.crew import Crew, Member, NoWorkersError, Purpose, Report, Task
+from roundlog.parallel.crew import Crew, Member, NoWorkersError, Purpose, Report, Task, plainly
 from roundlog.parallel.facts import Facts
 from roundlog.parallel.listing import Listing, Look, settled
 from roundlog.parallel.local import Computed, compute_here
@@ -251,7 +251,7 @@ class _Audit:
         member, task, segment = report.member, report.task, report.task.order.segment
         if report.error is not None:
             self._give_back(report.task)
-            why = f"it failed ({type(report.error).__name__}: {report.error})"
+            why = f"it failed ({type(report.error).__name__}: {plainly(report.error)})"
             self._dismiss(crew, member, why, believed=isinstance(report.error, OSError | StorageError))
             return
         if report.answer is None:
@@ -269,7 +269,7 @@ class _Audit:
         if task.repeats in self._unsettled:
             self._unsettled.remove(task.repeats)
         if report.answer.unusable is not None:
-            self._go_without(crew, report, report.answer.unusable)
+            self._go_without(crew, report, plainly(report.answer.unusable))
         else:
             self._believe(crew, report, report.answer)
 

@@ -14,6 +14,19 @@ _SHOWN = 80
 """Most characters of a name that a worker gives itself."""
 
 
+_MOST_WORDS = 300
+"""Most characters of a worker's words about what went wrong."""
+
+
+def plainly(text: object, most: int = _MOST_WORDS) -> str:
+    """A worker's words, which nothing controls a terminal with, and which are no longer than that."""
+    try:
+        shown = str(text)
+    except Exception:  # an exception's class may be anybody's
+        shown = "it cannot be shown"
+    return "".join(c if c.isprintable() and c.isascii() else "?" for c in shown[:most])
+
+
 class NoWorkersError(RuntimeError):
     """No worker is left to go on with. The message is one sentence."""
 
@@ -61,8 +74,7 @@ class Member:
 
     def name(self, answer: Answer) -> str:
         """The name of this worker, with what it calls itself."""
-        plain = "".join(c if c.isprintable() and c.isascii() else "?" for c in answer.worker[:_SHOWN])
-        name = f"worker {self.number + 1} ({plain})"
+        name = f"worker {self.number + 1} ({plainly(answer.worker, _SHOWN)})"
         self.names.add(name)
         return name
 

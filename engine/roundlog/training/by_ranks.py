@@ -55,7 +55,16 @@ def agree_without_job(ranks: Ranks, device: str = "cpu") -> None:
 
 
 def _agree(ranks: Ranks, device: str, own: Mapping[str, str]) -> None:
-    said = [json.loads(one) for one in ranks.gather_bytes(json.dumps({**own, **_identity(device)}).encode())]
+    mine = {**own, **_identity(device)}
+    said = []
+    for rank, one in enumerate(ranks.gather_bytes(json.dumps(mine).encode())):
+        try:
+            told = json.loads(one)
+        except (ValueError, RecursionError):
+            told = None
+        if not isinstance(told, dict) or set(told) != set(mine) or not all(isinstance(x, str) for x in told.values()):
+            raise ranks.membership.foreign(rank, "no facts about itself")
+        said.append(told)
     problem = difference(said, ranks.membership.name)
     if problem is not None:
         raise RankMismatchError(problem)

@@ -62,16 +62,18 @@ def test_a_trainer_leaves_a_job_alone_that_it_was_not_told_to_accept(
     assert chain.game.job(job).status.name == "OPEN"
 
 
-def test_a_second_process_with_the_same_key_is_refused_before_it_does_anything(
-    run: Run, chain: Chain, places: tuple[str, ...], tmp_path: Path
+@pytest.mark.parametrize("account", [1, 2], ids=["the same key", "another key"])
+def test_a_second_process_in_a_directory_is_refused_before_it_does_anything(
+    run: Run, chain: Chain, places: tuple[str, ...], tmp_path: Path, account: int
 ) -> None:
-    """It would train in the same directory, and write over what the first one has on record."""
+    """It would train in the same directory, and write over what the first one has on record: its runs, what it has
+    spent and what it has published."""
     role = tmp_path / "role"
-    first = Sender(chain.game.node, devnet_account(1), directory=role)
+    first = Sender(chain.game.node, devnet_account(account), directory=role)
     first.open()
     words = ("trainer", "run", "--trust-referee", REFEREE, *places, *QUICK)
     result = run(*words, env=chain.environment(1))
-    assert refused(result) and "another process sends for this account" in result.stderr
+    assert refused(result) and f"another process works in {role}" in result.stderr
     assert [path.name for path in role.iterdir()] == ["journal"]
     first.close()
 

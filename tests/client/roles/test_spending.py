@@ -56,6 +56,53 @@ def test_a_node_that_makes_its_time_up_ends_no_role(tmp_path: Path) -> None:
     assert all(in_utc(instant) for instant in (-1, 1, 2**63, 2**256))
 
 
+def test_a_day_is_over_once_the_chain_and_this_machine_say_so(tmp_path: Path) -> None:
+    """A node that says for a moment that tomorrow has come would give the whole limit again, as often as it likes."""
+    wall = [float(START)]
+    book = Spending(tmp_path, "1-0xcc", per_day=100, today=lambda: wall[0])
+    pay(book, "one", 1, 90, START)
+    for lie in (START + DAY, START + 400 * DAY, 2**64 - 1):
+        with pytest.raises(SpendingLimit) as caught:
+            book.require("two", 2, 50, lie)
+        assert caught.value.until == lie + DAY
+    pay(book, "two", 2, 5, START + 2 * DAY)  # whatever enters then forgets nothing
+    again = Spending(tmp_path, "1-0xcc", per_day=100, today=lambda: wall[0])
+    assert again.last_day(START + 1) == again.last_day(START + 3 * DAY) == 95
+    wall[0] = START + DAY - 1.0  # by both clocks a second is missing, also for a process that begins now
+    with pytest.raises(SpendingLimit) as caught:
+        again.require("three", 3, 50, START + DAY - 1)
+    assert caught.value.until == START + DAY
+    wall[0] = START + DAY
+    again.require("three", 3, 50, START + DAY)
+    assert again.last_day(START + DAY) == 0
+
+
+def test_a_clock_that_goes_back_holds_nothing_back_for_good(tmp_path: Path) -> None:
+    """Neither a node's that was in a far future for a moment, nor this machine's before it is set right."""
+    wall = [float(START)]
+    book = Spending(tmp_path, "1-0xcc", per_day=100, today=lambda: wall[0])
+    pay(book, "one", 1, 90, 2**64 - 1)  # the node's clock is wrong
+    wall[0] = START + 50 * DAY
+    pay(book, "two", 2, 90, START + 50 * DAY)
+    wall[0] = START - 400 * DAY  # this machine's was right, and is wrong after a restart
+    with pytest.raises(SpendingLimit):
+        book.require("three", 3, 90, START + 51 * DAY - 1)
+    pay(book, "three", 3, 90, START + 51 * DAY)
+    wall[0] = START + 51 * DAY  # and is set right again
+    with pytest.raises(SpendingLimit):
+        book.require("four", 4, 90, START + 52 * DAY - 1)
+    wall[0] = START + 52 * DAY
+    book.require("four", 4, 90, START + 52 * DAY)
+
+
+def test_a_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    (tmp_path / "spending.json").write_text(
+        f'{{"payments": {{"one": ["1-0xcc 1", {START}, "90", true]}}, "earlier": {{}}}}'
+    )
+    book = Spending(tmp_path, "1-0xcc", per_day=100, today=lambda: START + DAY - 1.0)
+    assert (book.last_day(START + DAY - 1), book.last_day(START + 2 * DAY)) == (90, 90)
+
+
 def test_what_no_day_allows_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(SpendingLimit, match=r"costs more than --spend-per-day 100 wei allows") as caught:
         spending(tmp_path).require("one", 1, 101, START)

@@ -286,6 +286,37 @@ def test_a_name_cannot_control_the_terminal(trained: Trained, tmp_path: Path) ->
     assert why.isprintable() and len(why) < 200
 
 
+class Unspeakable(RuntimeError):
+    """An error that fails when it is shown."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("\x1b[2J\u202e" + "x" * 10**7), Unspeakable(), OSError(5, "\n" * 10**6)]
+)
+def test_an_error_of_a_worker_is_told_in_few_plain_words(trained: Trained, tmp_path: Path, error: Exception) -> None:
+    def failing(order: Order) -> Answer:
+        raise error
+
+    make: MakeWorker = lambda number: Stand(failing) if number == 0 else honest(number)  # noqa: E731
+    found = trained.audit(tmp_path / "audit", make=make)
+    (why,) = found.distrusted
+    assert found.is_whole and why.isprintable() and why.isascii() and len(why) < 400
+
+
+def test_a_worker_says_in_few_plain_words_why_a_state_is_not_used(trained: Trained, tmp_path: Path) -> None:
+    def complains(order: Order) -> Answer:
+        found = audit_segment(order)
+        return found if order.start.address is None else replace(found, roots=(), unusable="\x1b[2J" + "x" * 10**6)
+
+    make: MakeWorker = lambda number: Stand(complains)  # noqa: E731
+    found = trained.audit(tmp_path / "audit", make=make)
+    assert found.is_whole and found.unusable
+    assert all(why.isprintable() and len(why) <= 300 for why in found.unusable)
+
+
 class Stopped(Exception):
     pass
 

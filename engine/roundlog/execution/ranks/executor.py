@@ -100,7 +100,7 @@ class RanksExecutor:
                 raise
         if loss is None:
             return self._stop_of(inputs, rounding)
-        collect(rounding, told)
+        collect(rounding, told, self._ranks.membership.foreign)
         self._state = SharedStates(self._step.kept, self._orders, self._ranks_have)
         return StepResult(self._state, loss)
 

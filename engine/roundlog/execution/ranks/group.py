@@ -27,6 +27,9 @@ from roundlog.kernels.scratch import empty
 
 _SECONDS_TO_CLOSE = 10.0
 
+_MOST_BYTES = 1 << 30
+"""Bytes of a rank's message at most: what it tells of a step's log is the longest."""
+
 
 class Ranks:
     """The ranks of one run, from 0 to `size` - 1. Tensors are flat, in CPU memory on every rank or on the device of
@@ -153,8 +156,11 @@ class Ranks:
         return x.numpy().tobytes()
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes."""
+        """Every rank's bytes. Raises LostRankError, before any memory is taken, for more than any message has."""
         sizes = [size for (size,) in self.numbers(len(data))]
+        for rank, size in enumerate(sizes):
+            if not 0 <= size <= _MOST_BYTES:
+                raise self.membership.foreign(rank, f"the announcement of {size} bytes")
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
         return [x.numpy().tobytes() for x in self.gather_all(mine, sizes)]
 

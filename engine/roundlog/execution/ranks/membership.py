@@ -28,8 +28,12 @@ TERMINATED = "it was terminated"
 """Reason that a rank gives for its end where somebody has terminated it."""
 
 
+_MOST_WORDS = 1000
+"""Characters of another rank's words that are shown."""
+
+
 class LostRankError(RuntimeError):
-    """Another rank has ended, so that this one cannot go on. The message names it."""
+    """Another rank has ended, or sends what no rank may send, so that this one cannot go on. The message names it."""
 
 
 class Membership:
@@ -75,7 +79,7 @@ class Membership:
                     if _is_gone(identity, self._identity):
                         raise LostRankError(_sentence(f"{self.name(come)} is lost: its process has ended"))
                 time.sleep(0.01)
-            self._known[other] = json.loads(self._store.get(key))
+            self._known[other] = _read_identity(other, self._store.get(key))
 
     @property
     def lost(self) -> str | None:
@@ -137,16 +141,18 @@ class Membership:
             except RuntimeError:
                 # The store lies with rank 0 or with the launcher.
                 self._lost = f"{self.name(0)} or its launcher is lost: the store of the ranks does not answer"
+            except ValueError:
+                self._lost = "a rank has written into the store of the ranks what is no sign of life"
 
     def _missing(self) -> str | None:
         if self._store.check(["lost"]):
-            return self._store.get("lost").decode()
+            return self._store.get("lost").decode()[:_MOST_WORDS]
         self._beat += 1
         self._store.set(f"beat/{self.rank}", f"{self._beat} {self.attendance.own}")
         for other in self._others:
             if other not in self._left and self._store.check([f"left/{other}"]):
                 if reason := self._store.get(f"left/{other}").decode():
-                    return f"{self.name(other)} has stopped: {reason}"
+                    return f"{self.name(other)} has stopped: {reason[:_MOST_WORDS]}"
                 self._left.add(other)
         told = self._store.multi_get([f"beat/{other}" for other in self._others])
         now, places = time.monotonic(), {}
@@ -165,6 +171,13 @@ class Membership:
         self.attendance.others = places
         return None
 
+    def foreign(self, other: int, what: str) -> LostRankError:
+        """The error for a rank that has sent something, as a clause, which no rank of this version sends."""
+        return LostRankError(
+            f"{self.name(other)} has sent {what}: leave that machine out, and run the same command again, with any "
+            "number of ranks, to carry on"
+        )
+
     def name(self, other: int) -> str:
         """A rank for people: its number, process and machine."""
         host, pid = (self._known.get(other) or self._identity)[:2]
@@ -179,6 +192,17 @@ def _identity() -> list[str]:
     """Host, process, and what tells both from others of the same name."""
     pid = os.getpid()
     return [socket.gethostname(), str(pid), _started(pid) or "", _where()]
+
+
+def _read_identity(other: int, told: bytes) -> list[str]:
+    """The identity that another rank has told. Raises LostRankError."""
+    try:
+        host, pid, started, where = json.loads(told)
+        if isinstance(host, str) and isinstance(started, str) and isinstance(where, str):
+            return [host[:_MOST_WORDS], str(int(pid)), started, where]
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise LostRankError(f"rank {other} does not say which process it is: install the same version on every machine")
 
 
 def _where() -> str:

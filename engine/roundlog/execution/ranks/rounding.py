@@ -7,7 +7,7 @@ roundings, one for what is its own, and one that is in the same state on every r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -92,20 +92,45 @@ class RankRounding:
         return json.dumps({"findings": findings, "followed": followed}).encode()
 
 
-def collect(rounding: Rounding, told: list[bytes]) -> None:
-    """Puts what all ranks have told of a step into rank 0's rounding, in program order."""
+def collect(rounding: Rounding, told: Sequence[bytes], foreign: Callable[[int, str], Exception]) -> None:
+    """Puts what all ranks have told of a step into rank 0's rounding, in program order.
+
+    foreign: makes the error that is raised for a rank, by its number, which tells what is nothing of the kind."""
+    logs: list[Mapping[int, Entries]] = []
+    found: list[LogFinding] = []
+    for rank, one in enumerate(told):
+        try:
+            if isinstance(rounding, Recorder):
+                logs.append(decode(one, None))
+            else:
+                assert isinstance(rounding, Follower)
+                followed, findings = _read_findings(one)
+                rounding.followed += followed
+                found += findings
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise foreign(rank, f"{len(one)} bytes that tell nothing of a step's log") from error
     if isinstance(rounding, Recorder):
-        rounding.entries = _joined([decode(one, None) for one in told])
+        rounding.entries = _joined(logs)
         return
     assert isinstance(rounding, Follower)
-    found: list[LogFinding] = []
-    for one in map(json.loads, told):
-        rounding.followed += one["followed"]
-        found += [LogFinding(**{**item, "kind": LogFindingKind(item["kind"])}) for item in one["findings"]]
     room = MAX_FINDINGS - len(rounding.findings)
     rounding.findings += sorted(found, key=lambda finding: (finding.operator, finding.element))[: max(room, 0)]
 
 
-def _joined(logs: list[Mapping[int, Entries]]) -> dict[int, Entries]:
+def _read_findings(told: bytes) -> tuple[int, list[LogFinding]]:
+    """The number of entries that another rank has followed, and its findings. Raises what reading JSON raises, and
+    TypeError."""
+    said = json.loads(told)
+    found = [LogFinding(**{**item, "kind": LogFindingKind(item["kind"])}) for item in said["findings"]]
+    for finding in found:
+        numbers = finding.step, finding.operator, finding.element
+        if not all(type(number) is int for number in numbers) or not isinstance(finding.message, str):
+            raise TypeError("a finding has numbers and a message")
+    if type(said["followed"]) is not int or said["followed"] < 0:
+        raise TypeError("entries are counted")
+    return said["followed"], found
+
+
+def _joined(logs: Sequence[Mapping[int, Entries]]) -> dict[int, Entries]:
     operators = sorted({index for log in logs for index in log})
     return {index: in_order([log[index] for log in logs if index in log]) for index in operators}

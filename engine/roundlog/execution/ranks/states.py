@@ -94,10 +94,13 @@ class KeptStates:
         return state
 
     def roots(self) -> dict[int, bytes]:
-        """The tensor roots of the slots that single ranks keep. All ranks call it."""
+        """The tensor roots of the slots that single ranks keep. All ranks call it. Raises LostRankError."""
         kept = self._owners.kept
         mine = b"".join(tensor_root(self.tensors[slot]) for slot, owner in kept.items() if owner == self._ranks.rank)
         told = self._ranks.gather_bytes(mine)
+        for rank, one in enumerate(told):
+            if len(one) != 32 * (count := sum(owner == rank for owner in kept.values())):
+                raise self._ranks.membership.foreign(rank, f"{len(one)} bytes for the roots of {count} tensors")
         left = [iter([one[i : i + 32] for i in range(0, len(one), 32)]) for one in told]
         return {slot: next(left[owner]) for slot, owner in kept.items()}
 

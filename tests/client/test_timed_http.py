@@ -1,0 +1,90 @@
+"""Servers that drip the parts of an answer that are no body: no thread and no socket is left to them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from http_stand_in import Request, serving
+from tiebreak.chain.errors import ChainUnavailable
+from tiebreak.chain.transport import HttpTransport
+from tiebreak.operation import messenger
+from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.errors import StoreUnavailable
+from tiebreak.store.gateway import GatewayStore
+from tiebreak.store.kubo import KuboStore
+from tiebreak.store.pinning import PinningService
+
+X = str(Cid.of(b"x", RAW))
+
+DRIPS = {
+    "a header": (b"HTTP/1.1 200 OK\r\nX: ", b"y"),
+    "many headers": (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "a trailer": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"X: y\r\n"),
+    "the size of a chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"y"),
+    "a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b" "),
+}
+
+READERS: dict[str, Callable[[str], object]] = {
+    "a gateway": lambda url: GatewayStore(url, timeout=0.2, attempts=1).read(X, max_bytes=10),
+    "a part of a block": lambda url: GatewayStore(url, timeout=0.2, attempts=1).part(X, 0, 1),
+    "Kubo's blocks": lambda url: KuboStore(url, timeout=0.2, attempts=1).read(X, max_bytes=10),
+    "Kubo's addresses": lambda url: KuboStore(url, timeout=0.2, attempts=1).addresses(),
+    "a pinning service": lambda url: PinningService(url, "token", timeout=0.2, attempts=1).pin(X),
+    "a node": lambda url: HttpTransport(url, timeout=0.2, attempts=1).request("eth_chainId", []),
+    "a webhook": lambda url: messenger.Webhook(url).deliver({"text": "x"}, threading.Event()),
+}
+WEBHOOK_HEARS = ("a trailer", "the size of a chunk", "a body")
+"""A webhook's answer is its status alone."""
+
+
+def requests_under_way() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "request"}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("drip", DRIPS)
+def test_a_server_that_drips_keeps_no_thread(reader: str, drip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt ran in a thread that was left behind with its socket, as long as the server liked."""
+    monkeypatch.setattr(messenger, "_SECONDS", 0.2)
+    over = threading.Event()
+
+    def answer(request: Request) -> None:
+        begin, piece = DRIPS[drip]
+        request.connection.sendall(begin)
+        while not over.wait(0.02):
+            request.connection.sendall(piece)
+
+    before = requests_under_way()
+    try:
+        with serving(answer) as url:
+            began = time.monotonic()
+            if reader == "a webhook" and drip in WEBHOOK_HEARS:
+                READERS[reader](url)
+            else:
+                with pytest.raises((StoreUnavailable, ChainUnavailable, messenger.DeliveryFailed)):
+                    READERS[reader](url)
+            assert time.monotonic() - began < 4.0
+            while requests_under_way() - before:
+                assert time.monotonic() - began < 6.0, "a thread waits for the server still"
+                time.sleep(0.02)
+    finally:
+        over.set()
+
+
+def test_a_connection_is_used_again_with_the_time_of_its_next_request() -> None:
+    ports = set()
+
+    def answer(request: Request) -> None:
+        ports.add(request.client_address[1])
+        time.sleep(0.2)
+        request.send(200, b"x")
+
+    with serving(answer) as url:
+        store = GatewayStore(url, timeout=0.5, attempts=1)
+        for _ in range(4):  # 0.8 seconds in all
+            assert store.read(X, max_bytes=10) == b"x"
+    assert len(ports) == 1
