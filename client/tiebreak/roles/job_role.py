@@ -92,9 +92,9 @@ class JobRole(Role):
 
     def _give_up_room(self, posted: JobView, *, refused: bool) -> None:
         """Removes the files of a job that was refused; those of another one that was left go when space is short."""
-        self.drop_work()
         room = self.context.room(self.job, posted)
         if refused:
+            self.drop_work()
             self.context.rooms.remove(room)
         elif not self.bond_held(posted):
             self.context.rooms.leave(room)
