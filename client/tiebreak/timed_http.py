@@ -10,7 +10,7 @@ import http.client
 import io
 import socket
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import requests
 import requests.adapters
@@ -19,9 +19,10 @@ import urllib3.connection
 
 
 class _Timed(io.RawIOBase):
-    """The bytes of a socket until its timeout, counted from now, is over; then TimeoutError."""
+    """The bytes of a socket until its timeout, counted from now, is over; then TimeoutError. OSError after `most`."""
 
-    def __init__(self, source: socket.socket) -> None:
+    def __init__(self, source: socket.socket, most: int | None) -> None:
+        self._left = most
         self._socket, self._raw = source, source.makefile("rb", buffering=0)
         seconds = source.gettimeout()
         self._ends = None if seconds is None else time.monotonic() + seconds
@@ -35,7 +36,12 @@ class _Timed(io.RawIOBase):
             if left <= 0:
                 raise TimeoutError("timed out")
             self._socket.settimeout(left)
-        return self._raw.readinto(buffer)
+        count = self._raw.readinto(buffer)
+        if self._left is not None and count:
+            self._left -= count
+            if self._left < 0:
+                raise OSError("the answer is longer than any that is wanted")
+        return count
 
     def close(self) -> None:
         self._raw.close()
@@ -45,52 +51,65 @@ class _Timed(io.RawIOBase):
 class _TimedResponse(http.client.HTTPResponse):
     """An answer whose bytes all come within the timeout that the socket has when it is asked."""
 
+    most_bytes: ClassVar[int | None] = None
+
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        untimed, self.fp = self.fp, io.BufferedReader(_Timed(sock))
+        untimed, self.fp = self.fp, io.BufferedReader(_Timed(sock, self.most_bytes))
         untimed.close()
 
 
-class _Http(urllib3.connection.HTTPConnection):
-    response_class = _TimedResponse
+def _pools(most: int | None = None) -> dict[str, type[urllib3.HTTPConnectionPool]]:
+    """Scheme -> urllib3's pool of connections with such answers. most: bytes of an answer, head and all."""
 
+    class Response(_TimedResponse):
+        most_bytes = most
 
-class _Https(urllib3.connection.HTTPSConnection):
-    response_class = _TimedResponse
+    class Http(urllib3.connection.HTTPConnection):
+        response_class = Response
 
+    class Https(urllib3.connection.HTTPSConnection):
+        response_class = Response
 
-class _HttpPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Http
+    class HttpPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Http
 
+    class HttpsPool(urllib3.HTTPSConnectionPool):
+        ConnectionCls = Https
 
-class _HttpsPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _Https
-
-
-_POOLS = {"http": _HttpPool, "https": _HttpsPool}
+    return {"http": HttpPool, "https": HttpsPool}
 
 
 def pool_manager(**options: Any) -> urllib3.PoolManager:
     """Connections of urllib3 for requests whose read timeout is for the whole answer."""
     manager = urllib3.PoolManager(**options)
-    manager.pool_classes_by_scheme = _POOLS
+    manager.pool_classes_by_scheme = _pools()
     return manager
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
+    def __init__(self, most: int | None) -> None:
+        self._pools = _pools(most)
+        super().__init__()
+
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, **options)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
+        self.poolmanager.pool_classes_by_scheme = self._pools
 
     def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
         manager = super().proxy_manager_for(*args, **options)
-        manager.pool_classes_by_scheme = _POOLS
+        manager.pool_classes_by_scheme = self._pools
         return manager
 
 
 def session() -> requests.Session:
     """A session of requests in which the timeout of a request is for the whole answer."""
     made = requests.Session()
-    for scheme in ("http://", "https://"):
-        made.mount(scheme, _Adapter())
+    bound(made)
     return made
+
+
+def bound(made: requests.Session, most: int | None = None) -> None:
+    """Has the timeout of a request of this session be for the whole answer, which has at most `most` bytes."""
+    for scheme in ("http://", "https://"):
+        made.mount(scheme, _Adapter(most))

@@ -9,12 +9,17 @@ Source: https://docs.ipfs.tech/reference/kubo/rpc/
 
 from __future__ import annotations
 
+import os
 import re
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
+
+import requests
+import urllib3
 
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.store.ahead import WIDTH
@@ -25,6 +30,12 @@ from tiebreak.store.http import Answer, NoAnswer, Server, base_url, patiently
 from tiebreak.store.store import Store
 from tiebreak.store.transfers import OnTransfer, untold
 from tiebreak.store.upload import Upload
+from tiebreak.timed_http import bound
+
+# Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not need.
+os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")
+import ipfshttpclient
+import ipfshttpclient.exceptions as ipfs_errors
 
 T = TypeVar("T")
 
@@ -35,6 +46,13 @@ _MOST_ANSWER = 1 << 20
 _MOST_MESSAGE = 4096
 """Bytes that are read of an answer that may be an error, however few were asked for."""
 
+_NO_ANSWER = (
+    ipfs_errors.ConnectionError,
+    ipfs_errors.TimeoutError,
+    ipfs_errors.ProtocolError,
+    requests.RequestException,
+    urllib3.exceptions.HTTPError,
+)
 _MISSING = re.compile(r"not found|could not find|no such|not pinned|deadline exceeded", re.IGNORECASE)
 _CODECS = {RAW: "raw"}
 
@@ -64,8 +82,14 @@ class KuboStore(Store):
         self._address = address
         self._timeout, self._attempts = timeout, attempts
         try:
-            self._server = Server(_url(address))
-        except ValueError as error:
+            url = _url(address)
+            # Client, not connect(): connect() refuses every daemon newer than 0.7 although this part of the RPC is
+            # unchanged.
+            self._client: Any = ipfshttpclient.Client(_multiaddr(url), timeout=timeout, session=True)
+            # It reads an answer to its end, however long and slow that is.
+            bound(self._client._client._session, _MOST_ANSWER)
+            self._server = Server(url)
+        except (ipfs_errors.AddressError, ValueError) as error:
             raise StoreUnavailable(
                 f"{short(address)!r} is not the address of a Kubo RPC: use the form http://127.0.0.1:5001."
             ) from error
@@ -98,10 +122,10 @@ class KuboStore(Store):
         root = str(Cid.parse(cid))
         # A daemon fetches what it does not have yet, and says nothing meanwhile.
         each = _PIN_TIMEOUTS * self._timeout
-        limit = {"arg": root, "timeout": f"{int(900 * each)}ms"}
+        limit = {"timeout": f"{int(900 * each)}ms"}
         answer = self._call(
             f"pin {root}",
-            lambda left: self._answer("pin/add", limit, left),
+            lambda left: self._by_client(lambda: self._client.pin.add(root, timeout=left, opts=dict(limit))),
             each=each,
         )
         pins = answer.get("Pins")
@@ -111,14 +135,14 @@ class KuboStore(Store):
     def unpin(self, cid: str) -> None:
         root = str(Cid.parse(cid))
         with suppress(ContentMissing):  # Kubo's answer when there is no pin to withdraw
-            self._call(f"unpin {root}", partial(self._answer, "pin/rm", {"arg": root}))
+            self._call(f"unpin {root}", lambda left: self._by_client(lambda: self._client.pin.rm(root, timeout=left)))
 
     def has(self, cid: str) -> bool:
         return self._holds(Cid.parse(cid))
 
     def addresses(self) -> list[str]:
         """The multiaddrs under which other peers may reach this daemon."""
-        answer = self._call("say its addresses", partial(self._answer, "id", {}))
+        answer = self._call("say its addresses", lambda left: self._by_client(lambda: self._client.id(timeout=left)))
         found = answer.get("Addresses")
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
             raise self._foreign()
@@ -153,6 +177,19 @@ class KuboStore(Store):
             raise CorruptBlock(
                 f"Kubo at {self._address} did not store block {cid} as that: use another daemon, or check the address."
             )
+
+    def _by_client(self, request: Callable[[], Any]) -> dict[str, Any]:
+        """The JSON object that the client library gets. Blocks do not pass through it, which it would hold in memory
+        twice."""
+        try:
+            return dict(request())
+        except ipfs_errors.ErrorResponse as error:
+            raise _Refusal(str(error)) from error
+        except _NO_ANSWER as error:
+            raise NoAnswer(short(str(error))) from error
+        except (ipfs_errors.Error, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # The library asserts and indexes its way through answers, so a foreign server shows in many ways.
+            raise self._foreign() from error
 
     def _answer(
         self, command: str, params: dict[str, str], seconds: float, *, file: bytes | None = None
@@ -226,6 +263,14 @@ def _url(address: str) -> str:
     url = base_url(address, path=False)
     has_port = re.search(r":[0-9]+$", url) is not None
     return url if has_port or url.startswith("https:") else f"{url}:5001"
+
+
+def _multiaddr(url: str) -> str:
+    """The URL of an RPC as the client library wants it."""
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    kind = "ip6" if ":" in host else "ip4" if re.fullmatch(r"[0-9.]+", host) else "dns"
+    return f"/{kind}/{host}/tcp/{parts.port or 443}/{parts.scheme}"
 
 
 def _names(text: object, cid: Cid) -> bool:
