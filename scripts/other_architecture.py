@@ -48,7 +48,7 @@ has been tried. *Findings* counts what is wrong with any log.
 
 
 def controlled(machine: Machine) -> dict[str, str]:
-    """What a machine is: architecture, Python and PyTorch. Raises RuntimeError if a change of its floating-point
+    """Architecture, Python and PyTorch of a machine, by name. Raises RuntimeError if a change of its floating-point
     environment goes unnoticed."""
     done = subprocess.run(
         [*machine.interpreter, "-m", "machines.environment_control"],

@@ -43,7 +43,7 @@ CHANGES: dict[str, Callable[[], None]] = {
     "flushing": flush,
     **{name: _to(mode) for name, mode in ROUNDING.items()},
 }
-"""What libraries and users do to a thread of this machine."""
+"""Changes that libraries and users make to a thread of this machine."""
 
 
 def put_right() -> None:
@@ -54,7 +54,7 @@ def put_right() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """What the engine makes of a change."""
+    """Response of the engine to a change."""
 
     refused: bool
     """Whether `check_machine` refuses the thread."""
