@@ -23,11 +23,10 @@ def shared_out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=[8, 4, 2, 0], ids=["tiles of 8 lanes", "4 lanes", "2 lanes", "panels"])
-def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The way in which products are computed, whatever this processor would have chosen."""
+@pytest.fixture(params=[8, 4, 2, 0])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes of the tiles that products are computed by, whatever this processor would have chosen; 0: panels."""
     monkeypatch.setattr(vector_lanes, "tile_lanes", lambda: request.param)
-    return int(request.param)
 
 
 SHAPES = {
@@ -60,7 +59,7 @@ def layouts(x: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("scale", [1.0, 4.0])
-@pytest.mark.parametrize("shared", [0, 1 << 23])
+@pytest.mark.parametrize(("by", "shared"), [(8, 0), (4, 0), (2, 0), (0, 0), (0, 1 << 23)], indirect=["by"])
 @pytest.mark.usefixtures("shared_out", "by")
 def test_panels_and_blocks_round_correctly(
     name: str, scale: float, shared: int, monkeypatch: pytest.MonkeyPatch
@@ -100,7 +99,6 @@ def test_panels_stop_at_what_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> N
         assert rounded[16].isfinite().all()
 
 
-PANELS = [200, 3000, 1 << 19]
 WINDOWS = {
     "plain": ((3, 8, 9, 7), (5, 8, 1, 1), {}),
     "three by three": ((3, 5, 9, 7), (6, 5, 3, 3), {"padding": (1, 1)}),
@@ -119,13 +117,9 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-@pytest.mark.parametrize("panel", PANELS)
-@pytest.mark.usefixtures("shared_out")
-def test_convolutions_in_panels_round_correctly(
-    name: str, panel: int, by: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if by and panel != PANELS[0]:
-        pytest.skip("tiles know no panels")
+@pytest.mark.parametrize(("by", "panel"), [(8, 0), (4, 0), (2, 0), (0, 200), (0, 3000), (0, 1 << 19)], indirect=["by"])
+@pytest.mark.usefixtures("shared_out", "by")
+def test_convolutions_in_panels_round_correctly(name: str, panel: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_blas, "PANEL", panel)
     monkeypatch.setattr(terms, "BLOCK_TERMS", 128)
     torch.manual_seed(len(name))
