@@ -340,6 +340,25 @@ def test_a_helper_with_the_same_trees_makes_the_moves_of_a_silent_side() -> None
     assert model.index == 2
 
 
+def test_rows_that_nobody_has_shown_are_never_taken() -> None:
+    parties = {Side.TRAINER: Party((5, 3), 7), Side.CHALLENGER: Party((5, 3), None)}
+    model = start((5, 3), parties[Side.TRAINER], parties[Side.CHALLENGER])
+    known, shown = parties[Side.CHALLENGER].known, model.rows[-1]
+    for rows in ((), ((bytes(32),) * len(shown),), (shown[::-1], shown[:-1], (*shown, shown[0]))):
+        assert next_move(model.view(), Side.CHALLENGER, replace(known, rows=rows), model.now) == NeedRow()
+    move = next_move(model.view(), Side.CHALLENGER, replace(known, rows=(shown[::-1], shown)), model.now)
+    assert isinstance(move, Bisect) and move.descent.theirs == shown
+    send(model, move)
+    opened = parties[Side.TRAINER].decide(model, Side.TRAINER)
+    assert isinstance(opened, OpenLevel) and opened.next.row
+    send(model, opened)
+    # Who opens last moves as well, but not upon a row that is not the one; the opening alone needs none.
+    both = parties[Side.CHALLENGER].decide(model, Side.CHALLENGER)
+    assert isinstance(both, InTurn) and isinstance(both.moves[0], OpenLevel) and not both.moves[0].next.row
+    alone = next_move(model.view(), Side.CHALLENGER, replace(known, rows=(shown,)), model.now)
+    assert alone == both.moves[0]
+
+
 def test_a_void_game_is_over_for_the_trainer_and_a_bond_to_fetch_for_the_challenger() -> None:
     game = start((2, 2), Party((2, 2), 1), Party((2, 2), None)).view()
     void = replace(game, phase=Phase.OVER, outcome=Outcome.VOID, reason=Reason.CLAIM_REJECTED, bond_held=True)
