@@ -1,12 +1,12 @@
 """The cost of a whole dispute: from a commitment to 80,000 training steps down to one number, in real transactions.
 
-    .venv/bin/python scripts/bench_dispute.py [--chain anvil|embedded] [--layers 10] [--json FILE]
+    .venv/bin/python scripts/bench_dispute.py [--chain anvil|embedded] [--layers 10] [--segment-gas GAS] [--json FILE]
 
 The job is a GPT whose step has over 5,000 operators. Nobody here trains it for 80,000 steps: one interval is executed,
 from the initial state, by an honest auditor and by a trainer who lies about one number in one step of it, and the trees
 above that interval are made up around it. What happens on the chain is the same as in a run that was trained to its
 end: every transaction of a dispute, from the commitment to the verdict, is sent, mined and counted. The contract has to
-find the operator and the element that were lied about, in at most 60 transactions and 8,000,000 gas.
+find the operator and the element that were lied about, in at most 22 transactions and 4,500,000 gas.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 from roundlog.adjudication.adjudicate import segments
 from roundlog.commitments import state_root
 from roundlog.descriptors import describe
+from roundlog.descriptors import segments as segments_of
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.examples.gpt import gpt
 from roundlog.storage import save_tensors
@@ -38,11 +39,11 @@ from tiebreak.chain.blocks import Receipt
 from tiebreak.chain.devnet import start_devnet
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.posted import find_chunk
+from tiebreak.chain.posted import find_chunk, find_rows
 from tiebreak.chain.records import Level, Outcome, Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
-from tiebreak.game import Known, Need, NeedChunk, next_move
+from tiebreak.game import Known, Need, NeedChunk, NeedRow, next_move
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.player import call_of
 
@@ -50,7 +51,7 @@ STEPS, INTERVAL = 80_000, 16
 LIED_INTERVAL, LIED_STEP = 3_210, 11
 """The interval that is executed, and the step of it that is lied about."""
 
-MOST_MOVES, MOST_GAS = 60, 8_000_000
+MOST_MOVES, MOST_GAS = 22, 4_500_000
 TERMS = Terms(
     reward=10**15,
     trainer_bond=10**15,
@@ -179,9 +180,8 @@ def dispute(node: ChainNode, job: Job, lie: Lie, bill: Bill, honest: Evidence, l
     receipt = contract.by(trainer).commit(
         number,
         spec_hash=spec.hash,
-        checkpoint_root=claim.root,
+        claimed=claim.as_next_root(),
         final_state_root=claim.payloads[-1],
-        proof=claim.as_next_root().last_leaf_proof,
         log_cid="bafy",
         model_cid="bafy",
         bond=TERMS.trainer_bond,
@@ -205,10 +205,13 @@ def dispute(node: ChainNode, job: Job, lie: Lie, bill: Bill, honest: Evidence, l
             known[side].trees[decision.place] = own.tree(decision.place)
         elif isinstance(decision, NeedChunk):
             known[side].chunk = find_chunk(contract, game_id, game)
+        elif isinstance(decision, NeedRow):
+            known[side].rows = find_rows(contract, game_id, game)
         else:
             part = "proof" if game.phase in (Phase.POSTING, Phase.PROVING) else game.current.level.name
-            function, arguments = call_of(game_id, decision)
+            function, arguments = call_of(game_id, decision, contract.encode)
             bill.add(part, own_contract.send(function, *arguments))
+            known[side].rows = None
 
     assert game.outcome is Outcome.CHALLENGER_WON, game.outcome
     interval, step, operator = (level.index for level in game.levels[:3])
@@ -234,8 +237,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chain", choices=("auto", "anvil", "embedded"), default="auto")
     parser.add_argument("--layers", type=int, default=10, help="of the GPT; 10 give over 5,000 operators")
+    parser.add_argument("--segment-gas", type=int, default=segments_of.GAS_BUDGET, help="largest estimate of a segment")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    segments_of.GAS_BUDGET = options.segment_gas
     job = the_job(options.layers)
     print(f"{STEPS:,} steps of {len(job.program.nodes):,} operators, a checkpoint every {INTERVAL} steps", flush=True)
     bills = []

@@ -36,7 +36,7 @@ DEFAULTS = {
     },
 }
 """Values of fields that most jobs leave as they are: anyone may train, and no attestation is needed."""
-ZEROS = {"Children": "NO_CHILDREN", "OperandRoot": "NO_OPERAND"}
+ZEROS = {"OperandRoot": "NO_OPERAND"}
 """Struct -> name of the constant in which all of it is zero."""
 
 RENAMED = {"index": "leaf_index"}

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GAS = ROOT / "contracts" / ".gas-snapshot" / "MarketGasTest.json"
 ETHER = 10**18
 GWEI = 10**9
-DISPUTE_GAS = 3_400_000
+DISPUTE_GAS = 1_900_000
 """Gas of the challenger's half of a dispute of `docs/protocol.md`, which an auditor sends that proves a fraud."""
 METERED = 0.6
 """Part of a dispute's gas that burns in the contract, and is paid back; the rest is call data and base cost."""

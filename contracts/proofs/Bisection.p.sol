@@ -1,42 +1,97 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Bisection, Bisections, Children, Search, Side} from "../src/Bisection.sol";
+import {Bisection, Bisections, Descent, Search, Side} from "../src/Bisection.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
 
+/// @notice A move that the contract takes leads to the first difference of the two rows, which hashes force, and to a search of which the
+///         same is true: of a node of each side, which differ, and of the row below that of the side which has moved.
 contract BisectionProof {
     using Bisections for Search;
 
     Search private _search;
 
-    function check_aMoveKeepsTheLeftmostDifference(
+    function advance(Descent calldata move) external {
+        _search.advance(move);
+    }
+
+    function fold(Node[] calldata row) external view returns (Node) {
+        return Merkle.fold(row);
+    }
+
+    function check_aMoveOfOneLevel_toALeaf(Node mine, Node[2] calldata shown, Node[2] calldata a, Node[2] calldata b, uint64 index)
+        external
+    {
+        check(1, index, mine, list(shown), Descent(list(a), list(b), new Node[](0)));
+    }
+
+    /// @dev From height 2 to a leaf, and from height 5 by three levels to height 2: the row below has as many nodes as this one has there.
+    function check_aMoveOfTwoLevels_toALeaf(Node mine, Node[4] calldata shown, Node[4] calldata a, Node[4] calldata b, uint64 index)
+        external
+    {
+        check(2, index, mine, list(shown), Descent(list(a), list(b), new Node[](0)));
+    }
+
+    function check_aMoveOfThreeLevels_toARow(
         Node mine,
-        Node theirs,
-        Children calldata revealed,
-        Children calldata opened,
-        Children calldata next,
-        uint64 index,
-        uint8 height,
-        bool challenger
+        Node[8] calldata shown,
+        Node[8] calldata a,
+        Node[8] calldata b,
+        Node[4] calldata next,
+        uint64 index
     ) external {
-        if (mine == theirs || height == 0 || height > 63 || index >> height << height != index) return;
-        if (Merkle.join(revealed.left, revealed.right) != theirs) return;
-        Side mover = challenger ? Side.CHALLENGER : Side.TRAINER;
-        _search.due = mine;
-        _search.revealed = revealed;
-        _search.index = index;
-        _search.height = height;
-        _search.turn = mover;
-        bool goLeft = _search.advance(opened, next);
-        Bisection memory after_ = _search.show();
-        assert(Merkle.join(opened.left, opened.right) == mine);
-        assert(after_.nodes[0] != after_.nodes[1]);
-        assert(after_.height == height - 1);
-        assert(goLeft == (opened.left != revealed.left));
-        assert(after_.index == index + (goLeft ? 0 : uint64(1) << (height - 1)));
-        assert(after_.nodes[uint8(mover)] == (goLeft ? opened.left : opened.right));
-        assert(after_.nodes[1 - uint8(mover)] == (goLeft ? revealed.left : revealed.right));
-        assert(after_.turn != mover);
-        if (height > 1) assert(Merkle.join(next.left, next.right) == after_.nodes[uint8(mover)]);
+        check(5, index, mine, list(shown), Descent(list(a), list(b), list(next)));
+    }
+
+    function check(uint8 height, uint64 index, Node mine, Node[] memory shown, Descent memory move) private {
+        if (index >> height << height != index) return;
+        Node theirs = this.fold(shown);
+        if (mine == theirs) return;
+        (_search.due, _search.index, _search.height) = (due(mine, shown), index, height);
+        try this.advance(move) {
+            require_(mine, shown, move, height, index);
+        } catch {}
+    }
+
+    function require_(Node mine, Node[] memory shown, Descent memory move, uint8 height, uint64 index) private view {
+        assert(this.fold(move.mine) == mine);
+        uint256 place = 0;
+        while (move.mine[place] == shown[place]) ++place;
+        Bisection memory found = _search.show();
+        assert(found.height == height - Bisections.stride(height));
+        assert(found.index == index + (uint64(place) << found.height));
+        assert(found.turn == Side.CHALLENGER);
+        if (found.height == 0) {
+            assert(found.nodes[uint8(Side.TRAINER)] == move.mine[place]);
+            assert(found.nodes[uint8(Side.CHALLENGER)] == shown[place]);
+        } else {
+            assert(found.due == due(shown[place], move.next));
+            assert(this.fold(move.next) == move.mine[place]);
+        }
+    }
+
+    function due(Node node, Node[] memory row) private pure returns (bytes32) {
+        return keccak256(abi.encode(node, keccak256(abi.encodePacked(row))));
+    }
+
+    function list(Node[2] calldata nodes) private pure returns (Node[] memory all) {
+        all = new Node[](2);
+        for (uint256 i = 0; i < 2; ++i) {
+            all[i] = nodes[i];
+        }
+    }
+
+    function list(Node[4] calldata nodes) private pure returns (Node[] memory all) {
+        all = new Node[](4);
+        for (uint256 i = 0; i < 4; ++i) {
+            all[i] = nodes[i];
+        }
+    }
+
+    function list(Node[8] calldata nodes) private pure returns (Node[] memory all) {
+        all = new Node[](8);
+        for (uint256 i = 0; i < 8; ++i) {
+            all[i] = nodes[i];
+        }
     }
 }

@@ -9,110 +9,164 @@ enum Side {
     CHALLENGER
 }
 
-/// @notice The children of an inner node; both zero where there is no inner node to open.
-struct Children {
-    Node left;
-    Node right;
-}
-
 /// @notice A view of the search for the leftmost leaf in which two trees differ.
 struct Bisection {
-    /// The two sides' nodes at the place that the search has reached, by Side. They always differ.
+    /// At a leaf both sides' leaves, by Side; in the place of a side that has opened its own, the hash of its row at the root of the next
+    /// level. Zero above the leaves.
     Node[2] nodes;
-    /// The children of the node of the side that waits, already revealed. Zero once a leaf is reached.
-    Children revealed;
-    /// The leftmost leaf below the place; the disputed leaf once `height` is zero.
+    /// Above the leaves, what the next move has to show: keccak256 of the mover's node at the place, and keccak256 of the other side's row
+    /// there. Zero at a leaf.
+    bytes32 due;
+    /// The leftmost leaf below the place that the search has reached; the disputed leaf once `height` is zero.
     uint64 index;
     /// Height of the place above the leaves.
     uint8 height;
-    /// The side whose node is opened next. Meaningless once `height` is zero.
+    /// The side that moves next. Meaningless once `height` is zero.
     Side turn;
+    /// Number of the block in which the last row was shown: the one that the next move needs.
+    uint32 shownIn;
+}
+
+/// @notice A move of a search. A row are all the nodes `Bisections.stride` levels below a node, from the left.
+struct Descent {
+    /// The row of the mover's node at the place that the search has reached.
+    Node[] mine;
+    /// The row of the other side's node there, which that side has shown.
+    Node[] theirs;
+    /// The row of the mover's node where the two first differ; empty if that is a leaf.
+    Node[] next;
 }
 
 /// @notice A search as it is stored: only what the next move needs, because every word of storage costs.
 struct Search {
-    /// The node that is opened next, of the side `turn`.
-    Node due;
-    /// The node of the side that waits; kept only at a leaf, because above it follows from its children.
-    Node waiting;
-    /// Its children; meaningless at a leaf.
-    Children revealed;
+    /// Above the leaves `Bisection.due`; at a leaf that of the side `turn`.
+    bytes32 due;
+    /// At a leaf that of the other side; meaningless above.
+    bytes32 waiting;
     uint64 index;
     uint8 height;
     Side turn;
+    uint32 shownIn;
 }
 
-/// @title Bisection of two Merkle trees
-/// @notice The one library behind every level. A move opens the mover's node, compares it with the children that the other side has
-///         already revealed, descends into the leftmost half that differs, and reveals the children of the mover's node there. Hashes
-///         force every word of a move, so it does not matter who sends it, and a tree of depth d is searched in exactly d moves.
+/// @title Search in two Merkle trees
+/// @notice The one library behind every level. A move shows the mover's row at the place that the search has reached, finds where it
+///         first differs from the row that the other side has shown there, descends to that node, and shows the mover's row below it. Hashes
+///         force every word of a move, so it does not matter who sends it, and a tree of depth d is searched in exactly `movesIn(d)` moves.
 library Bisections {
+    /// @notice Levels that a move descends at most.
+    uint8 internal constant LEVELS = 4;
+
     /// @notice The search has already reached a leaf.
     error NothingToBisect();
-    /// @notice These are not the children of the node that has to be opened.
-    error NotTheChildren(bytes32 node, bytes32 left, bytes32 right);
-    /// @notice A leaf has no children to reveal.
-    error LeafHasNoChildren();
+    /// @notice The row of a node at this height has another number of nodes; that of a leaf has none.
+    error WrongRowLength(uint256 given, uint256 expected);
+    /// @notice The row hashes to another node.
+    error NotTheRow(Node computed, Node expected);
+    /// @notice The mover's row does not hash to its node at the place, or the other one is not what the other side has shown.
+    error NotWhatIsDue(bytes32 computed, bytes32 expected);
 
     function other(Side side) internal pure returns (Side) {
         return side == Side.TRAINER ? Side.CHALLENGER : Side.TRAINER;
     }
 
-    /// @notice Starts a search between two different roots, by Side. `revealed` holds the trainer's children already, so the challenger
-    ///         moves first.
-    function begin(Search storage self, Node[2] memory roots, uint8 height) internal {
-        (self.due, self.waiting) = (roots[uint8(Side.CHALLENGER)], roots[uint8(Side.TRAINER)]);
-        (self.index, self.height, self.turn) = (0, height, Side.CHALLENGER);
+    /// @notice Moves of both sides together in a search of this depth.
+    function movesIn(uint8 depth) internal pure returns (uint8) {
+        return (depth + LEVELS - 1) / LEVELS;
+    }
+
+    /// @notice Levels from a place at this height to those of its row: the rest of the height in equal parts, because a longer row costs
+    ///         more than it saves.
+    function stride(uint8 height) internal pure returns (uint8) {
+        uint8 moves = movesIn(height);
+        return height == 0 ? 0 : (height + moves - 1) / moves;
+    }
+
+    /// @notice Starts a search between two different roots.
+    /// @param root of the side that moves first
+    /// @param row what the other side has shown: keccak256 of the row of its root; its root itself in a tree of one leaf
+    function begin(Search storage self, Side first, Node root, bytes32 row, uint8 height) internal {
+        (self.index, self.height, self.turn) = (0, height, first);
+        if (height == 0) (self.due, self.waiting) = (Node.unwrap(root), row);
+        else self.due = dueOf(root, row);
     }
 
     /// @notice One move.
-    /// @param opened the children of the mover's node at the present place
-    /// @param next the children of the mover's node at the place to which the search descends; both zero when that is a leaf
-    /// @return goLeft whether the search went left
-    function advance(Search storage self, Children calldata opened, Children calldata next) internal returns (bool goLeft) {
+    function advance(Search storage self, Descent calldata move) internal {
         (uint64 index, uint8 height, Side mover) = (self.index, self.height, self.turn);
         if (height == 0) revert NothingToBisect();
-        requireChildren(self.due, opened);
+        requireLength(move.mine, height);
+        // The other row needs no look at its length: it is the very row that was shown.
+        bytes32 computed = dueOf(Merkle.fold(move.mine), hash(move.theirs));
+        if (computed != self.due) revert NotWhatIsDue(computed, self.due);
 
-        // INVARIANT: the nodes above differ, so at least one half does; taking the left one whenever it differs makes everything to
-        // the left of the place equal in both trees, which is what "agreed" means for the leaf before the disputed one.
-        Node theirs = self.revealed.left;
-        goLeft = opened.left != theirs;
-        Node mine = goLeft ? opened.left : opened.right;
-        if (!goLeft) theirs = self.revealed.right;
-
-        --height;
-        if (!goLeft) index += uint64(1) << height;
-        if (height > 0) {
-            requireChildren(mine, next);
-            self.revealed = next;
+        uint256 place = firstDifference(move.mine, move.theirs);
+        (Node mine, Node theirs) = (move.mine[place], move.theirs[place]);
+        height -= stride(height);
+        requireRow(mine, height, move.next);
+        (self.index, self.height, self.turn) = (index + uint64(place << height), height, other(mover));
+        if (height == 0) {
+            (self.due, self.waiting) = (Node.unwrap(theirs), Node.unwrap(mine));
         } else {
-            if (next.left != Merkle.NONE || next.right != Merkle.NONE) revert LeafHasNoChildren();
-            self.waiting = mine;
+            self.due = dueOf(theirs, hash(move.next));
+            self.shownIn = uint32(block.number);
         }
-        self.due = theirs;
-        (self.index, self.height, self.turn) = (index, height, other(mover));
     }
 
-    /// @notice A side's node at a leaf.
+    /// @dev INVARIANT: the nodes above differ, so the rows do; taking the first difference makes everything to the left of the place equal in
+    ///      both trees, which is what "agreed" means for the leaf before the disputed one.
+    function firstDifference(Node[] calldata mine, Node[] calldata theirs) private pure returns (uint256 place) {
+        while (mine[place] == theirs[place]) ++place;
+    }
+
+    /// @notice A side's node at a leaf, or what stands in its place.
     function leafOf(Search storage self, Side side) internal view returns (Node) {
-        return side == self.turn ? self.due : self.waiting;
+        return Node.wrap(side == self.turn ? self.due : self.waiting);
+    }
+
+    /// @notice Keeps what a side has shown of the next level in the place of its leaf, which nobody needs any more.
+    function replaceLeaf(Search storage self, Side side, bytes32 row) internal {
+        if (side == self.turn) self.due = row;
+        else self.waiting = row;
     }
 
     function show(Search storage self) internal view returns (Bisection memory shown) {
-        (shown.index, shown.height, shown.turn) = (self.index, self.height, self.turn);
-        Node waiting = self.waiting;
-        if (shown.height > 0) {
-            shown.revealed = self.revealed;
-            waiting = Merkle.join(shown.revealed.left, shown.revealed.right);
-        }
-        (shown.nodes[uint8(shown.turn)], shown.nodes[uint8(other(shown.turn))]) = (self.due, waiting);
+        (shown.index, shown.height, shown.turn, shown.shownIn) = (self.index, self.height, self.turn, self.shownIn);
+        if (shown.height > 0) shown.due = self.due;
+        else (shown.nodes[0], shown.nodes[1]) = (leafOf(self, Side.TRAINER), leafOf(self, Side.CHALLENGER));
     }
 
-    /// @notice Reverts unless these are the node's children.
-    function requireChildren(Node node, Children calldata children) internal pure {
-        if (Merkle.join(children.left, children.right) != node) {
-            revert NotTheChildren(Node.unwrap(node), Node.unwrap(children.left), Node.unwrap(children.right));
+    /// @notice What a search begins with of a root: keccak256 of its row, which has to be the right one; in a tree of one leaf the root.
+    function shownOf(Node root, uint8 height, Node[] calldata row) internal view returns (bytes32) {
+        requireRow(root, height, row);
+        return height == 0 ? Node.unwrap(root) : hash(row);
+    }
+
+    /// @notice Reverts unless this is the row of a node at this height.
+    function requireRow(Node node, uint8 height, Node[] calldata row) private view {
+        requireLength(row, height);
+        if (height == 0) return;
+        Node computed = Merkle.fold(row);
+        if (computed != node) revert NotTheRow(computed, node);
+    }
+
+    function requireLength(Node[] calldata row, uint8 height) private pure {
+        uint256 expected = height == 0 ? 0 : uint256(1) << stride(height);
+        if (row.length != expected) revert WrongRowLength(row.length, expected);
+    }
+
+    /// @dev keccak256(abi.encodePacked(row))
+    function hash(Node[] calldata row) private pure returns (bytes32 found) {
+        // slither-disable-next-line assembly
+        assembly ("memory-safe") {
+            let size := mul(row.length, 32)
+            let start := mload(0x40)
+            calldatacopy(start, row.offset, size)
+            found := keccak256(start, size)
         }
+    }
+
+    function dueOf(Node node, bytes32 row) private pure returns (bytes32) {
+        return keccak256(abi.encode(node, row));
     }
 }

@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {Auditing} from "./Auditing.sol";
-import {Bisections, Children, Search, Side} from "./Bisection.sol";
+import {Bisections, Search, Side} from "./Bisection.sol";
 import {Bonds, Ledger} from "./Bonds.sol";
 import {Clock, ClockPair, Clocks} from "./Clock.sol";
 import {Fees} from "./Fees.sol";
@@ -12,6 +12,7 @@ import {Guards} from "./Guards.sol";
 import {Level} from "./Level.sol";
 import {Limits} from "./Limits.sol";
 import {Merkle, Node} from "./Merkle.sol";
+import {NextRoot} from "./Moves.sol";
 import {Queue} from "./Queue.sol";
 import {Audit, Claim, Game, Job, Records} from "./Records.sol";
 import {Seals} from "./Seals.sol";
@@ -47,16 +48,15 @@ library Claims {
     function commit(
         Job storage job,
         JobId id,
-        Node checkpointRoot,
+        NextRoot calldata claimed,
         bytes32 finalStateRoot,
-        bytes32[] calldata proof,
         string calldata logCid,
         string calldata modelCid
     ) external {
         if (job.isBlind()) revert IVerificationGame.AuditsAreBlind(id);
         enterTrainer(job);
-        prove(job, checkpointRoot, finalStateRoot, proof);
-        record(job, id, checkpointRoot, finalStateRoot, logCid, modelCid);
+        prove(job, claimed, finalStateRoot);
+        record(job, id, claimed, finalStateRoot, logCid, modelCid);
     }
 
     /// @notice `IVerificationGame.sealClaim`, of a job in status OPEN.
@@ -72,9 +72,8 @@ library Claims {
     function openClaim(
         Job storage job,
         JobId id,
-        Node checkpointRoot,
+        NextRoot calldata claimed,
         bytes32 finalStateRoot,
-        bytes32[] calldata proof,
         string calldata logCid,
         string calldata modelCid,
         bytes32 salt
@@ -82,9 +81,9 @@ library Claims {
         // INVARIANT: nobody seals an audit any more once the claim is known.
         Guards.requireAfter(job.auditDeadline());
         Guards.requireNotAfter(job.openingDeadline());
-        Seals.requireSame(Seals.ofClaim(id, checkpointRoot, finalStateRoot, logCid, modelCid, salt), job.audits.claimSeal);
-        prove(job, checkpointRoot, finalStateRoot, proof);
-        record(job, id, checkpointRoot, finalStateRoot, logCid, modelCid);
+        Seals.requireSame(Seals.ofClaim(id, claimed.root, finalStateRoot, logCid, modelCid, salt), job.audits.claimSeal);
+        prove(job, claimed, finalStateRoot);
+        record(job, id, claimed, finalStateRoot, logCid, modelCid);
     }
 
     /// @dev A trainer comes in with its bond.
@@ -96,16 +95,20 @@ library Claims {
         job.claim.trainer = msg.sender;
     }
 
-    /// @dev The final state is the last leaf. What its proof shows of the tree is kept.
-    function prove(Job storage job, Node checkpointRoot, bytes32 finalStateRoot, bytes32[] calldata proof) private {
+    /// @dev The final state is the last leaf.
+    function prove(Job storage job, NextRoot calldata claimed, bytes32 finalStateRoot) private {
+        Claim storage claim = job.claim;
         uint64 count = job.spec.steps / job.spec.interval;
-        (job.claim.left, job.claim.right) = Merkle.requireLast(checkpointRoot, Merkle.leaf(finalStateRoot), count, proof);
+        Merkle.requireLast(claimed.root, Merkle.leaf(finalStateRoot), count, claimed.lastLeafProof);
+        (claim.committedAt, claim.shownIn) = (Time.now_(), uint32(block.number));
+        claim.checkpointRoot = claimed.root;
+        claim.row = Bisections.shownOf(claimed.root, Merkle.depth(count), claimed.row);
     }
 
     function record(
         Job storage job,
         JobId id,
-        Node checkpointRoot,
+        NextRoot calldata claimed,
         bytes32 finalStateRoot,
         string calldata logCid,
         string calldata modelCid
@@ -113,14 +116,13 @@ library Claims {
         Limits.checkCid(logCid);
         Limits.checkCid(modelCid);
         Claim storage claim = job.claim;
-        claim.committedAt = Time.now_();
-        claim.checkpointRoot = checkpointRoot;
         claim.finalStateRoot = finalStateRoot;
         claim.logCid = logCid;
         claim.modelCid = modelCid;
         job.status = JobStatus.CLAIMED;
         (address trainer, Timestamp deadline) = (claim.trainer, job.challengeDeadline());
-        emit IVerificationGame.Committed(id, trainer, checkpointRoot, finalStateRoot, logCid, modelCid, deadline);
+        emit IVerificationGame.Committed(id, trainer, claimed.root, finalStateRoot, logCid, modelCid, deadline);
+        emit IVerificationGame.RowShown(id, claimed.row);
     }
 
     /// @notice `IVerificationGame.reclaim`.
@@ -198,8 +200,9 @@ library Claims {
         game.clocks = game.clocks.set(Side.TRAINER, clock).set(Side.CHALLENGER, clock);
         game.agreed = job.spec.initialStateRoot;
         game.roots[Level.CHECKPOINT] = roots;
-        game.search.revealed = Children(job.claim.left, job.claim.right);
-        game.search.begin(roots, Merkle.depth(game.leafCount(job.spec, Level.CHECKPOINT)));
+        uint8 height = Merkle.depth(game.leafCount(job.spec, Level.CHECKPOINT));
+        game.search.begin(Side.CHALLENGER, roots[uint8(Side.CHALLENGER)], job.claim.row, height);
+        game.search.shownIn = job.claim.shownIn;
     }
 
     /// @notice `IVerificationGame.startGame`, of a job in status CLAIMED.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Bisections, Search, Side} from "./Bisection.sol";
+import {Bisection, Bisections, Search, Side} from "./Bisection.sol";
 import {Clock, ClockPair, Clocks} from "./Clock.sol";
 import {GameId, JobStatus, Outcome, Phase, Reason} from "./Types.sol";
 import {Level} from "./Level.sol";
@@ -122,7 +122,16 @@ library Display {
         shown.operator = game.operator;
         shown.disputed = game.disputed;
         Level level = game.level;
-        if (level < Level.PARTIAL || game.phase != Phase.OPENING) shown.search = game.search.show();
+        shown.search = game.search.show();
+        if (level == Level.PARTIAL && game.phase == Phase.OPENING) {
+            // What stands there is still of level CHUNK, but for the row of a side that has opened.
+            Bisection memory opened;
+            for (uint8 side = 0; side < 2; ++side) {
+                if (!shown.deadlines[side].isNever()) continue;
+                (opened.nodes[side], opened.shownIn) = (shown.search.nodes[side], shown.search.shownIn);
+            }
+            shown.search = opened;
+        }
         shown.levels = new LevelView[](uint8(level) + 1);
         for (uint8 i = 0; i < shown.levels.length; ++i) {
             Level above = Level(i);

@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {Finding, IAdjudicator, Partial} from "./adjudication/IAdjudicator.sol";
-import {Children, Side} from "./Bisection.sol";
+import {Descent, Side} from "./Bisection.sol";
 import {Level} from "./Level.sol";
 import {Node} from "./Merkle.sol";
 import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "./Moves.sol";
@@ -16,13 +16,13 @@ import {Answer, AuditView, GameView, JobView} from "./Views.sol";
 ///         number on which they disagree, computes it, and moves the bonds. No owner, no upgrade, no pause; payments are pulled.
 /// @dev A whole dispute, in order of calls ("either" is: by the sides in either order):
 ///        postJob, commit, challenge,
-///        bisect x depth(CHECKPOINT), openLevel by either,    (a search: challenger first, then in turns)
-///        bisect x depth(STEP), openLevel by either,
-///        bisect x depth(OPERATOR), then
+///        bisect x moves(CHECKPOINT), openLevel by either,    (a search: in turns, a quarter of its depth)
+///        bisect x moves(STEP), openLevel by either,
+///        bisect x moves(OPERATOR), then
 ///          proveStore                                         if all operators agree, and what a store keeps does not
-///          openOperator by either, bisect x depth(CHUNK), postChunk, then
+///          openOperator by either, bisect x moves(CHUNK), postChunk, then
 ///            proveElement, and adjudicate if the contract's precision does not decide the element
-///            disputeSum, openPartials by either, bisect x depth(PARTIAL), proveSegment      if its terms make several segments.
+///            disputeSum, openPartials by either, bisect x moves(PARTIAL), proveSegment      if its terms make several segments.
 ///      A challenge for which there is no place waits (QUEUED) until an earlier game is over, in the order of the challenges.
 ///      At any point claimTimeout once a clock has run out; then releaseBond by the other challengers, and withdraw.
 ///      An undisputed claim: postJob, commit, (attest), finalize, collect by whoever attested with a bond, withdraw.
@@ -54,6 +54,8 @@ interface IVerificationGame {
         string modelCid,
         Timestamp challengeDeadline
     );
+    /// @notice With a claim: the row of its root.
+    event RowShown(JobId indexed job, Node[] row);
     /// @notice An auditor states that its audit gave the same root, and where it serves log and model.
     event Attested(JobId indexed job, address indexed auditor, string logCid, string modelCid);
     /// @notice A claim is challenged with another root.
@@ -63,28 +65,22 @@ interface IVerificationGame {
 
     /// @notice A level's search begins.
     event LevelStarted(
-        GameId indexed game, Level indexed level, Node trainerRoot, Node challengerRoot, Children trainerChildren, uint64 leafCount
+        GameId indexed game, Level indexed level, Node trainerRoot, Node challengerRoot, Side first, uint64 leafCount
     );
-    /// @notice A move: `mover` opened its node at (`index`, `height`) into `opened`, and its node below it into `next`.
+    /// @notice A move: `mover` found the first node that differs below the place (`index`, `height`), and has shown its row there.
     /// @param index Leftmost leaf below the place from which the move descends.
     /// @param height Height of that place above the leaves.
-    /// @param wentLeft True if the search went left.
+    /// @param to Leftmost leaf below the place to which it descends.
+    /// @param next The mover's row there; empty if that is a leaf.
     event Bisected(
-        GameId indexed game,
-        Level indexed level,
-        Side indexed mover,
-        uint64 index,
-        uint8 height,
-        bool wentLeft,
-        Children opened,
-        Children next
+        GameId indexed game, Level indexed level, Side indexed mover, uint64 index, uint8 height, uint64 to, Node[] next
     );
     /// @notice The search of a level has ended at leaf `index`; each side's leaf hash.
     event LeafFound(GameId indexed game, Level indexed level, uint64 index, Node trainerLeaf, Node challengerLeaf);
     /// @notice A side has revealed its payload of the disputed leaf, and the agreed one before it.
     event LeafOpened(GameId indexed game, Level indexed level, Side indexed side, bytes32 payload, bytes32 agreed);
-    /// @notice A side has opened its root for the next level.
-    event RootOpened(GameId indexed game, Level indexed nextLevel, Side indexed side, Node root);
+    /// @notice A side has opened its root for the next level, and, if it is the first, shown its row.
+    event RootOpened(GameId indexed game, Level indexed nextLevel, Side indexed side, Node root, Node[] row);
     /// @notice The numbers in the disputed operator's descriptor; emitted once, when the first side opens it.
     event OperatorKnown(
         GameId indexed game, uint64 operator, bytes32 descriptorHash, uint8 width, uint64 elements, uint64 chunks, uint64 segments
@@ -222,15 +218,13 @@ interface IVerificationGame {
 
     /// @notice Claims a result (`msg.value` = `terms.trainerBond`).
     /// @param specHash of the job's spec, so that a reorganisation cannot point the claim at another job
-    /// @param checkpointRoot root over the steps / interval state roots
+    /// @param claimed root over the steps / interval state roots, its row, and the proof of its last leaf
     /// @param finalStateRoot the last of them
-    /// @param proof its siblings, from the leaf upwards
     function commit(
         JobId job,
         bytes32 specHash,
-        Node checkpointRoot,
+        NextRoot calldata claimed,
         bytes32 finalStateRoot,
-        bytes32[] calldata proof,
         string calldata logCid,
         string calldata modelCid
     ) external payable;
@@ -244,9 +238,8 @@ interface IVerificationGame {
     /// @param salt of the seal; the rest as of `commit`
     function openClaim(
         JobId job,
-        Node checkpointRoot,
+        NextRoot calldata claimed,
         bytes32 finalStateRoot,
-        bytes32[] calldata proof,
         string calldata logCid,
         string calldata modelCid,
         bytes32 salt
@@ -310,9 +303,7 @@ interface IVerificationGame {
     // --------------------------------------------------------------------------------------------------------------- the game
 
     /// @notice Makes the next move of the search, for the side whose turn it is. Hashes force it, so anyone may send it.
-    /// @param opened children of that side's node at the present place
-    /// @param next children of that side's node one level below, in the leftmost half that differs; zero when that is a leaf
-    function bisect(GameId game, Children calldata opened, Children calldata next) external;
+    function bisect(GameId game, Descent calldata move) external;
 
     /// @notice Opens the disputed leaf of level CHECKPOINT or STEP, and the side's tree below it. Only that side's party.
     function openLevel(GameId game, Side side, LeafOpening calldata leaf, NextRoot calldata next) external;
@@ -359,6 +350,11 @@ interface IVerificationGame {
     ///         need a payment fail. With `eth_call`, many views in one request.
     /// @param calls selector and arguments of each; no `batch`
     function batch(bytes[] calldata calls) external returns (Answer[] memory answers);
+
+    /// @notice Makes several calls of this contract, each as if the sender had made it alone, all of them or none: such as a side's opening of
+    ///         its root and, if the other side has opened before, its first move of the search below.
+    /// @param calls selector and arguments of each; no `batch`
+    function inTurn(bytes[] calldata calls) external;
 
     // ------------------------------------------------------------------------------------------------------------------- views
 

@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {Finding, Outline} from "./adjudication/IAdjudicator.sol";
-import {Bisections, Children, Search, Side} from "./Bisection.sol";
+import {Bisections, Descent, Search, Side} from "./Bisection.sol";
 import {Transitions} from "./Transitions.sol";
 import {IVerificationGame} from "./IVerificationGame.sol";
 import {GameId, Outcome} from "./Types.sol";
@@ -14,7 +14,7 @@ import {Trace} from "./Trace.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
 import {OperatorView} from "./Views.sol";
 
-/// @title The openings that lead from one level to the next
+/// @title The search of a level, and the openings that lead from one level to the next
 /// @notice In phase OPENING each side opens its tree below the leaf, and the second to do so starts the search there. A contract of its
 ///         own for the sake of the limit on code; it works on the storage of the game that calls it.
 library LevelOpenings {
@@ -44,6 +44,21 @@ library LevelOpenings {
             : openTrace(job, game, gameId, side, leaf.payload, next);
     }
 
+    /// @notice `IVerificationGame.bisect`, in phase BISECTION, by the side whose turn it is.
+    function bisect(Job storage job, Game storage game, GameId gameId, Side mover, Descent calldata move)
+        external
+        returns (Outcome)
+    {
+        game.stopClock(gameId, mover);
+        (uint64 from, uint8 height) = (game.search.index, game.search.height);
+        game.search.advance(move);
+        Level level = game.level;
+        emit IVerificationGame.Bisected(gameId, level, mover, from, height, game.search.index, move.next);
+        if (game.search.height == 0) return job.leafFound(game, gameId, level);
+        game.startClock(mover.other());
+        return Outcome.NONE;
+    }
+
     function openLeaf(Job storage job, Game storage game, GameId gameId, Side side, LeafOpening calldata leaf) private {
         Level level = game.level;
         requirePayload(game, side, leaf.payload);
@@ -67,8 +82,8 @@ library LevelOpenings {
         returns (Outcome)
     {
         // INVARIANT: the last leaf below is the leaf that this side has claimed above; as the claims differ, so do the trees below.
-        (Node left, Node right) = Merkle.requireLast(next.root, Merkle.leaf(payload), job.spec.interval, next.lastLeafProof);
-        return opened(job, game, gameId, side, next.root, Children(left, right));
+        Merkle.requireLast(next.root, Merkle.leaf(payload), job.spec.interval, next.lastLeafProof);
+        return opened(job, game, gameId, side, next.root, next.row);
     }
 
     function openTrace(Job storage job, Game storage game, GameId gameId, Side side, bytes32 stateRoot, NextRoot calldata next)
@@ -77,8 +92,8 @@ library LevelOpenings {
     {
         if (next.lastLeafProof.length != 0) revert Merkle.WrongProofLength(next.lastLeafProof.length, 0);
         // INVARIANT: the right half is what this side has claimed above; as the claims differ, so do the traces.
-        Children memory children = Children(next.root, Trace.stateHalf(job.spec, Node.wrap(stateRoot)));
-        return opened(job, game, gameId, side, Merkle.join(children.left, children.right), children);
+        Node root = Merkle.join(next.root, Trace.stateHalf(job.spec, Node.wrap(stateRoot)));
+        return opened(job, game, gameId, side, root, next.row);
     }
 
     /// @notice `IVerificationGame.openOperator`, in phase OPENING.
@@ -90,10 +105,7 @@ library LevelOpenings {
         game.stopOpening(gameId, side);
         requirePayload(game, side, opening.tensorRoot);
         if (!game.hasOpened(side.other())) readDescriptor(job.spec, game, gameId, opening);
-        Node root = Node.wrap(opening.tensorRoot);
-        if (game.operator.chunks > 1) Bisections.requireChildren(root, opening.children);
-        else if (opening.children.left != Merkle.NONE || opening.children.right != Merkle.NONE) revert Bisections.LeafHasNoChildren();
-        return opened(job, game, gameId, side, root, opening.children);
+        return opened(job, game, gameId, side, Node.wrap(opening.tensorRoot), opening.row);
     }
 
     /// @dev The program root forces the descriptor, so anyone may bring it.
@@ -119,8 +131,8 @@ library LevelOpenings {
         game.requireDescriptor(opening.descriptor);
         requireResult(job.spec, game, side, opening);
         Node last = Merkle.leafOfBytes(abi.encode(opening.last));
-        (Node left, Node right) = Merkle.requireLast(opening.root, last, game.operator.segments, opening.lastLeafProof);
-        return opened(job, game, gameId, side, opening.root, Children(left, right));
+        Merkle.requireLast(opening.root, last, game.operator.segments, opening.lastLeafProof);
+        return opened(job, game, gameId, side, opening.root, opening.row);
     }
 
     /// @dev INVARIANT: the trainer's last running result comes to its claim and the challenger's does not, so the two trees differ.
@@ -139,16 +151,21 @@ library LevelOpenings {
         if (computed != expected) revert IVerificationGame.WrongLeafPayload(computed, expected);
     }
 
-    /// @dev Keeps a side's root, and begins the search if both are there.
-    function opened(Job storage job, Game storage game, GameId gameId, Side side, Node root, Children memory children)
+    /// @dev Keeps a side's root, and what the first of the two shows of it; the second one begins the search.
+    function opened(Job storage job, Game storage game, GameId gameId, Side side, Node root, Node[] calldata row)
         private
         returns (Outcome)
     {
-        Level level = game.level;
-        Level below = level == Level.PARTIAL ? level : Level(uint8(level) + 1);
+        Level below = game.level == Level.PARTIAL ? Level.PARTIAL : Level(uint8(game.level) + 1);
         game.roots[below][uint8(side)] = root;
-        if (side == Side.TRAINER) game.search.revealed = children;
-        emit IVerificationGame.RootOpened(gameId, below, side, root);
-        return game.hasOpened(side.other()) ? job.begin(game, gameId, below) : Outcome.NONE;
+        if (game.hasOpened(side.other())) {
+            emit IVerificationGame.RootOpened(gameId, below, side, root, new Node[](0));
+            return job.begin(game, gameId, below, side);
+        }
+        emit IVerificationGame.RootOpened(gameId, below, side, root, row);
+        uint8 height = Merkle.depth(game.leafCount(job.spec, below));
+        game.search.replaceLeaf(side, Bisections.shownOf(root, height, row));
+        game.search.shownIn = uint32(block.number);
+        return Outcome.NONE;
     }
 }

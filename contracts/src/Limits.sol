@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {Bisections} from "./Bisection.sol";
 import {IVerificationGame} from "./IVerificationGame.sol";
 import {Terms} from "./Types.sol";
 import {Merkle} from "./Merkle.sol";
@@ -43,7 +44,7 @@ library Limits {
     /// @notice Moves for different games that one block takes for sure, in a batch: dear ones, of a million gas.
     uint256 internal constant MOVES_PER_BLOCK = 16;
     /// @notice Elements of an operator's output, and terms of an element, that a descriptor allows: 2^40 (`Decoding`).
-    uint256 internal constant DEEPEST = 40;
+    uint8 internal constant DEEPEST = 40;
     /// @notice Other moves of a side: openings at four levels; and for the trainer a chunk, for the challenger an element and its proof.
     uint256 internal constant SINGLE_MOVES = 4 + 2;
     /// @notice Bounds the depth of every tree, and thereby moves and proofs, to 40.
@@ -134,14 +135,14 @@ library Limits {
         return moves * BLOCK_TIME * (BLOCKS_PER_MOVE * MOVES_PER_BLOCK + concurrentGames) / MOVES_PER_BLOCK;
     }
 
-    /// @dev Moves of one side in a search of this depth: every other one.
-    function movesIn(uint256 depth) private pure returns (uint256) {
-        return divideUp(depth, 2);
+    /// @dev Moves of one side in a search of this depth: every other one, from the first on.
+    function movesIn(uint8 depth) private pure returns (uint256) {
+        return divideUp(Bisections.movesIn(depth), 2);
     }
 
     /// @dev Depth of a tree over the chunks of the largest output there is.
-    function deepestChunk(uint256 chunkSize) private pure returns (uint256) {
-        return Merkle.depth(uint64(divideUp((1 << DEEPEST) * LARGEST_ELEMENT, chunkSize)));
+    function deepestChunk(uint256 chunkSize) private pure returns (uint8) {
+        return Merkle.depth(uint64(divideUp((uint256(1) << DEEPEST) * LARGEST_ELEMENT, chunkSize)));
     }
 
     function atLeast(uint256 minimum) private pure returns (uint256) {

@@ -21,7 +21,6 @@ function differentNodes(Node a, Node b) pure returns (bool) {
 library Merkle {
     /// @notice The padding leaf, sha256(0x02).
     Node internal constant PAD = Node.wrap(0xdbc1b4c900ffe48d575b5da5c638040125f65db0fe3e24494b76ea986457d986);
-    Node internal constant NONE = Node.wrap(bytes32(0));
 
     /// @notice A tree of `count` leaves has no leaf `index`.
     error LeafIndexOutOfRange(uint64 index, uint64 count);
@@ -47,12 +46,29 @@ library Merkle {
         return Node.wrap(sha256(abi.encodePacked(bytes1(0x01), left, right)));
     }
 
-    /// @notice The root above leaf `index` of `count`, and that root's two children (both NONE for a tree of one leaf).
-    function climb(Node start, uint64 index, uint64 count, bytes32[] calldata siblings)
-        internal
-        pure
-        returns (Node root, Node left, Node right)
-    {
+    /// @notice The node above a row of nodes, which are as many as a power of two. As `join` of each pair, in half its gas.
+    function fold(Node[] calldata row) internal view returns (Node node) {
+        // slither-disable-next-line assembly
+        assembly ("memory-safe") {
+            let size := mul(row.length, 32)
+            let nodes := mload(0x40)
+            calldatacopy(nodes, row.offset, size)
+            // 65 bytes behind the nodes: the prefix, and a pair.
+            let pair := add(nodes, size)
+            mstore8(pair, 1)
+            for {} gt(size, 32) {} {
+                for { let i := 0 } lt(i, size) { i := add(i, 64) } {
+                    mcopy(add(pair, 1), add(nodes, i), 64)
+                    if iszero(staticcall(gas(), 2, pair, 65, add(nodes, div(i, 2)), 32)) { revert(0, 0) }
+                }
+                size := div(size, 2)
+            }
+            node := mload(nodes)
+        }
+    }
+
+    /// @notice The root above leaf `index` of `count`.
+    function climb(Node start, uint64 index, uint64 count, bytes32[] calldata siblings) internal pure returns (Node root) {
         // INVARIANT: an index in the padding is never a leaf, so no proof can speak about one.
         if (index >= count) revert LeafIndexOutOfRange(index, count);
         // INVARIANT: exact depth; a shorter or longer proof would let an inner node pass for a leaf or a leaf for an inner node.
@@ -61,27 +77,19 @@ library Merkle {
         root = start;
         for (uint256 level = 0; level < height; ++level) {
             Node sibling = Node.wrap(siblings[level]);
-            (left, right) = (index >> level) & 1 == 0 ? (root, sibling) : (sibling, root);
-            root = join(left, right);
+            root = (index >> level) & 1 == 0 ? join(root, sibling) : join(sibling, root);
         }
     }
 
     /// @notice Reverts unless `start` is the last of `count` leaves under `root`.
-    /// @return left the left child of the root; both NONE for a tree of one leaf
-    /// @return right the right child of the root
-    function requireLast(Node root, Node start, uint64 count, bytes32[] calldata siblings)
-        internal
-        pure
-        returns (Node left, Node right)
-    {
-        Node computed;
-        (computed, left, right) = climb(start, count - 1, count, siblings);
+    function requireLast(Node root, Node start, uint64 count, bytes32[] calldata siblings) internal pure {
+        Node computed = climb(start, count - 1, count, siblings);
         if (computed != root) revert WrongProof(Node.unwrap(computed), Node.unwrap(root));
     }
 
     /// @notice Reverts unless `payload` is leaf `index` of the tree of `count` leaves under `root`.
     function requireLeaf(Node root, bytes32 payload, uint64 index, uint64 count, bytes32[] calldata siblings) internal pure {
-        (Node computed,,) = climb(leaf(payload), index, count, siblings);
+        Node computed = climb(leaf(payload), index, count, siblings);
         if (computed != root) revert WrongProof(Node.unwrap(computed), Node.unwrap(root));
     }
 
@@ -90,7 +98,7 @@ library Merkle {
         internal
         pure
     {
-        (Node computed,,) = climb(leafOfBytes(payload), index, count, siblings);
+        Node computed = climb(leafOfBytes(payload), index, count, siblings);
         if (computed != root) revert WrongProof(Node.unwrap(computed), Node.unwrap(root));
     }
 }

@@ -3,7 +3,6 @@ pragma solidity 0.8.37;
 
 import {ChunkOpening} from "./adjudication/Openings.sol";
 import {Partial} from "./adjudication/IAdjudicator.sol";
-import {Children} from "./Bisection.sol";
 import {Node} from "./Merkle.sol";
 
 /// @notice A side's opening of the leaf that the search of level CHECKPOINT or STEP has found.
@@ -23,6 +22,8 @@ struct NextRoot {
     Node root;
     /// At CHECKPOINT the proof that the side's payload above is the last leaf of `root`; at STEP empty.
     bytes32[] lastLeafProof;
+    /// The row of the whole tree's root, of the side that opens first; that of the other is not looked at, and may be empty.
+    Node[] row;
 }
 
 /// @notice A side's opening of the operator that the search of level OPERATOR has found.
@@ -32,8 +33,8 @@ struct OperatorOpening {
     bytes32[] descriptorProof;
     /// Payload of the side's leaf: the root of the output's chunks, and so this side's root of level CHUNK.
     bytes32 tensorRoot;
-    /// Children of `tensorRoot`; both zero if the output is a single chunk.
-    Children children;
+    /// The row of `tensorRoot`, of the side that opens first; empty if the output is a single chunk.
+    Node[] row;
 }
 
 /// @notice The tensor root of an operand, in the order of the descriptor's inputs.
@@ -62,6 +63,8 @@ struct PartialsOpening {
     /// The last leaf, which comes to the element.
     Partial last;
     bytes32[] lastLeafProof;
+    /// The row of `root`, of the side that opens first.
+    Node[] row;
 }
 
 /// @notice A proof of one segment of the disputed element's terms.

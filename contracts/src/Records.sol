@@ -17,10 +17,11 @@ struct Claim {
     address trainer;
     /// When it was made, or, with blind audits, opened.
     Timestamp committedAt;
+    /// Number of the block in which that was.
+    uint32 shownIn;
     Node checkpointRoot;
-    /// The left and the right child of `checkpointRoot`, known from the proof of its last leaf; they spare every game a move.
-    Node left;
-    Node right;
+    /// What was shown of it, as `Bisections.begin` takes it; it spares every game a move.
+    bytes32 row;
     bytes32 finalStateRoot;
     string logCid;
     string modelCid;

@@ -16,6 +16,7 @@ import {Trace} from "./Trace.sol";
 /// @notice They lead from one phase and level to the next, and start and stop the clocks.
 library Transitions {
     using Bisections for Search;
+    using Bisections for Side;
     using Clocks for Clock;
     using Clocks for ClockPair;
     using Meter for ClockPair;
@@ -27,24 +28,26 @@ library Transitions {
         game.startedAt = Time.now_();
         emit IVerificationGame.GameStarted(game.job, gameId);
         // INVARIANT: it is not over at once, because a tree of one leaf has no padding.
-        begin(job, game, gameId, Level.CHECKPOINT);
+        begin(job, game, gameId, Level.CHECKPOINT, Side.CHALLENGER);
     }
 
-    /// @notice Starts the search of a level, whose roots and, in the search, trainer's children stand there already.
+    /// @notice Starts the search of a level, whose roots stand there already, and in the place of the other side's leaf what it has shown.
+    /// @param first the side that moves first: below CHECKPOINT the one that has opened its root last, so that it can do both at once
     /// @return the outcome if the game is over already, else NONE
-    function begin(Job storage job, Game storage game, GameId gameId, Level level) internal returns (Outcome) {
+    function begin(Job storage job, Game storage game, GameId gameId, Level level, Side first) internal returns (Outcome) {
         if (level > Level.CHECKPOINT && level < Level.PARTIAL) game.path[uint8(level) - 1] = game.search.index;
         game.level = level;
         Node[2] memory roots = game.roots[level];
         uint64 count = game.leafCount(job.spec, level);
         uint8 height = Merkle.depth(count);
-        game.search.begin(roots, height);
-        emit IVerificationGame.LevelStarted(
-            gameId, level, roots[uint8(Side.TRAINER)], roots[uint8(Side.CHALLENGER)], game.search.revealed, count
-        );
+        // At CHECKPOINT the search stands there already, too.
+        if (level != Level.CHECKPOINT) {
+            game.search.begin(first, roots[uint8(first)], Node.unwrap(game.search.leafOf(first.other())), height);
+        }
+        emit IVerificationGame.LevelStarted(gameId, level, roots[uint8(Side.TRAINER)], roots[uint8(Side.CHALLENGER)], first, count);
         if (height == 0) return leafFound(job, game, gameId, level);
         game.phase = Phase.BISECTION;
-        startClock(game, Side.CHALLENGER);
+        startClock(game, first);
         return Outcome.NONE;
     }
 

@@ -3,7 +3,7 @@ pragma solidity 0.8.37;
 
 import {IAdjudicator} from "./adjudication/IAdjudicator.sol";
 import {Auditing} from "./Auditing.sol";
-import {Bisections, Children, Search, Side} from "./Bisection.sol";
+import {Bisections, Descent, Search, Side} from "./Bisection.sol";
 import {Bonds, Ledger} from "./Bonds.sol";
 import {Claims} from "./Claims.sol";
 import {Clock, ClockPair, Clocks} from "./Clock.sol";
@@ -13,7 +13,6 @@ import {Display} from "./Display.sol";
 import {IVerificationGame} from "./IVerificationGame.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./Types.sol";
 import {Guards} from "./Guards.sol";
-import {Level} from "./Level.sol";
 import {Node} from "./Merkle.sol";
 import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "./Moves.sol";
 import {Proofs} from "./Proofs.sol";
@@ -69,14 +68,13 @@ contract VerificationGame is IVerificationGame {
     function commit(
         JobId id,
         bytes32 specHash,
-        Node checkpointRoot,
+        NextRoot calldata claimed,
         bytes32 finalStateRoot,
-        bytes32[] calldata proof,
         string calldata logCid,
         string calldata modelCid
     ) external payable override {
         Job storage job = jobWith(id, JobStatus.OPEN, specHash);
-        Claims.commit(job, id, checkpointRoot, finalStateRoot, proof, logCid, modelCid);
+        Claims.commit(job, id, claimed, finalStateRoot, logCid, modelCid);
     }
 
     function sealClaim(JobId id, bytes32 specHash, bytes32 seal) external payable override {
@@ -85,15 +83,14 @@ contract VerificationGame is IVerificationGame {
 
     function openClaim(
         JobId id,
-        Node checkpointRoot,
+        NextRoot calldata claimed,
         bytes32 finalStateRoot,
-        bytes32[] calldata proof,
         string calldata logCid,
         string calldata modelCid,
         bytes32 salt
     ) external override {
         Job storage job = jobIn(id, JobStatus.SEALED);
-        Claims.openClaim(job, id, checkpointRoot, finalStateRoot, proof, logCid, modelCid, salt);
+        Claims.openClaim(job, id, claimed, finalStateRoot, logCid, modelCid, salt);
     }
 
     function attest(
@@ -161,26 +158,12 @@ contract VerificationGame is IVerificationGame {
 
     // ---------------------------------------------------------------------------------------------------------------- the game
 
-    function bisect(GameId gameId, Children calldata opened, Children calldata next) external override {
+    function bisect(GameId gameId, Descent calldata move) external override {
         uint256 gas = gasleft();
         (Job storage job, Game storage game) = gameIn(gameId, Phase.BISECTION);
-        (Level level, Side mover) = (game.level, game.search.turn);
-        Outcome outcome = Outcome.NONE;
-        if (descend(game, gameId, level, mover, opened, next)) outcome = job.leafFound(game, gameId, level);
-        else game.startClock(mover.other());
+        Side mover = game.search.turn;
+        Outcome outcome = LevelOpenings.bisect(job, game, gameId, mover, move);
         settle(game, gameId, mover, gas, outcome, Reason.PADDING);
-    }
-
-    /// @return atLeaf whether the search has found its leaf
-    function descend(Game storage game, GameId gameId, Level level, Side mover, Children calldata opened, Children calldata next)
-        private
-        returns (bool atLeaf)
-    {
-        Search storage search = game.search;
-        (uint64 index, uint8 height) = (search.index, search.height);
-        game.stopClock(gameId, mover);
-        emit Bisected(gameId, level, mover, index, height, search.advance(opened, next), opened, next);
-        return height == 1;
     }
 
     function openLevel(GameId gameId, Side side, LeafOpening calldata leaf, NextRoot calldata next) external override {
@@ -283,11 +266,26 @@ contract VerificationGame is IVerificationGame {
     function batch(bytes[] calldata calls) external override returns (Answer[] memory answers) {
         answers = new Answer[](calls.length);
         for (uint256 i = 0; i < calls.length; ++i) {
-            // INVARIANT: calls go to this contract's own code, keep the sender, and bring no money: this function takes none.
-            if (bytes4(calls[i]) == this.batch.selector) answers[i].data = abi.encodeWithSelector(NestedBatch.selector);
-            // slither-disable-next-line calls-loop,low-level-calls
-            else (answers[i].success, answers[i].data) = address(this).delegatecall(calls[i]);
+            (answers[i].success, answers[i].data) = callSelf(calls[i]);
         }
+    }
+
+    function inTurn(bytes[] calldata calls) external override {
+        for (uint256 i = 0; i < calls.length; ++i) {
+            (bool success, bytes memory data) = callSelf(calls[i]);
+            if (success) continue;
+            // slither-disable-next-line assembly
+            assembly ("memory-safe") {
+                revert(add(data, 32), mload(data))
+            }
+        }
+    }
+
+    /// @dev INVARIANT: the call goes to this contract's own code, keeps the sender, and brings no money: its callers take none.
+    function callSelf(bytes calldata call) private returns (bool, bytes memory) {
+        if (bytes4(call) == this.batch.selector) return (false, abi.encodeWithSelector(NestedBatch.selector));
+        // slither-disable-next-line calls-loop,low-level-calls
+        return address(this).delegatecall(call);
     }
 
     // ------------------------------------------------------------------------------------------------------------------- views

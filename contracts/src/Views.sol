@@ -137,8 +137,7 @@ struct GameView {
     /// Agreed so far: the spec's initial state, then the state root before the disputed interval, and from level OPERATOR on the one
     /// before the disputed step.
     bytes32 agreed;
-    /// The search of the present level: both sides' nodes at the place reached, and the children of the waiting side's (zero at a leaf). All
-    /// zero at level PARTIAL until both sides have opened their roots.
+    /// The search of the present level. At level PARTIAL until both sides have opened their roots, the hash of the row of the first only.
     Bisection search;
     /// From CHECKPOINT down to the present level.
     LevelView[] levels;

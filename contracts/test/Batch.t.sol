@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Children, Side} from "../src/Bisection.sol";
+import {Bisection, Descent, Side} from "../src/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, JobId, Phase, Terms} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
 import {LeafOpening, NextRoot} from "../src/Moves.sol";
+import {Duration} from "../src/Time.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
 import {Answer, GameView, JobView} from "../src/Views.sol";
 import {Players} from "./support/Players.sol";
-import {Run} from "./support/Runs.sol";
+import {Run, Runs} from "./support/Runs.sol";
+import {Tree, Trees} from "./support/Trees.sol";
 
 /// @notice Takes its credit in a batch, and tries to take it again from inside.
 contract Greedy {
@@ -49,17 +51,16 @@ contract BatchTest is Players {
     }
 
     function bisection(GameId id, Run memory run) private view returns (bytes memory) {
-        (Children memory opened, Children memory next) = nextBisection(game.getGame(id), run);
-        return abi.encodeCall(game.bisect, (id, opened, next));
+        return abi.encodeCall(game.bisect, (id, nextBisection(id, run)));
     }
 
     function test_aFailingCall_undoesOnlyItself() public {
         (, GameId first) = dispute(_wrong, _honest);
         (JobId job, GameId second) = dispute(_wrong, _honest);
-        Children memory nothing;
+        Descent memory nothing;
         bytes[] memory calls = new bytes[](5);
         calls[0] = bisection(first, _honest);
-        calls[1] = abi.encodeCall(game.bisect, (second, nothing, nothing));
+        calls[1] = abi.encodeCall(game.bisect, (second, nothing));
         calls[2] = bisection(second, _honest);
         calls[3] = abi.encodeCall(game.claimTimeout, (first));
         calls[4] = hex"01020304";
@@ -80,7 +81,7 @@ contract BatchTest is Players {
         bytes[] memory calls = new bytes[](3);
         bytes32 hash = hashOf(job);
         calls[0] = abi.encodeCall(game.postJob, (spec(6, 3), terms(), "cid"));
-        calls[1] = abi.encodeCall(game.commit, (job, hash, claimedIn(job), 0, new bytes32[](0), "l", "m"));
+        calls[1] = abi.encodeCall(game.commit, (job, hash, asNextRoot(Runs.checkpointTree(_honest)), 0, "l", "m"));
         vm.prank(trainer);
         (bool ok,) = address(game).call{value: 1}(abi.encodeCall(game.batch, (calls)));
         vm.assertTrue(!ok, "not payable");
@@ -113,6 +114,62 @@ contract BatchTest is Players {
         failed(answers[0], abi.encodeWithSelector(IVerificationGame.NestedBatch.selector));
         failed(answers[1], abi.encodeWithSelector(IVerificationGame.NestedBatch.selector));
         vm.assertTrue(!game.hasAttested(job, auditor), "nothing of it happened");
+    }
+
+    /// @dev At the opening of a level by the second side, which moves first in the search below.
+    function toSecondOpening() private returns (GameId id, bytes[] memory calls) {
+        (, id) = dispute(_wrong, _honest);
+        playToOpening(id, Level.CHECKPOINT, _wrong, _honest);
+        open(id, Side.TRAINER, _wrong);
+        GameView memory shown = game.getGame(id);
+        calls = new bytes[](2);
+        calls[0] = abi.encodeCall(game.openLevel, (id, Side.CHALLENGER, leafOpening(shown, _honest), nextRoot(shown, _honest)));
+        Tree memory steps = Runs.stepTree(_honest, shown.search.index);
+        Bisection memory search;
+        search.height = uint8(Trees.height(steps));
+        calls[1] = abi.encodeCall(game.bisect, (id, nextBisectionIn(search, steps, shownRow[id])));
+    }
+
+    function test_theSideThatOpensLast_movesFirst_inTheSameTransaction() public {
+        (GameId id, bytes[] memory calls) = toSecondOpening();
+        uint256 before = Duration.unwrap(game.getGame(id).clocks[1].remaining);
+        vm.prank(auditor);
+        game.inTurn(calls);
+        GameView memory shown = game.getGame(id);
+        vm.assertTrue(levelOf(shown) == Level.STEP && shown.phase == Phase.OPENING, "a leaf is found already");
+        vm.assertEq(shown.search.index, 1, "the fifth step");
+        vm.assertEq(Duration.unwrap(shown.clocks[1].remaining), before, "no time has passed between");
+        play(id, _wrong, _honest);
+        assertPhase(id, Phase.OVER);
+    }
+
+    function test_callsInTurn_areAllMadeOrNone_withTheErrorOfTheOneThatFails() public {
+        (GameId id, bytes[] memory calls) = toSecondOpening();
+        bytes32 before = keccak256(abi.encode(game.getGame(id)));
+        // A stranger may move for the challenger, but not open for it; and a second call that fails undoes the first.
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.NotTheParty.selector, stranger, Side.CHALLENGER, auditor));
+        vm.prank(stranger);
+        game.inTurn(calls);
+        bytes memory move = calls[1];
+        calls[1] = abi.encodeCall(game.claimTimeout, (id));
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.TooEarly.selector, time(), START + ALLOWANCE));
+        vm.prank(auditor);
+        game.inTurn(calls);
+        calls[1] = abi.encodeCall(game.batch, (calls));
+        vm.expectRevert(abi.encodeWithSelector(IVerificationGame.NestedBatch.selector));
+        vm.prank(auditor);
+        game.inTurn(calls);
+        vm.assertEq(keccak256(abi.encode(game.getGame(id))), before, "nothing has happened");
+        calls[1] = move;
+        vm.prank(auditor);
+        (bool ok,) = address(game).call{value: 1}(abi.encodeCall(game.inTurn, (calls)));
+        vm.assertTrue(!ok, "not payable");
+        // As one call of a batch.
+        bytes[] memory all = new bytes[](1);
+        all[0] = abi.encodeCall(game.inTurn, (calls));
+        vm.prank(auditor);
+        vm.assertTrue(game.batch(all)[0].success, "both");
+        assertPhase(id, Phase.OPENING);
     }
 
     function test_theSenderIsKept() public {

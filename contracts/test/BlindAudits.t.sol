@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Children} from "../src/Bisection.sol";
+import {Descent} from "../src/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
+import {NextRoot} from "../src/Moves.sol";
 import {Timestamp} from "../src/Time.sol";
 import {AuditStatus, GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
 import {AuditsView, JobView} from "../src/Views.sol";
 import {Market} from "./support/Market.sol";
-import {Run} from "./support/Runs.sol";
+import {Run, Runs} from "./support/Runs.sol";
 
 /// @notice Blind audits: everybody seals, then everybody opens.
 contract BlindAuditsTest is Market {
@@ -100,10 +101,10 @@ contract BlindAuditsTest is Market {
         JobId job = postMarket(_honest);
         bytes32 hash = hashOf(job);
         Node root = rootOf(_honest);
-        bytes32[] memory none;
+        NextRoot memory claimed = asNextRoot(Runs.checkpointTree(_honest));
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.AuditsAreBlind.selector, job));
         vm.prank(trainer);
-        game.commit{value: TRAINER_BOND}(job, hash, root, _honest.states[5], none, "l", "m");
+        game.commit{value: TRAINER_BOND}(job, hash, claimed, _honest.states[5], "l", "m");
         sealClaim(job, _honest);
         later(AUDIT_WINDOW + 1);
         openClaim(job, _honest);
@@ -218,13 +219,13 @@ contract BlindAuditsTest is Market {
         vm.prank(trainer);
         game.sealClaim{value: TRAINER_BOND}(job, hash, seal);
         later(AUDIT_WINDOW + 1);
-        bytes32[] memory proof = new bytes32[](1);
-        Node root = rootOf(bent);
+        NextRoot memory claimed = asNextRoot(Runs.checkpointTree(bent));
+        claimed.lastLeafProof = new bytes32[](1);
         bytes32 state = bent.states[5];
         bytes32 salted = salt(trainer);
         vm.prank(trainer);
         (bool ok, bytes memory why) =
-            address(game).call(abi.encodeCall(game.openClaim, (job, root, state, proof, "bafylog", "bafymodel", salted)));
+            address(game).call(abi.encodeCall(game.openClaim, (job, claimed, state, "bafylog", "bafymodel", salted)));
         vm.assertTrue(!ok && bytes4(why) == Merkle.WrongProof.selector, "as of a commit");
     }
 
@@ -311,9 +312,9 @@ contract BlindAuditsTest is Market {
         later(OPENING_WINDOW);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.NoGameToStart.selector, job));
         game.startGame(job);
-        Children memory nothing;
+        Descent memory nothing;
         bytes memory why = abi.encodeWithSelector(IVerificationGame.WrongPhase.selector, puppets, Phase.QUEUED, Phase.BISECTION);
-        refused(stranger, abi.encodeCall(game.bisect, (puppets, nothing, nothing)), why);
+        refused(stranger, abi.encodeCall(game.bisect, (puppets, nothing)), why);
         later(1);
         game.startGame(job);
         assertPhase(puppets, Phase.BISECTION);

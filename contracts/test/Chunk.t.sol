@@ -167,7 +167,7 @@ contract ChunkTest is ChunkGame {
         // For the challenger that is the trainer's value, which it disputes.
         Tree memory tree = Toy.partialTree(results);
         PartialsOpening memory opening =
-            PartialsOpening(thrice(), Node.wrap(Trees.root(tree)), Partial(results[1]), Trees.proof(tree, 1));
+            PartialsOpening(thrice(), Node.wrap(Trees.root(tree)), Partial(results[1]), Trees.proof(tree, 1), rootRow(tree));
         vm.expectRevert(
             abi.encodeWithSelector(
                 IVerificationGame.WrongLastPartial.selector, Side.CHALLENGER, Finding.VALUE, 0x7f800000, 0x7f800000
@@ -183,7 +183,9 @@ contract ChunkTest is ChunkGame {
         Tree memory tree = Toy.partialTree(results);
         vm.prank(side == Side.TRAINER ? trainer : auditor);
         game.openPartials(
-            id, side, PartialsOpening(thrice(), Node.wrap(Trees.root(tree)), Partial(results[1]), Trees.proof(tree, 1))
+            id,
+            side,
+            PartialsOpening(thrice(), Node.wrap(Trees.root(tree)), Partial(results[1]), Trees.proof(tree, 1), rootRow(tree))
         );
     }
 

@@ -21,7 +21,7 @@ contract DisputeTest is Players {
         Run memory wrong = wrongRun(60, 5, 33, "poisoned");
         (JobId job, GameId id) = dispute(wrong, honest);
         uint256 moves = play(id, wrong, honest);
-        vm.assertEq(moves, (4 + 2) + (3 + 2) + (4 + 2) + (2 + 1 + 1), "depth moves a level, two openings, a chunk, a proof");
+        vm.assertEq(moves, (1 + 2) + (1 + 2) + (1 + 2) + (1 + 1 + 1), "a move for four levels, two openings, a chunk, a proof");
         GameView memory shown = game.getGame(id);
         vm.assertEq(shown.levels[0].index, 6, "the checkpoint after steps 31 to 35");
         vm.assertEq(shown.levels[1].index, 3, "the fourth step in it");
@@ -201,7 +201,7 @@ contract DisputeTest is Players {
         vm.assertTrue(shown.disputed.known && shown.disputed.element == 0, "the element");
         vm.assertEq(shown.disputed.claimed, Toy.float(Runs.computed(wrong, 8)[Toy.SUM][0]), "the trainer's bits");
         vm.assertEq(shown.search.height, 0, "at a leaf");
-        vm.assertEq(Node.unwrap(shown.search.revealed.left), 0, "nothing below it");
+        vm.assertEq(shown.search.due, 0, "no row is due");
     }
 
     // --------------------------------------------------------------------------------------------------------------- padding
@@ -261,7 +261,7 @@ contract DisputeTest is Players {
         Tree memory forged = Trees.fromLeaves(leaves, 5);
         LeafOpening memory leaf = leafOpening(game.getGame(id), wrong);
         vm.prank(trainer);
-        game.openLevel(id, Side.TRAINER, leaf, NextRoot(Node.wrap(Trees.root(forged)), Trees.proof(forged, 4)));
+        game.openLevel(id, Side.TRAINER, leaf, asNextRoot(forged));
         open(id, Side.CHALLENGER, honest);
         playTrees(id, forged, Runs.stepTree(honest, 0));
         vm.assertEq(game.getGame(id).levels[1].index, 4, "the last leaf, never the padding");

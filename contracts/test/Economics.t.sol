@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Finding} from "../src/adjudication/IAdjudicator.sol";
-import {Children, Side} from "../src/Bisection.sol";
+import {Descent, Side} from "../src/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
 import {Answer} from "../src/Views.sol";
@@ -102,10 +102,10 @@ contract EconomicsTest is Players {
     }
 
     function test_ofManyWithTheSameRoot_theEarliestThatHasNotLost_getsTheHalf() public {
-        // Eight checkpoints: a first move hands the clock to the trainer.
-        (Run memory honest, Run memory wrong) = (honestRun(24, 3), wrongRun(24, 3, 4, "wrong"));
+        // 24 checkpoints: a first move hands the clock to the trainer.
+        (Run memory honest, Run memory wrong) = (honestRun(24, 1), wrongRun(24, 1, 4, "wrong"));
         for (uint256 loser = 0; loser < 3; ++loser) {
-            JobId job = post(24, 3);
+            JobId job = post(24, 1);
             commitRun(job, wrong);
             GameId[4] memory ids;
             address[4] memory who = [stranger, auditor, customer, trainer];
@@ -259,7 +259,8 @@ contract EconomicsTest is Players {
         Tree memory tree = Runs.checkpointTree(_wrong);
         Node claimed = Node.wrap(Trees.root(tree));
         vm.prank(trainer);
-        game.commit{value: bond}(job, hash, claimed, _wrong.states[5], Trees.proof(tree, 1), "l", "m");
+        game.commit{value: bond}(job, hash, asNextRoot(tree), _wrong.states[5], "l", "m");
+        claimedRow[job] = asNextRoot(tree).row;
         vm.prank(auditor);
         GameId id = game.challenge{value: bond}(job, hash, claimed, Node.wrap(root));
         uint256 before = credit(auditor);
@@ -292,8 +293,7 @@ contract EconomicsTest is Players {
         GameId[2] memory ids;
         for (uint256 i = 0; i < 2; ++i) {
             (, ids[i]) = dispute(_wrong, _honest);
-            (Children memory opened, Children memory next) = nextBisection(game.getGame(ids[i]), _honest);
-            bytes memory call = abi.encodeCall(game.bisect, (ids[i], opened, next));
+            bytes memory call = abi.encodeCall(game.bisect, (ids[i], nextBisection(ids[i], _honest)));
             if (i == 1) call = bytes.concat(call, new bytes(100_000));
             (bool ok,) = address(game).call(call);
             vm.assertTrue(ok, "moves");
@@ -307,8 +307,7 @@ contract EconomicsTest is Players {
         GameId[] memory ids = new GameId[](20);
         for (uint256 i = 0; i < 20; ++i) {
             (, ids[i]) = dispute(_wrong, _honest);
-            (Children memory opened, Children memory next) = nextBisection(game.getGame(ids[i]), _honest);
-            calls[i] = abi.encodeCall(game.bisect, (ids[i], opened, next));
+            calls[i] = abi.encodeCall(game.bisect, (ids[i], nextBisection(ids[i], _honest)));
         }
         uint256 gas = gasleft();
         game.batch(calls);
@@ -324,10 +323,10 @@ contract EconomicsTest is Players {
     /// @dev A move that is refused is undone with its meter, however much gas it has burnt.
     function test_movesThatFail_areNotPaidFor() public {
         (, GameId id) = dispute(_wrong, _honest);
-        Children memory nothing;
+        Descent memory nothing;
         bytes[] memory calls = new bytes[](50);
         for (uint256 i = 0; i < 50; ++i) {
-            calls[i] = abi.encodeCall(game.bisect, (id, nothing, nothing));
+            calls[i] = abi.encodeCall(game.bisect, (id, nothing));
         }
         Answer[] memory answers = game.batch(calls);
         vm.assertTrue(!answers[0].success && !answers[49].success, "refused");

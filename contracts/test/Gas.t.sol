@@ -17,12 +17,12 @@ import {BentAdjudicator} from "./support/Adjudicators.sol";
 /// @notice What each call costs as a transaction of its own (21,000 and the call data included), where chunks hold two numbers.
 /// forge-config: default.isolate = true
 contract GasTest is Players {
-    uint256 private constant BISECTION_LIMIT = 76_000;
-    /// Of the 8,000,000 for the moves of a dispute; the other 3,000,000 are for its last one, which computes.
-    uint256 private constant DISPUTE_LIMIT = 5_000_000;
-    /// Moves of a dispute: 48 bisections are enough for 2^12 checkpoints and steps, 2^13 operators and slots, 2^17 chunks (134 MB) and 2^6
+    uint256 private constant BISECTION_LIMIT = 110_000;
+    /// Of the 4,500,000 for a dispute; the others are for the claim, the challenge and the last move, which computes.
+    uint256 private constant DISPUTE_LIMIT = 2_900_000;
+    /// Moves of a dispute: 13 bisections are enough for 2^16 checkpoints and steps, 2^16 operators and slots, 2^16 chunks (67 MB) and 2^4
     /// segments.
-    uint256 private constant BISECTIONS = 48;
+    uint256 private constant BISECTIONS = 13;
 
     Run private _honest;
     Run private _wrong;
@@ -74,7 +74,7 @@ contract GasTest is Players {
         }
         vm.assertEq(others, 4 * 2 + 3, "what is no bisection");
         vm.assertLe(total, DISPUTE_LIMIT, "a whole dispute without its last move");
-        vm.assertEq(bisections, 5 + 4 + 4 + 0 + 2, "all levels were searched");
+        vm.assertEq(bisections, 2 + 1 + 1 + 0 + 1, "all levels were searched");
         vm.prank(auditor);
         game.withdraw();
         used("withdraw");

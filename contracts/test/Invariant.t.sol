@@ -258,6 +258,8 @@ contract InvariantTest is Test {
         _world.attestHonestly(0);
         _world.attestUnreliably(0, false);
         _world.challengeUnreliably(0, Lie(3, 2, 1, 0));
+        // It finds the leaf and opens it.
+        _world.move(0, false);
         _world.move(0, false);
         letTimeRunOut();
         _world.claimTimeout(0);

@@ -5,6 +5,7 @@ import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
+import {NextRoot} from "../src/Moves.sol";
 import {JobView} from "../src/Views.sol";
 import {Players} from "./support/Players.sol";
 import {Run, Runs} from "./support/Runs.sol";
@@ -74,12 +75,12 @@ contract JobTest is Players {
         JobId job = post(60, 5);
         (bytes32 mine, bytes32 other) = (keccak256(abi.encode(spec(20, 5))), hashOf(job));
         Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
-        Node root = Node.wrap(Trees.root(tree));
+        (NextRoot memory claimed, Node root) = (asNextRoot(tree), Node.wrap(Trees.root(tree)));
         bytes32 state = honestRun(60, 5).states[59];
         bytes memory why = abi.encodeWithSelector(IVerificationGame.WrongSpec.selector, mine, other);
         vm.expectRevert(why);
         vm.prank(trainer);
-        game.commit{value: TRAINER_BOND}(job, mine, root, state, Trees.proof(tree, 11), "l", "m");
+        game.commit{value: TRAINER_BOND}(job, mine, claimed, state, "l", "m");
         commitRun(job, honestRun(60, 5));
         vm.expectRevert(why);
         vm.prank(auditor);
@@ -108,30 +109,29 @@ contract JobTest is Players {
         Run memory honest = honestRun(60, 5);
         JobId job = post(60, 5);
         Tree memory tree = Runs.checkpointTree(honest);
+        NextRoot memory claimed = asNextRoot(tree);
+        claimed.lastLeafProof = Trees.proof(tree, 10);
         bytes32 hash = hashOf(job);
         vm.prank(trainer);
-        (bool ok, bytes memory why) = address(game).call{value: TRAINER_BOND}(
-            abi.encodeCall(
-                game.commit, (job, hash, Node.wrap(Trees.root(tree)), honest.states[54], Trees.proof(tree, 10), "l", "m")
-            )
-        );
+        (bool ok, bytes memory why) =
+            address(game).call{value: TRAINER_BOND}(abi.encodeCall(game.commit, (job, hash, claimed, honest.states[54], "l", "m")));
         vm.assertTrue(!ok && bytes4(why) == Merkle.WrongProof.selector, "the proof is checked at the last index");
+        claimed.lastLeafProof = new bytes32[](3);
         vm.prank(trainer);
-        (ok, why) = address(game).call{value: TRAINER_BOND}(
-            abi.encodeCall(game.commit, (job, hash, Node.wrap(Trees.root(tree)), honest.states[59], new bytes32[](3), "l", "m"))
-        );
+        (ok, why) =
+            address(game).call{value: TRAINER_BOND}(abi.encodeCall(game.commit, (job, hash, claimed, honest.states[59], "l", "m")));
         vm.assertTrue(!ok && bytes4(why) == Merkle.WrongProofLength.selector, "exact depth");
     }
 
     function test_aJobTakesOneClaim() public {
         JobId job = post(60, 5);
         commitRun(job, honestRun(60, 5));
-        Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
+        NextRoot memory claimed = asNextRoot(Runs.checkpointTree(honestRun(60, 5)));
         bytes32 hash = hashOf(job);
         bytes32 state = honestRun(60, 5).states[59];
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongJobStatus.selector, job, JobStatus.CLAIMED, JobStatus.OPEN));
         vm.prank(stranger);
-        game.commit{value: TRAINER_BOND}(job, hash, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "m");
+        game.commit{value: TRAINER_BOND}(job, hash, claimed, state, "l", "m");
     }
 
     function test_whereTheTermsNameATrainer_nobodyElseCommits() public {
@@ -140,11 +140,11 @@ contract JobTest is Players {
         vm.prank(customer);
         JobId job = game.postJob{value: REWARD}(spec(60, 5), t, "cid");
         bytes32 hash = hashOf(job);
-        Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
+        NextRoot memory claimed = asNextRoot(Runs.checkpointTree(honestRun(60, 5)));
         bytes32 state = honestRun(60, 5).states[59];
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.NotTheTrainer.selector, stranger, trainer));
         vm.prank(stranger);
-        game.commit{value: TRAINER_BOND}(job, hash, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "m");
+        game.commit{value: TRAINER_BOND}(job, hash, claimed, state, "l", "m");
         commitRun(job, honestRun(60, 5));
     }
 
@@ -160,13 +160,13 @@ contract JobTest is Players {
         JobId job = post(60, 5);
         bytes32 hash = hashOf(job);
         later(COMMIT_WINDOW + 1);
-        Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
+        NextRoot memory claimed = asNextRoot(Runs.checkpointTree(honestRun(60, 5)));
         bytes32 state = honestRun(60, 5).states[59];
         vm.expectRevert(
             abi.encodeWithSelector(IVerificationGame.TooLate.selector, START + COMMIT_WINDOW + 1, START + COMMIT_WINDOW)
         );
         vm.prank(trainer);
-        game.commit{value: TRAINER_BOND}(job, hash, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "m");
+        game.commit{value: TRAINER_BOND}(job, hash, claimed, state, "l", "m");
         vm.prank(stranger);
         game.reclaim(job);
         assertCredits(REWARD, 0, 0);

@@ -6,12 +6,12 @@ import {Test} from "./support/Test.sol";
 import {Tree, Trees} from "./support/Trees.sol";
 
 contract MerkleHarness {
-    function climb(Node start, uint64 index, uint64 count, bytes32[] calldata siblings)
-        external
-        pure
-        returns (Node root, Node left, Node right)
-    {
+    function climb(Node start, uint64 index, uint64 count, bytes32[] calldata siblings) external pure returns (Node root) {
         return Merkle.climb(start, index, count, siblings);
+    }
+
+    function fold(Node[] calldata row) external view returns (Node) {
+        return Merkle.fold(row);
     }
 
     function requireLeaf(Node root, bytes32 payload, uint64 index, uint64 count, bytes32[] calldata siblings) external pure {
@@ -57,7 +57,7 @@ contract MerkleTest is Test {
         for (uint64 i = 0; i < count; ++i) {
             string memory proofKey = string.concat(key, ".proofs[", vm.toString(i), "]");
             bytes32[] memory proof = vm.parseJsonBytes32Array(json, proofKey);
-            (Node computed,,) = _merkle.climb(Merkle.leafOfBytes(payloads[i]), i, count, proof);
+            Node computed = _merkle.climb(Merkle.leafOfBytes(payloads[i]), i, count, proof);
             vm.assertEq(Node.unwrap(computed), root, proofKey);
         }
     }
@@ -86,7 +86,7 @@ contract MerkleTest is Test {
         bytes32 root = vm.parseJsonBytes32(json, string.concat(key, ".root"));
         vm.assertEq(Trees.root(tree), root, key);
         for (uint64 i = 0; i < count; ++i) {
-            (Node computed,,) = _merkle.climb(Merkle.leafOfBytes(chunks[i]), i, count, Trees.proof(tree, i));
+            Node computed = _merkle.climb(Merkle.leafOfBytes(chunks[i]), i, count, Trees.proof(tree, i));
             vm.assertEq(Node.unwrap(computed), root, "proof of a chunk");
         }
     }
@@ -119,16 +119,22 @@ contract MerkleTest is Test {
         root = Node.wrap(Trees.root(tree));
     }
 
-    function test_climb_returnsTheChildrenOfTheRoot() public view {
+    function test_climb_leadsToTheRoot_ofATreeOfOneLeafAtOnce() public view {
         (bytes32[] memory payloads, Tree memory tree, Node root) = four();
-        (Node computed, Node left, Node right) = _merkle.climb(Merkle.leaf(payloads[3]), 3, 4, Trees.proof(tree, 3));
-        vm.assertTrue(computed == root && Merkle.join(left, right) == root, "children of the root");
+        vm.assertTrue(_merkle.climb(Merkle.leaf(payloads[3]), 3, 4, Trees.proof(tree, 3)) == root, "the root");
+        Node only = Merkle.leaf(bytes32(uint256(9)));
+        vm.assertTrue(_merkle.climb(only, 0, 1, new bytes32[](0)) == only, "the leaf is the root");
     }
 
-    function test_climb_ofATreeOfOneLeaf_isTheLeafWithoutChildren() public view {
-        (Node computed, Node left, Node right) = _merkle.climb(Merkle.leaf(bytes32(uint256(9))), 0, 1, new bytes32[](0));
-        vm.assertTrue(computed == Merkle.leaf(bytes32(uint256(9))), "the leaf is the root");
-        vm.assertTrue(left == Merkle.NONE && right == Merkle.NONE, "no children");
+    function test_everyRowOfATree_foldsToItsNode() public view {
+        (, Tree memory tree, Node root) = four();
+        for (uint256 row = 0; row < 2; ++row) {
+            Node[] memory nodes = new Node[](tree.rows[row].length);
+            for (uint256 i = 0; i < nodes.length; ++i) {
+                nodes[i] = Node.wrap(tree.rows[row][i]);
+            }
+            vm.assertTrue(_merkle.fold(nodes) == root, "the root");
+        }
     }
 
     function test_proofThatIsTooShort_reverts_soThatAnInnerNodeIsNoLeaf() public {
@@ -163,7 +169,7 @@ contract MerkleTest is Test {
         bytes32[] memory proof = new bytes32[](1);
         proof[0] = tree.rows[1][1];
         // Without domain separation the node above leaves 0 and 1 would pass as leaf 0 of a tree of two leaves.
-        (Node computed,,) = _merkle.climb(Merkle.leaf(tree.rows[1][0]), 0, 2, proof);
+        Node computed = _merkle.climb(Merkle.leaf(tree.rows[1][0]), 0, 2, proof);
         vm.expectRevert(abi.encodeWithSelector(Merkle.WrongProof.selector, Node.unwrap(computed), Node.unwrap(root)));
         _merkle.requireLeaf(root, tree.rows[1][0], 0, 2, proof);
     }
@@ -171,7 +177,7 @@ contract MerkleTest is Test {
     function test_wrongPayload_reverts() public {
         (, Tree memory tree, Node root) = four();
         bytes32[] memory proof = Trees.proof(tree, 1);
-        (Node computed,,) = _merkle.climb(Merkle.leaf(bytes32(uint256(77))), 1, 4, proof);
+        Node computed = _merkle.climb(Merkle.leaf(bytes32(uint256(77))), 1, 4, proof);
         vm.expectRevert(abi.encodeWithSelector(Merkle.WrongProof.selector, Node.unwrap(computed), Node.unwrap(root)));
         _merkle.requireLeaf(root, bytes32(uint256(77)), 1, 4, proof);
     }

@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {JobId, Terms} from "../src/Types.sol";
 import {Node} from "../src/Merkle.sol";
+import {NextRoot} from "../src/Moves.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
 import {Players} from "./support/Players.sol";
 import {Run, Runs} from "./support/Runs.sol";
@@ -42,13 +43,11 @@ contract MoneyTest is Players {
         game.postJob{value: REWARD - 1}(spec(60, 5), terms(), "cid");
         JobId job = post(60, 5);
         Run memory honest = honestRun(60, 5);
-        Tree memory tree = Runs.checkpointTree(honest);
+        NextRoot memory root = asNextRoot(Runs.checkpointTree(honest));
         bytes32 hash = hashOf(job);
         vm.prank(trainer);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPayment.selector, TRAINER_BOND + 1, TRAINER_BOND));
-        game.commit{value: TRAINER_BOND + 1}(
-            job, hash, Node.wrap(Trees.root(tree)), honest.states[59], Trees.proof(tree, 11), "l", "m"
-        );
+        game.commit{value: TRAINER_BOND + 1}(job, hash, root, honest.states[59], "l", "m");
         commitRun(job, honest);
         Node claimed = claimedIn(job);
         vm.prank(auditor);

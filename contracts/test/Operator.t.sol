@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Bisections, Children, Side} from "../src/Bisection.sol";
+import {Bisections, Descent, Side} from "../src/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, JobStatus, Outcome, Phase, Reason} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
@@ -66,9 +66,8 @@ contract OperatorTest is Players {
         Tree[2] memory trees = [traceOf(trainers, wrong), traceOf(challengers, _honest)];
         for (uint256 side = 0; side < 2; ++side) {
             LeafOpening memory leaf = leafOpening(game.getGame(id), side == 0 ? wrong : _honest);
-            Node half = childrenIn(trees[side], 4, 0).left;
             vm.prank(side == 0 ? trainer : auditor);
-            game.openLevel(id, Side(side), leaf, NextRoot(half, new bytes32[](0)));
+            game.openLevel(id, Side(side), leaf, traceRoot(trees[side]));
         }
         playTrees(id, trees[0], trees[1]);
     }
@@ -113,30 +112,34 @@ contract OperatorTest is Players {
         (, GameId id) = dispute(wrong, _honest);
         playToOpening(id, Level.STEP, wrong, _honest);
         LeafOpening memory leaf = leafOpening(game.getGame(id), wrong);
-        NextRoot memory next = nextRoot(game.getGame(id), _honest);
+        // In a trace the contract looks for slot 0 where this one has a node above two leaves.
+        bytes32[] memory bent = Runs.traceTree(_honest, STEP).rows[0];
+        (bent[8], bent[9]) = (Trees.hashPair(leaves[0], leaves[1]), Trees.hashPair(leaves[2], leaves[3]));
+        Tree memory claimed = Trees.fromLeaves(bent, 10);
+        NextRoot memory next = traceRoot(claimed);
         vm.prank(trainer);
         game.openLevel(id, Side.TRAINER, leaf, next);
         open(id, Side.CHALLENGER, _honest);
-        // In a trace the contract looks for slot 0 where this one has a node above two leaves.
-        Tree memory theirs = Runs.traceTree(_honest, STEP);
-        bytes32[] memory claimed = theirs.rows[0];
-        (claimed[8], claimed[9]) = (Trees.hashPair(leaves[0], leaves[1]), Trees.hashPair(leaves[2], leaves[3]));
-        playTrees(id, Trees.fromLeaves(claimed, 10), Runs.traceTree(_honest, STEP));
+        playTrees(id, claimed, Runs.traceTree(_honest, STEP));
         vm.assertEq(game.getGame(id).search.index, Toy.HALF, "slot 0");
         assertPhase(id, Phase.PROVING);
         prove(id, _honest);
         assertOver(id, Outcome.CHALLENGER_WON, Reason.PROOF);
     }
 
-    function test_tracesWithoutAnyTree_cannotBeSearched_soTheirOwnerRunsOutOfTime() public {
+    function test_traceWithoutAnyTree_canOnlyBeOpenedLast_andThenNotBeSearched_soItsOwnerRunsOutOfTime() public {
         Run memory wrong = Runs.with(6, 3, Lie(STEP, 2, 1, 0));
         (, GameId id) = dispute(wrong, _honest);
         playToOpening(id, Level.STEP, wrong, _honest);
         LeafOpening memory leaf = leafOpening(game.getGame(id), wrong);
-        vm.prank(trainer);
-        game.openLevel(id, Side.TRAINER, leaf, NextRoot(Node.wrap(keccak256("no tree")), new bytes32[](0)));
+        NextRoot memory next = nextRoot(game.getGame(id), wrong);
+        next.root = Node.wrap(keccak256("no tree"));
+        expect(Bisections.NotTheRow.selector, abi.encodeCall(game.openLevel, (id, Side.TRAINER, leaf, next)), trainer);
         open(id, Side.CHALLENGER, _honest);
-        bisect(id, _honest);
+        delete next.row;
+        vm.prank(trainer);
+        game.openLevel(id, Side.TRAINER, leaf, next);
+        vm.assertTrue(game.getGame(id).search.turn == Side.TRAINER, "who opens last moves first");
         timeOut(id);
         assertOver(id, Outcome.CHALLENGER_WON, Reason.TIMEOUT);
     }
@@ -225,21 +228,21 @@ contract OperatorTest is Players {
         vm.assertEq(game.getGame(id).operator.descriptorHash, 0, "nothing is known");
     }
 
-    function test_anotherOutputOrItsWrongChildren_areRefused() public {
+    function test_anotherOutputOrItsWrongRow_isRefused() public {
         (GameId id, Run memory wrong) = toOperator(2, Phase.OPENING);
         OperatorOpening memory opening = operatorOpening(game.getGame(id), wrong);
         opening.tensorRoot = Trees.root(Runs.outputTree(_honest, STEP, 2));
         refuse(id, opening, IVerificationGame.WrongLeafPayload.selector);
         opening = operatorOpening(game.getGame(id), wrong);
-        (opening.children.left, opening.children.right) = (opening.children.right, opening.children.left);
-        refuse(id, opening, Bisections.NotTheChildren.selector);
-        delete opening.children;
-        refuse(id, opening, Bisections.NotTheChildren.selector);
+        (opening.row[0], opening.row[1]) = (opening.row[1], opening.row[0]);
+        refuse(id, opening, Bisections.NotTheRow.selector);
+        delete opening.row;
+        refuse(id, opening, Bisections.WrongRowLength.selector);
 
         (id, wrong) = toOperator(1, Phase.OPENING);
         opening = operatorOpening(game.getGame(id), wrong);
-        opening.children.right = Node.wrap(bytes32(uint256(1)));
-        refuse(id, opening, Bisections.LeafHasNoChildren.selector);
+        opening.row = new Node[](1);
+        refuse(id, opening, Bisections.WrongRowLength.selector);
     }
 
     function test_openingAnOperatorTwice_reverts() public {
@@ -261,7 +264,7 @@ contract OperatorTest is Players {
             ++stops;
             step(id, wrong, _honest);
         }
-        vm.assertEq(stops, 1 + 2 + 2 + 2 + 4 + 2 + 1 + 1 + 2 + 2 + 1, "every state of the game");
+        vm.assertEq(stops, 1 + 2 + 1 + 2 + 1 + 2 + 1 + 1 + 2 + 1 + 1, "every state of the game");
         refuseAllOthers(id);
     }
 
@@ -284,7 +287,8 @@ contract OperatorTest is Players {
 
     function emptyCalls(GameId id) private view returns (bytes[9] memory calls, Phase[9] memory phases) {
         (PartialsOpening memory partials, ElementProof memory element, SegmentProof memory segment) = nothing();
-        calls[0] = abi.encodeCall(game.bisect, (id, Children(Merkle.NONE, Merkle.NONE), Children(Merkle.NONE, Merkle.NONE)));
+        Descent memory move;
+        calls[0] = abi.encodeCall(game.bisect, (id, move));
         LeafOpening memory leaf;
         NextRoot memory next;
         calls[1] = abi.encodeCall(game.openLevel, (id, Side.TRAINER, leaf, next));

@@ -147,8 +147,9 @@ contract PartialTest is Players {
         bytes32[3][] memory results = Runs.partials(_honest, STEP);
         results[2][0] = bytes32(uint256(1));
         Tree memory tree = Toy.partialTree(results);
-        PartialsOpening memory opening =
-            PartialsOpening(Toy.descriptor(Toy.SUM), Node.wrap(Trees.root(tree)), Partial(results[2]), Trees.proof(tree, 2));
+        PartialsOpening memory opening = PartialsOpening(
+            Toy.descriptor(Toy.SUM), Node.wrap(Trees.root(tree)), Partial(results[2]), Trees.proof(tree, 2), rootRow(tree)
+        );
         vm.prank(trainer);
         vm.expectRevert();
         game.openPartials(id, Side.TRAINER, opening);

@@ -5,6 +5,7 @@ import {IAdjudicator} from "../src/adjudication/IAdjudicator.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {JobId, Terms} from "../src/Types.sol";
 import {Node} from "../src/Merkle.sol";
+import {NextRoot} from "../src/Moves.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
 import {VerificationGame} from "../src/VerificationGame.sol";
 import {Players} from "./support/Players.sol";
@@ -108,17 +109,15 @@ contract PostingTest is Players {
         expectPost(spec(60, 5), terms(), tooLong, abi.encodeWithSelector(IVerificationGame.CidLengthOutOfRange.selector, 129, 128));
         vm.prank(customer);
         game.postJob{value: REWARD}(spec(60, 5), terms(), longest);
-        Tree memory tree = Runs.checkpointTree(honestRun(60, 5));
+        NextRoot memory root = asNextRoot(Runs.checkpointTree(honestRun(60, 5)));
         bytes32 state = honestRun(60, 5).states[59];
         bytes32 hash = hashOf(JobId.wrap(1));
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.CidLengthOutOfRange.selector, 129, 128));
         vm.prank(trainer);
-        game.commit{value: TRAINER_BOND}(
-            JobId.wrap(1), hash, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), tooLong, "m"
-        );
+        game.commit{value: TRAINER_BOND}(JobId.wrap(1), hash, root, state, tooLong, "m");
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.CidLengthOutOfRange.selector, 0, 128));
         vm.prank(trainer);
-        game.commit{value: TRAINER_BOND}(JobId.wrap(1), hash, Node.wrap(Trees.root(tree)), state, Trees.proof(tree, 11), "l", "");
+        game.commit{value: TRAINER_BOND}(JobId.wrap(1), hash, root, state, "l", "");
     }
 
     // ----------------------------------------------------------------------------------------------------------- hashes of specs

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Children, Side} from "../src/Bisection.sol";
+import {Descent, Side} from "../src/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
 import {Node} from "../src/Merkle.sol";
@@ -85,10 +85,10 @@ contract QueueTest is Players {
     /// @dev Trainer and puppets are one, and use both sides' clocks to the last second.
     function testFuzz_puppetsOfTheTrainer_delayByNoMoreThanTheBound(uint256 puppets, uint256 atATime) public {
         (puppets, atATime) = (bound(puppets, 0, 9), bound(atATime, 1, 4));
-        // Eight checkpoints, so that each side moves once before the first leaf.
-        (_honest, _wrong) = (honestRun(24, 3), wrongRun(24, 3, 4, "wrong"));
+        // 24 checkpoints, so that each side moves once before the first leaf.
+        (_honest, _wrong) = (honestRun(24, 1), wrongRun(24, 1, 4, "wrong"));
         JobId job = claimWith(uint32(atATime), _wrong);
-        Run memory accomplice = wrongRun(24, 3, 4, "accomplice");
+        Run memory accomplice = wrongRun(24, 1, 4, "accomplice");
         for (uint256 i = 0; i < puppets; ++i) {
             address account = address(uint160(0x9000 + i));
             vm.deal(account, CHALLENGER_BOND);
@@ -98,11 +98,14 @@ contract QueueTest is Players {
         uint256 games = 0;
         for (; game.getGame(last).phase == Phase.QUEUED; games += atATime) {
             vm.assertTrue(games < puppets, "the honest game's turn comes");
-            // The challenger moves at the last instant, then the trainer, and then the challenger has no time left.
+            // The challenger moves at the last instant, then the trainer, which opens its leaf too, and then the challenger has no time left.
             later(ALLOWANCE);
             bisectLive(games, atATime, accomplice);
             later(ALLOWANCE);
             bisectLive(games, atATime, _wrong);
+            for (uint256 i = games; i < games + atATime; ++i) {
+                open(at(i), Side.TRAINER, _wrong);
+            }
             later(1);
             endAll(job);
         }
@@ -171,9 +174,9 @@ contract QueueTest is Players {
         }
         later(100 * ALLOWANCE);
         bytes memory why = abi.encodeWithSelector(IVerificationGame.WrongPhase.selector, id, Phase.QUEUED, Phase.BISECTION);
-        Children memory nothing;
+        Descent memory nothing;
         vm.expectRevert(why);
-        game.bisect(id, nothing, nothing);
+        game.bisect(id, nothing);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPhase.selector, id, Phase.QUEUED, Phase.QUEUED));
         game.claimTimeout(id);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.WrongPhase.selector, id, Phase.QUEUED, Phase.POSTING));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Bisections, Children, Side} from "../src/Bisection.sol";
+import {Bisections, Descent, Side} from "../src/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, JobId, Outcome, Phase, Reason} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
@@ -38,26 +38,26 @@ contract StepsTest is Players {
         (, GameId id) = dispute(wrong, honest);
         GameView memory shown = game.getGame(id);
         vm.assertEq(uint8(shown.search.turn), uint8(Side.CHALLENGER), "the challenger moves first");
-        (Children memory opened, Children memory next) = nextBisection(shown, wrong);
+        Descent memory move = nextBisection(id, honest);
+        move.mine = rootRow(Runs.checkpointTree(wrong));
         vm.expectRevert(
             abi.encodeWithSelector(
-                Bisections.NotTheChildren.selector,
-                Trees.root(Runs.checkpointTree(honest)),
-                Node.unwrap(opened.left),
-                Node.unwrap(opened.right)
+                Bisections.NotWhatIsDue.selector,
+                keccak256(abi.encode(Trees.root(Runs.checkpointTree(wrong)), keccak256(abi.encodePacked(move.theirs)))),
+                shown.search.due
             )
         );
-        game.bisect(id, opened, next);
+        game.bisect(id, move);
     }
 
     function test_theSameMoveTwice_reverts() public {
         Run memory honest = honestRun(40, 5);
         Run memory wrong = wrongRun(40, 5, 8, "wrong");
         (, GameId id) = dispute(wrong, honest);
-        (Children memory opened, Children memory next) = nextBisection(game.getGame(id), honest);
-        game.bisect(id, opened, next);
+        Descent memory move = nextBisection(id, honest);
+        game.bisect(id, move);
         vm.expectRevert();
-        game.bisect(id, opened, next);
+        game.bisect(id, move);
     }
 
     function test_openingALevelWhoseLastLeafIsAnotherState_reverts() public {
@@ -158,7 +158,7 @@ contract StepsTest is Players {
         assertOver(id, Outcome.CHALLENGER_WON, Reason.TIMEOUT);
     }
 
-    function test_innerNodeWithoutChildren_cannotBeOpened_soItsOwnerRunsOutOfTime() public {
+    function test_rootWithoutARow_cannotBeSearched_soItsOwnerRunsOutOfTime() public {
         Run memory honest = honestRun(8, 1);
         JobId job = post(8, 1);
         commitRun(job, honest);

@@ -193,10 +193,10 @@ contract TermsTest is Players {
 
     // ------------------------------------------------------------------------------------------------------------ the least clock
 
-    /// @dev Moves of one side: 12 checkpoints (depth 4), 5 steps (3), 8 operators and slots (4), at most 2^40 chunks of eight bytes (40), at
-    ///      most 2^40 segments (40), every other bisection each; four openings, two single moves.
+    /// @dev Moves of one side: 12 checkpoints (depth 4: one move), 5 steps (3: one), 8 operators and slots (4: one), at most 2^40 chunks of
+    ///      eight bytes (40: ten), at most 2^40 segments (40: ten), every other bisection each; four openings, two single moves.
     function leastClock() private pure returns (uint256) {
-        uint256 moves = 2 + 2 + 2 + 20 + 20 + 4 + 2;
+        uint256 moves = 1 + 1 + 1 + 5 + 5 + 4 + 2;
         return moves * 24 + moves * 12 * CONCURRENT / 16;
     }
 
@@ -206,18 +206,19 @@ contract TermsTest is Players {
     }
 
     function test_theLeastClock_growsWithTheTrees_andWithTheGamesPlayedAtATime() public {
-        vm.assertEq(leastClock(), 52 * 27, "four games at a time");
-        refused(clockOf(52 * 12 * 33 / 16 - 1, 1), "clockAllowance", 52 * 12 * 33 / 16 - 1, 52 * 12 * 33 / 16, 14 days);
-        post(clockOf(52 * 12 * 33 / 16, 1));
-        refused(clockOf(52 * (24 + 12) - 1, 16), "clockAllowance", 52 * 36 - 1, 52 * 36, 14 days);
-        post(clockOf(52 * (24 + 12), 16));
-        refused(clockOf(52 * (24 + 768) - 1, 1024), "clockAllowance", 52 * 792 - 1, 52 * 792, 14 days);
-        post(clockOf(52 * (24 + 768), 1024));
+        vm.assertEq(leastClock(), 19 * 27, "four games at a time");
+        // 19 * 12 * 33 / 16, rounded down.
+        refused(clockOf(470 - 1, 1), "clockAllowance", 470 - 1, 470, 14 days);
+        post(clockOf(470, 1));
+        refused(clockOf(19 * (24 + 12) - 1, 16), "clockAllowance", 19 * 36 - 1, 19 * 36, 14 days);
+        post(clockOf(19 * (24 + 12), 16));
+        refused(clockOf(19 * (24 + 768) - 1, 1024), "clockAllowance", 19 * 792 - 1, 19 * 792, 14 days);
+        post(clockOf(19 * (24 + 768), 1024));
         // 2^20 checkpoints and 2^20 steps in each; chunks of 1 KiB.
         _spec = spec(1 << 40, 1 << 20);
         _spec.chunkSize = 1024;
         _spec.batchSize = 1;
-        uint256 moves = 10 + 10 + 2 + 17 + 20 + 4 + 2;
+        uint256 moves = 3 + 3 + 1 + 5 + 5 + 4 + 2;
         refused(clockOf(moves * 36 - 1, 16), "clockAllowance", moves * 36 - 1, moves * 36, 14 days);
         post(clockOf(moves * 36, 16));
     }

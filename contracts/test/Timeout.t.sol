@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Children, Side} from "../src/Bisection.sol";
+import {Descent, Side} from "../src/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason} from "../src/Types.sol";
 import {Level} from "../src/Level.sol";
@@ -20,8 +20,9 @@ contract TimeoutTest is Players {
 
     function setUp() public override {
         super.setUp();
-        _honest = honestRun(20, 5);
-        _wrong = Runs.with(20, 5, Lie(8, Toy.SUM, 1, 1));
+        // 20 checkpoints: the first move does not find a leaf.
+        _honest = honestRun(40, 2);
+        _wrong = Runs.with(40, 2, Lie(8, Toy.SUM, 1, 1));
     }
 
     function remaining(GameId id, Side side) private view returns (uint256) {
@@ -59,9 +60,9 @@ contract TimeoutTest is Players {
     function test_aMoveAfterTheDeadline_reverts_evenBeforeAnyoneClaims() public {
         (, GameId id) = dispute(_wrong, _honest);
         later(ALLOWANCE + 1);
-        (Children memory opened, Children memory next) = nextBisection(game.getGame(id), _honest);
+        Descent memory move = nextBisection(id, _honest);
         vm.expectRevert(abi.encodeWithSelector(IVerificationGame.ClockRanOut.selector, id, Side.CHALLENGER, START + ALLOWANCE));
-        game.bisect(id, opened, next);
+        game.bisect(id, move);
     }
 
     function testFuzz_aTimeoutClaim_mayComeAtAnyTimeAfter_andTheOneWhoWaitedWins(uint256 late, uint256 moves) public {
@@ -157,7 +158,7 @@ contract TimeoutTest is Players {
     function testFuzz_aChallengerThatProvesNothing_loses(uint256 place, bool atPartial, uint256 late) public {
         place = bound(place, 0, Toy.OPERATORS + Toy.SLOTS - 1);
         if (atPartial) place = Toy.SUM;
-        Run memory wrong = Runs.with(20, 5, Lie(9, place, 1, 2));
+        Run memory wrong = Runs.with(40, 2, Lie(9, place, 1, 2));
         (JobId job, GameId id) = dispute(wrong, _honest);
         playTo(id, place < Toy.OPERATORS ? atPartial ? Level.PARTIAL : Level.CHUNK : Level.OPERATOR, Phase.PROVING, wrong, _honest);
         vm.assertTrue(!running(id, Side.TRAINER) && running(id, Side.CHALLENGER), "the challenger owes a proof");
@@ -172,7 +173,7 @@ contract TimeoutTest is Players {
 
     function test_aProofAtTheDeadline_isInTime_andNoLater() public {
         for (uint256 place = 0; place < Toy.OPERATORS + Toy.SLOTS; ++place) {
-            Run memory wrong = Runs.with(20, 5, Lie(9, place, 1, 2));
+            Run memory wrong = Runs.with(40, 2, Lie(9, place, 1, 2));
             for (uint256 late = 0; late < 2; ++late) {
                 (, GameId id) = dispute(wrong, _honest);
                 while (game.getGame(id).phase != Phase.PROVING) step(id, wrong, _honest);
@@ -229,7 +230,7 @@ contract TimeoutTest is Players {
 
     function toReferee() private returns (JobId job, GameId id) {
         adjudicator = new BentAdjudicator(adjudicator, Finding.UNDECIDED);
-        _wrong = wrongRun(20, 5, 8, "wrong");
+        _wrong = wrongRun(40, 2, 8, "wrong");
         (job, id) = dispute(_wrong, _honest);
         playTo(id, Level.CHUNK, Phase.PROVING, _wrong, _honest);
         ElementProof memory proof = elementProof(game.getGame(id), _honest, posted[id]);
@@ -274,7 +275,7 @@ contract TimeoutTest is Players {
         (, GameId id) = dispute(_wrong, _honest);
         // Each side waits at every move, as long as that leaves it time for all others.
         while (game.getGame(id).phase != Phase.OVER) {
-            later(ALLOWANCE / 20);
+            later(ALLOWANCE / 14);
             vm.assertTrue(step(id, _wrong, _honest), "a move");
         }
         assertOver(id, Outcome.CHALLENGER_WON, Reason.PROOF);

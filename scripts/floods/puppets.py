@@ -18,9 +18,9 @@ from tiebreak.adversary.engines import execution_of
 from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.chain.errors import ChainError
 from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.posted import find_chunk
+from tiebreak.chain.posted import find_chunk, find_rows
 from tiebreak.chain.records import GameView, Phase, Side
-from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, Over, Wait, next_move
+from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, NeedRow, Over, Wait, next_move
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.player import call_of
 
@@ -92,8 +92,14 @@ class Attacker:
         trainer.evidence = puppet_evidence(self._job, self._run, self._roots, trainer.step, self._lied)
         self.trainer = trainer
         leaves = trainer.evidence.claim
-        proof = leaves.as_next_root().last_leaf_proof
-        arguments = (posted_job, posted.spec_hash, leaves.root, leaves.payloads[-1], proof, "Qm-no-log", "Qm-no-model")
+        arguments = (
+            posted_job,
+            posted.spec_hash,
+            leaves.as_next_root(),
+            leaves.payloads[-1],
+            "Qm-no-log",
+            "Qm-no-model",
+        )
         self._chain.rpc("anvil_setBalance", trainer.account, hex(10**21))
         self._send(trainer.account, "commit", arguments, value=posted.terms.trainer_bond, gas=1_000_000)
         mine()
@@ -145,16 +151,18 @@ class Attacker:
     def _move(self, puppet: Puppet, side: Side, number: int, game: GameView) -> None:
         assert puppet.evidence is not None
         known = Known({(): puppet.evidence.claim})
-        while isinstance(decision := next_move(game, side, known, int(self._chain.time())), Need | NeedChunk):
+        while isinstance(decision := next_move(game, side, known, int(self._chain.time())), Need | NeedChunk | NeedRow):
             if isinstance(decision, Need):
                 known.trees[decision.place] = puppet.evidence.tree(decision.place)
+            elif isinstance(decision, NeedRow):
+                known.rows = find_rows(self._contract, number, game)
             else:
                 known.chunk = find_chunk(self._contract, number, game)
         if isinstance(decision, Helpless | Wait | Over | ClaimTimeout):
             if isinstance(decision, Helpless):
                 puppet.given_up.add(number)
             return
-        function, arguments = call_of(number, decision)
+        function, arguments = call_of(number, decision, self._contract.encode)
         if game.phase is Phase.PROVING:
             try:
                 data = self._contract.encode(Call.of(function, *arguments))

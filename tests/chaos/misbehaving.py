@@ -37,7 +37,7 @@ class Kind(StrEnum):
     VANISH = "vanish"
     """A lying auditor that falls silent after one move."""
     CHEAT = "cheat"
-    """A lying auditor that swaps the children of its nodes."""
+    """A lying auditor that swaps nodes of its moves."""
 
 
 TRAINERS = (Kind.POISON, Kind.FABRICATE, Kind.FORGE_LOG, Kind.FALL_SILENT, Kind.RESIGN)

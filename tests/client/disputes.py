@@ -13,10 +13,11 @@ from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.blocks import Receipt
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import ChainNode
+from tiebreak.chain.posted import find_rows
 from tiebreak.chain.records import Phase, Side, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
-from tiebreak.game import Known, Leaves, Move, Need, Place, Trace, Tree, next_move
+from tiebreak.game import Known, Leaves, Move, Need, NeedRow, Place, Trace, Tree, next_move, next_root_of
 from tiebreak.roles.player import call_of
 
 STEPS, INTERVAL = 60, 5
@@ -104,15 +105,19 @@ class Party:
 
     def move(self, game: int) -> Receipt | None:
         """Makes the move that is due from this side, if one is."""
+        self.known.rows = None
         while True:
             state = self.contract.game(game)
             decision = next_move(state, self.side, self.known, self.contract.node.now())
-            if not isinstance(decision, Need):
-                if not isinstance(decision, Move):
-                    return None
-                function, arguments = call_of(game, decision)
+            if isinstance(decision, Need):
+                self.known.trees[decision.place] = self.run.tree(decision.place)
+            elif isinstance(decision, NeedRow):
+                self.known.rows = find_rows(self.contract, game, state)
+            elif isinstance(decision, Move):
+                function, arguments = call_of(game, decision, self.contract.encode)
                 return self.contract.send(function, *arguments)
-            self.known.trees[decision.place] = self.run.tree(decision.place)
+            else:
+                return None
 
 
 @dataclass
@@ -142,9 +147,8 @@ class Cast:
         self.trainer.commit(
             job,
             spec_hash=self.spec().hash,
-            checkpoint_root=tree.root,
+            claimed=next_root_of(tree),
             final_state_root=run.states[-1],
-            proof=tree.proof(tree.count - 1),
             log_cid=JOB_CID,
             model_cid=JOB_CID,
             bond=TERMS.trainer_bond,

@@ -12,6 +12,7 @@ from tiebreak.chain.errors import ContractError
 from tiebreak.chain.node import ChainNode
 from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.chain.seals import audit_seal, claim_seal, new_salt
+from tiebreak.game import next_root_of
 
 FEE = 10**17
 OPEN = replace(TERMS, attestations_needed=1, audit_fee=FEE, attestation_bond=10**18)
@@ -43,12 +44,10 @@ def sealed_claim(cast: Cast, job: int, run: Run) -> bytes:
 
 
 def open_claim(cast: Cast, job: int, run: Run, salt: bytes) -> None:
-    tree = run.checkpoints
     cast.trainer.open_claim(
         job,
-        checkpoint_root=tree.root,
+        claimed=next_root_of(run.checkpoints),
         final_state_root=run.states[-1],
-        proof=tree.proof(tree.count - 1),
         log_cid=JOB_CID,
         model_cid=JOB_CID,
         salt=salt,
@@ -168,7 +167,8 @@ def test_an_auditor_defends_a_right_claim_that_its_trainer_lost(node: ChainNode,
         checkpoint_root=wrong.checkpoints.root,
         bond=TERMS.challenger_bond,
     )
-    Party(cast.referee, wrong, Side.CHALLENGER).move(verdict)
+    liar = Party(cast.referee, wrong, Side.CHALLENGER)
+    assert liar.move(verdict) and liar.move(verdict)  # finds the leaf, and opens it
     node.advance_time(TERMS.clock_allowance + 1)
     cast.referee.claim_timeout(verdict)
     assert cast.customer.job(job).status is JobStatus.APPEALABLE

@@ -22,7 +22,7 @@ from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import ChainNode, connect
 from tiebreak.chain.record_methods import ANYONE
 from tiebreak.chain.records import (
-    NO_CHILDREN,
+    Descent,
     JobStatus,
     Level,
     Outcome,
@@ -86,7 +86,7 @@ def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(node: ChainN
         128 + 2,
     ]
     movers = [event.mover for event in told if isinstance(event, ev.Bisected) and event.level is Level.CHECKPOINT]
-    assert movers == [Side.CHALLENGER, Side.TRAINER, Side.CHALLENGER, Side.TRAINER]
+    assert movers == [Side.CHALLENGER]  # of twelve checkpoints: one move
     over = next(event for event in told if isinstance(event, ev.GameOver))
     assert (over.job, over.outcome, over.reason) == (job, Outcome.CHALLENGER_WON, Reason.PROOF)
 
@@ -122,6 +122,7 @@ def test_an_undisputed_claim_becomes_final_when_its_window_has_closed(node: Chai
     assert [type(event).__name__ for event in cast.customer.events(job=job)] == [
         "JobPosted",
         "Committed",
+        "RowShown",
         "Attested",
         "ClaimFinal",
     ]
@@ -157,7 +158,7 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
         "RootIsTheTrainers": lambda: cast.challenge(job, Run.of().checkpoints.root),
         "WrongPayment": lambda: cast.challenge(job, root("other"), bond=ETHER - 1),
         "WrongJobStatus": lambda: cast.attest(job + 1, root("other")),
-        "WrongPhase": lambda: cast.auditor.send("bisect", 1, NO_CHILDREN, NO_CHILDREN),
+        "WrongPhase": lambda: cast.auditor.send("bisect", 1, Descent(mine=(), theirs=(), next=())),
     }
     for name, action in cases.items():
         with pytest.raises(ContractError) as caught:

@@ -11,7 +11,7 @@ from disputes import TERMS, Cast, Run
 from eth_abi.abi import encode
 from tiebreak.chain.embedded import EmbeddedChain
 from tiebreak.chain.errors import ContractError, NoCode, NotConfirmed, RpcRefused
-from tiebreak.chain.events import Committed, JobPosted
+from tiebreak.chain.events import Committed, JobPosted, RowShown
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import MAX_REORGANISATION, ChainNode
 from tiebreak.chain.records import JobStatus
@@ -83,8 +83,8 @@ def test_an_idle_block_costs_two_requests_and_one_with_events_three() -> None:
     scene.cast.commit(scene.jobs[1], Run.of())
     news = watch.look()
     assert news is not None
-    (event,) = news.events
-    assert isinstance(event, Committed) and event.job == scene.jobs[1]
+    event, row = news.events
+    assert isinstance(event, Committed) and isinstance(row, RowShown) and event.job == row.job == scene.jobs[1]
     assert [watch.job(job).status for job in scene.jobs] == [JobStatus.OPEN, JobStatus.CLAIMED, JobStatus.OPEN]
     assert line.count() == 3
 
@@ -142,11 +142,11 @@ def test_a_reorganisation_takes_events_back_and_tells_so() -> None:
     scene.mine(2)
     news = watch.look()
     assert news is not None and news.events == ()
-    assert [type(event) for event in news.taken_back] == [Committed]
+    assert [type(event) for event in news.taken_back] == [Committed, RowShown]
     assert watch.job(scene.jobs[0]).status is JobStatus.OPEN
     scene.cast.commit(scene.jobs[0], Run.of())
     news = watch.look()
-    assert news is not None and [type(event) for event in news.events] == [Committed]
+    assert news is not None and [type(event) for event in news.events] == [Committed, RowShown]
     assert watch.job(scene.jobs[0]).status is JobStatus.CLAIMED
 
 
@@ -179,7 +179,7 @@ def test_an_event_that_a_lagging_node_has_left_out_comes_with_the_next_block() -
     line.lag = {}
     scene.mine()
     news = watch.look()
-    assert news is not None and [type(event) for event in news.events] == [Committed]
+    assert news is not None and [type(event) for event in news.events] == [Committed, RowShown]
     assert watch.job(scene.jobs[2]).status is JobStatus.CLAIMED
 
 
@@ -193,7 +193,7 @@ def test_an_old_state_is_never_kept_as_the_new_one() -> None:
         watch.look()
     line.lag = {}
     news = watch.look()
-    assert news is not None and [type(event) for event in news.events] == [Committed]
+    assert news is not None and [type(event) for event in news.events] == [Committed, RowShown]
     assert watch.job(scene.jobs[2]).status is JobStatus.CLAIMED
 
 

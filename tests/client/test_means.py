@@ -26,9 +26,9 @@ def test_a_bond_and_the_gas_of_whole_disputes_have_to_be_there() -> None:
     )
     enough = funds(node, ADDRESS, 5 * 10**17)
     assert enough.price == 21 * 10**9 and enough.missing == 0
-    assert enough.needed == 5 * 10**17 + 8_500_000 * 21 * 10**9
+    assert enough.needed == 5 * 10**17 + 6_000_000 * 21 * 10**9
     short = funds(node, ADDRESS, 9 * 10**17, games=3)
-    assert short.missing == 9 * 10**17 + 23_500_000 * 21 * 10**9 - 10**18
+    assert short.missing == 9 * 10**17 + 16_000_000 * 21 * 10**9 - 10**18
     assert f"send it {in_ether(short.missing)} more" in short.sentence and "3 whole disputes" in short.sentence
 
 

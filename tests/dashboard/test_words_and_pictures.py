@@ -146,20 +146,25 @@ def test_every_name_of_the_contract_has_words() -> None:
 # The picture.
 
 
-@given(leaves=st.integers(1, 2**43), at=st.floats(0, 1), left=st.integers(0, 43))
+@given(leaves=st.integers(1, 2**43), at=st.floats(0, 1), left=st.integers(0, 11))
 def test_a_search_is_drawn_where_it_is(leaves: int, at: float, left: int) -> None:
     index = min(int(at * leaves), leaves - 1)
-    height = min(left, depth(leaves))
+    heights = [depth(leaves)]
+    while heights[-1]:
+        moves = -(-heights[-1] // 4)
+        heights.append(heights[-1] - -(-heights[-1] // moves))
+    moved = min(left, len(heights) - 1)
+    height = heights[moved]
     index = index >> height << height
     (rung,) = rungs(game((Level.CHECKPOINT, leaves, index), height=height), JOB, NAMES)
     for box in rung.boxes:
         assert -0.01 <= box.x <= box.x + box.width <= WIDTH + 0.01
         assert box.y + box.height <= rung.height + 0.01
     marks = [box for box in rung.boxes if box.kind in ("place", "found")]
-    # Every half lies in the one above it, except where a mark is as narrow as marks get.
+    # Every place lies in the one above it, except where a mark is as narrow as marks get.
     for above, below in pairwise(marks[1:]):
         assert below.x >= above.x - LEAST and below.x + below.width <= above.x + above.width + LEAST
-    assert len(marks) == 1 + depth(leaves) - height
+    assert len(marks) == 1 + moved
     last = marks[-1]
     middle = (index + min(index + (1 << height), leaves)) / 2 / leaves * WIDTH
     assert abs(last.x + last.width / 2 - middle) <= LEAST

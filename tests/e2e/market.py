@@ -96,8 +96,11 @@ def seal_by_hand(world: World) -> ByHand:
     seal = claim_seal(*about, **facts, salt=salt)
     bond = posted(world).terms.trainer_bond
     contract.seal_claim(world.job, spec_hash=posted(world).spec_hash, seal=seal, bond=bond)
-    proof = tree.as_next_root().last_leaf_proof
-    return ByHand(lambda: contract.open_claim(world.job, **facts, proof=proof, salt=salt))
+    opened = {
+        "claimed": tree.as_next_root(),
+        **{name: fact for name, fact in facts.items() if name != "checkpoint_root"},
+    }
+    return ByHand(lambda: contract.open_claim(world.job, **opened, salt=salt))
 
 
 def pass_audits(world: World) -> None:

@@ -14,6 +14,7 @@ from tiebreak.amounts import in_ether, in_time
 from tiebreak.chain.code import ContractCode
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.records import JobStatus
+from tiebreak.game import next_root_of
 from tiebreak.roles import disputable
 from tiebreak.roles import job_role as roles
 from tiebreak.roles.auditor import AuditorRole
@@ -92,7 +93,7 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
     liar = world.contract.by(world.senders["second"])
     root = bytes([7]) * 32
     claimed = MerkleTree([root] * 5)
-    claim = {"checkpoint_root": claimed.root, "final_state_root": root, "proof": claimed.proof(4)}
+    claim = {"claimed": next_root_of(claimed), "final_state_root": root}
     liar.commit(
         world.job,
         spec_hash=world.contract.job(world.job).spec_hash,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
+from tiebreak.chain.posted import find_rows
 from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.cli.standing import Part, Reader, Standing
 from tiebreak.cli.standing_view import next_step
@@ -90,9 +91,8 @@ def test_attestations_and_appeals_are_counted_until_the_verdict_is_paid(world: W
     by(world, "trainer").commit(
         world.job,
         spec_hash=posted.spec_hash,
-        checkpoint_root=claimed.root,
+        claimed=claimed.as_next_root(),
         final_state_root=claimed.payloads[-1],
-        proof=claimed.as_next_root().last_leaf_proof,
         log_cid=CID,
         model_cid=CID,
         bond=OPEN.trainer_bond,
@@ -132,9 +132,15 @@ def test_attestations_and_appeals_are_counted_until_the_verdict_is_paid(world: W
 
 
 def play_silent_trainer(world: World, number: int, mine: Leaves) -> None:
-    """The challenger makes its first move, and the trainer's side lets its clock run out."""
-    move = forced_move(world.game(number), Side.CHALLENGER, Known({(): mine}))
-    function, arguments = call_of(number, move)  # type: ignore[arg-type]
-    by(world, "auditor").send(function, *arguments)
+    """The challenger finds the checkpoint and opens it, and the trainer's side lets its clock run out."""
+    known = Known({(): mine})
+    for _ in range(2):
+        game = world.game(number)
+        index, interval = game.search.index, world.contract.job(world.job).spec.training.interval
+        known.trees[(index,)] = Leaves([bytes([step]) * 32 for step in range(interval - 1)] + [mine.payloads[index]])
+        known.rows = find_rows(world.contract, number, game)
+        move = forced_move(game, Side.CHALLENGER, known)
+        function, arguments = call_of(number, move, world.contract.encode)  # type: ignore[arg-type]
+        by(world, "auditor").send(function, *arguments)
     world.pass_time(world.game(number).deadlines[Side.TRAINER])
     by(world, "auditor").claim_timeout(number)

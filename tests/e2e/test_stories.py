@@ -211,7 +211,7 @@ def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(quic
     trainer = TrainerRole(quick_world.context("trainer"), quick_world.job)
     cheat = lying_auditor(cheating(quick_world.context("auditor")), quick_world.job, first_wrong_step=4)
     quick_world.run(trainer, cheat)
-    assert quick_world.said("NotTheChildren")
+    assert quick_world.said("NotWhatIsDue")
     assert quick_world.game().search.height == 3  # five checkpoints, and nobody has moved
     quick_world.pass_time(quick_world.game().deadlines[Side.CHALLENGER])
     quick_world.run(trainer)

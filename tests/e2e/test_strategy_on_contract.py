@@ -8,8 +8,9 @@ import pytest
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
+from tiebreak.chain.posted import find_rows
 from tiebreak.chain.records import Outcome, Phase, Reason, Side
-from tiebreak.game import Known, Leaves, Move, Need, NeedChunk, Place, Trace, Tree, next_move
+from tiebreak.game import Known, Leaves, Move, Need, NeedChunk, NeedRow, Place, Trace, Tree, moves_in, next_move
 from tiebreak.roles.player import call_of
 from world import TERMS, World
 
@@ -77,9 +78,8 @@ def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape
         contracts[Side.TRAINER].commit(
             job,
             spec_hash=posted.hash,
-            checkpoint_root=claim.root,
+            claimed=claim.as_next_root(),
             final_state_root=claim.payloads[-1],
-            proof=claim.as_next_root().last_leaf_proof,
             log_cid="log",
             model_cid="model",
             bond=TERMS.trainer_bond,
@@ -95,10 +95,14 @@ def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape
         while world.contract.game(game_id).phase is not Phase.OVER:
             moved = False
             for side in Side:
+                known[side].rows = None
                 decision = next_move(world.contract.game(game_id), side, known[side], world.node.now())
-                assert not isinstance(decision, Need | NeedChunk)
+                if isinstance(decision, NeedRow):
+                    known[side].rows = find_rows(world.contract, game_id, world.contract.game(game_id))
+                    decision = next_move(world.contract.game(game_id), side, known[side], world.node.now())
+                assert not isinstance(decision, Need | NeedChunk | NeedRow)
                 if isinstance(decision, Move):
-                    function, arguments = call_of(game_id, decision)
+                    function, arguments = call_of(game_id, decision, world.contract.encode)
                     contracts[side].send(function, *arguments)
                     moved = True
                     moves += 1
@@ -107,6 +111,8 @@ def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape
         # Of the eight leaves of a half, five are operators; the second slot follows the first.
         assert tuple(level.index for level in game.levels) == (*divmod(step, shape[1]), 8 + 1)
         assert game.agreed == (root(step - 1) if step else INITIAL)
-        assert moves == sum((count - 1).bit_length() for count in shape) + 4 + 4 + 1
+        # Two openings a level, the second with the first of its moves; the trace takes one, and a store is proven.
+        searched = [moves_in((count - 1).bit_length()) for count in shape]
+        assert moves == searched[0] + 2 + max(0, searched[1] - 1) + 2 + 0 + 1
         right = Outcome.CHALLENGER_WON if liar is Side.TRAINER else Outcome.TRAINER_WON
         assert (game.outcome, game.reason) == (right, Reason.PROOF)

@@ -9,6 +9,7 @@ from roundlog.commitments import MerkleTree
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
 from tiebreak.chain.records import JobStatus
+from tiebreak.game import next_root_of
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.trainer import TrainerRole
 from world import TERMS, World, ended, linear_task
@@ -48,7 +49,7 @@ def test_a_spec_that_the_contract_takes_and_the_engine_does_not_gets_no_bond(
     assert world.status is JobStatus.OPEN
 
     root = bytes([7]) * 32
-    claim = {"checkpoint_root": MerkleTree([root]).root, "final_state_root": root, "proof": ()}
+    claim = {"claimed": next_root_of(MerkleTree([root])), "final_state_root": root}
     liar.commit(
         world.job,
         spec_hash=world.contract.job(world.job).spec_hash,

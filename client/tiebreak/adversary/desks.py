@@ -9,13 +9,13 @@ from roundlog.commitments import node_hash
 
 from tiebreak.chain.errors import ChainError, ContractError
 from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.records import Children
+from tiebreak.chain.records import Descent, NextRoot
 from tiebreak.chain.sender import Sender
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Desk, Order
 
 _MOVES = {
-    *("bisect", "openLevel", "openOperator", "proveStore", "postChunk"),
+    *("inTurn", "bisect", "openLevel", "openOperator", "proveStore", "postChunk"),
     *("proveElement", "disputeSum", "openPartials", "proveSegment"),
 }
 
@@ -43,29 +43,49 @@ class ResigningDesk(Desk):
 
 
 class CheatingDesk(Desk):
-    """A desk that sends bisection moves with the halves swapped, which no hash supports."""
+    """A desk that sends bisection moves with two nodes swapped, which no hash supports."""
 
     def put(self, order: Order) -> bool:
         if order.call.function == "bisect":
-            game, opened, below = order.call.arguments
-            assert isinstance(opened, Children)
-            swapped = Children(left=opened.right, right=opened.left)
-            order = replace(order, call=Call.of("bisect", game, swapped, below))
+            game, move = order.call.arguments
+            assert isinstance(move, Descent)
+            swapped = replace(move, mine=(move.mine[1], move.mine[0], *move.mine[2:]))
+            order = replace(order, call=Call.of("bisect", game, swapped))
         return super().put(order)
 
 
 class FabricatingDesk(Desk):
-    """A desk that claims a root with nothing below it but its last leaf, so that no other leaf can ever be opened."""
+    """A desk that claims a root with nothing below it but its row and its last leaf, so that no other leaf can ever be
+    opened."""
 
     def put(self, order: Order) -> bool:
         if order.call.function == "commit":
-            job, spec_hash, root, final, proof, log_cid, model_cid = order.call.arguments
-            assert isinstance(root, bytes) and isinstance(final, bytes) and isinstance(proof, tuple)
-            last = next(leaf for leaf in range(1 << len(proof)) if _folded(final, proof, leaf) == root)
-            fabricated = tuple(sha256(b"made up" + sibling).digest() for sibling in proof)
-            claim = _folded(final, fabricated, last), final, fabricated
-            order = replace(order, call=Call.of("commit", job, spec_hash, *claim, log_cid, model_cid))
+            job, spec_hash, claimed, final, log_cid, model_cid = order.call.arguments
+            assert isinstance(claimed, NextRoot) and isinstance(final, bytes)
+            order = replace(
+                order, call=Call.of("commit", job, spec_hash, _fabricated(claimed, final), final, log_cid, model_cid)
+            )
         return super().put(order)
+
+
+def _fabricated(claimed: NextRoot, final: bytes) -> NextRoot:
+    """A root over a row and siblings of the last leaf that are made up."""
+    proof = claimed.last_leaf_proof
+    last = next(leaf for leaf in range(1 << len(proof)) if _folded(final, proof, leaf) == claimed.root)
+    below = len(proof) - (len(claimed.row) - 1).bit_length()
+    siblings = [_made_up(sibling) for sibling in proof[:below]]
+    nodes = [_made_up(node) for node in claimed.row]
+    nodes[last >> below] = _folded(final, tuple(siblings), last & ((1 << below) - 1))
+    row, place = tuple(nodes), last >> below
+    while len(nodes) > 1:
+        siblings.append(nodes[place ^ 1])
+        nodes = [node_hash(nodes[i], nodes[i + 1]) for i in range(0, len(nodes), 2)]
+        place >>= 1
+    return NextRoot(root=nodes[0], last_leaf_proof=tuple(siblings), row=row)
+
+
+def _made_up(node: bytes) -> bytes:
+    return sha256(b"made up" + node).digest()
 
 
 def _folded(payload: bytes, proof: tuple[bytes, ...], leaf: int) -> bytes:

@@ -21,7 +21,7 @@ BATCH_GAS = 12_000_000
 BATCH_BYTES = 120_000
 """Largest size of a batch: nodes do not pass on a transaction of more than 128 KiB."""
 
-_ALWAYS_ESTIMATED = frozenset(["proveElement", "proveSegment", "disputeSum", "postChunk", "openPartials"])
+_ALWAYS_ESTIMATED = frozenset(["inTurn", "proveElement", "proveSegment", "disputeSum", "postChunk", "openPartials"])
 """Calls whose cost depends on their arguments; all others cost much the same each time."""
 
 _OVERHEAD = 21_000 + 10_000

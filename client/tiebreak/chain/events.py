@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.records import Children, Finding, Level, Outcome, Partial, Reason, Side, Terms
+from tiebreak.chain.records import Finding, Level, Outcome, Partial, Reason, Side, Terms
 from tiebreak.chain.spec import PostedSpec
 
 
@@ -57,7 +57,8 @@ class AuditSealed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bisected(Event):
-    """A move: `mover` opened its node at (`index`, `height`) into `opened`, and its node below it into `next`."""
+    """A move: `mover` found the first node that differs below the place (`index`, `height`), and has shown its row
+    there."""
 
     game: int
     level: Level
@@ -66,10 +67,10 @@ class Bisected(Event):
     """Leftmost leaf below the place from which the move descends."""
     height: int
     """Height of that place above the leaves."""
-    went_left: bool
-    """True if the search went left."""
-    opened: Children
-    next: Children
+    to: int
+    """Leftmost leaf below the place to which it descends."""
+    next: tuple[bytes, ...]
+    """The mover's row there; empty if that is a leaf."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +254,7 @@ class LevelStarted(Event):
     level: Level
     trainer_root: bytes
     challenger_root: bytes
-    trainer_children: Children
+    first: Side
     leaf_count: int
 
 
@@ -284,12 +285,21 @@ class RefereeCalled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootOpened(Event):
-    """A side has opened its root for the next level."""
+    """A side has opened its root for the next level, and, if it is the first, shown its row."""
 
     game: int
     next_level: Level
     side: Side
     root: bytes
+    row: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowShown(Event):
+    """With a claim: the row of its root."""
+
+    job: int
+    row: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from eth_typing import ChecksumAddress
 from tiebreak.amounts import in_ether
 from tiebreak.chain.node import ChainNode
 
-DISPUTE_GAS = 7_500_000
-"""Gas of a whole dispute, both sides' moves together; the longest measured takes 6.8 million (docs/protocol.md)."""
+DISPUTE_GAS = 5_000_000
+"""Gas of a whole dispute, both sides' moves together; the longest measured takes 3.8 million (docs/protocol.md)."""
 
 CLAIM_GAS = 1_000_000
 """Gas of all other calls together: commit, challenge, finalize, withdraw."""

@@ -29,7 +29,7 @@ from tiebreak.chain.errors import (
 from tiebreak.chain.events import Appealed, Challenged, Event, JobPosted, Withdrawn
 from tiebreak.chain.known_broken import why_broken
 from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import Answer, AuditView, GameView, JobView, Terms
+from tiebreak.chain.records import Answer, AuditView, GameView, JobView, NextRoot, Terms
 from tiebreak.chain.sender import Sender
 from tiebreak.chain.spec import PostedSpec
 
@@ -190,17 +190,16 @@ class VerificationGame:
         job: int,
         *,
         spec_hash: bytes,
-        checkpoint_root: bytes,
+        claimed: NextRoot,
         final_state_root: bytes,
-        proof: Iterable[bytes],
         log_cid: str,
         model_cid: str,
         bond: int,
     ) -> Receipt:
-        """Claims a result. `spec_hash`: of the job that was trained; `proof`: siblings of the last leaf, from the leaf
-        upwards; `bond`: the job's trainer_bond.
+        """Claims a result. `spec_hash`: of the job that was trained; `claimed`: the checkpoint root with its row and
+        the proof of its last leaf; `bond`: the job's trainer_bond.
         """
-        arguments = (spec_hash, checkpoint_root, final_state_root, tuple(proof), log_cid, model_cid)
+        arguments = (spec_hash, claimed, final_state_root, log_cid, model_cid)
         purpose = f"commit to job {job} of {self.address} with spec 0x{spec_hash.hex()}"
         return self.send("commit", job, *arguments, value=bond, purpose=purpose)
 
@@ -232,15 +231,14 @@ class VerificationGame:
         self,
         job: int,
         *,
-        checkpoint_root: bytes,
+        claimed: NextRoot,
         final_state_root: bytes,
-        proof: Iterable[bytes],
         log_cid: str,
         model_cid: str,
         salt: bytes,
     ) -> Receipt:
         """Opens the sender's sealed claim, after the audit deadline. `salt`: of the seal; the rest as of `commit`."""
-        arguments = (checkpoint_root, final_state_root, tuple(proof), log_cid, model_cid, salt)
+        arguments = (claimed, final_state_root, log_cid, model_cid, salt)
         return self.send("openClaim", job, *arguments)
 
     def seal_audit(self, job: int, *, spec_hash: bytes, seal: bytes, bond: int, last_place: int = ANY_PLACE) -> Receipt:

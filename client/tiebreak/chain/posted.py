@@ -1,13 +1,14 @@
-"""Finds the chunk that a trainer has posted in a game, without searching the whole chain."""
+"""Finds what a side has shown in a game, the trainer's chunk and the rows of a search, without searching the whole
+chain."""
 
 from __future__ import annotations
 
 from roundlog.commitments import leaf_hash
 
-from tiebreak.chain.events import ChunkPosted
+from tiebreak.chain.events import Bisected, ChunkPosted, RootOpened, RowShown
 from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import GameView, Side
+from tiebreak.chain.records import GameView, Level, Side
 
 _FIRST_STEP = 64
 
@@ -25,6 +26,29 @@ def find_chunk(contract: VerificationGame, game_id: int, game: GameView) -> byte
         if isinstance(event, ChunkPosted) and leaf_hash(event.chunk) == wanted:
             return event.chunk
     return None
+
+
+def find_rows(
+    contract: VerificationGame, game_id: int, game: GameView, *, everywhere: bool = False
+) -> tuple[tuple[bytes, ...], ...]:
+    """The rows that were shown in a game, in the block that the contract names; `everywhere`: in all blocks since the
+    claim, for a chain that numbers its blocks otherwise than it tells its contracts.
+
+    A node may leave some out or make some up: the contract holds the hash of the one that is needed. Raises the errors
+    of ChainNode."""
+    first = last = game.search.shown_in
+    if everywhere:
+        last = contract.node.head().number
+        claimed = contract.job(game.job).claim.committed_at
+        first = max(contract.first_block, last_block_before(contract.node, claimed, last))
+    found: list[tuple[bytes, ...]] = []
+    for event in contract.events(game=game_id, from_block=first, to_block=last):
+        if isinstance(event, Bisected | RootOpened):
+            found.append(event.next if isinstance(event, Bisected) else event.row)
+    if game.current.level is Level.CHECKPOINT:
+        about_job = contract.events(job=game.job, from_block=first, to_block=last)
+        found += [event.row for event in about_job if isinstance(event, RowShown)]
+    return tuple(found)
 
 
 def last_block_before(node: ChainNode, instant: int, newest: int) -> int:

@@ -216,14 +216,29 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Children:
-    """The children of an inner node; both zero where there is no inner node to open."""
+class Descent:
+    """A move of a search. A row are all the nodes `Bisections.stride` levels below a node, from the left."""
 
-    left: bytes
-    right: bytes
+    mine: tuple[bytes, ...]
+    """The row of the mover's node at the place that the search has reached."""
+    theirs: tuple[bytes, ...]
+    """The row of the other side's node there, which that side has shown."""
+    next: tuple[bytes, ...]
+    """The row of the mover's node where the two first differ; empty if that is a leaf."""
 
 
-NO_CHILDREN = Children(left=bytes(32), right=bytes(32))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextRoot:
+    """A side's root of the tree below the leaf, tied to its claim above."""
+
+    root: bytes
+    """At CHECKPOINT the root over the interval's steps. At STEP the node over the operators' half of the trace: the
+    contract itself joins it with the state root that the side has claimed."""
+    last_leaf_proof: tuple[bytes, ...]
+    """At CHECKPOINT the proof that the side's payload above is the last leaf of `root`; at STEP empty."""
+    row: tuple[bytes, ...]
+    """The row of the whole tree's root, of the side that opens first; that of the other is not looked at, and may be
+    empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,15 +256,19 @@ class Bisection:
     """A view of the search for the leftmost leaf in which two trees differ."""
 
     nodes: tuple[bytes, bytes]
-    """The two sides' nodes at the place that the search has reached, by Side. They always differ."""
-    revealed: Children
-    """The children of the node of the side that waits, already revealed. Zero once a leaf is reached."""
+    """At a leaf both sides' leaves, by Side; in the place of a side that has opened its own, the hash of its row at the
+    root of the next level. Zero above the leaves."""
+    due: bytes
+    """Above the leaves, what the next move has to show: keccak256 of the mover's node at the place, and keccak256 of
+    the other side's row there. Zero at a leaf."""
     index: int
-    """The leftmost leaf below the place; the disputed leaf once `height` is zero."""
+    """The leftmost leaf below the place that the search has reached; the disputed leaf once `height` is zero."""
     height: int
     """Height of the place above the leaves."""
     turn: Side
-    """The side whose node is opened next. Meaningless once `height` is zero."""
+    """The side that moves next. Meaningless once `height` is zero."""
+    shown_in: int
+    """Number of the block in which the last row was shown: the one that the next move needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,8 +343,8 @@ class GameView(GameMethods[LevelView]):
     """Agreed so far: the spec's initial state, then the state root before the disputed interval, and from level
     OPERATOR on the one before the disputed step."""
     search: Bisection
-    """The search of the present level: both sides' nodes at the place reached, and the children of the waiting side's
-    (zero at a leaf). All zero at level PARTIAL until both sides have opened their roots."""
+    """The search of the present level. At level PARTIAL until both sides have opened their roots, the hash of the row
+    of the first only."""
     levels: tuple[LevelView, ...]
     """From CHECKPOINT down to the present level."""
     operator: OperatorView
@@ -442,17 +461,6 @@ class LeafOpening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextRoot:
-    """A side's root of the tree below the leaf, tied to its claim above."""
-
-    root: bytes
-    """At CHECKPOINT the root over the interval's steps. At STEP the node over the operators' half of the trace: the
-    contract itself joins it with the state root that the side has claimed."""
-    last_leaf_proof: tuple[bytes, ...]
-    """At CHECKPOINT the proof that the side's payload above is the last leaf of `root`; at STEP empty."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorOpening:
     """A side's opening of the operator that the search of level OPERATOR has found."""
 
@@ -461,8 +469,8 @@ class OperatorOpening:
     descriptor_proof: tuple[bytes, ...]
     tensor_root: bytes
     """Payload of the side's leaf: the root of the output's chunks, and so this side's root of level CHUNK."""
-    children: Children
-    """Children of `tensorRoot`; both zero if the output is a single chunk."""
+    row: tuple[bytes, ...]
+    """The row of `tensorRoot`, of the side that opens first; empty if the output is a single chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,6 +490,8 @@ class PartialsOpening:
     last: Partial
     """The last leaf, which comes to the element."""
     last_leaf_proof: tuple[bytes, ...]
+    row: tuple[bytes, ...]
+    """The row of `root`, of the side that opens first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

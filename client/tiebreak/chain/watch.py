@@ -21,8 +21,8 @@ from tiebreak.chain.events import ChunkPosted, ClaimRejected, Event, VerdictOver
 from tiebreak.chain.game import Call, VerificationGame
 from tiebreak.chain.node import MAX_REORGANISATION
 from tiebreak.chain.pace import BlockPace
-from tiebreak.chain.posted import find_chunk
-from tiebreak.chain.records import AuditView, GameView, JobView, Side
+from tiebreak.chain.posted import find_chunk, find_rows
+from tiebreak.chain.records import AuditView, Bisection, GameView, JobView, Side
 
 PAGE = 100
 """Views of one request: a node gives a call some 50 million gas, and a game takes up to 0.2 million to show."""
@@ -75,6 +75,7 @@ class ContractWatch:
         self._games_of: dict[int, list[int]] = {}
         self._audits_of: dict[int, list[AuditView]] = {}
         self._chunks: dict[int, tuple[bytes, ...]] = {}
+        self._rows: dict[int, tuple[Bisection, tuple[tuple[bytes, ...], ...]]] = {}
         self._confirmed: dict[int, tuple[int, JobView]] = {}
         self._stale_jobs: set[int] = set()
         self._stale_games: set[int] = set()
@@ -98,6 +99,7 @@ class ContractWatch:
             for game in self._games_of.pop(job, []):
                 self._games.pop(game, None)
                 self._chunks.pop(game, None)
+                self._rows.pop(game, None)
                 self._stale_games.discard(game)
             self._jobs.pop(job, None)
             self._audits_of.pop(job, None)
@@ -235,7 +237,7 @@ class ContractWatch:
     def _too_fresh(self, job: int) -> NotConfirmed:
         return NotConfirmed(f"job {job} does not lie under {self.confirmations} blocks yet: wait for them.")
 
-    # Posted chunks.
+    # What a side has shown.
 
     def posted_chunk(self, game: int) -> bytes | None:
         """The chunk that the trainer has posted in a game; None if the node does not show it.
@@ -252,6 +254,17 @@ class ContractWatch:
             if found is not None:
                 self._chunks[game] = (*self._chunks.get(game, ()), found)
             return found
+
+    def shown_rows(self, game: int, *, everywhere: bool = False) -> tuple[tuple[bytes, ...], ...]:
+        """Rows that were shown in a game, as `find_rows`; asked for once for each state of its search, unless they are
+        looked for `everywhere`."""
+        with self._lock:
+            shown = self.game(game)
+            kept = self._rows.get(game)
+            if kept is None or kept[0] != shown.search or everywhere:
+                kept = shown.search, find_rows(self.contract, game, shown, everywhere=everywhere)
+                self._rows[game] = kept
+            return kept[1]
 
     # The parts of a look.
 

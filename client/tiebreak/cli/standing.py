@@ -11,6 +11,7 @@ from roundlog.commitments import depth_of
 
 from tiebreak.chain.audit_fees import fee_at, place_of
 from tiebreak.chain.records import AuditStatus, JobStatus, Level, Outcome, Phase, Side
+from tiebreak.game import moves_in
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from tiebreak.chain.game import VerificationGame
     from tiebreak.chain.records import AuditView, GameView, JobView
 
-ROUND_GAS = 80_000
+ROUND_GAS = 110_000
 OPENING_GAS = 170_000
-PROOF_GAS = 3_000_000
+PROOF_GAS = 2_000_000
 """Gas of a bisection, an opening and the largest proof, rounded up from what was measured (docs/protocol.md)."""
 
 _CHUNK_DEPTH, _PARTIAL_DEPTH = 17, 6
-"""Depths of the last two levels while they are not known: the largest that a proof of 3,000,000 gas goes with."""
+"""Depths of the last two levels while they are not known, and few outputs and sums have more."""
 
 
 _CLAIMED = (JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPEALABLE)
@@ -238,5 +239,5 @@ def gas_to_come(spec: TrainingSpec, game: GameView) -> int:
     }
     level = game.current.level if game.levels else Level.CHECKPOINT
     later = [one for one in depths if one > level]
-    rounds = game.search.height + sum(depths[one] for one in later)
+    rounds = moves_in(game.search.height) + sum(moves_in(depths[one]) for one in later)
     return (rounds + 1) // 2 * ROUND_GAS + len(later) * OPENING_GAS + PROOF_GAS

@@ -16,6 +16,7 @@ from tiebreak.chain.posted import last_block_before
 from tiebreak.chain.records import Finding, JobView, Level, Side
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.words import ENDS, EVENTS, LEVELS, OUTCOMES, SIDES, name_words
+from tiebreak.game import stride
 
 MOST_MOVES = 400
 """Transactions of one game that are shown; the longest game of a job that the contract takes has some 250."""
@@ -179,6 +180,12 @@ def mover(group: Iterable[Event]) -> str:
     return ""
 
 
+def _range(unit: str, skipped: int, index: int, height: int, leaves: int) -> str:
+    """The leaves below a place in words."""
+    first, last = skipped + index, skipped + min(index + (1 << height), leaves) - 1
+    return f"{unit}s {first:,} to {last:,}" if last > first else f"{unit} {first:,}"
+
+
 def event_words(event: Event, first_step: int = 0, leaves: int = 1 << 64) -> str:
     """An event in a clause; empty for one that only repeats another. An event that this version has no words for is
     told by its name.
@@ -192,10 +199,9 @@ def event_words(event: Event, first_step: int = 0, leaves: int = 1 << 64) -> str
         case events.GameStarted():
             return "the clocks start"
         case events.Bisected():
-            half = 1 << max(0, event.height - 1)
-            first, last = skipped + event.leaf_index, skipped + min(event.leaf_index + 2 * half, leaves) - 1
-            place = f"{unit}s {first:,} to {last:,}" if event.height else f"{unit} {first:,}"
-            return f"opens its node over {place}: they differ in the {'first' if event.went_left else 'second'} half"
+            left = max(0, event.height - stride(event.height))
+            place = _range(unit, skipped, event.leaf_index, event.height, leaves)
+            return f"searches {place}: they differ first in {_range(unit, skipped, event.to, left, leaves)}"
         case events.LeafFound():
             return f"{unit} {skipped + event.leaf_index:,} is the first that differs"
         case events.LeafOpened():

@@ -1,17 +1,19 @@
 """The path of a game, from the checkpoints down to one number, as geometry for a picture and as words.
 
-Each level is a ruler over all its leaves. Below it stands the search: a row for every halving, in which the half that
-was gone into is marked, and everything left of it, which both sides agree on. The leaf that was found opens into the
+Each level is a ruler over all its leaves. Below it stands the search: a row for every move, in which the part that was
+gone into is marked, and everything left of it, which both sides agree on. The leaf that was found opens into the
 ruler of the next level.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tiebreak.chain.records import GameView, JobView, Level, LevelView, Phase
 from tiebreak.dashboard.names import Names
 from tiebreak.dashboard.words import LEVELS, name_words
+from tiebreak.game import stride
 
 WIDTH = 1000.0
 """Units of the picture's width, which is stretched to whatever room there is."""
@@ -157,13 +159,15 @@ def _search(leaves: int, first: int, height: int) -> tuple[list[Box], float]:
     boxes.append(Box(left, 0, right - left, _RULER, "place" if height else "found"))
     if leaves <= _TICKS:
         boxes += [Box(leaf / leaves * WIDTH, 0, 0, _RULER, "tick") for leaf in range(1, leaves)]
-    halvings = depth(leaves) - height
-    if halvings <= 0:
+    places = [depth(leaves)]
+    while places[-1] > height:
+        places.append(places[-1] - stride(places[-1]))
+    if len(places) < 2:
         return boxes, _RULER
-    row = min(_MOST_ROW, _ROWS / halvings)
+    row = min(_MOST_ROW, _ROWS / (len(places) - 1))
     y = _RULER + 3
-    for at in range(depth(leaves) - 1, height - 1, -1):
-        parent, start = first >> (at + 1) << (at + 1), first >> at << at
+    for above, at in pairwise(places):
+        parent, start = first >> above << above, first >> at << at
         end = min(start + (1 << at), leaves) - 1
         if start > parent:
             boxes.append(Box(parent / leaves * WIDTH, y, (start - parent) / leaves * WIDTH, row - 1, "agreed"))

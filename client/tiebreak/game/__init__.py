@@ -7,9 +7,11 @@ from tiebreak.game.moves import (
     DisputeSum,
     ForcedMove,
     Helpless,
+    InTurn,
     Move,
     Need,
     NeedChunk,
+    NeedRow,
     OpenLevel,
     OpenOperator,
     OpenPartials,
@@ -23,7 +25,7 @@ from tiebreak.game.moves import (
     Wait,
 )
 from tiebreak.game.strategy import RUNNING, Known, forced_move, next_move, place_of, timeout_is_due
-from tiebreak.game.trees import Leaves, Output, Place, Trace, Tree
+from tiebreak.game.trees import Leaves, Output, Place, Row, Trace, Tree, moves_in, next_root_of, row, stride
 
 __all__ = [
     "RUNNING",
@@ -33,11 +35,13 @@ __all__ = [
     "DisputeSum",
     "ForcedMove",
     "Helpless",
+    "InTurn",
     "Known",
     "Leaves",
     "Move",
     "Need",
     "NeedChunk",
+    "NeedRow",
     "OpenLevel",
     "OpenOperator",
     "OpenPartials",
@@ -50,11 +54,16 @@ __all__ = [
     "ProveSegment",
     "ProveStore",
     "ReleaseBond",
+    "Row",
     "Trace",
     "Tree",
     "Wait",
     "forced_move",
+    "moves_in",
     "next_move",
+    "next_root_of",
     "place_of",
+    "row",
+    "stride",
     "timeout_is_due",
 ]

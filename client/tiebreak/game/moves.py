@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiebreak.chain.records import (
-    Children,
+    Descent,
     ElementProof,
     LeafOpening,
     NextRoot,
@@ -20,10 +20,9 @@ from tiebreak.game.trees import Place
 
 @dataclass(frozen=True, slots=True)
 class Bisect:
-    """Open the node at the place reached into `opened`, and the one below it into `next`."""
+    """Show the row at the place reached, and the one below the first node that differs from the other side's."""
 
-    opened: Children
-    next: Children
+    descent: Descent
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +98,21 @@ class ReleaseBond:
     """Fetch the bond back, because another game rejected the claim first."""
 
 
+@dataclass(frozen=True, slots=True)
+class InTurn:
+    """Several moves of one side, all or none: the opening of a root and the first move of the search below it, or the
+    name of a sum and the opening of its running results."""
+
+    moves: tuple[PartysMove | ForcedMove, ...]
+
+
 PartysMove = OpenLevel | DisputeSum | OpenPartials
 """Only the party itself may send these: they hold a choice."""
 
 ForcedMove = Bisect | OpenOperator | ProveStore | PostChunk | ProveElement | ProveSegment
 """Anyone may send these for a side: hashes leave no choice, or the contract computes what is right."""
 
-Move = PartysMove | ForcedMove | ClaimTimeout | ReleaseBond
+Move = PartysMove | ForcedMove | InTurn | ClaimTimeout | ReleaseBond
 """A call that is to be sent now."""
 
 
@@ -119,6 +126,11 @@ class Need:
 @dataclass(frozen=True, slots=True)
 class NeedChunk:
     """Request for the chunk that the trainer has posted, without which no move can be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedRow:
+    """Request for the row that the other side has shown, without which no move can be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +157,4 @@ class Over:
     outcome: Outcome
 
 
-Decision = Move | Need | NeedChunk | Wait | Helpless | Over
+Decision = Move | Need | NeedChunk | NeedRow | Wait | Helpless | Over

@@ -6,14 +6,16 @@ No chain, no files. A tree that is not at hand is asked for by its place: nothin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from eth_utils.crypto import keccak
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, leaf_hash
+from roundlog.dispute import RunningResults
 
 from tiebreak.chain.openings import opening_arguments
 from tiebreak.chain.records import (
-    NO_CHILDREN,
     NO_OPERAND,
+    Descent,
     ElementProof,
     GameView,
     Level,
@@ -33,8 +35,10 @@ from tiebreak.game.moves import (
     DisputeSum,
     ForcedMove,
     Helpless,
+    InTurn,
     Need,
     NeedChunk,
+    NeedRow,
     OpenLevel,
     OpenOperator,
     OpenPartials,
@@ -47,7 +51,7 @@ from tiebreak.game.moves import (
     ReleaseBond,
     Wait,
 )
-from tiebreak.game.trees import Leaves, Output, Place, Trace, Tree, children
+from tiebreak.game.trees import Leaves, Output, Place, Row, Trace, Tree, row, stride
 
 RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
 """Phases in which a party's clock runs."""
@@ -55,14 +59,18 @@ RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
 
 @dataclass(slots=True)
 class Known:
-    """Evidence that a party has at hand: trees of its own, and the chunk that the trainer has posted."""
+    """Evidence that a party has at hand: trees of its own, the chunk that the trainer has posted, and rows that the
+    other side may have shown.
+
+    rows: None if nobody has looked for them; they are held against their hash, so any others may be among them."""
 
     trees: dict[Place, Tree] = field(default_factory=dict)
     chunk: bytes | None = None
+    rows: tuple[Row, ...] | None = None
 
 
 class _Missing(Exception):
-    def __init__(self, need: Need | NeedChunk) -> None:
+    def __init__(self, need: Need | NeedChunk | NeedRow) -> None:
         self.need = need
 
 
@@ -110,7 +118,9 @@ def timeout_is_due(game: GameView, now: int) -> bool:
     return False
 
 
-def forced_move(game: GameView, side: Side, known: Known) -> PartysMove | ForcedMove | Need | NeedChunk | Helpless:
+def forced_move(
+    game: GameView, side: Side, known: Known
+) -> PartysMove | ForcedMove | InTurn | Need | NeedChunk | NeedRow | Helpless:
     """The move that is due from `side`, computed from that side's trees by the party or by somebody who helps it.
 
     Call it only while that side's clock runs.
@@ -128,6 +138,23 @@ def place_of(game: GameView) -> Place:
     return tuple(level.index for level in game.levels[:-1])
 
 
+def hash_of(shown: Row) -> bytes:
+    """The hash by which the contract knows a row that was shown."""
+    return keccak(b"".join(shown))
+
+
+def descent(tree: MerkleTree, height: int, index: int, theirs: Row) -> Bisect:
+    """The move from the place (`index`: leftmost leaf, `height`) down to the first node that differs from `theirs`:
+    all that lies before it is agreed."""
+    mine = row(tree, height, index >> height)
+    place = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
+    below = height - stride(height)
+    return Bisect(Descent(mine=mine, theirs=theirs, next=row(tree, below, (index >> below) + place)))
+
+
+Opening = OpenLevel | OpenOperator | OpenPartials
+
+
 class _Turn:
     """One look at a game by one side."""
 
@@ -136,7 +163,7 @@ class _Turn:
         self.level = game.current.level
         self.place = place_of(game)
 
-    def move(self) -> PartysMove | ForcedMove:
+    def move(self) -> PartysMove | ForcedMove | InTurn:
         match self.game.phase, self.level:
             case Phase.BISECTION, _:
                 return self.bisect()
@@ -160,11 +187,26 @@ class _Turn:
 
     def bisect(self) -> Bisect:
         search, tree = self.game.search, self.own_tree()
-        node = search.index >> search.height
-        opened = children(tree, search.height, node)
-        # The leftmost half that differs: what lies before it is agreed.
-        half = 0 if opened.left != search.revealed.left else 1
-        return Bisect(opened, children(tree, search.height - 1, 2 * node + half))
+        node = tree.node(search.height, search.index >> search.height)
+        shown = next((one for one in self.known.rows or () if keccak(node + hash_of(one)) == search.due), None)
+        if shown is None:
+            raise _Missing(NeedRow())
+        return descent(tree, search.height, search.index, shown)
+
+    def open_and_bisect(self, opening: OpenLevel | OpenOperator | OpenPartials, tree: MerkleTree) -> Opening | InTurn:
+        """An opening of the root of `tree`, with the first move of the search below if the other side has opened
+        before: the side that opens last moves first. The move is left for later if that side's row cannot be had."""
+        if self.game.deadlines[self.side.other] or not tree.depth:
+            return opening
+        if self.known.rows is None:
+            raise _Missing(NeedRow())
+        wanted = self.game.search.nodes[self.side.other]
+        shown = next((one for one in self.known.rows if hash_of(one) == wanted), None)
+        return opening if shown is None else InTurn((opening, descent(tree, tree.depth, 0, shown)))
+
+    def row_of(self, tree: MerkleTree) -> Row:
+        """The row of a root that is opened; only the first of the two sides shows it."""
+        return row(tree, tree.depth, 0) if self.game.deadlines[self.side.other] else ()
 
     def own_tree(self) -> MerkleTree:
         """The tree that this side claims at the present level."""
@@ -176,7 +218,7 @@ class _Turn:
 
     # The openings.
 
-    def open_level(self) -> OpenLevel:
+    def open_level(self) -> Opening | InTurn:
         index = self.game.search.index
         leaf = self.own_leaves().open(index, self.game.agreed)
         below = self.at((*self.place, index))
@@ -184,35 +226,31 @@ class _Turn:
         leads_to = below.payloads[-1] if isinstance(below, Leaves) else below.state_root
         if leads_to != leaf.payload:
             raise _Lost(f"leaf {index} at level {self.level.name} does not follow from what is below it")
-        return OpenLevel(self.side, leaf, below.as_next_root())
+        opened = replace(below.as_next_root(), row=self.row_of(below.tree))
+        return self.open_and_bisect(OpenLevel(self.side, leaf, opened), below.tree)
 
-    def open_operator(self) -> OpenOperator:
+    def open_operator(self) -> Opening | InTurn:
         index = self.game.search.index
         output = self.output_at((*self.place, index))
         opening = OperatorOpening(
             descriptor=output.encoded,
             descriptor_proof=tuple(output.descriptor_proof),
             tensor_root=output.tree.root,
-            children=children(output.tree, output.tree.depth, 0) if output.tree.depth else NO_CHILDREN,
+            row=self.row_of(output.tree),
         )
         if leaf_hash(opening.tensor_root) != self.game.search.nodes[self.side]:
             raise _Lost(f"the output of operator {index} is not the one that is claimed")
-        return OpenOperator(self.side, opening)
+        return self.open_and_bisect(OpenOperator(self.side, opening), output.tree)
 
-    def open_partials(self) -> OpenPartials:
+    def open_partials(self) -> Opening | InTurn:
         output, disputed = self.output_at(self.place[:3]), self.game.disputed
         running = output.running(disputed.element, disputed.claimed)
-        opening = PartialsOpening(
-            descriptor=output.encoded,
-            root=running.tree.root,
-            last=_partial(running.partials[-1].encode()),
-            last_leaf_proof=tuple(running.tree.proof(running.tree.count - 1)),
-        )
-        return OpenPartials(self.side, opening)
+        opening = _partials_opening(output, running, self.row_of(running.tree))
+        return self.open_and_bisect(OpenPartials(self.side, opening), running.tree)
 
     # The proofs.
 
-    def prove_element(self) -> ProveElement | DisputeSum:
+    def prove_element(self) -> ProveElement | InTurn:
         output, search = self.own_output(), self.game.search
         chunk = self.known.chunk
         if chunk is None or leaf_hash(chunk) != search.nodes[Side.TRAINER]:
@@ -222,7 +260,7 @@ class _Turn:
             raise _Lost(f"nothing in the trainer's chunk {search.index} can be proven wrong")
         position = element - search.index * CHUNK_SIZE // output.descriptor.dtype.itemsize
         if self.game.operator.segments > 1:
-            return DisputeSum(output.encoded, chunk, position)
+            return self.dispute_sum(output, element, chunk, position)
         material = output.material(element)
         return ProveElement(
             ElementProof(
@@ -233,6 +271,14 @@ class _Turn:
                 openings=opening_arguments(output.descriptor, material.openings),
             )
         )
+
+    def dispute_sum(self, output: Output, element: int, chunk: bytes, position: int) -> InTurn:
+        """Names a sum, and opens its running results at once: nobody else can know yet which element it is."""
+        width = output.descriptor.dtype.itemsize
+        claimed = int.from_bytes(chunk[position * width : (position + 1) * width], "little")
+        running = output.running(element, claimed)
+        opening = _partials_opening(output, running, row(running.tree, running.tree.depth, 0))
+        return InTurn((DisputeSum(output.encoded, chunk, position), OpenPartials(self.side, opening)))
 
     def prove_segment(self) -> ProveSegment:
         index, disputed = self.game.search.index, self.game.disputed
@@ -307,6 +353,16 @@ class _Turn:
         claimed = self.game.current
         if tree.count != claimed.leaf_count or tree.root != claimed.roots[self.side]:
             raise _Lost(f"the {self.side.name.lower()}'s root at level {self.level.name} is not over the {what}")
+
+
+def _partials_opening(output: Output, running: RunningResults, shown: Row) -> PartialsOpening:
+    return PartialsOpening(
+        descriptor=output.encoded,
+        root=running.tree.root,
+        last=_partial(running.partials[-1].encode()),
+        last_leaf_proof=tuple(running.tree.proof(running.tree.count - 1)),
+        row=shown,
+    )
 
 
 def _partial(encoded: bytes) -> Partial:

@@ -10,7 +10,7 @@ from roundlog.descriptors import Descriptor
 from roundlog.dispute import ElementMaterial, RunningResults, StepTrace, operators_half
 from roundlog.dispute.trace import half_of
 
-from tiebreak.chain.records import NO_CHILDREN, Children, LeafOpening, NextRoot
+from tiebreak.chain.records import LeafOpening, NextRoot
 
 Place = tuple[int, ...]
 """Place of a tree: the disputed leaf of every level above it. The tree at () is the claim itself, the one at (i,)
@@ -18,11 +18,34 @@ is over the steps of interval i, the one at (i, j) over all that step j of it co
 output of operator q."""
 
 
-def children(tree: MerkleTree, height: int, index: int) -> Children:
-    """The children of node `index` (from the left) at `height`; none at height 0."""
-    if height == 0:
-        return NO_CHILDREN
-    return Children(left=tree.node(height - 1, 2 * index), right=tree.node(height - 1, 2 * index + 1))
+Row = tuple[bytes, ...]
+"""All nodes of a tree that lie `stride` levels below a node, from the left; of a leaf none."""
+
+LEVELS = 4
+"""Levels that a move of a search descends at most: `Bisections.LEVELS` of the contract."""
+
+
+def moves_in(depth: int) -> int:
+    """Moves of both sides together in a search of a tree of this depth."""
+    return -(-depth // LEVELS)
+
+
+def stride(height: int) -> int:
+    """Levels from a place at `height` to its row: equal parts of at most `LEVELS`."""
+    return -(-height // moves_in(height)) if height else 0
+
+
+def row(tree: MerkleTree, height: int, index: int) -> Row:
+    """The row of node `index` (from the left) at `height`."""
+    if not height:
+        return ()
+    levels = stride(height)
+    return tuple(tree.node(height - levels, (index << levels) + i) for i in range(1 << levels))
+
+
+def next_root_of(tree: MerkleTree) -> NextRoot:
+    """A root with its row, tied to the level above by the proof of its last leaf."""
+    return NextRoot(root=tree.root, last_leaf_proof=tuple(tree.proof(tree.count - 1)), row=row(tree, tree.depth, 0))
 
 
 class Leaves:
@@ -52,8 +75,8 @@ class Leaves:
         return LeafOpening(payload=self.payloads[index], agreed=self.payloads[index - 1], agreed_proof=proof)
 
     def as_next_root(self) -> NextRoot:
-        """The root, tied to the level above by the proof of its last leaf."""
-        return NextRoot(root=self.root, last_leaf_proof=tuple(self.tree.proof(len(self) - 1)))
+        """The root, as `next_root_of`."""
+        return next_root_of(self.tree)
 
 
 class Trace:
@@ -67,7 +90,7 @@ class Trace:
 
     def as_next_root(self) -> NextRoot:
         """The operators' half: the other one follows from the state root."""
-        return NextRoot(root=operators_half(self.tree), last_leaf_proof=())
+        return NextRoot(root=operators_half(self.tree), last_leaf_proof=(), row=row(self.tree, self.tree.depth, 0))
 
     def store(self, index: int) -> tuple[bytes, tuple[bytes, ...]]:
         """The tensor root that the store of the slot at leaf `index` keeps, with its proof."""

@@ -4,9 +4,10 @@ moves."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import get_args
 
+from tiebreak.chain.game import Call
 from tiebreak.chain.records import GameView, Level, Phase, Side
 from tiebreak.game import (
     RUNNING,
@@ -16,10 +17,12 @@ from tiebreak.game import (
     DisputeSum,
     ForcedMove,
     Helpless,
+    InTurn,
     Known,
     Move,
     Need,
     NeedChunk,
+    NeedRow,
     OpenLevel,
     OpenOperator,
     OpenPartials,
@@ -29,6 +32,7 @@ from tiebreak.game import (
     ProveSegment,
     ProveStore,
     ReleaseBond,
+    Row,
     Wait,
     forced_move,
     next_move,
@@ -68,7 +72,7 @@ class Games:
                 )
             elif isinstance(decision, Wait):
                 waits.append(decision)
-            elif not isinstance(decision, Need | NeedChunk | Over):
+            elif not isinstance(decision, Need | NeedChunk | NeedRow | Over):
                 self.order(game_id, game, decision)
         deadline = min(deadlines, default=None)
         if not waits:
@@ -101,26 +105,43 @@ class Games:
         if not clock.started_at + clock.remaining // 2 < now <= game.deadlines[self._side]:
             return
         decision = self._decide(game_id, game, evidence)
-        if isinstance(decision, get_args(ForcedMove)):
-            self.order(game_id, game, decision)
+        moves = decision.moves if isinstance(decision, InTurn) else (decision,)
+        if all(isinstance(move, get_args(ForcedMove)) for move in moves):
+            self.order(game_id, game, decision)  # type: ignore[arg-type]
 
     def order(self, game_id: int, game: GameView, move: Move) -> None:
         """Orders a move, to be sent with this look."""
-        function, arguments = call_of(game_id, move)
+        function, arguments = call_of(game_id, move, self._role.context.contract.encode)
         self._role.order(describe(game, move), function, *arguments, job=game.job, game=game_id)
 
     def _decide(self, game_id: int, game: GameView, evidence: Evidence) -> Decision | None:
-        """The decision in a game; None while it is computed, or the posted chunk cannot be had."""
+        """The decision in a game; None while it is computed, or what the other side has shown cannot be had."""
         now = self._role.context.now()
         moves = game.phase in RUNNING and game.deadlines[self._side] and now <= game.deadlines[self._side]
         if not moves:
             return next_move(game, self._side, Known(), now)
+        rows: tuple[Row, ...] = ()
+        # A move that takes long is computed once, with all that it may need.
+        opened = game.phase is Phase.OPENING and not game.deadlines[self._side.other]
+        if not _is_quick(game) and (opened or game.phase is Phase.BISECTION):
+            rows = self._role.context.desk.watch.shown_rows(game_id)
+        decision = self._decided(game_id, game, evidence, rows)
+        for everywhere in (False, True):
+            if isinstance(decision, NeedRow):
+                rows = self._role.context.desk.watch.shown_rows(game_id, everywhere=everywhere)
+                decision = self._decided(game_id, game, evidence, rows)
+        if isinstance(decision, NeedRow):
+            self._tell(What.WARNING, f"the node does not show the opponent's last move in game {game_id}", game_id)
+            return None
+        return decision
+
+    def _decided(self, game_id: int, game: GameView, evidence: Evidence, rows: tuple[Row, ...]) -> Decision | None:
         if _is_quick(game):
             place = place_of(game)
             at_hand = {
                 place[:n]: tree for n in range(len(place) + 1) if (tree := evidence.at_hand(place[:n])) is not None
             }
-            decision = forced_move(game, self._side, Known(at_hand))
+            decision = forced_move(game, self._side, Known(at_hand, rows=rows))
             if not isinstance(decision, Need):
                 return decision
         chunk = None
@@ -132,10 +153,10 @@ class Games:
         return self._role.work(
             Lane.GAMES,
             what,
-            lambda errand: computed_move(game, self._side, evidence, chunk),
+            lambda errand: computed_move(game, self._side, evidence, chunk, rows),
             Duty(deadline=game.deadlines[self._side], stake=game.trainer_bond, bonded=True),
             what,
-            about=game,
+            about=(game, rows),
         )
 
     def _chunk(self, game_id: int, game: GameView) -> bytes | None:
@@ -162,19 +183,24 @@ def _is_quick(game: GameView) -> bool:
     return game.phase is Phase.BISECTION and game.current.level is not Level.PARTIAL
 
 
-def computed_move(game: GameView, side: Side, evidence: Evidence, chunk: bytes | None) -> Decision:
+def computed_move(
+    game: GameView, side: Side, evidence: Evidence, chunk: bytes | None, rows: tuple[Row, ...]
+) -> Decision:
     """The move that is due from a side; executes all that it needs."""
-    known = Known({(): evidence.claim}, chunk)
+    known = Known({(): evidence.claim}, chunk, rows)
     while isinstance(decision := forced_move(game, side, known), Need):
         known.trees[decision.place] = evidence.tree(decision.place)
     return decision
 
 
-def call_of(game_id: int, move: Move) -> tuple[str, tuple[object, ...]]:
-    """The contract's function that makes a move, and its arguments."""
+def call_of(game_id: int, move: Move, encode: Callable[[Call], bytes]) -> tuple[str, tuple[object, ...]]:
+    """The contract's function that makes a move, and its arguments. `encode`: of the contract."""
     match move:
-        case Bisect(opened, below):
-            return "bisect", (game_id, opened, below)
+        case InTurn(moves):
+            calls = [call_of(game_id, one, encode) for one in moves]
+            return "inTurn", ([encode(Call.of(function, *arguments)) for function, arguments in calls],)
+        case Bisect(descent):
+            return "bisect", (game_id, descent)
         case OpenLevel(side, leaf, root):
             return "openLevel", (game_id, side, leaf, root)
         case OpenOperator(side, opening):
@@ -201,6 +227,8 @@ def describe(game: GameView, move: Move) -> str:
     """A move in words."""
     level, index = game.current.level, game.search.index
     match move:
+        case InTurn(moves):
+            return f"{describe(game, moves[0])}, and go on below it"
         case Bisect():
             return f"bisect {level.name} at height {game.search.height}, from leaf {index}"
         case OpenLevel():

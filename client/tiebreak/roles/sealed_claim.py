@@ -78,11 +78,11 @@ class SealedClaim:
             if published is not None and published != Addresses(secret.log_cid, secret.model_cid):
                 why = f"log and model were sealed as {secret.log_cid} and {secret.model_cid}, which are other addresses"
                 self._role.notify_job(What.WARNING, f"{why}: publish them with the release that sealed them")
-        root, final = secret.checkpoint_root, secret.final_state_root
+        claimed, final = secret.claimed, secret.final_state_root
         self._role.order(
-            f"open the claim of checkpoint root 0x{root.hex()}",
+            f"open the claim of checkpoint root 0x{secret.checkpoint_root.hex()}",
             "openClaim",
-            *(self._role.job, root, final, secret.proof, secret.log_cid, secret.model_cid, secret.salt),
+            *(self._role.job, claimed, final, secret.log_cid, secret.model_cid, secret.salt),
             job=self._role.job,
         )
         return Progress(state="opens its claim", stake=stake, deadline=deadline)

@@ -15,9 +15,9 @@ from pathlib import Path
 from roundlog.storage import StorageError, read_record
 from roundlog.storage.atomic import replace_file
 
-from tiebreak.chain.records import JobView
+from tiebreak.chain.records import JobView, NextRoot
 from tiebreak.chain.seals import SALT_BYTES, audit_seal, claim_seal, new_salt
-from tiebreak.game import Leaves
+from tiebreak.game import Leaves, Row
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
 from tiebreak.roles.publishing import Addresses
@@ -27,14 +27,21 @@ _MOST_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """The content of a seal; of an audit's, the root and the salt alone. `proof`: of the final state in the claim."""
+    """The content of a seal; of an audit's, the root and the salt alone. `proof`: of the final state in the claim;
+    `row`: of the claim's root."""
 
     checkpoint_root: bytes
     salt: bytes
     final_state_root: bytes = b""
     proof: tuple[bytes, ...] = ()
+    row: Row = ()
     log_cid: str = ""
     model_cid: str = ""
+
+    @property
+    def claimed(self) -> NextRoot:
+        """The claim's root, as the contract takes it."""
+        return NextRoot(root=self.checkpoint_root, last_leaf_proof=self.proof, row=self.row)
 
 
 class Sealing:
@@ -53,6 +60,7 @@ class Sealing:
             salt=self._salt(posted),
             final_state_root=claim.payloads[-1],
             proof=claim.as_next_root().last_leaf_proof,
+            row=claim.as_next_root().row,
             log_cid=addresses.log_cid,
             model_cid=addresses.model_cid,
         )
@@ -86,6 +94,7 @@ class Sealing:
             "salt": secret.salt.hex(),
             "final_state_root": secret.final_state_root.hex(),
             "proof": [item.hex() for item in secret.proof],
+            "row": [item.hex() for item in secret.row],
             "log_cid": secret.log_cid,
             "model_cid": secret.model_cid,
         }
@@ -108,6 +117,7 @@ class Sealing:
                 salt=_bytes(record["salt"]),
                 final_state_root=bytes.fromhex(record["final_state_root"]),
                 proof=tuple(_bytes(item) for item in record["proof"]),
+                row=tuple(_bytes(item) for item in record["row"]),
                 log_cid=str(record["log_cid"]),
                 model_cid=str(record["model_cid"]),
             )

@@ -110,11 +110,10 @@ class TrainerRole(JobRole):
         if not self.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
         claim = evidence.claim
-        proof = claim.as_next_root().last_leaf_proof
         self.order(
             f"commit to checkpoint root 0x{claim.root.hex()}",
             "commit",
-            *(self.job, posted.spec_hash, claim.root, claim.payloads[-1], proof),
+            *(self.job, posted.spec_hash, claim.as_next_root(), claim.payloads[-1]),
             *(addresses.log_cid, addresses.model_cid),
             value=posted.terms.trainer_bond,
             purpose=f"commit to {self.intention(posted)}",

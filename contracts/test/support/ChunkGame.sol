@@ -5,7 +5,6 @@ import {Side} from "../../src/Bisection.sol";
 import {GameId, Phase} from "../../src/Types.sol";
 import {Level} from "../../src/Level.sol";
 import {ElementProof, LeafOpening, NextRoot, OperatorOpening} from "../../src/Moves.sol";
-import {GameView} from "../../src/Views.sol";
 import {Players} from "./Players.sol";
 import {Lie, Run, Runs} from "./Runs.sol";
 import {Toy} from "./Toy.sol";
@@ -59,23 +58,24 @@ abstract contract ChunkGame is Players {
     function disputeOutput(bytes[] memory chunks) internal returns (GameId id, Tree memory output) {
         output = Trees.buildBytes(chunks);
         Run memory wrong = honestRun(6, 3);
-        (wrong.states[STEP], wrong.states[5]) = (keccak256("other"), keccak256("another"));
+        // Other states after the step: what they hold is not what they are disputed about.
+        for (uint256 s = STEP; s < 6; ++s) {
+            ++wrong.numbers[s][0];
+            Runs.seal(wrong, s);
+        }
         (, id) = dispute(wrong, honest);
         playTo(id, Level.STEP, Phase.OPENING, wrong, honest);
-        GameView memory shown = game.getGame(id);
-        Tree memory trace = Runs.traceTree(honest, STEP);
-        bytes32[] memory leaves = trace.rows[0];
-        leaves[ADD] = Trees.hashLeaf(bytes.concat(Trees.root(output)));
-        trace = Trees.fromLeaves(leaves, trace.count);
-        (LeafOpening memory leaf, NextRoot memory next) =
-            (leafOpening(shown, wrong), NextRoot(childrenIn(trace, 4, 0).left, new bytes32[](0)));
+        Tree memory trace = Toy.traceTree(Runs.computed(honest, STEP), wrong.numbers[STEP]);
+        trace.rows[0][ADD] = Trees.hashLeaf(bytes.concat(Trees.root(output)));
+        trace = Trees.fromLeaves(trace.rows[0], trace.count);
+        (LeafOpening memory leaf, NextRoot memory next) = (leafOpening(game.getGame(id), wrong), traceRoot(trace));
         vm.prank(trainer);
         game.openLevel(id, Side.TRAINER, leaf, next);
         open(id, Side.CHALLENGER, honest);
         playTrees(id, trace, Runs.traceTree(honest, STEP));
         open(id, Side.CHALLENGER, honest);
         OperatorOpening memory opening = operatorOpening(game.getGame(id), honest);
-        (opening.tensorRoot, opening.children) = (Trees.root(output), childrenIn(output, Trees.height(output), 0));
+        (opening.tensorRoot, opening.row) = (Trees.root(output), rootRow(output));
         game.openOperator(id, Side.TRAINER, opening);
         playTrees(id, output, Runs.outputTree(honest, STEP, ADD));
     }

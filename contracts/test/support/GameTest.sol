@@ -6,6 +6,7 @@ import {Functions} from "../../src/adjudication/Functions.sol";
 import {IAdjudicator} from "../../src/adjudication/IAdjudicator.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../../src/Types.sol";
 import {Node} from "../../src/Merkle.sol";
+import {NextRoot} from "../../src/Moves.sol";
 import {Duration, Time, Timestamp} from "../../src/Time.sol";
 import {TrainingSpec} from "../../src/TrainingSpec.sol";
 import {VerificationGame} from "../../src/VerificationGame.sol";
@@ -30,6 +31,8 @@ abstract contract GameTest is Test {
     uint64 internal constant ANY_PLACE = type(uint64).max;
 
     VerificationGame internal game;
+    /// The row of the root of a claim.
+    mapping(JobId job => Node[]) internal claimedRow;
     IAdjudicator internal adjudicator;
     bytes32 internal programRoot;
     bytes32 internal initialState;
@@ -118,9 +121,22 @@ abstract contract GameTest is Test {
     function commitTree(JobId job, Tree memory tree, bytes32 finalState) internal {
         bytes32 hash = hashOf(job);
         vm.prank(trainer);
-        game.commit{value: TRAINER_BOND}(
-            job, hash, Node.wrap(Trees.root(tree)), finalState, Trees.proof(tree, tree.count - 1), "bafylog", "bafymodel"
-        );
+        game.commit{value: TRAINER_BOND}(job, hash, asNextRoot(tree), finalState, "bafylog", "bafymodel");
+        claimedRow[job] = asNextRoot(tree).row;
+    }
+
+    /// @notice The root of a tree, tied to its last leaf.
+    function asNextRoot(Tree memory tree) internal pure returns (NextRoot memory) {
+        Node[] memory row = rowIn(tree, Trees.height(tree), 0);
+        return NextRoot(Node.wrap(Trees.root(tree)), Trees.proof(tree, tree.count - 1), row);
+    }
+
+    function rowIn(Tree memory tree, uint256 height, uint256 index) internal pure returns (Node[] memory nodes) {
+        bytes32[] memory row = Trees.rowOf(tree, height, index);
+        nodes = new Node[](row.length);
+        for (uint256 i = 0; i < row.length; ++i) {
+            nodes[i] = Node.wrap(row[i]);
+        }
     }
 
     function challengeRun(JobId job, address challenger, Run memory run) internal returns (GameId) {

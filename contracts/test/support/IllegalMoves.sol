@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Children, Side} from "../../src/Bisection.sol";
+import {Descent, Side} from "../../src/Bisection.sol";
 import {GameId, Phase} from "../../src/Types.sol";
 import {Level} from "../../src/Level.sol";
 import {Node} from "../../src/Merkle.sol";
@@ -34,17 +34,10 @@ abstract contract IllegalMoves is Players {
         view
         returns (bytes memory, address)
     {
-        Children memory nonsense = Children(Node.wrap(junk), Node.wrap(keccak256(abi.encode(junk))));
-        Children memory nothing;
-        if (kind == 0) return (abi.encodeCall(game.bisect, (id, nonsense, nothing)), liar);
-        if (kind == 1) return (abi.encodeCall(game.bisect, (id, nonsense, nonsense)), cheat);
-        Run memory claimed = runs[uint8(Side.TRAINER)];
-        if (kind == 2) {
-            // The right opening, and junk below it: never the children of anything.
-            if (shown.phase != Phase.BISECTION) return (abi.encodeCall(game.bisect, (id, nothing, nothing)), liar);
-            (Children memory opened,) = nextBisection(shown, runs[uint8(shown.search.turn)]);
-            return (abi.encodeCall(game.bisect, (id, opened, nonsense)), liar);
+        if (kind < 3) {
+            return (abi.encodeCall(game.bisect, (id, illegalDescent(id, shown, runs, kind, junk))), kind == 1 ? cheat : liar);
         }
+        Run memory claimed = runs[uint8(Side.TRAINER)];
         LeafOpening memory leaf = LeafOpening(junk, initialState, new bytes32[](0));
         if (kind == 3) return (abi.encodeCall(game.openLevel, (id, Side.TRAINER, leaf, nextRoot0(shown, claimed))), shown.trainer);
         if (kind == 4) return (abi.encodeCall(game.proveStore, (id, junk, leaf.agreedProof)), liar);
@@ -57,7 +50,29 @@ abstract contract IllegalMoves is Players {
         // Without their bonds.
         bytes32 hash = hashOf(shown.job);
         if (kind == 7) return (abi.encodeCall(game.challenge, (shown.job, hash, claimedIn(shown.job), Node.wrap(junk))), stranger);
-        return (abi.encodeCall(game.commit, (shown.job, hash, Node.wrap(junk), junk, leaf.agreedProof, "l", "m")), stranger);
+        return (abi.encodeCall(game.commit, (shown.job, hash, nextRoot0(shown, claimed), junk, "l", "m")), stranger);
+    }
+
+    /// @dev Junk; the right rows of the place with one node that is junk; and the right rows with junk below them.
+    function illegalDescent(GameId id, GameView memory shown, Run[2] memory runs, uint256 kind, bytes32 junk)
+        private
+        view
+        returns (Descent memory move)
+    {
+        if (kind == 0 || shown.phase != Phase.BISECTION) {
+            (move.mine, move.theirs) = (new Node[](1 + uint256(junk) % 20), new Node[](1 + uint256(junk) % 16));
+            move.mine[0] = Node.wrap(junk);
+            return move;
+        }
+        move = nextBisection(id, runs[uint8(shown.search.turn)]);
+        if (kind == 2) {
+            move.next = new Node[](move.next.length > 0 ? move.next.length : 2);
+            move.next[0] = Node.wrap(junk);
+        } else if (uint256(junk) % 2 == 0) {
+            move.mine[uint256(junk) % move.mine.length] = Node.wrap(junk);
+        } else {
+            move.theirs[uint256(junk) % move.theirs.length] = Node.wrap(junk);
+        }
     }
 
     function nextRoot0(GameView memory shown, Run memory run) private pure returns (NextRoot memory next) {

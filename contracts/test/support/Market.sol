@@ -113,15 +113,15 @@ abstract contract Market is Players {
 
     function openClaimAs(JobId job, address who, Run memory run, bytes32 salted) internal {
         bytes memory data = openingOfClaim(job, run, salted);
+        claimedRow[job] = asNextRoot(Runs.checkpointTree(run)).row;
         vm.prank(who);
         pass(data);
     }
 
     function openingOfClaim(JobId job, Run memory run, bytes32 salted) internal view returns (bytes memory) {
         Tree memory tree = Runs.checkpointTree(run);
-        bytes32[] memory proof = Trees.proof(tree, tree.count - 1);
         bytes32 last = run.states[run.states.length - 1];
-        return abi.encodeCall(game.openClaim, (job, Node.wrap(Trees.root(tree)), last, proof, "bafylog", "bafymodel", salted));
+        return abi.encodeCall(game.openClaim, (job, asNextRoot(tree), last, "bafylog", "bafymodel", salted));
     }
 
     function openAudit(JobId job, address who, Run memory run) internal returns (GameId) {

@@ -3,6 +3,7 @@ pragma solidity ^0.8.30;
 
 import {Side} from "../../src/Bisection.sol";
 import {Node} from "../../src/Merkle.sol";
+import {NextRoot} from "../../src/Moves.sol";
 import {AuditStatus, GameId, JobId, JobStatus, Terms} from "../../src/Types.sol";
 import {AuditView, JobView} from "../../src/Views.sol";
 import {Market} from "./Market.sol";
@@ -247,7 +248,7 @@ contract MarketWorld is World, Market {
 
     function illegalAtMarket(JobId job, uint256 kind, bytes32 junk) private view returns (bytes memory, address) {
         (bytes32 hash, Node root) = (hashOf(job), claimedIn(job));
-        bytes32[] memory proof = new bytes32[](1);
+        NextRoot memory claimed = NextRoot(Node.wrap(junk), new bytes32[](1), new Node[](2));
         // Without their bonds.
         if (kind == 0 && getJob(JobId.unwrap(job)).terms.attestationsNeeded > 0) {
             return (abi.encodeCall(game.attest, (job, hash, root, "l", "m", ANY_PLACE)), liar);
@@ -256,7 +257,7 @@ contract MarketWorld is World, Market {
         if (kind == 2) return (abi.encodeCall(game.sealAudit, (job, hash, junk, ANY_PLACE)), liar);
         if (kind == 3) return (abi.encodeCall(game.appeal, (job, hash)), liar);
         // What was never sealed; with a right salt, but another root; by another account.
-        if (kind == 4) return (abi.encodeCall(game.openClaim, (job, Node.wrap(junk), junk, proof, "l", "m", salt(cheat))), cheat);
+        if (kind == 4) return (abi.encodeCall(game.openClaim, (job, claimed, junk, "l", "m", salt(cheat))), cheat);
         if (kind == 5) return (abi.encodeCall(game.openAudit, (job, Node.wrap(junk), "l", "m", salt(liar))), liar);
         if (kind == 6) return (abi.encodeCall(game.openAudit, (job, root, "l", "m", salt(liar))), stranger);
         // Nothing of a stranger's is there to collect.

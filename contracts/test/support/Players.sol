@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Partial} from "../../src/adjudication/IAdjudicator.sol";
-import {Bisection, Children, Side} from "../../src/Bisection.sol";
+import {Bisection, Descent, Side} from "../../src/Bisection.sol";
 import {IVerificationGame} from "../../src/IVerificationGame.sol";
 import {GameId, Phase} from "../../src/Types.sol";
 import {Level} from "../../src/Level.sol";
@@ -27,6 +27,8 @@ import {Tree, Trees} from "./Trees.sol";
 abstract contract Players is GameTest {
     /// The chunk that the trainer has posted.
     mapping(GameId id => bytes) internal posted;
+    /// The row that the next move needs, as the side that waits has shown it below the root of the claim.
+    mapping(GameId id => Node[]) internal shownRow;
 
     // ------------------------------------------------------------------------------------------------------ where the game stands
 
@@ -77,27 +79,27 @@ abstract contract Players is GameTest {
 
     // ------------------------------------------------------------------------------------------------------------------ the moves
 
-    function nextBisection(GameView memory shown, Run memory run)
-        internal
-        pure
-        returns (Children memory opened, Children memory next)
-    {
-        return nextBisectionIn(shown.search, treeOf(shown, run));
+    function nextBisection(GameId id, Run memory run) internal view returns (Descent memory) {
+        GameView memory shown = game.getGame(id);
+        bool atTheTop = levelOf(shown) == Level.CHECKPOINT && 1 << shown.search.height >= current(shown).leafCount;
+        return nextBisectionIn(shown.search, treeOf(shown, run), atTheTop ? claimedRow[shown.job] : shownRow[id]);
     }
 
-    function nextBisectionIn(Bisection memory search, Tree memory tree)
+    /// @param theirs the row that the other side has shown
+    function nextBisectionIn(Bisection memory search, Tree memory tree, Node[] memory theirs)
         internal
         pure
-        returns (Children memory opened, Children memory next)
+        returns (Descent memory move)
     {
-        opened = childrenIn(tree, search.height, search.index);
-        bool goLeft = opened.left != search.revealed.left;
-        next = childrenIn(tree, search.height - 1, goLeft ? search.index : search.index + (1 << (search.height - 1)));
+        (move.mine, move.theirs) = (rowIn(tree, search.height, search.index), theirs);
+        uint256 place = 0;
+        while (move.mine[place] == theirs[place]) ++place;
+        uint256 below = search.height - Trees.stride(search.height);
+        move.next = rowIn(tree, below, search.index + (place << below));
     }
 
-    function childrenIn(Tree memory tree, uint256 height, uint256 index) internal pure returns (Children memory) {
-        (bytes32 left, bytes32 right) = Trees.children(tree, height, index);
-        return Children(Node.wrap(left), Node.wrap(right));
+    function rootRow(Tree memory tree) internal pure returns (Node[] memory) {
+        return rowIn(tree, Trees.height(tree), 0);
     }
 
     function leafOpening(GameView memory shown, Run memory run) internal pure returns (LeafOpening memory leaf) {
@@ -111,10 +113,16 @@ abstract contract Players is GameTest {
     function nextRoot(GameView memory shown, Run memory run) internal pure returns (NextRoot memory) {
         if (levelOf(shown) == Level.CHECKPOINT) {
             Tree memory below = Runs.stepTree(run, shown.search.index);
-            return NextRoot(Node.wrap(Trees.root(below)), Trees.proof(below, run.interval - 1));
+            return asNextRoot(below);
         }
         Tree memory trace = Runs.traceTree(run, stepAt(shown, run));
-        return NextRoot(childrenIn(trace, Trees.height(trace), 0).left, new bytes32[](0));
+        return traceRoot(trace);
+    }
+
+    /// @notice The operators' half of a trace, with the row of the whole.
+    function traceRoot(Tree memory trace) internal pure returns (NextRoot memory next) {
+        next.root = Node.wrap(trace.rows[trace.rows.length - 2][0]);
+        next.row = rootRow(trace);
     }
 
     function operatorOpening(GameView memory shown, Run memory run) internal view returns (OperatorOpening memory opening) {
@@ -123,7 +131,7 @@ abstract contract Players is GameTest {
         opening.descriptor = descriptorOf(q);
         opening.descriptorProof = Trees.proof(Trees.buildBytes(program()), q);
         opening.tensorRoot = Trees.root(output);
-        opening.children = childrenIn(output, Trees.height(output), 0);
+        opening.row = rootRow(output);
     }
 
     function chunkOf(GameView memory shown, Run memory run) internal pure returns (bytes memory) {
@@ -174,6 +182,7 @@ abstract contract Players is GameTest {
         opening.root = Node.wrap(Trees.root(tree));
         opening.last = Partial(results[results.length - 1]);
         opening.lastLeafProof = Trees.proof(tree, results.length - 1);
+        opening.row = rootRow(tree);
     }
 
     function segmentProof(GameView memory shown, Run memory run) internal view returns (SegmentProof memory proof) {
@@ -192,9 +201,10 @@ abstract contract Players is GameTest {
 
     /// @dev Moves that hashes force are sent by a stranger.
     function bisect(GameId id, Run memory run) internal {
-        (Children memory opened, Children memory next) = nextBisection(game.getGame(id), run);
+        Descent memory move = nextBisection(id, run);
         vm.prank(stranger);
-        game.bisect(id, opened, next);
+        game.bisect(id, move);
+        shownRow[id] = move.next;
     }
 
     function open(GameId id, Side side, Run memory run) internal {
@@ -205,15 +215,23 @@ abstract contract Players is GameTest {
             (LeafOpening memory leaf, NextRoot memory next) = (leafOpening(shown, run), nextRoot(shown, run));
             vm.prank(party);
             game.openLevel(id, side, leaf, next);
+            keepRow(id, shown, side, next.row);
         } else if (level == Level.OPERATOR) {
             OperatorOpening memory opening = operatorOpening(shown, run);
             vm.prank(stranger);
             game.openOperator(id, side, opening);
+            keepRow(id, shown, side, opening.row);
         } else {
             PartialsOpening memory opening = partialsOpening(shown, run);
             vm.prank(party);
             game.openPartials(id, side, opening);
+            keepRow(id, shown, side, opening.row);
         }
+    }
+
+    /// @dev Only the side that opens first shows its row.
+    function keepRow(GameId id, GameView memory before, Side side, Node[] memory row) internal {
+        if (!before.deadlines[side == Side.TRAINER ? 1 : 0].isNever()) shownRow[id] = row;
     }
 
     function postChunk(GameId id, Run memory run) internal {
@@ -301,9 +319,11 @@ abstract contract Players is GameTest {
     function playTrees(GameId id, Tree memory claimed, Tree memory challenged) internal {
         while (game.getGame(id).phase == Phase.BISECTION) {
             Bisection memory search = game.getGame(id).search;
-            (Children memory opened, Children memory next) =
-                nextBisectionIn(search, search.turn == Side.TRAINER ? claimed : challenged);
-            game.bisect(id, opened, next);
+            bool trainers = search.turn == Side.TRAINER;
+            Node[] memory theirs = rowIn(trainers ? challenged : claimed, search.height, search.index);
+            Descent memory move = nextBisectionIn(search, trainers ? claimed : challenged, theirs);
+            game.bisect(id, move);
+            shownRow[id] = move.next;
         }
     }
 }

@@ -79,11 +79,22 @@ library Trees {
         }
     }
 
-    /// @notice The children of the node at `level` above leaf `index`; zeros for a leaf.
-    function children(Tree memory tree, uint256 level, uint256 index) internal pure returns (bytes32 left, bytes32 right) {
-        if (level == 0) return (bytes32(0), bytes32(0));
-        uint256 position = index >> level;
-        return (tree.rows[level - 1][2 * position], tree.rows[level - 1][2 * position + 1]);
+    /// @notice Levels that a move descends from a node `level` above the leaves: at most four, and as many in each of the moves that are left
+    ///         as in the next one, or one less.
+    function stride(uint256 level) internal pure returns (uint256 levels) {
+        uint256 moves = 0;
+        while (4 * moves < level) ++moves;
+        while (moves * levels < level) ++levels;
+    }
+
+    /// @notice The row of the node at `level` above leaf `index`; empty for a leaf.
+    function rowOf(Tree memory tree, uint256 level, uint256 index) internal pure returns (bytes32[] memory nodes) {
+        if (level == 0) return nodes;
+        uint256 below = level - stride(level);
+        nodes = new bytes32[](1 << stride(level));
+        for (uint256 i = 0; i < nodes.length; ++i) {
+            nodes[i] = tree.rows[below][(index >> level << stride(level)) + i];
+        }
     }
 
     /// @notice The oracle: looks at one leaf after the other.

@@ -8,8 +8,9 @@ from roundlog.commitments import CHUNK_SIZE, depth_of
 from roundlog.descriptors.check import MAX_SEGMENT
 from roundlog.descriptors.descriptor import Descriptor, Family, Input
 
-GAS_BUDGET = 2_500_000
-"""Gas of the 3,000,000 for one adjudication: the rest is for the descriptor, the roots of the inputs and storage."""
+GAS_BUDGET = 650_000
+"""Gas of a segment. With more, a dispute costs more for its last proof than it saves in the search for the segment
+(scripts/bench_dispute.py)."""
 GAS_PER_BYTE = 40
 """EIP-7623: the least that a byte of calldata costs, if it is not zero."""
 GAS_PER_BYTE_BESIDE_WORK = 16

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from model_course import Transitions
-from model_trees import NO_CHILDREN, NONE, PAD, Refused, climb, depth, join, leaf, require
+from model_trees import NONE, PAD, Refused, climb, depth, join, leaf, require
 from roundlog.adjudication.adjudicate import (
     Chunk,
     DisputedStep,
@@ -28,7 +28,6 @@ from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_des
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.program import Stored
 from tiebreak.chain.records import (
-    Children,
     ChunkOpening,
     ElementProof,
     ElementView,
@@ -113,13 +112,14 @@ class ContractModel(Transitions):
 
     # The openings.
 
-    def _opened(self, side: Side, root: bytes, children: Children) -> None:
+    def _opened(self, side: Side, root: bytes, row: tuple[bytes, ...]) -> None:
         below = self.level if self.level is Level.PARTIAL else Level(self.level + 1)
+        if self.running[side.other]:
+            self.show(root, depth(self.count(below)), row)
+        self._stop(side)
         self.roots[below][side] = root
-        if side is Side.TRAINER:
-            self.revealed = children
         if self.running == [0, 0]:
-            self._begin(below)
+            self._begin(below, side)
 
     def open_level(self, side: Side, opening: LeafOpening, next: NextRoot) -> None:
         self._due(Phase.OPENING, Level.CHECKPOINT, Level.STEP)
@@ -133,7 +133,7 @@ class ContractModel(Transitions):
             require(self.roots[self.level][side], agreed, self.index - 1, self.count(self.level), opening.agreed_proof)
         if self.level is Level.CHECKPOINT:
             count = self.spec.interval
-            root, children = climb(leaf(opening.payload), count - 1, count, next.last_leaf_proof)
+            root = climb(leaf(opening.payload), count - 1, count, next.last_leaf_proof)
             if root != next.root:
                 raise Refused("next root")
         else:
@@ -144,11 +144,9 @@ class ContractModel(Transitions):
                 if height >= depth(self.spec.state_count):
                     state = join(state, padding)
                 padding = join(padding, padding)
-            children = Children(left=next.root, right=state)
             root = join(next.root, state)
-        self._stop(side)
+        self._opened(side, root, next.row)
         self.agreed = agreed
-        self._opened(side, root, children)
 
     def open_operator(self, side: Side, opening: OperatorOpening) -> None:
         self._due(Phase.OPENING, Level.OPERATOR)
@@ -169,14 +167,12 @@ class ContractModel(Transitions):
                 chunks=max(1, -(-d.nbytes // CHUNK)),
                 segments=len(segments(d)) if d.family in REDUCTIONS else 0,
             )
-        if operator.chunks == 1:
-            if opening.children != NO_CHILDREN:
-                raise Refused("children")
-        elif join(opening.children.left, opening.children.right) != opening.tensor_root:
-            raise Refused("children")
-        self._stop(side)
-        self.operator, self.descriptor = operator, encoded
-        self._opened(side, opening.tensor_root, opening.children)
+        before, self.operator, self.descriptor = (self.operator, self.descriptor), operator, encoded
+        try:
+            self._opened(side, opening.tensor_root, opening.row)
+        except Refused:
+            self.operator, self.descriptor = before
+            raise
 
     def open_partials(self, side: Side, opening: PartialsOpening) -> None:
         self._due(Phase.OPENING, Level.PARTIAL)
@@ -185,11 +181,10 @@ class ContractModel(Transitions):
         answer = finish(d, self._partial(d, last), self.spec.rounding_bits)
         if (answer == self._claimed(d)) != (side is Side.TRAINER):
             raise Refused("last")
-        root, children = climb(leaf(last), self.operator.segments - 1, self.operator.segments, opening.last_leaf_proof)
+        root = climb(leaf(last), self.operator.segments - 1, self.operator.segments, opening.last_leaf_proof)
         if root != opening.root:
             raise Refused("root")
-        self._stop(side)
-        self._opened(side, root, children)
+        self._opened(side, root, opening.row)
 
     # The proofs.
 

@@ -28,10 +28,12 @@ from tiebreak.game import (
     Decision,
     DisputeSum,
     Helpless,
+    InTurn,
     Known,
     Move,
     Need,
     NeedChunk,
+    NeedRow,
     OpenLevel,
     OpenOperator,
     OpenPartials,
@@ -95,12 +97,15 @@ class Player:
         self.known = Known({(): self.evidence.claim})
 
     def decide(self, model: ContractModel) -> Decision:
+        self.known.rows = None
         while True:
             decision = next_move(model.view(), self.side, self.known, model.now)
             if isinstance(decision, Need):
                 self.known.trees[decision.place] = self.evidence.tree(decision.place)
             elif isinstance(decision, NeedChunk):
                 self.known.chunk = model.posted
+            elif isinstance(decision, NeedRow):
+                self.known.rows = tuple(model.rows)
             else:
                 return decision
 
@@ -113,8 +118,11 @@ class Player:
 
 def send(model: ContractModel, move: Move) -> None:
     match move:
-        case Bisect(opened, below):
-            model.bisect(opened, below)
+        case InTurn(moves):
+            for one in moves:
+                send(model, one)
+        case Bisect(descent):
+            model.bisect(descent)
         case OpenLevel(side, leaf, root):
             model.open_level(side, leaf, root)
         case OpenOperator(side, opening):
@@ -139,7 +147,7 @@ def send(model: ContractModel, move: Move) -> None:
 
 def new_game(trainer: Evidence, challenger: Evidence, **options: object) -> ContractModel:
     claim = trainer.claim
-    last = claim.payloads[-1], claim.as_next_root().last_leaf_proof
+    last = claim.payloads[-1], claim.as_next_root().last_leaf_proof, claim.as_next_root().row
     return ContractModel(trainer.job.spec, (claim.root, challenger.claim.root), last, **options)  # type: ignore[arg-type]
 
 
@@ -155,19 +163,19 @@ def play(model: ContractModel, honest: Player, other: Player, *, last: Side | No
             last is honest.side and model.phase is Phase.OPENING and model.running[honest.side.other]
         ):
             send(model, move)
-            made.append(move)
+            made += singly(move)
             continue
         theirs = other.move(model)
         if theirs is not None:
             try:
                 send(model, theirs)
-                made.append(theirs)
+                made += singly(theirs)
                 continue
             except Refused:
                 pass
         if move is not None:
             send(model, move)
-            made.append(move)
+            made += singly(move)
             continue
         assert not isinstance(honest.decide(model), Helpless)
         # Nobody moves: the other one lets its time run out.
@@ -177,6 +185,10 @@ def play(model: ContractModel, honest: Player, other: Player, *, last: Side | No
         send(model, decision)
         made.append(decision)
     raise AssertionError("the game does not end")
+
+
+def singly(move: Move) -> tuple[Move, ...]:
+    return move.moves if isinstance(move, InTurn) else (move,)
 
 
 def won(side: Side) -> Outcome:

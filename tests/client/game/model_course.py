@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from model_trees import NO_CHILDREN, NONE, PAD, Refused, climb, depth, join, leaf
+from eth_utils.crypto import keccak
+from model_trees import NONE, PAD, Refused, climb, depth, leaf, parts, require_row
 from roundlog.spec import TrainingSpec
 from tiebreak.chain.records import (
     Bisection,
-    Children,
     Clock,
+    Descent,
     ElementView,
     GameView,
     Level,
@@ -27,14 +28,14 @@ TRAINER, CHALLENGER = "0x" + "11" * 20, "0x" + "22" * 20
 class Transitions:
     """The whole state of a game.
 
-    `roots` of level CHECKPOINT, by side. `trainer_last`: the trainer's payload of the last leaf and its proof, as in
-    `commit`. `undecided`: functions are never decided."""
+    `roots` of level CHECKPOINT, by side. `trainer_last`: the trainer's payload of the last leaf, its proof, and the row
+    of its root, as in `commit`. `undecided`: functions are never decided."""
 
     def __init__(
         self,
         spec: TrainingSpec,
         roots: tuple[bytes, bytes],
-        trainer_last: tuple[bytes, Sequence[bytes]],
+        trainer_last: tuple[bytes, Sequence[bytes], Sequence[bytes]],
         *,
         allowance: int = 100,
         referee_allowance: int = 50,
@@ -54,30 +55,35 @@ class Transitions:
         self.descriptor = b""
         self.disputed = ElementView(known=False, element=0, claimed=0)
         self.posted: bytes | None = None
-        payload, proof = trainer_last
-        computed, self.revealed = climb(
-            leaf(payload), self.count(Level.CHECKPOINT) - 1, self.count(Level.CHECKPOINT), proof
-        )
-        assert computed == roots[0]
+        payload, proof, row = trainer_last
+        count = self.count(Level.CHECKPOINT)
+        assert climb(leaf(payload), count - 1, count, proof) == roots[0]
+        self.rows: list[tuple[bytes, ...]] = []
+        self.show(roots[0], depth(count), row)
         self.roots[Level.CHECKPOINT] = list(roots)
-        self._begin(Level.CHECKPOINT)
+        self._begin(Level.CHECKPOINT, Side.CHALLENGER)
+
+    def show(self, node: bytes, height: int, row: Sequence[bytes]) -> None:
+        """A side shows the row of its node. `rows`: all that were shown so far."""
+        require_row(node, height, row)
+        self.rows.append(tuple(row))
 
     def count(self, level: Level) -> int:
         spec = self.spec
         counts = (spec.steps // spec.interval, spec.interval, self.half + spec.state_count)
         return (*counts, self.operator.chunks, self.operator.segments)[level]
 
-    def _begin(self, level: Level) -> None:
+    def _begin(self, level: Level, first: Side) -> None:
         if level > self.level and level is not Level.PARTIAL:
             self.path.append(self.index)
         self.level = level
         self.nodes, self.height, self.index = list(self.roots[level]), depth(self.count(level)), 0
-        self.turn = Side.CHALLENGER
+        self.turn = first
         if self.height == 0:
             self._leaf_found()
         else:
             self.phase = Phase.BISECTION
-            self.running[Side.CHALLENGER] = self.now
+            self.running[first] = self.now
 
     def _leaf_found(self) -> None:
         gap = self.level is Level.OPERATOR and self.spec.operator_count <= self.index < self.half
@@ -114,22 +120,21 @@ class Transitions:
         if self.phase is not phase or (levels and self.level not in levels):
             raise Refused("phase")
 
-    def bisect(self, opened: Children, next: Children) -> None:
+    def bisect(self, move: Descent) -> None:
         self._due(Phase.BISECTION)
         mover = self.turn
-        if join(opened.left, opened.right) != self.nodes[mover]:
-            raise Refused("children")
-        left = opened.left != self.revealed.left
-        mine, theirs = (opened.left, self.revealed.left) if left else (opened.right, self.revealed.right)
-        if self.height > 1 and join(next.left, next.right) != mine:
-            raise Refused("children")
-        if self.height == 1 and next != NO_CHILDREN:
-            raise Refused("leaf")
+        require_row(self.nodes[mover], self.height, move.mine)
+        if move.theirs != self.rows[-1]:
+            raise Refused("the other row")
+        below = self.height - parts(self.height)[0]
+        place = [a == b for a, b in zip(move.mine, move.theirs, strict=True)].index(False)
+        require_row(move.mine[place], below, move.next)
         self._stop(mover)
-        self.height -= 1
-        self.index += 0 if left else 2**self.height
-        self.nodes[mover], self.nodes[1 - mover] = mine, theirs
-        self.revealed, self.turn = next, Side(1 - mover)
+        self.rows.append(move.next)
+        self.height = below
+        self.index += place * 2**below
+        self.nodes[mover], self.nodes[1 - mover] = move.mine[place], move.theirs[place]
+        self.turn = Side(1 - mover)
         if self.height == 0:
             self._leaf_found()
         else:
@@ -162,15 +167,26 @@ class Transitions:
 
     def view(self) -> GameView:
         deadlines = [self.running[s] + self.remaining[s] if self.running[s] else 0 for s in Side]
+        nodes = [NONE, NONE]
+        due = NONE
+        if self.phase is Phase.BISECTION:
+            due = keccak(self.nodes[self.turn] + keccak(b"".join(self.rows[-1])))
+        else:
+            opened = [self.phase is Phase.OPENING and not self.running[side] for side in Side]
+            hidden = self.phase is Phase.OPENING and self.level is Level.PARTIAL
+            for side in Side:
+                nodes[side] = NONE if hidden else self.nodes[side]
+                if opened[side]:
+                    below = self.level if hidden else Level(self.level + 1)
+                    nodes[side] = keccak(b"".join(self.rows[-1])) if self.rows[-1] else self.roots[below][side]
         search = Bisection(
-            nodes=(self.nodes[0], self.nodes[1]),
-            revealed=self.revealed if self.height else NO_CHILDREN,
-            index=self.index,
+            nodes=(nodes[0], nodes[1]),
+            due=due,
+            index=0 if self.level is Level.PARTIAL and self.phase is Phase.OPENING else self.index,
             height=self.height,
             turn=self.turn,
+            shown_in=1,
         )
-        if self.level is Level.PARTIAL and self.phase is Phase.OPENING:
-            search = Bisection(nodes=(NONE, NONE), revealed=NO_CHILDREN, index=0, height=0, turn=Side.TRAINER)
         return GameView(
             job=1,
             trainer=TRAINER,  # type: ignore[arg-type]

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-from tiebreak.chain.records import Children
-
 NONE = bytes(32)
-NO_CHILDREN = Children(left=NONE, right=NONE)
 PAD = sha256(b"\x02").digest()
 
 
@@ -39,16 +36,30 @@ def root_of(payloads: list[bytes]) -> bytes:
     return row[0]
 
 
-def climb(node: bytes, index: int, count: int, proof: Sequence[bytes]) -> tuple[bytes, Children]:
+def climb(node: bytes, index: int, count: int, proof: Sequence[bytes]) -> bytes:
     if index >= count or len(proof) != depth(count):
         raise Refused("proof")
-    children = NO_CHILDREN
     for bit, sibling in enumerate(proof):
-        children = Children(left=sibling, right=node) if index >> bit & 1 else Children(left=node, right=sibling)
-        node = join(children.left, children.right)
-    return node, children
+        node = join(sibling, node) if index >> bit & 1 else join(node, sibling)
+    return node
+
+
+def parts(height: int) -> list[int]:
+    """Levels of each move down from a height: at most four, and none above another by more than one."""
+    moves = -(-height // 4)
+    return [height // moves + (move < height % moves) for move in range(moves)]
+
+
+def require_row(node: bytes, height: int, row: Sequence[bytes]) -> None:
+    nodes = list(row)
+    if len(nodes) != (2 ** parts(height)[0] if height else 0):
+        raise Refused("row")
+    while len(nodes) > 1:
+        nodes = [join(a, b) for a, b in zip(nodes[::2], nodes[1::2], strict=True)]
+    if height and nodes != [node]:
+        raise Refused("row")
 
 
 def require(root: bytes, payload: bytes, index: int, count: int, proof: Sequence[bytes]) -> None:
-    if climb(leaf(payload), index, count, proof)[0] != root:
+    if climb(leaf(payload), index, count, proof) != root:
         raise Refused("proof")

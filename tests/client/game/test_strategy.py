@@ -14,16 +14,18 @@ from model_trees import Refused, depth, root_of
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
-from tiebreak.chain.records import NO_CHILDREN, Children, Outcome, Phase, Reason, Side
+from tiebreak.chain.records import Outcome, Phase, Reason, Side
 from tiebreak.game import (
     Bisect,
     ClaimTimeout,
     Decision,
     Helpless,
+    InTurn,
     Known,
     Leaves,
     Move,
     Need,
+    NeedRow,
     OpenLevel,
     Over,
     ProveStore,
@@ -32,8 +34,10 @@ from tiebreak.game import (
     Wait,
     forced_move,
     next_move,
+    row,
     timeout_is_due,
 )
+from tiebreak.game.strategy import descent
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.player import Games
@@ -77,9 +81,13 @@ class Party:
         self.asked: list[tuple[int, ...]] = []
 
     def decide(self, model: ContractModel, side: Side) -> Decision:
-        while isinstance(decision := next_move(model.view(), side, self.known, model.now), Need):
-            self.asked.append(decision.place)
-            self.provide(decision.place)
+        self.known.rows = None
+        while isinstance(decision := next_move(model.view(), side, self.known, model.now), Need | NeedRow):
+            if isinstance(decision, NeedRow):
+                self.known.rows = tuple(model.rows)
+            else:
+                self.asked.append(decision.place)
+                self.provide(decision.place)
         return decision
 
     def provide(self, place: tuple[int, ...]) -> None:
@@ -108,13 +116,18 @@ def spec_of(shape: tuple[int, int]) -> TrainingSpec:
 def start(shape: tuple[int, int], trainer: Party, challenger: Party) -> ContractModel:
     last = trainer.claim
     roots = (last.root, challenger.claim.root)
-    return ContractModel(spec_of(shape), roots, (last.payloads[-1], last.as_next_root().last_leaf_proof))
+    return ContractModel(
+        spec_of(shape), roots, (last.payloads[-1], last.as_next_root().last_leaf_proof, last.as_next_root().row)
+    )
 
 
 def send(model: ContractModel, move: Move) -> None:
     match move:
-        case Bisect(opened, below):
-            model.bisect(opened, below)
+        case InTurn(moves):
+            for one in moves:
+                send(model, one)
+        case Bisect(descent):
+            model.bisect(descent)
         case OpenLevel(side, leaf, root):
             model.open_level(side, leaf, root)
         case ProveStore(payload, proof):
@@ -140,7 +153,7 @@ def play(model: ContractModel, parties: dict[Side, Party], order: tuple[Side, Si
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
-def test_every_divergence_is_found_at_its_step_in_exactly_depth_moves(shape: tuple[int, int], liar: Side) -> None:
+def test_every_divergence_is_found_at_its_step_in_a_move_for_four_levels(shape: tuple[int, int], liar: Side) -> None:
     intervals, k = shape
     for step in range(intervals * k):
         parties = {liar: Party(shape, step), liar.other: Party(shape, None)}
@@ -151,7 +164,8 @@ def test_every_divergence_is_found_at_its_step_in_exactly_depth_moves(shape: tup
         found = [*divmod(step, k), 8 + step % SLOTS]
         assert [level.index for level in game.levels] == found
         assert game.agreed == (state(step - 1, None, "") if step else INITIAL)
-        assert model.moves == depth(intervals) + 2 + depth(k) + 2 + depth(8 + SLOTS) + 1
+        searched = [-(-depth(leaves) // 4) for leaves in (intervals, k, 8 + SLOTS)]
+        assert model.moves == sum(searched) + 2 + 2 + 1
         # Only the disputed interval and step were ever computed again.
         assert [party.asked for party in parties.values()] == [[(step // k,), divmod(step, k)]] * 2
         assert (model.outcome, model.reason) == (
@@ -188,7 +202,7 @@ def test_a_side_that_falls_silent_after_any_move_loses_by_the_clock_and_not_one_
             deadline = model.view().deadlines[silent]
             assert waiting == Wait(f"the {silent.name.lower()}'s move", deadline + 1)
             model.now = deadline
-            assert isinstance(parties[silent].decide(model, silent), Bisect | OpenLevel | ProveStore)
+            assert isinstance(parties[silent].decide(model, silent), Bisect | OpenLevel | InTurn | ProveStore)
             assert not timeout_is_due(model.view(), model.now)
             with pytest.raises(Refused):
                 model.claim_timeout()
@@ -253,7 +267,9 @@ def test_a_tree_whose_padding_is_forged_loses_without_a_referee(count: int) -> N
         forged = MerkleTree.of_leaf_hashes(hashes)
         last = honest.claim.payloads[-1]
         model = ContractModel(
-            spec_of((count, 2)), (forged.root, honest.claim.root), (last, tuple(forged.proof(count - 1)))
+            spec_of((count, 2)),
+            (forged.root, honest.claim.root),
+            (last, tuple(forged.proof(count - 1)), row(forged, forged.depth, 0)),
         )
         while model.phase is Phase.BISECTION:
             if model.turn is Side.CHALLENGER:
@@ -261,18 +277,9 @@ def test_a_tree_whose_padding_is_forged_loses_without_a_referee(count: int) -> N
                 assert isinstance(move, Bisect)
                 send(model, move)
             else:
-                index = model.index >> model.height
-                opened = _children(forged, model.height, index)
-                half = 0 if opened.left != model.revealed.left else 1
-                model.bisect(opened, _children(forged, model.height - 1, 2 * index + half))
+                send(model, descent(forged, model.height, model.index, model.rows[-1]))
         assert (model.outcome, model.reason) == (Outcome.CHALLENGER_WON, Reason.PADDING)
         assert model.index == place
-
-
-def _children(tree: MerkleTree, height: int, index: int) -> Children:
-    if height == 0:
-        return NO_CHILDREN
-    return Children(left=tree.node(height - 1, 2 * index), right=tree.node(height - 1, 2 * index + 1))
 
 
 def test_whoever_has_no_tree_under_its_root_is_helpless_and_says_why() -> None:
@@ -324,12 +331,32 @@ def test_a_helper_with_the_same_trees_makes_the_moves_of_a_silent_side() -> None
     model = start(shape, trainer, silent)
     while model.phase is Phase.BISECTION:
         if model.turn is Side.CHALLENGER:
-            move = forced_move(model.view(), Side.CHALLENGER, helper.known)
+            known = replace(helper.known, rows=tuple(model.rows))
+            move = forced_move(model.view(), Side.CHALLENGER, known)
         else:
             move = trainer.decide(model, Side.TRAINER)
         assert isinstance(move, Bisect)
         send(model, move)
     assert model.index == 2
+
+
+def test_rows_that_nobody_has_shown_are_never_taken() -> None:
+    parties = {Side.TRAINER: Party((5, 3), 7), Side.CHALLENGER: Party((5, 3), None)}
+    model = start((5, 3), parties[Side.TRAINER], parties[Side.CHALLENGER])
+    known, shown = parties[Side.CHALLENGER].known, model.rows[-1]
+    for rows in ((), ((bytes(32),) * len(shown),), (shown[::-1], shown[:-1], (*shown, shown[0]))):
+        assert next_move(model.view(), Side.CHALLENGER, replace(known, rows=rows), model.now) == NeedRow()
+    move = next_move(model.view(), Side.CHALLENGER, replace(known, rows=(shown[::-1], shown)), model.now)
+    assert isinstance(move, Bisect) and move.descent.theirs == shown
+    send(model, move)
+    opened = parties[Side.TRAINER].decide(model, Side.TRAINER)
+    assert isinstance(opened, OpenLevel) and opened.next.row
+    send(model, opened)
+    # Who opens last moves as well, but not upon a row that is not the one; the opening alone needs none.
+    both = parties[Side.CHALLENGER].decide(model, Side.CHALLENGER)
+    assert isinstance(both, InTurn) and isinstance(both.moves[0], OpenLevel) and not both.moves[0].next.row
+    alone = next_move(model.view(), Side.CHALLENGER, replace(known, rows=(shown,)), model.now)
+    assert alone == both.moves[0]
 
 
 def test_a_void_game_is_over_for_the_trainer_and_a_bond_to_fetch_for_the_challenger() -> None:
