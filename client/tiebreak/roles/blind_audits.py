@@ -17,7 +17,12 @@ from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_unopened
 from tiebreak.roles.publishing import Publishing
 from tiebreak.roles.sealing import Sealing, Secret
-from tiebreak.roles.time_to_answer import BLOCKS_A_MOVE, RESERVE
+from tiebreak.roles.time_to_answer import BLOCKS_A_MOVE
+
+_DEAREST = 30
+"""Longest time of a run in times of what its first steps let expect. Data in which every sum cancels make a product some
+20 times as dear (scripts/bench_resolution.py), and the maker of a job can keep such data for its later steps: a place
+that is not filled in time loses its bond."""
 
 _MOST_REPLACED = 3
 """Seals that a process replaces though it does not know them: their file was lost, or another process sealed them."""
@@ -85,13 +90,13 @@ class BlindAudits:
         return True
 
     def _while_working(self, posted: JobView, audit: AuditView | None) -> Progress:
-        """Takes a place that has a share once the run is sure to be done in time, by what its steps take here; tells if
-        it is not."""
+        """Takes a place that has a share once the run is sure to be done in time, whatever its data; tells if it is not
+        done in time after all."""
         deadline, left = posted.audits.audit_deadline, self._auditing.seconds_left
         time = deadline - self._role.context.now() - BLOCKS_A_MOVE * self._role.context.desk.block_seconds()
         if audit is None:
             share = sure_fee(posted.terms, posted.audits.count)
-            if share and left is not None and RESERVE * left <= time and self._role.confirmed(posted):
+            if share and left is not None and _DEAREST * left <= time and self._role.confirmed(posted):
                 self._pay(posted, self._place.of_audit(posted, bytes(32)), self._place, "take a place for its audit")
                 return Progress(state="takes a place, and audits blindly", until=deadline)
             return Progress(working=True, state="audits blindly", until=deadline)

@@ -34,7 +34,8 @@ class Ambiguous:
 
     @staticmethod
     def collect(found: list[AmbiguousPart]) -> Ambiguous:
-        """Elements that several kernels have marked in one output, each index once."""
+        """Elements that several kernels, or none, have marked in one output, each index once."""
+        found = found or [AmbiguousPart(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
         indices, y, d = (
             np.concatenate([getattr(near, name) for near in found]) if len(found) != 1 else getattr(found[0], name)
             for name in ("indices", "y", "d")

@@ -68,7 +68,7 @@ def convolution(rng: Random) -> Case:
     """One of a convolution and its two gradients."""
     groups, inner, each = rng.choice([1, 1, 2, 5]), rng.choice([1, 3, 9, rng.randint(1, 80)]), rng.randint(1, 11)
     kernel = [rng.randint(1, 4) for _ in "hw"]
-    stride, dilation = ([rng.choice([1, 1, 2, 3]) for _ in "hw"] for _ in range(2))
+    stride, dilation = ([rng.choice([1, 1, 2, 3, 6]) for _ in "hw"] for _ in range(2))
     padding = [rng.choice([0, 1, rng.randint(0, 5)]) for _ in "hw"]
     least = [max(1, d * (k - 1) + 1 - 2 * p) for d, k, p in zip(dilation, kernel, padding, strict=True)]
     size = [rng.randint(s, max(s, rng.choice([3, 14, 20]))) for s in least]
@@ -143,3 +143,18 @@ def test_random_products_are_rounded_and_marked_as_their_exact_sums_demand(
         found, known = set(marked.indices.tolist()), set(finite.nonzero().flatten().tolist())
         assert needed & known <= found, case
         assert found & known <= allowed, case
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.usefixtures("by")
+def test_a_convolution_that_reads_padding_alone_has_gradients_of_zeros(channels: int) -> None:
+    """A stride of 5 steps over the only pixel: no tap reads it, and no product is left."""
+    x, w, g = (torch.ones(1, channels, 1, 1), torch.ones(2, channels, 1, 1), torch.ones(1, 2, 1, 1))
+    options = {"stride": (5, 5), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    for name, inputs, more, shape in (
+        ("conv2d", [x, w], {}, (1, 2, 1, 1)),
+        ("conv2d_grad_input", [g, w], {"size": (1, 1)}, (1, channels, 1, 1)),
+        ("conv2d_grad_weight", [g, x], {"size": (1, 1)}, (2, channels, 1, 1)),
+    ):
+        found = Recorder(SCALE).round(0, operator(name), inputs, {**options, **more})
+        assert torch.equal(found, torch.zeros(shape)), name
