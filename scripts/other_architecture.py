@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
+from textwrap import fill
 
 import torch
 from machines.emulation import MIRROR, ROOT, Emulation, MissingToolError, prepared, requirements
@@ -143,7 +144,7 @@ def markdown(result: Result, steps: int, there: Mapping[str, str]) -> str:
         f"to zero and three rounding modes were set on {THERE}, on the calling thread and on those of the kernels, and "
         "noticed."
     )
-    return "\n".join([TITLE, _TEXT, measured, "", *lines, ""])
+    return "\n".join([TITLE, _TEXT, fill(measured, 120), "", *lines, ""])
 
 
 def main() -> int:
