@@ -3,12 +3,12 @@
     .venv/bin/python scripts/other_architecture.py [--tasks NAME ...] [--cache FOLDER] [--markdown docs/bit-equality.md]
 
 Needs Debian or a system made of it, on x86-64; no root rights. An AArch64 Python of Debian's, PyTorch's last wheel for
-it without CUDA, and qemu's user-mode emulation are fetched from Debian and PyPI, 1 GB, into a folder outside of git.
+it without CUDA, and qemu's user-mode emulation are fetched from Debian and PyPI, 1.2 GB, into a folder outside of git.
 First a negative control: what changes the floating-point environment there has to be noticed. Then every task is
 trained here and there, audited there by the log of this machine, and audited without any. All roots of a task have to
 be one, and that of docs/bit-equality.md.
 
-The first task takes a quarter of an hour, since numba compiles under emulation, the others some minutes each. What is
+The first task takes some minutes more than the others, since numba compiles under emulation. What is
 done stays in the folder: run it again to carry on. Exit code 1 if anything differs, 2 if something is missing.
 """
 
@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
+from textwrap import fill
 
 import torch
 from machines.emulation import MIRROR, ROOT, Emulation, MissingToolError, prepared, requirements
@@ -48,7 +49,7 @@ has been tried. *Findings* counts what is wrong with any log.
 
 
 def controlled(machine: Machine) -> dict[str, str]:
-    """Architecture, Python and PyTorch of a machine, by name. Raises RuntimeError if a change of its floating-point
+    """Architecture, Python and PyTorch of a machine. Raises RuntimeError if a change of its floating-point
     environment goes unnoticed."""
     done = subprocess.run(
         [*machine.interpreter, "-m", "machines.environment_control"],
@@ -143,7 +144,7 @@ def markdown(result: Result, steps: int, there: Mapping[str, str]) -> str:
         f"to zero and three rounding modes were set on {THERE}, on the calling thread and on those of the kernels, and "
         "noticed."
     )
-    return "\n".join([TITLE, _TEXT, measured, "", *lines, ""])
+    return "\n".join([TITLE, _TEXT, fill(measured, 120), "", *lines, ""])
 
 
 def main() -> int:

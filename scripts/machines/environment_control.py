@@ -1,4 +1,4 @@
-"""Negative control of the floating-point environment: what changes it is made, and has to be refused or put right.
+"""Negative control of the floating-point environment: it is changed, which has to be noticed and put right.
 
     python -m machines.environment_control
 
@@ -54,7 +54,7 @@ def put_right() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """Response of the engine to a change."""
+    """Reaction of the engine to a change."""
 
     refused: bool
     """Whether `check_machine` refuses the thread."""
