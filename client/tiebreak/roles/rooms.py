@@ -67,8 +67,8 @@ class Rooms:
 
     def claim(self, room: Path, need: int, *, bonded: bool, told: Callable[[str], None]) -> None:
         """Makes space for a room that will take so many bytes, with those that it has. Where all rooms would take too
-        much, those that were left go first, which is told, each in one sentence. bonded: whether a bond is at stake in
-        the room's job, which no limit then holds up. Raises NoSpace.
+        much, those that were left go first if that suffices, which is told, each in one sentence. bonded: whether a
+        bond is at stake in the room's job, which no limit then holds up. Raises NoSpace.
 
         What others have claimed and does not come counts for nothing: a job of which no byte is served would hold up
         all others."""
@@ -76,17 +76,18 @@ class Rooms:
             sizes = {path: size_of(path) for path in self._rooms()}
             most = shutil.disk_usage(self._directory).total // _PART if self._most is None else self._most
             over = sum(sizes.values()) + max(0, need - sizes.get(room, 0)) - most
-            for path in self._left(sizes.keys() - {room} - self._entered):
+            left = self._left(sizes.keys() - {room} - self._entered)
+            if (short := over - sum(sizes[path] for path in left)) > 0 and not bonded:
+                raise NoSpace(
+                    f"the files of all jobs under way would take {short} bytes more than the {most} allowed, with "
+                    f"{need} of {room.name}: raise --most-disk, or wait until another job is over."
+                )
+            for path in left:
                 if over <= 0:
                     break
                 shutil.rmtree(path, ignore_errors=True)
                 over -= sizes[path]
                 told(f"removed {path.name}, whose job was left, to make room for {room.name}")
-            if over > 0 and not bonded:
-                raise NoSpace(
-                    f"the files of all jobs would take {over} bytes more than the {most} allowed, with {need} of "
-                    f"{room.name}: raise --most-disk, or wait until another job is over."
-                )
 
     def _rooms(self) -> Iterator[Path]:
         with suppress(FileNotFoundError):

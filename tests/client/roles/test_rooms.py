@@ -58,6 +58,17 @@ def test_no_limit_holds_up_a_job_with_a_bond_at_stake(tmp_path: Path) -> None:
     assert busy.exists() and not left.exists() and len(told) == 1
 
 
+def test_no_room_goes_if_all_that_were_left_would_not_suffice(tmp_path: Path) -> None:
+    rooms, told = Rooms(tmp_path, 4 * UNIT), list[str]()
+    left, busy, new = room(tmp_path, 1), room(tmp_path, 2, 3), tmp_path / "job-3-0000000000000003"
+    leave(rooms, left, 1)
+    with pytest.raises(NoSpace, match=f"{UNIT} bytes more than the {4 * UNIT} allowed"):
+        rooms.claim(new, 2 * UNIT, bonded=False, told=told.append)
+    assert left.exists() and busy.exists() and not told
+    rooms.claim(new, UNIT, bonded=False, told=told.append)
+    assert not left.exists() and len(told) == 1
+
+
 @pytest.mark.parametrize("own", ["run/state-00000003.safetensors", "alone/run.json", "sealed-claim.json"])
 def test_of_a_refused_job_all_that_was_fetched_goes_and_what_is_own_stays_as_of_one_that_was_left(
     tmp_path: Path, own: str
