@@ -111,7 +111,7 @@ def test_two_processes_in_one_directory_end_with_a_clear_error(tmp_path: Path) -
     chain = SimulatedChain()
     first = sender_on(chain, tmp_path)
     first.send(TO, b"first")
-    with pytest.raises(JournalInUse, match="stop it, or give each its own directory"):
+    with pytest.raises(JournalInUse, match=r"stop it, or give each its own directory \(--dir\)\.$"):
         sender_on(chain, tmp_path).send(TO, b"second")
     first.close()
     sender_on(chain, tmp_path).send(TO, b"second")

@@ -3,6 +3,7 @@ collected in the end."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +14,15 @@ from tiebreak.chain.funds import Funds
 from tiebreak.chain.node import connect
 from tiebreak.chain.records import AuditStatus, JobStatus
 from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.context import RoleLimits
 from tiebreak.roles.customer import CustomerRole
+from tiebreak.roles.notices import Notice
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer import TrainerRole
 from tiebreak.store import ContentStore
 from tiebreak.store.errors import FetchTooSlow
 from tiebreak.store.reader import Plan
-from world import World, ended
+from world import Ticks, World, ended
 
 
 @pytest.fixture
@@ -41,6 +44,30 @@ def test_an_honest_auditor_attests_serves_the_model_and_is_paid(world: World) ->
     assert world.status is JobStatus.FINAL and audit(world, "auditor").status is AuditStatus.CLOSED
     assert world.gains() == {"customer": -OPEN.reward - FEE, "trainer": OPEN.reward, "auditor": FEE}
     assert world.contract_balance() == 0
+
+
+def test_the_log_that_an_attestation_serves_waits_for_disk_space_while_it_has_no_bond(world: World) -> None:
+    """Another job may have taken the space since the audit began."""
+    world.post(terms=OPEN)
+    world.run(TrainerRole(world.context("trainer"), world.job))
+    other = world.root / "auditor" / f"job-99-{99:016x}"
+
+    def audited(notice: Notice) -> None:
+        world.notices.append(notice)
+        if "audited to checkpoint root" in notice.text:
+            other.mkdir(exist_ok=True)
+            (other / "data").write_bytes(bytes(2 << 20))
+
+    context = replace(world.context("auditor"), limits=RoleLimits(rooms_bytes=2 << 20), clock=Ticks(), notify=audited)
+    auditor = AuditorRole(context, world.job, use_log=False)
+    for _ in range(5):
+        assert not auditor.step().finished
+    assert world.said("raise --most-disk, or wait until another job is over") and not world.contract.audits_of(
+        world.job
+    )
+    shutil.rmtree(other)
+    world.run(auditor)
+    assert audit(world, "auditor").status is AuditStatus.ATTESTED
 
 
 def test_nobody_else_has_to_finalize_for_an_attestation_to_be_paid(world: World) -> None:

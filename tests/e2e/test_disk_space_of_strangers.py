@@ -14,7 +14,7 @@ from tiebreak.chain.records import JobStatus, JobView
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext, RoleLimits
 from tiebreak.roles.follower import JobFollower
-from tiebreak.roles.notices import What
+from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.rooms import size_of
 from tiebreak.roles.trainer import TrainerRole
 from tiebreak.store.cid import Cid
@@ -134,6 +134,32 @@ def test_what_a_killed_fetch_has_left_of_a_refused_job_is_removed(
     small = replace(context, limits=RoleLimits(memory_bytes=1000))
     assert "memory" in ended(TrainerRole(small, world.job)).state
     assert size_of(context.directory) == 0
+
+
+def test_a_run_survives_a_refusal_that_is_only_for_now(world: World) -> None:
+    """Memory may be short after a restart, and before it commits a trainer has no bond that would show what it has
+    done."""
+    world.post()
+    context = world.context("trainer")
+    steps: list[int] = []
+
+    def killed(notice: Notice) -> None:
+        if notice.what is What.STEP:
+            steps.append(notice.done)
+            if notice.done == 10:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        TrainerRole(replace(context, notify=killed), world.job).step()
+    room = context.room(world.job, world.contract.job(world.job))
+    run = {path: path.read_bytes() for path in (room / "run").rglob("*") if path.is_file()}
+    assert run
+    small = replace(context, limits=RoleLimits(memory_bytes=1000))
+    assert "memory" in ended(TrainerRole(small, world.job)).state
+    assert {path: path.read_bytes() for path in room.rglob("*") if path.is_file()} == {**run, room / "left": b""}
+    world.run(TrainerRole(context, world.job))
+    assert world.status is JobStatus.CLAIMED and not (room / "left").exists()
+    assert next(notice.done for notice in world.notices if notice.what is What.STEP) == 10, "it carries on"
 
 
 def test_a_role_takes_the_next_job_when_an_older_one_is_over(world: World) -> None:

@@ -180,7 +180,7 @@ def _locked(directory: Path, place: Path) -> int:
     except OSError as error:
         os.close(descriptor)
         raise JournalInUse(
-            f"another process works in {directory}: stop it, or give each its own directory and account."
+            f"another process works in {directory}: stop it, or give each its own directory (--dir)."
         ) from error
     return descriptor
 

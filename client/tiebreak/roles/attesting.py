@@ -140,7 +140,7 @@ class Attesting:
             room = context.room(role.job, posted)
             within = role.patience("serving")
             told = partial(role.notify_job, What.WARNING)
-            log = fetch_readable_log(context, posted, job, room, within=within, warn=told)
+            log = fetch_readable_log(context, posted, job, room, within=within, bonded=duty.bonded, warn=told)
             log_cid = context.store.add_directory(log)
             own = checkpoint_path(evidence.run_dir, job.spec.steps)
             is_right = own.exists() and wrong_state(own, job.program, claim.final_state_root) is None

@@ -202,11 +202,12 @@ def fetch_readable_log(
     room: Path,
     *,
     within: float,
+    bonded: bool,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """The directory of the trainer's logs, with a readable log of every interval of this job in it; whether their
     decisions are right is another question. Of logs that are damaged on the disk, the wrong parts are fetched again,
-    once. warn: as of `fetch_job`.
+    once. bonded, warn: as of `fetch_job`.
 
     Raises Refused if they are not readable, StoreError if they cannot be had at present, or not in `within` seconds."""
     directory, cid = room / "log", posted.claim.log_cid
@@ -218,7 +219,7 @@ def fetch_readable_log(
             warn(f"{error}: what is wrong with it on this disk is fetched again")
             set_back(directory, cid)
     try:
-        _fetch_log(context, posted, job.program, job.spec, directory, within, True, warn)
+        _fetch_log(context, posted, job.program, job.spec, directory, within, bonded, warn)
     except _NEVER_BETTER as error:
         raise Refused(f"the log at {cid} is not acceptable: {error}") from error
     except StoreError as error:

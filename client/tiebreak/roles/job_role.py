@@ -91,11 +91,12 @@ class JobRole(Role):
         return progress
 
     def _give_up_room(self, posted: JobView, *, refused: bool) -> None:
-        """Removes the files of a job that was refused; those of another one that was left go when space is short."""
+        """Removes the fetched files of a job that was refused; all else of a job that was left goes when space is
+        short."""
         room = self.context.room(self.job, posted)
         if refused:
             self.drop_work()
-            self.context.rooms.remove(room)
+            self.context.rooms.remove_fetched(room)
         elif not self.bond_held(posted):
             self.context.rooms.leave(room)
 

@@ -1,8 +1,8 @@
 """Disk space that all rooms of one role take together, and its limit.
 
-A room whose job the role has refused goes at once. One that the role has left for another reason, with no bond in its
-job, is marked, and goes when another job needs its space, the one that was left first before the others. Rooms of jobs
-under way are never touched.
+Of a job that the role has refused, what was fetched goes at once. What the role has made there itself stays, as a room
+does that the role has left for another reason, with no bond in its job: it is marked, and goes when another job needs
+its space, the one that was left first before the others. Rooms of jobs under way are never touched.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from tiebreak.store.space import taken
 
 _MARK = "left"
 """Name of an empty file in a room: the role has left its job."""
+
+_FETCHED = ("job", "log", "model.safetensors", ".*.partial*")
+"""Patterns of the names in a room that hold content of strangers, or parts of it. All else is the role's own."""
 
 _PART = 2
 
@@ -42,20 +45,30 @@ class Rooms:
     def leave(self, room: Path) -> None:
         """Marks the room of a job that the role has left, with no bond in it."""
         with self._lock:
-            self._entered.discard(room)
-            with suppress(OSError):  # a full disk; the room is kept then
-                if room.is_dir():
-                    (room / _MARK).touch()
+            self._mark(room)
 
-    def remove(self, room: Path) -> None:
-        """Removes the room of a job that the role has refused, with all that was fetched for it."""
+    def remove_fetched(self, room: Path) -> None:
+        """Removes what was fetched for a job that the role has refused, and marks the room if anything else is in it:
+        a reason to refuse may pass, as one for want of memory does, and days of training must not go with it."""
         with self._lock:
-            shutil.rmtree(room, ignore_errors=True)
+            for path in [path for pattern in _FETCHED for path in room.glob(pattern)]:
+                shutil.rmtree(path, ignore_errors=True)
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)  # a file
+            with suppress(OSError):
+                room.rmdir()
+            self._mark(room)
+
+    def _mark(self, room: Path) -> None:
+        self._entered.discard(room)
+        with suppress(OSError):  # a full disk; the room is kept then
+            if room.is_dir():
+                (room / _MARK).touch()
 
     def claim(self, room: Path, need: int, *, bonded: bool, told: Callable[[str], None]) -> None:
         """Makes space for a room that will take so many bytes, with those that it has. Where all rooms would take too
-        much, those that were left go first, which is told, each in one sentence. bonded: whether a bond is at stake in
-        the room's job, which no limit then holds up. Raises NoSpace.
+        much, those that were left go first if that suffices, which is told, each in one sentence. bonded: whether a
+        bond is at stake in the room's job, which no limit then holds up. Raises NoSpace.
 
         What others have claimed and does not come counts for nothing: a job of which no byte is served would hold up
         all others."""
@@ -63,17 +76,18 @@ class Rooms:
             sizes = {path: size_of(path) for path in self._rooms()}
             most = shutil.disk_usage(self._directory).total // _PART if self._most is None else self._most
             over = sum(sizes.values()) + max(0, need - sizes.get(room, 0)) - most
-            for path in self._left(sizes.keys() - {room} - self._entered):
+            left = self._left(sizes.keys() - {room} - self._entered)
+            if (short := over - sum(sizes[path] for path in left)) > 0 and not bonded:
+                raise NoSpace(
+                    f"the files of all jobs under way would take {short} bytes more than the {most} allowed, with "
+                    f"{need} of {room.name}: raise --most-disk, or wait until another job is over."
+                )
+            for path in left:
                 if over <= 0:
                     break
                 shutil.rmtree(path, ignore_errors=True)
                 over -= sizes[path]
                 told(f"removed {path.name}, whose job was left, to make room for {room.name}")
-            if over > 0 and not bonded:
-                raise NoSpace(
-                    f"the files of all jobs would take {over} bytes more than the {most} allowed, with {need} of "
-                    f"{room.name}: raise --most-disk, or wait until another job is over."
-                )
 
     def _rooms(self) -> Iterator[Path]:
         with suppress(FileNotFoundError):

@@ -58,6 +58,34 @@ def test_no_limit_holds_up_a_job_with_a_bond_at_stake(tmp_path: Path) -> None:
     assert busy.exists() and not left.exists() and len(told) == 1
 
 
+def test_no_room_goes_if_all_that_were_left_would_not_suffice(tmp_path: Path) -> None:
+    rooms, told = Rooms(tmp_path, 4 * UNIT), list[str]()
+    left, busy, new = room(tmp_path, 1), room(tmp_path, 2, 3), tmp_path / "job-3-0000000000000003"
+    leave(rooms, left, 1)
+    with pytest.raises(NoSpace, match=f"{UNIT} bytes more than the {4 * UNIT} allowed"):
+        rooms.claim(new, 2 * UNIT, bonded=False, told=told.append)
+    assert left.exists() and busy.exists() and not told
+    rooms.claim(new, UNIT, bonded=False, told=told.append)
+    assert not left.exists() and len(told) == 1
+
+
+@pytest.mark.parametrize("own", ["run/state-00000003.safetensors", "alone/run.json", "sealed-claim.json"])
+def test_of_a_refused_job_all_that_was_fetched_goes_and_what_is_own_stays_as_of_one_that_was_left(
+    tmp_path: Path, own: str
+) -> None:
+    rooms, told = Rooms(tmp_path, 2 * UNIT), list[str]()
+    refused = room(tmp_path, 1)
+    fetched = ("log/00000000.rlog", "model.safetensors", ".job.0123.partial/content/data", ".log.0123.partial-x/lock")
+    for name in (own, *fetched):
+        (refused / name).parent.mkdir(exist_ok=True, parents=True)
+        (refused / name).write_bytes(b"x")
+    rooms.remove_fetched(refused)
+    assert sorted(path.name for path in refused.iterdir()) == sorted(["left", own.split("/")[0]])
+    assert (refused / own).read_bytes() == b"x"
+    rooms.claim(tmp_path / "job-2-0000000000000002", 2 * UNIT, bonded=False, told=told.append)
+    assert not refused.exists() and len(told) == 1
+
+
 def test_a_job_of_which_no_byte_is_served_holds_up_no_other(tmp_path: Path) -> None:
     rooms = Rooms(tmp_path, 10 * UNIT)
     first, second = (tmp_path / f"job-{number}-{number:016x}" for number in (1, 2))
@@ -67,7 +95,7 @@ def test_a_job_of_which_no_byte_is_served_holds_up_no_other(tmp_path: Path) -> N
     rooms.claim(first, 9 * UNIT, bonded=False, told=print)  # another attempt: what has come counts once
     with pytest.raises(NoSpace):
         rooms.claim(second, 9 * UNIT, bonded=False, told=print)
-    rooms.remove(first)
+    rooms.remove_fetched(first)
     rooms.claim(second, 9 * UNIT, bonded=False, told=print)
 
 
