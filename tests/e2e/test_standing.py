@@ -57,7 +57,7 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
     auditor = lying_auditor(world.context("auditor"), world.job, first_wrong_step=4)
     while not world.contract.job(world.job).game_count:
         play(world, [trainer, auditor], 1)
-    play(world, [trainer, auditor], 4)
+    play(world, [trainer, auditor], 2)
     mine, theirs = standing(world, "trainer"), standing(world, "auditor")
     (game,) = mine.games
     assert mine.bonds == TERMS.trainer_bond and theirs.bonds == TERMS.challenger_bond

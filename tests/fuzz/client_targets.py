@@ -122,8 +122,7 @@ def _graph_seeds() -> list[bytes]:
         leaf,
         [FILE, None, 6, [3, 3], [[0, "", 11], [0, "", 11]]],
         ["raw", "xyz", None, [], []],
-        [DIRECTORY, None, None, [], [[0, "leaf", 11], [2, "raw", 3]]],
-        [DIRECTORY, None, None, [], [[1, "file", 99], [3, "folder", 99]]],
+        [DIRECTORY, None, None, [], [[1, "file", 99], [2, "raw", 3]]],
     ]
     doubled: list[list[Any]] = [leaf]
     for depth in range(11):

@@ -71,10 +71,11 @@ def test_a_second_process_in_a_directory_is_refused_before_it_does_anything(
     role = tmp_path / "role"
     first = Sender(chain.game.node, devnet_account(account), directory=role)
     first.open()
+    own = sorted(path.name for path in role.iterdir())
     words = ("trainer", "run", "--trust-referee", REFEREE, *places, *QUICK)
     result = run(*words, env=chain.environment(1))
     assert refused(result) and f"another process works in {role}" in result.stderr
-    assert [path.name for path in role.iterdir()] == ["journal"]
+    assert sorted(path.name for path in role.iterdir()) == own == ["journal", "reserve"]
     first.close()
 
 

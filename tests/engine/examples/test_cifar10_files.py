@@ -120,7 +120,7 @@ def test_a_missing_folder_or_file_is_named(folder: Path) -> None:
     (folder / "data_batch_4").unlink()
     refused(folder, r"data_batch_4 cannot be read \(No such file")
     (folder / "data_batch_4").mkdir()
-    refused(folder, r"data_batch_4 cannot be read \(Is a directory")
+    refused(folder, r"data_batch_4 cannot be read \(it is not a regular file")
 
 
 def test_a_file_cut_anywhere_is_refused(folder: Path) -> None:

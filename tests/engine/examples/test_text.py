@@ -78,7 +78,7 @@ def refused(message: str, file: Path, tokenizer: Path | None = None, context: in
 
 def test_texts_that_do_not_do_are_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(r"nothing.txt cannot be read \(No such file", tmp_path / "nothing.txt")
-    refused(r"cannot be read \(Is a directory", tmp_path)
+    refused(r"cannot be read \(it is not a regular file", tmp_path)
     refused(f"has {len(TEXT.encode())} tokens, at least 1001 are needed", file, context=1000)
     (tmp_path / "empty.txt").write_text("")
     refused("has 0 tokens, at least 6", tmp_path / "empty.txt")
