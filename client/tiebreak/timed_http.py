@@ -10,6 +10,7 @@ import http.client
 import io
 import socket
 import time
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import requests
@@ -24,8 +25,8 @@ class _Timed(io.RawIOBase):
     def __init__(self, source: socket.socket, most: int | None) -> None:
         self._left = most
         self._socket, self._raw = source, source.makefile("rb", buffering=0)
-        seconds = source.gettimeout()
-        self._ends = None if seconds is None else time.monotonic() + seconds
+        self._seconds = source.gettimeout()
+        self._ends = None if self._seconds is None else time.monotonic() + self._seconds
 
     def readable(self) -> bool:
         return True
@@ -44,7 +45,11 @@ class _Timed(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        self._raw.close()
+        if not self.closed:
+            # The next request on this connection may be sent within it. OSError: the socket is closed already.
+            with suppress(OSError):
+                self._socket.settimeout(self._seconds)
+            self._raw.close()
         super().close()
 
 

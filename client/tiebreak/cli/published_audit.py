@@ -171,7 +171,14 @@ def _find(store: Store, address: str, claim: str | None, room: Path, published: 
         return _posted(int(address), claim, published)
     root = as_root(claim) if claim is not None else None
     found = find(store, address, None if root is not None else claim, room)
-    return replace(found, root=root)
+    if root is None or found.root is None:
+        return replace(found, root=root or found.root)
+    if root != found.root:
+        raise WrongUsage(
+            f"{address[:100]} is about the checkpoint root 0x{found.root.hex()}, and not the one of --claim, "
+            f"0x{root.hex()}: leave --claim away, or get a result about that root."
+        )
+    return found
 
 
 def _posted(number: int, claim: str | None, published: PublishedOptions) -> Whereabouts:

@@ -72,6 +72,11 @@ def find(store: Store, address: str, claim: str | None, room: Path) -> Whereabou
     if found is None:
         receipt = _receipt(store, address, room)
         if receipt.audit is not None:
+            if claim is not None:
+                raise NotAuditable(
+                    f"{short(address, 100)} is the result of an audit, which says itself what is claimed: leave "
+                    "--claim away."
+                )
             claimed, root = receipt.audit.claim, receipt.checkpoint_root
             return Whereabouts(
                 job=receipt.audit.job, claim=claimed if is_address(claimed) else address, root=root, spec=receipt.spec
@@ -131,8 +136,8 @@ def fetch(
         raise NotAuditable(f"{where.claim} is the log of a run that had not ended: ask for the whole one.")
     if where.root is not None and MerkleTree(listing.roots).root != where.root:
         raise NotAuditable(
-            f"the roots at {where.claim} do not make the claimed checkpoint root 0x{where.root.hex()}: the trainer has "
-            "published other roots than it claims, so do not rely on either."
+            f"the roots at {where.claim} do not make the claimed checkpoint root 0x{where.root.hex()}: other roots are "
+            "published there than are claimed, so do not rely on either."
         )
     return PublishedRun(where=where, directory=directory, spec=spec, listing=listing)
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -143,6 +143,29 @@ def test_a_result_that_is_handed_on_can_be_audited_and_verified_again(
     assert told(run("audit", address, "--store", published.store, "--json"))["agrees"] is True
     assert run("job", "fetch", published.job, "--out", "job", "--store", published.store).exit_code == 0
     assert run("verify", first, "--job", "job", "--dir", "work", "--json").exit_code == 0
+
+
+def test_a_result_whose_roots_are_not_those_of_its_log_is_refused(
+    run: Run, published: Published, machine: Path, tmp_path: Path
+) -> None:
+    """The honest log was audited in the place of the result's roots, and found right."""
+    honestly = told(run("audit", published.log, "--share", 0.3, "--store", published.store, "--json"))["result"]
+    receipt = read_receipt(machine / honestly)
+    forged = replace(receipt, state_roots=(*receipt.state_roots[:-1], b"\x11" * 32))
+    forged.write(tmp_path / "mallory.json")
+    words = ("--share", 1, "--store", published.store)
+    for result in (tmp_path / "mallory.json", FolderStore(published.store).add_file(tmp_path / "mallory.json")):
+        root = "0x" + forged.checkpoint_root.hex()
+        for more in ((), ("--claim", root)):
+            text = refused(run("audit", result, *words, *more), f"do not make the claimed checkpoint root {root}")
+            assert published.log in text
+        # Nothing beside a result takes the place of what it says.
+        refused(run("audit", result, *words, "--claim", published.root), root, published.root, "not the one", code=2)
+        for claim in (published.log, published.receipt, tmp_path / "mallory.json"):
+            refused(run("audit", result, *words, "--claim", claim), "says itself what is claimed", "--claim away")
+    again = told(run("audit", machine / honestly, *words, "--claim", published.root, "--json"))
+    assert again["agrees"] is True and again["checkpoint_root"] == published.root
+    assert len(list(machine.iterdir())) == 2, "no result is written of what is refused"
 
 
 def test_the_address_of_a_job_takes_a_log_or_a_receipt_as_the_claim(run: Run, published: Published) -> None:

@@ -26,19 +26,21 @@ def free_port() -> int:
     return port
 
 
-def start(function: str, size: int, *arguments: Any) -> list[subprocess.Popen[str]]:
-    """`size` processes that call `module:function(ranks, *arguments)`, with ranks joined."""
+def start(function: str, size: int, *arguments: Any, **environment: str) -> list[subprocess.Popen[str]]:
+    """`size` processes that call `module:function(ranks, *arguments)`, with ranks joined as a launcher's environment
+    says: MASTER_ADDR is 127.0.0.1 where none is given."""
     folders = [Path(__file__).parent, TESTS, TESTS / "microbatch"]
     path = os.pathsep.join([*map(str, folders), *filter(None, sys.path)])
-    port = str(free_port())
-    command = [sys.executable, __file__, function, port, str(size), json.dumps(arguments)]
+    command = [sys.executable, __file__, function, json.dumps(arguments)]
+    shared = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(size)}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} | environment
     return [
         subprocess.Popen(
-            [*command, str(rank)],
+            command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **shared, "RANK": str(rank)},
         )
         for rank in range(size)
     ]
@@ -57,21 +59,24 @@ def answers(processes: list[subprocess.Popen[str]], seconds: float = 300) -> lis
             process.wait()
 
 
-def call(function: str, size: int, *arguments: Any) -> list[Any]:
-    return answers(start(function, size, *arguments))
+def call(function: str, size: int, *arguments: Any, **environment: str) -> list[Any]:
+    return answers(start(function, size, *arguments, **environment))
 
 
 def main() -> None:
     import importlib
 
     import torch
-    from roundlog.execution.ranks import Ranks, connect, disconnect
+    from roundlog.execution.ranks import Launch, Ranks, connect, disconnect
 
-    function, port, size, arguments, rank = sys.argv[1:]
+    function, arguments = sys.argv[1:]
     torch.set_num_threads(1)
     module, _, name = function.partition(":")
     called = getattr(importlib.import_module(module), name)
-    ranks = connect(("127.0.0.1", int(port)), int(rank), int(size), "test", is_host=rank == "0", seconds=60)
+    launch = Launch.of(os.environ)
+    assert launch is not None
+    address, loopback = (launch.host, launch.port), launch.loopback
+    ranks = connect(address, launch.rank, launch.size, launch.name, is_host=launch.is_host, loopback=loopback)
     try:
         answer = called(ranks, *json.loads(arguments))
     except BaseException as error:

@@ -26,7 +26,7 @@ if is_victim:
     print("here", flush=True)
     sys.stdin.read()
 try:
-    connect(("127.0.0.1", port), rank, 3, "test", is_host=rank == 0, seconds=60)
+    connect(("127.0.0.1", port), rank, 3, "test", is_host=rank == 0, loopback="127.0.0.1")
 except LostRankError as error:
     print(error, flush=True)
 os._exit(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 from roundlog.execution.ranks import Launch, LaunchError
 from roundlog.execution.ranks.membership import TERMINATED, Membership
@@ -41,6 +43,8 @@ def test_the_environment_names_the_ranks() -> None:
         ("LOCAL_RANK", "3"),
         ("LOCAL_RANK", "-1"),
         ("LOCAL_RANK", ""),
+        ("LOCAL_WORLD_SIZE", "0"),
+        ("LOCAL_WORLD_SIZE", "4"),
         ("MASTER_ADDR", None),
         ("MASTER_ADDR", ""),
         ("MASTER_PORT", None),
@@ -52,6 +56,49 @@ def test_what_no_launcher_says_is_refused_by_name(name: str, value: str | None) 
     environment = {**RIGHT, name: value} if value is not None else {k: v for k, v in RIGHT.items() if k != name}
     with pytest.raises(LaunchError, match=f"{name} is .*start the command by torchrun, or alone"):
         Launch.of(environment)
+
+
+ONE_MACHINE = {"LOCAL_WORLD_SIZE": "3"}
+SEVERAL_MACHINES = {"LOCAL_WORLD_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("named", "more", "host", "loopback"),
+    [
+        ("127.0.0.1", {}, "127.0.0.1", "127.0.0.1"),
+        ("127.0.1.1", {}, "127.0.1.1", "127.0.1.1"),
+        ("::1", {}, "::1", "::1"),
+        ("localhost", {}, "127.0.0.1", "127.0.0.1"),
+        ("10.0.0.1", {}, "10.0.0.1", None),
+        ("0.0.0.0", {}, "0.0.0.0", None),
+        ("2001:db8::1", {}, "2001:db8::1", None),
+        ("node0", {}, "node0", None),
+        ("localhost.example", {}, "localhost.example", None),
+        ("127.0.0.1", SEVERAL_MACHINES, "127.0.0.1", None),
+        ("localhost", SEVERAL_MACHINES, "localhost", None),
+        ("node0", SEVERAL_MACHINES, "node0", None),
+        ("node0", SEVERAL_MACHINES | BY_TORCHRUN, "node0", None),
+        ("127.0.0.1", ONE_MACHINE, "127.0.0.1", "127.0.0.1"),
+        ("::1", ONE_MACHINE, "::1", "::1"),
+        ("node0", ONE_MACHINE, "127.0.0.1", "127.0.0.1"),
+        ("10.0.0.1", ONE_MACHINE, "127.0.0.1", "127.0.0.1"),
+        # The agent's store is where the agent says.
+        ("node0", ONE_MACHINE | BY_TORCHRUN, "node0", "127.0.0.1"),
+        ("localhost", ONE_MACHINE | BY_TORCHRUN, "localhost", "127.0.0.1"),
+        ("localhost", BY_TORCHRUN, "localhost", "127.0.0.1"),
+    ],
+)
+def test_only_what_an_environment_says_keeps_ranks_to_the_loopback_interface(
+    named: str, more: dict[str, str], host: str, loopback: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resolvers differ: one has the name of its own machine on the loopback interface, and the others have not."""
+
+    def resolve(*asked: object, **more: object) -> NoReturn:
+        raise AssertionError("a name was looked up")
+
+    monkeypatch.setattr("socket.getaddrinfo", resolve)
+    launch = Launch.of(RIGHT | {"MASTER_ADDR": named} | more)
+    assert launch is not None and (launch.host, launch.loopback) == (host, loopback)
 
 
 @pytest.mark.parametrize(

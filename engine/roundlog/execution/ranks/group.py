@@ -6,7 +6,6 @@ the bytes that were sent. Every rank has to call the same methods in the same or
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import threading
@@ -170,23 +169,33 @@ def _memory(numel: int, like: torch.Tensor) -> torch.Tensor:
     return empty((numel,), like.dtype) if like.device.type == "cpu" else like.new_empty(numel)
 
 
-def connect(address: tuple[str, int], rank: int, size: int, name: str, *, is_host: bool, seconds: float = 60) -> Ranks:
+def connect(
+    address: tuple[str, int],
+    rank: int,
+    size: int,
+    name: str,
+    *,
+    is_host: bool,
+    loopback: str | None,
+    seconds: float = 60,
+) -> Ranks:
     """The ranks of a run, once all of them are there.
 
-    address: host and port of the store; if it is on the loopback interface, nothing that this process opens can be
-    reached from elsewhere. is_host: whether this process holds the store. name: tells this run from others in the same
-    store. Raises LostRankError if a rank does not come within so many seconds."""
+    address: host and port of the store. is_host: whether this process holds the store. loopback: address on the
+    loopback interface, if all ranks are on this machine; nothing that this process opens can be reached from elsewhere
+    then. name: tells this run from others in the same store. Raises LostRankError if a rank does not come within so
+    many seconds."""
     patience = timedelta(seconds=seconds)
     host, port = address
     try:
-        loopback = _loopback(host)
         if loopback is not None:
-            # All ranks are on this machine, whose name gloo would look up to find an address to listen on.
+            # Gloo would look up this machine's name to find an address to listen on.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         listening = None
         if is_host and loopback is not None:
             # A store that listens by itself does so on all interfaces.
-            listening = socket.create_server((loopback, port), family=_family(loopback)).detach()
+            family = socket.AF_INET6 if ":" in loopback else socket.AF_INET
+            listening = socket.create_server((loopback, port), family=family).detach()
         store = TCPStore(host, port, None, is_host, patience, wait_for_workers=False, master_listen_fd=listening)
         own = TCPStore(host, port, None, False, patience, wait_for_workers=False)
         membership = Membership(PrefixStore(f"{name}/membership", own), rank, size, seconds)
@@ -201,20 +210,6 @@ def connect(address: tuple[str, int], rank: int, size: int, name: str, *, is_hos
     group = dist.group.WORLD
     assert group is not None
     return Ranks(group, rank, size, membership)
-
-
-def _loopback(host: str) -> str | None:
-    """The address of a host, if it is on the loopback interface; None for others, and for a host that is not found."""
-    try:
-        found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
-    except OSError:
-        return None
-    is_here = found and all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in found)
-    return min(found, key=_family) if is_here else None
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def _connect_all(store: Store, membership: Membership) -> None:

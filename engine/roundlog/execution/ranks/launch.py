@@ -1,11 +1,12 @@
 """Facts that a launcher (torchrun) tells a process about its ranks, and the life of such a process.
 
-torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment of every process that it starts, and ends
-all of them by SIGTERM where one has ended with an error.
+torchrun sets RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment of every process that
+it starts, and ends all of them by SIGTERM where one has ended with an error.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ class Launch:
     """Whether this process has to hold the store; otherwise rank 0 or the launcher does."""
     local_rank: int | None = None
     """Number of this process among those that the launcher has started on this machine, if it says so."""
+    loopback: str | None = None
+    """Address on the loopback interface, if the environment says that all ranks are on this machine."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch | None:
@@ -54,14 +57,31 @@ class Launch:
             raise _wrong("MASTER_ADDR", "is not there")
         local_rank = _number(environment, "LOCAL_RANK", 0, size - 1) if "LOCAL_RANK" in environment else None
         by_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        loopback = _loopback(environment, host, size)
+        if loopback is not None and not by_agent:
+            host = loopback  # rank 0 listens nowhere else
         start = (environment.get("TORCHELASTIC_RUN_ID", "none"), environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        return cls(rank, size, host, port, "tiebreak/" + "/".join(start), rank == 0 and not by_agent, local_rank)
+        name = "tiebreak/" + "/".join(start)
+        return cls(rank, size, host, port, name, rank == 0 and not by_agent, local_rank, loopback)
 
     def device(self, chosen: str) -> str:
         """The device of this process, where a person has chosen one for all of them: of `cuda`, every process of a
         machine has a device of its own, as long as there are so many, as torchrun's users expect."""
         count = torch.cuda.device_count() if chosen == "cuda" and self.local_rank is not None else 0
         return f"cuda:{(self.local_rank or 0) % count}" if count else chosen
+
+
+def _loopback(environment: Mapping[str, str], host: str, size: int) -> str | None:
+    """Address on the loopback interface, if all ranks are on this machine. No name is looked up: many machines have
+    their own on that interface, by which other machines reach them. Raises LaunchError."""
+    try:
+        literal = "127.0.0.1" if host == "localhost" else host if ipaddress.ip_address(host).is_loopback else None
+    except ValueError:
+        literal = None
+    if "LOCAL_WORLD_SIZE" not in environment:
+        return literal
+    is_one_machine = _number(environment, "LOCAL_WORLD_SIZE", 1, size) == size
+    return literal or "127.0.0.1" if is_one_machine else None
 
 
 def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:
@@ -101,7 +121,13 @@ def joined(launch: Launch, seconds: float = 300) -> Iterator[Ranks]:
     ranks: Ranks | None = None
     try:
         ranks = connect(
-            (launch.host, launch.port), launch.rank, launch.size, launch.name, is_host=launch.is_host, seconds=seconds
+            (launch.host, launch.port),
+            launch.rank,
+            launch.size,
+            launch.name,
+            is_host=launch.is_host,
+            loopback=launch.loopback,
+            seconds=seconds,
         )
         yield ranks
         disconnect(ranks)
