@@ -57,7 +57,9 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
     auditor = lying_auditor(world.context("auditor"), world.job, first_wrong_step=4)
     while not world.contract.job(world.job).game_count:
         play(world, [trainer, auditor], 1)
-    play(world, [trainer, auditor], 2)
+    # In a search one side is to move; while a level is opened, both are.
+    while not world.game().spent[Side.TRAINER] or sum(bool(clock.started_at) for clock in world.game().clocks) != 1:
+        play(world, [trainer, auditor], 1)
     mine, theirs = standing(world, "trainer"), standing(world, "auditor")
     (game,) = mine.games
     assert mine.bonds == TERMS.trainer_bond and theirs.bonds == TERMS.challenger_bond
