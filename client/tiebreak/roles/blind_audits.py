@@ -20,9 +20,9 @@ from tiebreak.roles.sealing import Sealing, Secret
 from tiebreak.roles.time_to_answer import BLOCKS_A_MOVE
 
 _DEAREST = 30
-"""Longest time of a run in times of what its first steps let expect. Data in which every sum cancels make a product some
-20 times as dear (scripts/bench_resolution.py), and the maker of a job can keep such data for its later steps: a place
-that is not filled in time loses its bond."""
+"""Longest time of a run in times of what its first steps let expect. Data in which every sum cancels make a product
+some 20 times as dear (scripts/bench_resolution.py), and the maker of a job can keep such data for its later steps: a
+place that is not filled in time loses its bond."""
 
 _MOST_REPLACED = 3
 """Seals that a process replaces though it does not know them: their file was lost, or another process sealed them."""
