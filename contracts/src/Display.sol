@@ -125,6 +125,7 @@ library Display {
         shown.search = game.search.show();
         if (level == Level.PARTIAL && game.phase == Phase.OPENING) {
             // What stands there is still of level CHUNK, but for the row of a side that has opened.
+            // slither-disable-next-line uninitialized-local
             Bisection memory opened;
             for (uint8 side = 0; side < 2; ++side) {
                 if (!shown.deadlines[side].isNever()) continue;
