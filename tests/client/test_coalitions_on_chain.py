@@ -12,6 +12,7 @@ from tiebreak.chain.node import ChainNode, connect
 from tiebreak.chain.records import JobStatus
 from tiebreak.chain.seals import audit_seal, claim_seal
 from tiebreak.chain.sender import Sender
+from tiebreak.game import next_root_of
 
 FEE = 10**18 + 5
 SALT = bytes(range(32))
@@ -53,9 +54,9 @@ def play(cast: Cast, node: ChainNode, one: Coalition) -> tuple[list[int], int]:
     league = [CUSTOMER.address, TRAINER.address]
     league += [account for account, puppet in zip(accounts, one.places, strict=True) if puppet is not None]
     before = {account: contract.credit_of(account) for account in [*league, *accounts]}
-    facts = {"checkpoint_root": tree.root, "final_state_root": run.states[-1], "log_cid": JOB_CID, "model_cid": JOB_CID}
+    facts = {"final_state_root": run.states[-1], "log_cid": JOB_CID, "model_cid": JOB_CID}
     about = node.chain_id, contract.address, job
-    seal = claim_seal(*about, TRAINER.address, **facts, salt=SALT)
+    seal = claim_seal(*about, TRAINER.address, checkpoint_root=tree.root, **facts, salt=SALT)
     contract.seal_claim(job, spec_hash=cast.spec().hash, seal=seal, bond=one.trainer_bond)
     for party, account in zip(parties, accounts, strict=True):
         sealed = audit_seal(*about, account, checkpoint_root=tree.root, salt=SALT)
@@ -65,7 +66,7 @@ def play(cast: Cast, node: ChainNode, one: Coalition) -> tuple[list[int], int]:
         contract.reclaim(job)
     else:
         node.advance_time(3601)
-        contract.open_claim(job, **facts, proof=tree.proof(tree.count - 1), salt=SALT)
+        contract.open_claim(job, claimed=next_root_of(tree), **facts, salt=SALT)
         for party, puppet in reversed(list(zip(parties, one.places, strict=True))):
             if puppet is not False:
                 party.open_audit(job, checkpoint_root=tree.root, log_cid=JOB_CID, model_cid=JOB_CID, salt=SALT)
