@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from market import OPEN, posted
+from market import FEE, OPEN, posted
 from tiebreak.adversary.desks import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.chain.accounts import devnet_account
@@ -150,7 +150,8 @@ def test_on_a_full_disk_of_1_mib_an_attester_appeals_and_keeps_its_bond(
         world.run(auditor, puppet, world.customer())
     assert (world.game(2).outcome, world.status) == (Outcome.TRAINER_WON, JobStatus.REJECTED)
     assert not posted(world).audits.lost
-    assert world.gains()["auditor"] + fees == world.shares(2).winner
+    # Its share of the fee is paid as well, since its bond returns.
+    assert world.gains()["auditor"] + fees == world.shares(2).winner + FEE
     assert context.sender.reserve.missing > 0
     context.sender.close()
 
