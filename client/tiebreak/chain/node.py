@@ -152,7 +152,13 @@ class ChainNode:
         return answers.data(self._ask("eth_call", _call(to, data, sender, value), _tag(block)), "a call")
 
     def estimate_gas(self, to: ChecksumAddress | None, data: bytes, *, sender: ChecksumAddress, value: int = 0) -> int:
-        return answers.quantity(self._ask("eth_estimateGas", _call(to, data, sender, value)), "a gas estimate", 2**40)
+        found = answers.quantity(self._ask("eth_estimateGas", _call(to, data, sender, value)), "a gas estimate", 2**40)
+        # No node takes a transaction with less, so that it would never be sent.
+        if found < (least := _intrinsic_gas(data)):
+            raise InvalidAnswer(
+                f"{self.name} estimates {found} gas for a transaction whose data alone take {least}: use another node."
+            )
+        return found
 
     def send_raw(self, signed: bytes) -> bytes:
         """Hands a signed transaction to the node and returns its hash."""
@@ -325,6 +331,12 @@ def transport_to(
 
 def _tag(block: int | None) -> str:
     return "latest" if block is None else hex(block)
+
+
+def _intrinsic_gas(data: bytes) -> int:
+    """Gas that a transaction with these data takes before anything is executed (Yellow Paper, section 6.2)."""
+    zeros = data.count(0)
+    return 21_000 + 4 * zeros + 16 * (len(data) - zeros)
 
 
 def _call(to: ChecksumAddress | None, data: bytes, sender: ChecksumAddress | None, value: int) -> dict[str, str]:
