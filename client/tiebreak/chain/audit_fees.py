@@ -12,7 +12,7 @@ from eth_typing import ChecksumAddress
 from tiebreak.chain.records import AuditStatus, AuditView, JobStatus, JobView, Terms
 
 ANY_PLACE = 2**64 - 1
-"""The last place that is taken by whoever takes any."""
+"""The last place, for an auditor that takes any."""
 
 
 def fee_share(terms: Terms) -> int:
@@ -21,7 +21,7 @@ def fee_share(terms: Terms) -> int:
 
 
 def sure_fee(terms: Terms, place: int) -> int:
-    """Wei of the audit fee that an attestation at a place is sure of, whoever comes before or after it."""
+    """Wei of the audit fee that an attestation at a place is sure of, whatever other auditors do."""
     return fee_share(terms) if place < terms.attestations_needed else 0
 
 

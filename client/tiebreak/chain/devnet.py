@@ -19,7 +19,7 @@ from tiebreak.chain.errors import DevnetError
 from tiebreak.chain.node import ChainNode
 from tiebreak.chain.rpc_server import RpcServer, port_taken
 from tiebreak.chain.transport import HttpTransport
-from tiebreak.surroundings import environment_of_others
+from tiebreak.child_environment import environment_of_others
 
 ANVIL_VARIABLE = "TIEBREAK_ANVIL"
 """Environment variable that names anvil's binary, or is empty to do without it."""

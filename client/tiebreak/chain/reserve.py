@@ -2,8 +2,8 @@
 
     <directory>/reserve    bytes without a meaning; cut when the disk is full, and filled again when there is room
 
-A stranger can fill the disk of everybody who follows jobs. Nothing is paid that is not on record, and whoever cannot
-pay for an appeal or a challenge loses what it defends. So those records, and nothing else, take these bytes.
+A stranger can fill the disk of everybody who follows jobs. Nothing is paid that is not on record, and a party that
+cannot pay for an appeal or a challenge loses what it defends. So those records, and nothing else, take these bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tiebreak audit ADDRESS`: the audit of a published run by a stranger, of which only the result stays."""
+"""`tiebreak audit ADDRESS`: the audit of a published run by a stranger. Only its result stays."""
 
 from __future__ import annotations
 

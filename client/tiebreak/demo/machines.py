@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tiebreak.surroundings import environment_of_others
+from tiebreak.child_environment import environment_of_others
 
 _DECIDED_HERE = (
     "ATEN_CPU_CAPABILITY",

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tiebreak.child_environment import environment_of_others
 from tiebreak.dashboard.server import listen
 from tiebreak.demo.processes import ChildProcesses
 from tiebreak.demo.scene import Scene
-from tiebreak.surroundings import environment_of_others
 
 
 class Page:

@@ -18,8 +18,8 @@ from typing import Protocol
 import requests
 
 from tiebreak.chain.errors import printable
+from tiebreak.child_environment import environment_of_others
 from tiebreak.deadlines import Halted, TooLate, pause, within
-from tiebreak.surroundings import environment_of_others
 from tiebreak.timed_http import session
 
 _SECONDS = 15.0
