@@ -104,6 +104,8 @@ def _listen(process: subprocess.Popen[str], totals: Counter[str], lock: threadin
             print(f"seed {told['seed']}: {told['story']}, {told['ended']}, {told['seconds']:.0f} s", flush=True)
             for violation in told["violations"]:
                 print(f"  VIOLATION (seed {told['seed']}) {violation}", flush=True)
+            for game in told["games"] if told["violations"] else ():
+                print(f"  {game}", flush=True)
 
 
 def _work(options: argparse.Namespace) -> int:
@@ -136,20 +138,22 @@ def _work(options: argparse.Namespace) -> int:
                 story += f", by {how}: {' '.join(sorted(names))}" if names else ""
             story += ", data elsewhere" if planned.gateway else ""
             told = {"seed": seed, "story": story, "ended": result.ended, "seconds": result.seconds}
-            print(json.dumps(told | {"violations": result.violations, "counts": result.counts}), flush=True)
+            told |= {"violations": result.violations, "games": result.games, "counts": result.counts}
+            print(json.dumps(told), flush=True)
             if result.violations and options.keep is not None:
-                _keep(directory, options.keep / f"seed-{seed}")
+                _keep(directory, options.keep / f"seed-{seed}", told)
             shutil.rmtree(directory, ignore_errors=True)
             seed += options.stride
             left = None if left is None else left - 1
     return 0
 
 
-def _keep(directory: Path, place: Path) -> None:
-    """Copies the output of the parties to a place that stays."""
+def _keep(directory: Path, place: Path, told: dict[str, object]) -> None:
+    """Copies the output of the parties to a place that stays, and what is told of the round."""
     place.mkdir(parents=True, exist_ok=True)
     for path in directory.glob("*.out"):
         shutil.copy(path, place)
+    (place / "round.json").write_text(json.dumps(told, indent=1))
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ class Result:
     counts: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     ended: str = ""
+    games: list[str] = field(default_factory=list)
+    """A line for each game, and for each audit with a bond."""
 
 
 def play(plan: Plan, directory: Path, jobs: Path, right_roots: list[bytes], *, pause: float, mounts: bool) -> Result:
@@ -52,6 +54,7 @@ def play(plan: Plan, directory: Path, jobs: Path, right_roots: list[bytes], *, p
             one.carry_out(job)
             result.violations += judge(stage, job, right_roots[plan.job])
             result.ended = stage.contract.job(job).status.name
+            result.games = one.games_and_audits(job)
             result.counts["appeals won"] += len(won_appeals(stage, job))
         for party in stage.parties.values():
             if party.honest:
@@ -320,7 +323,9 @@ class Round:
                 )
             if running and not honest and idle > _SILENT_SECONDS * slowness():
                 silent = max(silent, max(game.deadlines))
-            awaited |= bool(honest)
+            # A trainer that loses on purpose has to lose to somebody: if both clocks run out, there is no appeal.
+            loses_to_nobody = self.plan.appeals and not appealable and Side.CHALLENGER in running
+            awaited |= bool(honest) or loses_to_nobody
         if silent and not awaited and (appealable or not self.plan.appeals or self._have_judged(job, calm_since)):
             # Never while anybody honest has to move in another game, or a trainer that loses on purpose is attested to.
             chain.jump(silent - chain.now + 1)
@@ -378,6 +383,20 @@ class Round:
         if about not in self._accused:
             self._accused.add(about)
             self.result.violations.append(text)
+
+    def games_and_audits(self, job: int) -> list[str]:
+        """What the chain shows of games and audits, with the names of their parties."""
+        names = {str(account.address): name for name, account in self.stage.accounts.items()}
+        lines = [
+            f"game {number}: {names.get(str(game.challenger))} against {names.get(str(game.trainer))}"
+            f"{' (appeal)' if game.is_appeal else ''}, {game.phase.name}, {game.outcome.name}, {game.reason.name}"
+            for number in self.stage.contract.games_of(job)
+            for game in [self.stage.contract.game(number)]
+        ]
+        audits = self.stage.contract.audits_of(job)
+        return lines + [
+            f"audit by {names.get(str(one.auditor))}: {one.status.name}, appeal {one.appeal}" for one in audits
+        ]
 
     def _describe(self, job: int) -> str:
         posted = self.stage.contract.job(job)

@@ -168,6 +168,8 @@ class Stage:
             words += ["--publish-every", "1"]
         if name in self.plan.by_workers:
             words += ["--workers", "1"]
+        if role == "auditor":
+            words += ["--without-fee"]  # or a liar that seals first has the one place, and nobody honest attests
         party = self.add(name + ("-twin" if twin else ""), words, account=name, lasting=follows)
         party.by_ranks = name in self.plan.by_ranks and not twin
 

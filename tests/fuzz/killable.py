@@ -92,7 +92,9 @@ def _live(
     ranks = None
     try:
         if size > 1:
-            ranks = connect(("127.0.0.1", port), rank, size, "round", is_host=rank == 0, seconds=60)
+            ranks = connect(
+                ("127.0.0.1", port), rank, size, "round", is_host=rank == 0, loopback="127.0.0.1", seconds=60
+            )
         said.send("joined")
         said.send(("result", work(ranks, *arguments)))
     except BaseException as error:
