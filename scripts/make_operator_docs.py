@@ -60,6 +60,19 @@ Read this before the first try.
     in FP64 too where the model allows it. Losses, gradients and changes of the state agree as far as FP32 explains, or
     the capture is refused and names the first tensor that differs. Your model is as it was, afterwards.
 
+## Where PyTorch has several right answers
+
+PyTorch leaves some answers to the kernel at hand. A program has one, the same everywhere, which may be another one than
+yours:
+
+* Of equal elements `topk`, `sort`, `kthvalue`, `median`, `argmax` and max pooling take the one with the lowest index;
+  PyTorch takes whichever its kernel finds first (only `sort(stable=True)` promises more). It matters where scores are
+  equal by construction: a router that begins with zeros, images with plain areas, quantised values.
+* `histc` counts in bins whose edges are low + (high - low) i / bins, rounded once to FP32. PyTorch computes the bin of
+  an element in FP32, so an element within an ulp of an edge may fall into the bin beside it.
+
+The comparison with your own step notices both where they change a loss, and the job is then refused.
+
 ## What programs are made of
 
 Every value of a program is the output of one of these. Their names are the closed set that trainers, auditors and the

@@ -117,7 +117,7 @@ def plan(seed: int, *, appeals: bool = False) -> Plan:
     honest_claim = trainer in (None, Kind.FORGE_LOG, Kind.RESIGN)
     challengers = tuple(draw.choice(AUDITORS) for _ in range(draw.choice((1, 1, 2)) if honest_claim else 0))
     if trainer is Kind.RESIGN:
-        challengers = (Kind.LIE, *challengers[1:])  # somebody has to win
+        challengers = (Kind.LIE,) * len(challengers)  # somebody has to win, and who vanishes loses with the trainer
         # In the middle of an interval a lie of one place may be rounded away before anybody sees a root of it.
         wrong_step += INTERVAL - 1 - wrong_step % INTERVAL
     auditors = draw.choice((1, 1, 2) if honest_claim else (1, 2, 2))

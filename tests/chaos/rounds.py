@@ -339,8 +339,11 @@ class Round:
             chain.jump(posted.claim.challenge_deadline - chain.now + 1)
 
     def _have_sealed(self, job: int, calm_since: float) -> bool:
-        """True if every honest auditor has sealed; what they need is time in calm weather."""
-        missing = {f"auditor-{i}" for i in range(self.plan.auditors)} - set(self._audits(job))
+        """True if every honest auditor has sealed its root; what they need is time in calm weather. A place taken with
+        an empty seal looks the same on the chain, and has to be filled first."""
+        said = {name: party.said() for name, party in self.stage.parties.items()}
+        filled = {name.removesuffix("-twin") for name, text in said.items() if '"seal its audit' in text}
+        missing = {f"auditor-{i}" for i in range(self.plan.auditors)} - (set(self._audits(job)) & filled)
         if not missing or not calm_since:
             return not missing
         if time.monotonic() - max(calm_since, self._claimed_at) < 2 * _IDLE_SECONDS * slowness():

@@ -89,7 +89,7 @@ class Stage:
             words = [*words, str(disk.directory)]
             environment["TIEBREAK_CONFIRMATIONS"] = str(self.plan.confirmations)
         elif honest:
-            own = ("--dir", str(disk.directory), "--poll", POLL, "--json")
+            own = ("--dir", str(disk.directory), "--poll", f"{POLL}s", "--json")
             environment["TIEBREAK_CONFIRMATIONS"] = str(self.plan.confirmations)
             words = [*words, *(own if words[:2] != ["job", "create"] else (own[0], own[1], "--json"))]
         else:

@@ -60,7 +60,7 @@ class Terminal:
 
 
 def test_a_poisoned_batch_is_watched_until_the_verdict(browser: Browser) -> None:
-    with Terminal("--dashboard", "--port", "0", "--pace", "0.3", "--story", "poisoned", "--steps", "20") as demo:
+    with Terminal("--dashboard", "--port", "0", "--pace", "300ms", "--story", "poisoned", "--steps", "20") as demo:
         url = demo.wait_for(r"http://127\.0\.0\.1:\d+/")
         assert demo.said.startswith("The page is at http"), "the address comes first"
         look = Look(browser)

@@ -66,6 +66,7 @@ def test_a_game_is_told_from_the_challenge_to_the_verdict(cast: Cast, site: Site
     game = cast.dispute(job, WRONG, RIGHT)
     seen(site)
     shown = text(client, f"/games/{game}")
+    assert "Windows, by the chain's clock none the job is over" in text(client, "/jobs/1")
     for part in ("checkpoint 4", "step 22", "state slot 2", "The challenger won by what the contract computed."):
         assert part in shown
     assert "State slot 2 has to keep what was computed for it" in shown and "the trainer claims another one" in shown

@@ -73,7 +73,7 @@ class Market:
         out, err = (self.world.root / f"{name} {len(self.processes)} {kind}" for kind in ("out", "err"))
         with out.open("wb") as heard, err.open("wb") as complained:
             process = subprocess.Popen(
-                [*map(str, command), "--dir", str(self.world.root / name), "--poll", "0.1", "--json"],
+                [*map(str, command), "--dir", str(self.world.root / name), "--poll", "100ms", "--json"],
                 env={
                     **os.environ,
                     "OMP_NUM_THREADS": "1",

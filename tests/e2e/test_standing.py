@@ -92,6 +92,7 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
     world.run(trainer, world.customer())
     over = standing(world, "trainer")
     assert (over.bonds, over.escrow) == (0, 0) and "over" in printed(jobs_table(over))
+    assert "challenge by" not in printed(job_text(world.job, world.contract.job(world.job), over.now))
 
 
 def test_a_job_and_its_games_fit_a_terminal_with_every_hash_whole(world: World) -> None:
@@ -105,7 +106,7 @@ def test_a_job_and_its_games_fit_a_terminal_with_every_hash_whole(world: World) 
     wanted = {f"0x{claim.checkpoint_root.hex()}", f"0x{claim.final_state_root.hex()}", claim.trainer, job.customer}
     wanted |= {job.spec.referee, job.spec.adjudicator, job.job_cid, claim.log_cid, claim.model_cid}
     assert wanted | {world.senders["second"].address} == set(_HASH.findall(text))
-    assert "next move by" in text
+    assert "next move by" in text and "by the chain's clock" in text
 
 
 def test_jobs_that_are_over_are_read_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

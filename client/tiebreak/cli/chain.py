@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.amounts import in_ether
-from tiebreak.cli import network, options
+from tiebreak.cli import network, options, quantities
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 
@@ -59,8 +59,9 @@ def status(
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it on a full screen, until Ctrl-C.")] = False,
     poll: Annotated[
-        float, typer.Option(min=0.5, metavar="SECONDS", help="With --watch, time between two looks.")
-    ] = 4.0,
+        float,
+        typer.Option(parser=quantities.interval(0.5), metavar="TIME", help="With --watch, time between two looks."),
+    ] = "4s",  # type: ignore[assignment]  # parsed like what a user gives
     *,
     chain: network.ContractOptions,
     json: options.Json = False,

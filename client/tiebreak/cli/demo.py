@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tiebreak.cli import quantities
 from tiebreak.cli.dashboard import DEFAULT_PORT
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
 from tiebreak.demo.report import USUAL, StoryName
@@ -38,10 +39,9 @@ def demo(
     pace: Annotated[
         float | None,
         typer.Option(
-            min=0.1,
-            max=600.0,
-            metavar="SECONDS",
-            help="Seconds from one move to the next, about; 2 is good to watch (default: as fast as 0.5).",
+            parser=quantities.interval(0.1, 600),
+            metavar="TIME",
+            help="Time from one move to the next, about; 2s is good to watch (default: as fast as 500ms).",
             show_default=False,
         ),
     ] = None,

@@ -16,7 +16,7 @@ from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.job_files import read_job, require_publishable
 from tiebreak.cli.network import ContractOptions, PartyOptions
 from tiebreak.cli.role_process import RoleSetup, play
-from tiebreak.cli.roles import Poll
+from tiebreak.cli.roles import DEFAULT_POLL, Poll
 from tiebreak.cli.terms import PostedTerms
 
 if TYPE_CHECKING:
@@ -180,11 +180,21 @@ def _capture(
     task = load_task(source, settings if data is None else [*settings, f"data={data}"])
     from roundlog.execution.microbatch import samples_of
     from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
-    from roundlog.training.job import Job, run_bytes
+    from roundlog.training.job import STAGES, Job, run_bytes
+
+    from tiebreak.cli import output
 
     number = POLICY_THRESHOLD if policy == RoundingPolicy.THRESHOLD else POLICY_CERTIFIED
     found: list[Sameness] = []
-    job = Job.from_task(task, policy=number, bits=bits or 32, report=found.append)
+    with output.progress("Making a job", len(STAGES)) as bar:
+        job = Job.from_task(
+            task,
+            policy=number,
+            bits=bits or 32,
+            report=found.append,
+            tell=lambda stage: bar.done(STAGES.index(stage), stage),
+        )
+        bar.done(len(STAGES))
     least = run_bytes(job.program, job.spec, samples_of(job.program))
     if least > max_memory:
         raise CommandError(
@@ -251,7 +261,7 @@ def collect(
     job: Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number of a job of yours.")],
     model: Annotated[Path, typer.Option(metavar="FILE", help="File for the trained state (safetensors).")],
     max_memory: options.Memory = options.DEFAULT_MEMORY,
-    poll: Poll = 2.0,
+    poll: Poll = DEFAULT_POLL,
     *,
     party: PartyOptions,
     json: options.Json = False,
@@ -281,7 +291,19 @@ def _plain(job: Job) -> dict[str, object]:
         "state_bytes": sum(kind.nbytes for kind in job.program.states.values()),
         "data_bytes": sum(tensor.nbytes for tensor in job.dataset.values()),
         "step_bytes": step_bytes(job.program, job.spec),
+        "learning_rates": {
+            name: {"first": float(rates[0]), "highest": float(rates.max()), "last": float(rates[-1])}
+            for name, rates in job.rates().items()
+        },
     }
+
+
+def _rate(rates: list[float]) -> str:
+    """First, highest and last learning rate: a scheduler meant for epochs takes its step after every step here."""
+    first, highest, last = (f"{rate:.4g}" for rate in (rates[0], max(rates), rates[-1]))
+    if min(rates) == max(rates):
+        return f"{first} at every step"
+    return f"{first} at first, {highest} at most, {last} at last; a scheduler steps once a step"
 
 
 def _facts(job: Job) -> dict[str, object]:
@@ -295,7 +317,8 @@ def _facts(job: Job) -> dict[str, object]:
     states = job.program.states
     return {
         "steps": f"{spec.steps}, a checkpoint every {spec.interval}",
-        "data": f"{spec.data_rows} rows ({', '.join(job.dataset)}), {spec.batch_size} a step",
+        "data": f"{spec.data_rows} rows ({', '.join(job.dataset)}), {spec.batch_size} a step, in the seed's own order",
+        **{f"rate {name}": _rate(table.tolist()) for name, table in job.rates().items()},
         "rounding": f"{policy.value}, {spec.rounding_bits} bits",
         "operators": f"{spec.operator_count} a step",
         "state": f"{spec.state_count} tensors, {size(sum(kind.nbytes for kind in states.values()))}",

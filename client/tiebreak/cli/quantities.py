@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from decimal import Decimal
 
 import typer
@@ -11,6 +12,7 @@ from tiebreak.memory import usable_memory
 
 _WEI = {"wei": 1, "gwei": 10**9, "ether": 10**18, "eth": 10**18}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MILLISECONDS = {"ms": 1, **{unit: 1000 * count for unit, count in _SECONDS.items()}}
 _BYTES = {"MB": 10**6, "GB": 10**9, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -22,6 +24,22 @@ def wei(text: str) -> int:
 def seconds(text: str) -> int:
     """`90s`, `10m`, `24h`, `7d` -> seconds."""
     return _quantity(text, _SECONDS, "a time like 90s, 10m, 24h or 7d")
+
+
+def interval(least: float, most: float = float("inf")) -> Callable[[str], float]:
+    """A parser of `500ms`, `0.5s`, `10m` -> seconds, refused below `least` and above `most`."""
+
+    def read(text: str) -> float:
+        value = _quantity(text, _MILLISECONDS, "a time like 500ms, 2s or 10m") / 1000
+        if not least <= value <= most:
+            raise typer.BadParameter(
+                f"{text!r} is less than {least:g} seconds."
+                if value < least
+                else f"{text!r} is more than {most:g} seconds."
+            )
+        return value
+
+    return read
 
 
 def memory(text: str) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tiebreak.cli import options
+from tiebreak.cli import options, quantities
 from tiebreak.cli.content import PublishEvery, Retention, published_every
 from tiebreak.cli.failures import WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
@@ -33,25 +33,29 @@ _TAKING_PART = "Taking part"
 Poll = Annotated[
     float,
     typer.Option(
-        min=0.05, metavar="SECONDS", help="Time between two looks at the chain.", rich_help_panel=_TAKING_PART
+        parser=quantities.interval(0.05),
+        metavar="TIME",
+        help="Time between two looks at the chain, e.g. 500ms.",
+        rich_help_panel=_TAKING_PART,
     ),
 ]
+DEFAULT_POLL: Any = "2s"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
     """Intervals at which a role looks at the chain and says how things stand."""
 
-    poll: Poll = 2.0
+    poll: Poll = DEFAULT_POLL
     heartbeat: Annotated[
         float,
         typer.Option(
-            min=1.0,
-            metavar="SECONDS",
-            help="Time between two lines that say how things stand.",
+            parser=quantities.interval(1),
+            metavar="TIME",
+            help="Time between two lines that say how things stand, e.g. 10m.",
             rich_help_panel=_TAKING_PART,
         ),
-    ] = 60.0
+    ] = "60s"  # type: ignore[assignment]  # parsed like what a user gives
 
 
 Job = Annotated[

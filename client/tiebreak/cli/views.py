@@ -25,7 +25,7 @@ def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_jso
         shown = {"games": [plain_game(one, found) for one, found in games.items()]} if with_games else {}
         output.show_json(plain_job(number, job) | shown)
     else:
-        now = game.node.head().timestamp
+        now = game.node.now()
         for text in (job_text(number, job, now), *(game_text(one, found, now) for one, found in games.items())):
             output.show_lines(text)
 
@@ -147,22 +147,20 @@ def job_text(number: int, job: JobView, now: int) -> Text:
         "adjudicator": job.spec.adjudicator,
         "files": job.job_cid,
     }
+    windows: dict[str, int] = {}
     if job.audits.audit_deadline and not claim.committed_at:
-        facts |= {
-            "trainer": claim.trainer,
-            "seal audits by": deadline(job.audits.audit_deadline, now),
-            "open the claim by": deadline(job.audits.opening_deadline, now),
-        }
+        facts["trainer"] = claim.trainer
+        windows = {"seal audits by": job.audits.audit_deadline, "open the claim by": job.audits.opening_deadline}
     elif not claim.committed_at:
-        facts["commit by"] = deadline(job.commit_deadline, now)
+        windows = {"commit by": job.commit_deadline}
     else:
+        windows = {"challenge by": claim.challenge_deadline}
         facts |= {
             "trainer": claim.trainer,
             "checkpoint root": claim.checkpoint_root,
             "final state root": claim.final_state_root,
             "log": claim.log_cid,
             "model": claim.model_cid,
-            "challenge by": deadline(claim.challenge_deadline, now),
             "attestations": job.attestations,
         }
     if terms.attestations_needed:
@@ -172,7 +170,9 @@ def job_text(number: int, job: JobView, now: int) -> Text:
             f"bond {in_ether(terms.attestation_bond)}, {job.audits.count} there"
         )
     if job.audits.appeal_deadline:
-        facts["appeal by"] = deadline(job.audits.appeal_deadline, now)
+        windows = {"appeal by": job.audits.appeal_deadline}
+    if job.status.is_undecided:
+        facts |= {name: f"{deadline(instant, now)}, by the chain's clock" for name, instant in windows.items()}
     return output.facts_text(f"Job {number}", facts)
 
 

@@ -52,7 +52,7 @@ class Screen:
         standing = replace(self._standing, now=self._standing.now + age, jobs=jobs)
         parts: list[RenderableType] = [
             Text(printable(self._title), style="bold"),
-            Text(f"block {standing.block:,}  {in_utc(standing.now)}  Ctrl-C ends", style="dim"),
+            Text(f"block {standing.block:,}  {in_utc(standing.now)} by the chain's clock  Ctrl-C ends", style="dim"),
         ]
         if self._outage:
             parts.append(Text(f"{self._outage} What follows was read {age} seconds ago.", style="yellow"))

@@ -123,7 +123,7 @@ class Site:
             "status": words.status_words(job.status),
             "tone": words.tone(job.status),
             "money": [one for one in showing.facts(job.terms) if one.kind == "money"],
-            "windows": self._windows(job),
+            "windows": self._open_windows(job),
             "terms": [one for one in showing.facts(job.terms) if one.kind != "money"],
             "spec": [
                 *showing.facts(job.spec.training),
@@ -239,6 +239,10 @@ class Site:
         plain = showing.facts(claim, "log_cid", "model_cid", "challenge_deadline", "trainer")
         return [showing.fact("trainer", claim.trainer, words="trainer"), *plain, *cids]
 
+    def _open_windows(self, job: JobView) -> list[tuple[str, int]]:
+        """The windows of a job that is not settled: nobody can do anything any more in one that is."""
+        return [] if words.is_settled(job.status) else self._windows(job)
+
     @staticmethod
     def _windows(job: JobView) -> list[tuple[str, int]]:
         """Actions and their deadlines: all that the contract shows, but that of a claim that was made."""
@@ -253,7 +257,7 @@ class Site:
         ]
 
     def _job_row(self, number: int, job: JobView, sight: Sight) -> dict[str, Any]:
-        windows = [] if words.is_settled(job.status) else self._windows(job)
+        windows = self._open_windows(job)
         # The one that ends next; if all have ended, the last one.
         ahead = [one for one in windows if one[1] >= sight.now()]
         chosen = min(ahead, key=lambda one: one[1]) if ahead else max(windows, key=lambda one: one[1], default=("", 0))

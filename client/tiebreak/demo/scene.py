@@ -80,7 +80,7 @@ class Scene:
         return [sys.executable, "-P", "-m", "tiebreak.cli.app", *words, *self.manner(party)]
 
     def manner(self, party: Party) -> list[str]:
-        return ["--dir", str(self.room(party)), "--poll", f"{self.pace:g}", "--json"]
+        return ["--dir", str(self.room(party)), "--poll", f"{1000 * self.pace:.0f}ms", "--json"]
 
     def room(self, party: Party) -> Path:
         """The party's own directory."""

@@ -32,6 +32,8 @@ def reason(error: BaseException) -> str:
     if "expected to contain only concrete integers" in text:
         return "a shape depends on values: choose elements with torch.where or a mask instead"
     line = text.splitlines()[0] if text else type(error).__name__
+    if isinstance(error, KeyError):
+        line = f"KeyError: {line}"  # whose text is the key alone
     if _NAME.fullmatch(line):
         return f"the operator {line} is not supported"
     return _ADDRESS.sub("", _BUILD_PATH.sub("", line)).strip() or type(error).__name__

@@ -62,6 +62,9 @@ PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = FILES = (
 CACHE = "data.cache"
 """Name of the file beside a job's, where the data lie elsewhere, that keeps blocks of them."""
 
+STAGES = ("captures a step", "compares the program with the task's own steps", "hashes state and data")
+"""What `Job.from_task` does, one after the other."""
+
 
 class JobError(ValueError):
     """A job that is damaged, inconsistent or larger than allowed."""
@@ -99,6 +102,11 @@ class Job:
     """Fields by name, in program order; in memory, or in a file if they are large (`roundlog.data.HELD_BYTES`), or
     elsewhere (`roundlog.data.RemoteField`)."""
 
+    def rates(self) -> dict[str, torch.Tensor]:
+        """The learning rates of every group of parameters: f32[steps] by the name of the column, as `0/lr`."""
+        names = self.program.schedule_names
+        return {name: self.schedule[:, slot] for slot, name in enumerate(names) if name.endswith("/lr")}
+
     @staticmethod
     def from_task(
         task: Task,
@@ -106,10 +114,11 @@ class Job:
         policy: int = POLICY_CERTIFIED,
         bits: int = FULL_BITS,
         report: Callable[[Sameness], None] = lambda sameness: None,
+        tell: Callable[[str], None] = lambda stage: None,
     ) -> Job:
         """A job made from a task: captures a step, compares it with the task's own, and commits to everything in a
         spec. policy, bits: the spec's rounding_policy and rounding_bits. report: called with the result of the
-        comparison.
+        comparison. tell: called with a word on each of `STAGES` as it begins.
 
         Raises CaptureError, JobError for an initial state or schedule that is not finite, ProgramError for an operator
         that cannot be rounded to so few bits, and, before any work, SpecError for an unknown policy or width."""
@@ -118,12 +127,15 @@ class Job:
         from roundlog.training.sameness import confirm_same
 
         check_rounding(policy, bits)
+        tell(STAGES[0])
         captured = capture(task)
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
         _require_sizes(captured.program, task.rows)
         dataset = task.fields()
         _require_numbers(captured.program, captured.states, captured.schedule, dataset)
+        tell(STAGES[1])
         report(confirm_same(task, captured))
+        tell(STAGES[2])
         spec = TrainingSpec(
             steps=task.steps,
             interval=task.interval,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cli_world import Run, refused
 from roundlog.execution.microbatch import samples_of
-from roundlog.training.job import Job, run_bytes
+from roundlog.training.job import STAGES, Job, run_bytes
+from tiebreak.cli.source import load_task
 
 TASK = """
 import torch
@@ -26,6 +27,17 @@ def line(*, steps: int = 4, rate: float = 0.1, negative: bool = False):
         model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=rate),
         dataset={"x": x, "y": x.sum(1, keepdim=True)}, batch_size=4, steps=steps, interval=2, seed=1,
     )
+
+def scheduled():
+    task = line()
+    optimizer = torch.optim.AdamW(task.model.parameters(), lr=0.1)
+    return Task(model=task.model, loss=loss, optimizer=optimizer, dataset=task.dataset, batch_size=4, steps=4,
+        interval=2, schedule=torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1), seed=1)
+
+def misses():
+    task = line()
+    return Task(model=task.model, loss=lambda model, batch: model(batch["labels"]).mean(), optimizer=task.optimizer,
+        dataset=task.dataset, batch_size=4, steps=4, interval=2, seed=1)
 
 def number():
     return 3
@@ -67,6 +79,23 @@ def test_a_function_of_a_file_becomes_a_job(run: Run, file: Path, tmp_path: Path
     assert found["sameness"]["steps"] == 3 and found["sameness"]["in_fp64"]
     shown = run("job", "show", tmp_path / "job")
     assert shown.exit_code == 0 and "0x" + job.spec.run_id.hex() in shown.stdout
+
+
+def test_the_rates_and_the_stages_of_a_job_are_told(run: Run, file: Path, tmp_path: Path) -> None:
+    result = run("job", "create", f"{file}:scheduled", "--out", tmp_path / "job")
+    said = " ".join(result.stdout.split())
+    assert "0.1 at first, 0.1 at most, 0.0001 at last; a scheduler steps once a step" in said
+    assert "4 a step, in the seed's own order" in said
+    plain = json.loads(run("job", "show", tmp_path / "job", "--json").stdout)
+    assert plain["learning_rates"]["0/lr"]["last"] == pytest.approx(1e-4)
+    told: list[str] = []
+    Job.from_task(load_task(f"{file}:line", []), tell=told.append)
+    assert tuple(told) == STAGES
+
+
+def test_a_key_that_a_batch_lacks_keeps_the_name_of_its_error(run: Run, file: Path, tmp_path: Path) -> None:
+    said = refused(run("job", "create", f"{file}:misses", "--out", tmp_path / "job"))
+    assert "KeyError: 'labels'" in said and f"my_task.py:{line_of('labels')}" in said
 
 
 def test_the_captured_step_is_said_to_equal_the_users(run: Run, file: Path, tmp_path: Path) -> None:

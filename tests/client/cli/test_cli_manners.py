@@ -157,6 +157,16 @@ def test_amounts_and_times_are_exact_in_both_directions() -> None:
     assert [quantities.seconds(text) for text in ("90s", "1.5m", "24h", "7d")] == [90, 90, 86400, 604800]
     assert in_time(93784) == "1d 2h 3m 4s" and in_time(0) == "0s"
     assert quantities.memory("16GiB") == 1 << 34
+    read = quantities.interval(0.05, 600)
+    assert [read(text) for text in ("50ms", "0.5s", "2s", "10m")] == [0.05, 0.5, 2, 600]
+    for text, why in (
+        ("2", "is not a time"),
+        ("49ms", "less than 0.05"),
+        ("11m", "more than 600"),
+        ("1.5ms", "is not"),
+    ):
+        with pytest.raises(typer.BadParameter, match=why):
+            read(text)
 
 
 def failed_as_json(run: Run, *words: object, env: dict[str, str] | None = None) -> dict[str, object]:

@@ -31,7 +31,7 @@ def test_a_role_serves_metrics_writes_a_log_and_calls_a_person(chain: Chain, tmp
     """Its account is empty, which is the first thing that a person has to know."""
     alert, log = tmp_path / "alert", tmp_path / "role.log"
     command = [sys.executable, "-m", "tiebreak.cli.app", "auditor", "run", "--trust-referee", REFEREE, "--json"]
-    command += ["--metrics", "0", "--log-file", str(log), "--notify", f"sh -c 'cat >> {alert}'", "--poll", "0.1"]
+    command += ["--metrics", "0", "--log-file", str(log), "--notify", f"sh -c 'cat >> {alert}'", "--poll", "100ms"]
     command += ["--dir", str(tmp_path / "role"), "--store", str(tmp_path / "store")]
     poor = Account.from_key(b"\x07" * 32)
     env = dict(os.environ) | chain.environment() | {"TIEBREAK_PRIVATE_KEY": "07" * 32}

@@ -37,7 +37,7 @@ def post(run: Run, chain: Chain, directory: Path, tmp_path: Path) -> int:
 def role(name: str, job: int, tmp_path: Path) -> list[object]:
     """The command of a role, with a directory that is its own."""
     places = ["--store", tmp_path / "store", "--dir", tmp_path / name]
-    return [name, "run", "--job", job, "--poll", 0.05, *places, "--json"]
+    return [name, "run", "--job", job, "--poll", "50ms", *places, "--json"]
 
 
 def until(condition: Callable[[], bool], processes: list[Any], seconds: float = 120) -> None:

@@ -18,7 +18,7 @@ from tiebreak.roles.notices import Progress
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.shared_audits import Workers
 
-QUICK = ("--poll", "0.05")
+QUICK = ("--poll", "50ms")
 CUSTOMER, TRAINER, REFEREE = (devnet_account(number).address for number in (0, 1, 3))
 
 

@@ -370,7 +370,9 @@ def _schedule(groups: list[Update], steps: int) -> tuple[tuple[str, ...], torch.
     """Names of the columns, and f32[steps, columns]."""
     columns: dict[str, Column] = {}
     for number, group in enumerate(groups):
-        columns.update({f"{number}/{name}": column for name, column in group.columns().items()})
+        # The rate stands in every table, though some updates read only what follows from it: people look at it.
+        every: dict[str, Column] = {"lr": group.rate, **group.columns()}
+        columns.update({f"{number}/{name}": column for name, column in every.items()})
     rows = [[float(column(step)) for column in columns.values()] for step in range(steps)]
     table = torch.tensor(rows, dtype=torch.float64).to(torch.float32).reshape(steps, -1)
     if not bool(table.isfinite().all()):
