@@ -84,7 +84,7 @@ class Task:
         dropout are the job's own. interval: steps between checkpoints; None takes `save_steps`, or all steps where
         nothing is saved meanwhile. The model is put into training mode, and the trainer is left as it was otherwise.
 
-        Raises CaptureError, in one sentence, for the first thing of it that a job cannot follow."""
+        Raises CaptureError for what a job cannot follow of it: all that is found, on one line."""
         from roundlog.capture.huggingface import task_of
 
         return task_of(trainer, interval)

@@ -77,23 +77,23 @@ ORDER = ("discriminator", "generator")
 def dcgan_by_hand(task: Task, batch_of: Callable[[int], Batch], steps: int) -> list[float]:
     """The loop of the tutorial."""
     model: Any = task.model
-    netD, netG = model["discriminator"], model["generator"]  # noqa: N806
-    optimizerD, optimizerG = task.optimizer  # type: ignore[misc] # noqa: N806
+    netD, netG = model["discriminator"], model["generator"]
+    optimizerD, optimizerG = task.optimizer  # type: ignore[misc]
     found = []
     for step in range(steps):
         data = batch_of(step)["x"]
         netD.zero_grad()
-        errD_real = says(netD(data), True)  # noqa: N806
+        errD_real = says(netD(data), True)
         errD_real.backward()
         fake = netG(torch.randn(len(data), NOISE, 1, 1, dtype=data.dtype))
-        errD_fake = says(netD(fake.detach()), False)  # noqa: N806
+        errD_fake = says(netD(fake.detach()), False)
         errD_fake.backward()
         optimizerD.step()
         netG.zero_grad()
-        errG = says(netD(fake), True)  # noqa: N806
+        errG = says(netD(fake), True)
         errG.backward()
         optimizerG.step()
-        found.append(float(errD_real + errD_fake + errG))
+        found.append(float((errD_real + errD_fake + errG).detach()))
     return found
 
 
@@ -211,7 +211,7 @@ def in_turn(task: Task, batch_of: Callable[[int], Batch], steps: int) -> list[fl
                 part = {name: rows_of[first : first + rows] for name, rows_of in batch.items()}
                 loss = _of(task.loss, key)(task.model, part) / task.micro_batches
                 loss.backward()
-                total += float(loss)
+                total += float(loss.detach())
             if norm is not None:
                 torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], norm)
             optimizer.step()
@@ -237,7 +237,7 @@ def at_once(task: Task, batch_of: Callable[[int], Batch], steps: int) -> list[fl
                 parameter.grad = gradient
         for optimizer in task.optimizer:  # type: ignore[union-attr]
             optimizer.step()
-        found.append(float(sum(losses)))
+        found.append(sum(float(loss.detach()) for loss in losses))
     return found
 
 
