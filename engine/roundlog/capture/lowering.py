@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
 from roundlog.capture.constants import Constants
+from roundlog.capture.defects import told_from_refusals
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import source_of
@@ -23,6 +24,7 @@ from roundlog.capture.task import Task
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.rehearsal import surroundings, traced
 from roundlog.capture.tracing.trace import TracedStep
+from roundlog.data import materialized
 from roundlog.program import Attribute, DType, Program, ProgramError, Stored, TensorType
 
 _OLDEST = "2.11"
@@ -111,7 +113,8 @@ class _Lowering(Context):
                 else:
                     self.values[node] = held.detach() if node in self.constants else self.literal(held.detach())
             elif node.op == "call_function":
-                self._call(node)
+                with told_from_refusals(str(node.target), self._where()):
+                    self._call(node)
             elif node.op == "output":
                 outputs = node.args[0]
         loss, *rest = tree_leaves(outputs)
@@ -169,6 +172,7 @@ class _Lowering(Context):
             raise CaptureError(
                 "the step uses a tensor on the meta device, where tensors have no numbers: load its values first"
             )
+        tensor = materialized(tensor)
         if tensor.dtype.is_floating_point:
             tensor = tensor.to(torch.float32)
         elif tensor.dtype != torch.bool:
@@ -215,9 +219,11 @@ class _Lowering(Context):
         names = [name, base]
         if in_place:
             names += [f"{base[:-1]}.{overload}", base[:-1]]
-        written = node.args[0] if in_place else node.kwargs.get("out")
-        if not in_place and written is not None:
-            names = [f"{base}.{overload.removesuffix('out').removesuffix('_') or 'Tensor'}", base]
+        if any(argument.is_out for argument in getattr(getattr(node.target, "_schema", None), "arguments", ())):
+            raise CaptureError(
+                f"the operator aten.{name}{self._where()} writes into tensors that it is given (out=): take what it "
+                "returns without them"
+            )
         # Changing the shape of a tensor in place writes nothing; what follows in the graph refers to the result.
         is_view = any(known in VIEWS for known in names)
         if in_place and is_view and self._has_views(node.args[0]):
@@ -234,7 +240,8 @@ class _Lowering(Context):
                 "write this part of the model with supported operators"
             )
         result = self._apply(node, name, rule)
-        if written is not None and not is_view:
+        if in_place and not is_view:
+            written = node.args[0]
             assert isinstance(written, fx.Node)
             result = self._like(written, result)
             self.storages.write(written, result)
@@ -264,8 +271,8 @@ class _Lowering(Context):
         self.node = node
         self.builder.draw = draw_of(node)
         try:
-            # Rules give results; where these are written to is not their affair. Random numbers are the program's own.
-            options = {key: value for key, value in node.kwargs.items() if key not in ("out", "generator")}
+            # Random numbers are the program's own.
+            options = {key: value for key, value in node.kwargs.items() if key != "generator"}
             args, kwargs = fx.node.map_arg((node.args, options), self.value)
             return rule(self, *args, **kwargs)
         except (CaptureError, ProgramError) as error:
