@@ -5,6 +5,7 @@ from roundlog.capture.checkpoint import load_checkpoint
 from roundlog.capture.defects import DefectError, is_refusal, is_users_error, told_from_refusals
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lowering import Captured, capture
+from roundlog.capture.portable import paused, portable, torchs_own
 from roundlog.capture.task import Task
 
 __all__ = [
@@ -16,5 +17,8 @@ __all__ = [
     "is_refusal",
     "is_users_error",
     "load_checkpoint",
+    "paused",
+    "portable",
     "told_from_refusals",
+    "torchs_own",
 ]

@@ -68,7 +68,7 @@ def capture(task: Task) -> Captured:
     task.check()
     with surroundings(task) as around:
         trace, attributes = traced(task, around)
-        lowering = _Lowering(task, trace)
+        lowering = Lowering(task, trace)
         program, places = lowering.run(), lowering.builder.places
     states = {name: tensor.detach().clone().contiguous() for name, tensor in lowering.states.items()}
     own = {**model_tensors(plain_model(task.model)), **attributes}
@@ -81,7 +81,9 @@ def capture(task: Task) -> Captured:
     return Captured(program=program, states=states, schedule=trace.schedule, origin=origin)
 
 
-class _Lowering(Context):
+class Lowering(Context):
+    """Lowering of one traced step."""
+
     def __init__(self, task: Task, traced: TracedStep) -> None:
         super().__init__(Builder())
         self.task = task
@@ -103,21 +105,7 @@ class _Lowering(Context):
     def run(self) -> Program:
         graph = self.traced.graph.graph
         self._bind_placeholders([node for node in graph.nodes if node.op == "placeholder"])
-        outputs: Any = None
-        for node in graph.nodes:
-            self.builder.source = source_of(node)
-            if node.op == "get_attr":
-                held = getattr(self.traced.graph, str(node.target))
-                if not isinstance(held, torch.Tensor):  # a generator: a program has its own random numbers
-                    self.values[node] = None
-                else:
-                    self.values[node] = held.detach() if node in self.constants else self.literal(held.detach())
-            elif node.op == "call_function":
-                with told_from_refusals(str(node.target), self._where()):
-                    self._call(node)
-            elif node.op == "output":
-                outputs = node.args[0]
-        loss, *rest = tree_leaves(outputs)
+        loss, *rest = self.lowered(graph)
         count, last = len(self.traced.states), len(self.traced.states) + len(self.traced.gradients)
         stores, gradients, draws = rest[:count], rest[count:last], rest[last:]
         following = dict(zip(self.traced.states, stores, strict=True))
@@ -137,14 +125,30 @@ class _Lowering(Context):
             keep=self.gradients,
         )
 
+    def lowered(self, graph: fx.Graph) -> list[Any]:
+        """Lowers the operators of a graph whose placeholders have values. Gives the nodes of its outputs."""
+        outputs: Any = None
+        for node in graph.nodes:
+            self.builder.source = source_of(node)
+            if node.op == "get_attr":
+                held = getattr(self.traced.graph, str(node.target))
+                if not isinstance(held, torch.Tensor):  # a generator: a program has its own random numbers
+                    self.values[node] = None
+                else:
+                    self.values[node] = held.detach() if node in self.constants else self.literal(held.detach())
+            elif node.op == "call_function":
+                with told_from_refusals(str(node.target), self._where()):
+                    self._call(node)
+            elif node.op == "output":
+                outputs = node.args[0]
+        return tree_leaves(outputs)
+
     def _bind_placeholders(self, placeholders: list[fx.Node]) -> None:
         states, rest = placeholders[: len(self.traced.states)], placeholders[len(self.traced.states) :]
         for node, (name, tensor) in zip(states, self.traced.states.items(), strict=True):
             if name.startswith("attribute/") and not any(user.op != "output" for user in node.users):
                 continue  # nothing reads what a former step has left there
-            kind = TensorType(tuple(tensor.shape), DType.of(tensor.dtype))
-            self.values[node] = self.builder.source_op("state", kind, slot=len(self._slots))
-            self._slots.append(name)
+            self.bind_state(node, name, TensorType(tuple(tensor.shape), DType.of(tensor.dtype)))
         kinds: list[tuple[str, TensorType, dict[str, Attribute]]] = []
         for slot in range(len(self.traced.columns)):
             kinds.append(("schedule", TensorType((), DType.F32), {"slot": slot}))
@@ -158,6 +162,16 @@ class _Lowering(Context):
             kinds.append(("data", TensorType(shape, field.kind.row.dtype), attributes))
         for node, (op, kind, attributes) in zip(rest, kinds, strict=True):
             self.values[node] = self.builder.source_op(op, kind, **attributes)
+
+    def bind_state(self, node: fx.Node, name: str, kind: TensorType) -> None:
+        """Has a placeholder stand for the next state."""
+        self.values[node] = self.builder.source_op("state", kind, slot=len(self._slots))
+        self._slots.append(name)
+
+    @property
+    def constant_states(self) -> list[torch.Tensor]:
+        """States behind those that are bound: constants that are too large for a literal."""
+        return list(self._constant_states.values())
 
     def value(self, node: fx.Node) -> Any:
         """Values of the program that a graph node stands for."""

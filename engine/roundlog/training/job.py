@@ -115,17 +115,17 @@ class Job:
         schedule that is not finite, ProgramError for an operator that cannot be rounded to so few bits, and, before any
         work, SpecError for an unknown policy or width."""
         # Only a customer captures. Every other command would load torch.export for nothing: a fifth of its start.
-        from roundlog.capture import capture, told_from_refusals
+        from roundlog.capture import capture, paused, told_from_refusals
         from roundlog.training.sameness import confirm_same
 
         check_rounding(policy, bits)
-        with told_from_refusals():
+        with paused(), told_from_refusals():
             captured = capture(task)
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
         _require_sizes(captured.program, task.rows)
         dataset = task.fields()
         _require_numbers(captured.program, captured.states, captured.schedule, dataset)
-        with told_from_refusals():
+        with paused(), told_from_refusals():
             sameness = confirm_same(task, captured)
         report(sameness)
         spec = TrainingSpec(

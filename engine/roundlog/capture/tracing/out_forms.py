@@ -28,7 +28,7 @@ class OutForms(TorchDispatchMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        found = _returning(func) if isinstance(func, OpOverload) else None
+        found = returning(func) if isinstance(func, OpOverload) else None
         if found is None:
             return func(*args, **kwargs)
         plain, names, made = found
@@ -51,7 +51,7 @@ class OutForms(TorchDispatchMode):
 
 
 @functools.cache
-def _returning(func: OpOverload) -> tuple[OpOverload, tuple[str, ...], frozenset[str]] | None:
+def returning(func: OpOverload) -> tuple[OpOverload, tuple[str, ...], frozenset[str]] | None:
     """The overload that returns what this one writes into its `out` arguments, the names of these, and the options
     that only the other one has. None for an overload that has no such arguments, or no such counterpart."""
     arguments = func._schema.arguments
