@@ -104,8 +104,8 @@ def create(
         bool,
         typer.Option(
             "--torch-random",
-            help="Let the function have PyTorch's own random numbers and kernels, whose bits are those of this machine; "
-            "without it the same function gives the same job everywhere.",
+            help="Let the function have PyTorch's own random numbers and kernels, whose bits are those of this "
+            "machine; without it the same function gives the same job everywhere.",
             rich_help_panel=_CAPTURED,
         ),
     ] = False,
@@ -186,8 +186,8 @@ class _Made:
     def warning(self) -> str:
         named = ", ".join(f"{name}{place}" for name, place in (self.unportable or {}).items())
         return (
-            f"the job may be another where another machine runs your function: PyTorch itself has computed {named}, with "
-            "the bits of this machine"
+            f"the job may be another where another machine runs your function: PyTorch itself has computed {named}, "
+            "with the bits of this machine"
         )
 
 
@@ -213,12 +213,12 @@ def _capture(
         raise CommandError("the job needs a directory for its files: name one with --out.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CommandError(f"{out} is not an empty directory: choose another place for the job.")
-    from tiebreak.cli.source import load_task
-
     from roundlog.capture import portable, torchs_own
     from roundlog.execution.microbatch import samples_of
     from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
     from roundlog.training.job import Job, run_bytes
+
+    from tiebreak.cli.source import load_task
 
     number = POLICY_THRESHOLD if policy == RoundingPolicy.THRESHOLD else POLICY_CERTIFIED
     found: list[Sameness] = []

@@ -1,9 +1,9 @@
-"""Random numbers of a task before its first step: one stream of Philox a call, whose key comes from PyTorch's generator.
+"""Random numbers of a task before its first step: a stream of Philox a call, whose key comes from PyTorch's generator.
 
 A key is two integers that the generator gives. Its Mersenne Twister computes with integers alone, so every machine has
 the same keys after the same `torch.manual_seed`, and states of generators can be kept and put back as ever. Element i
-takes word i of the stream (32 bits, or 64 for FP64) as a number of [0, 1) in FP64, and all arithmetic with it is that of
-`strict_functions`, rounded once to the dtype that is asked for."""
+takes word i of the stream (32 bits, or 64 for FP64) as a number of [0, 1) in FP64, and all arithmetic with it is that
+of `strict_functions`, rounded once to the dtype that is asked for."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ def key_of(generator: torch.Generator | None) -> npt.NDArray[np.uint64]:
     return torch.empty(2, dtype=torch.int64).random_(generator=generator).numpy().astype(np.uint64)
 
 
-def drawn(
-    shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator | None, fill: Fill
-) -> torch.Tensor:
+def drawn(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator | None, fill: Fill) -> torch.Tensor:
     """A tensor of random numbers: [*shape], contiguous. dtype: any of floating point."""
     wide = dtype == torch.float64
     key, count = key_of(generator), math.prod(shape)
@@ -49,7 +47,9 @@ def drawn(
         for begin in range(start, stop, _RUN):
             end = min(begin + _RUN, stop)
             raw = words.random_raw(BLOCK // 2 * (end - begin)).astype("<u8", copy=False)
-            units = (raw >> np.uint64(11)) * 2.0**-53 if wide else raw.view("<u4") * 2.0**-32
+            words_of = raw >> np.uint64(11) if wide else raw.view("<u4")
+            units: F64 = words_of.astype(np.float64)
+            units *= 2.0**-53 if wide else 2.0**-32
             fill(units, out[begin * each : end * each])
 
     in_parts(part, blocks, 16 * out.size)
@@ -139,9 +139,7 @@ def permutation(count: int, generator: torch.Generator | None) -> torch.Tensor:
     return torch.from_numpy(np.argsort(words, kind="stable"))
 
 
-def chosen(
-    weights: torch.Tensor, count: int, replacement: bool, generator: torch.Generator | None
-) -> torch.Tensor:
+def chosen(weights: torch.Tensor, count: int, replacement: bool, generator: torch.Generator | None) -> torch.Tensor:
     """int64[..., count]: categories drawn with the probabilities of weights [..., categories]; each at most once
     without replacement. Raises RuntimeError as `torch.multinomial` where that cannot be."""
     rows: F64 = weights.detach().double().reshape(-1, weights.shape[-1]).numpy()

@@ -33,7 +33,7 @@ def qr(a: torch.Tensor, mode: str) -> tuple[torch.Tensor, torch.Tensor]:
 @njit(cache=True, nogil=True, error_model="numpy")
 def _reflect(a: Any, scales: Any) -> None:
     """a: float64[m, n] -> R on and above its diagonal, the reflections below it. scales: of these."""
-    m, n = a.shape
+    m = len(a)
     for j in range(len(scales)):
         rest = 0.0
         for i in range(j + 1, m):

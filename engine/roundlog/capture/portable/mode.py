@@ -48,9 +48,12 @@ class PortableNumbers(TorchDispatchMode):
             plain, names, _ = found
             written = [kwargs[name] for name in names]
             rest = {key: value for key, value in kwargs.items() if key not in names}
-            if all(own is not None and own.shape == y.shape for own, y in _pairs(self._own(plain, args, rest), written)):
-                return written[0] if len(written) == 1 else tuple(written)
-            return func(*args, **kwargs)
+            own = self._own(plain, args, rest)
+            if own is None:
+                return func(*args, **kwargs)
+            for target, result in zip(written, [own] if isinstance(own, torch.Tensor) else own, strict=True):
+                target.resize_(result.shape).copy_(result)
+            return written[0] if len(written) == 1 else tuple(written)
         plain = _without_underscore(func)
         own = self._own(plain, args, kwargs)
         if own is None:
@@ -180,11 +183,3 @@ def _bound(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
         default = argument.default_value if argument.has_default_value() and argument.name != "dtype" else None
         bound[argument.name] = args[position] if position < len(args) else kwargs.get(argument.name, default)
     return bound
-
-
-def _pairs(results: Any, written: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
-    """Pairs of results and the tensors that they are written into, written."""
-    for own, target in zip([results] if isinstance(results, torch.Tensor) else results or [None], written, strict=False):
-        if own is not None and own.shape == target.shape:
-            target.copy_(own)
-        yield own, target

@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from roundlog.capture.decompositions import decompositions
+from roundlog.capture.defects import DefectError
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lowering import Lowering
 from roundlog.capture.rules.table import storage
@@ -28,8 +29,8 @@ _GUARD = 4
 
 
 def by_program(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    """What an operator that writes nothing and draws nothing gives, tensors or a tuple of them. Raises
-    NotImplementedError where programs have no counterpart of it, or of a dtype."""
+    """What an operator that draws nothing gives, tensors or a tuple of them. What it writes is written, into running
+    statistics. Raises NotImplementedError where programs have no counterpart of it, or of a dtype."""
     leaves, form = tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     inputs = [leaves[place].detach() for place in places]
@@ -45,7 +46,7 @@ def by_program(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> A
         graph = make_fx(call, decompositions(), tracing_mode="fake")(*inputs)
         with own_threads():
             return _evaluated(graph, inputs)
-    except (CaptureError, ProgramError, StoppedError, RuntimeError, TypeError) as error:
+    except (CaptureError, DefectError, ProgramError, StoppedError, RuntimeError, TypeError) as error:
         raise NotImplementedError(str(error)) from error
 
 
@@ -56,7 +57,9 @@ def _evaluated(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Any:
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     for slot, (node, state) in enumerate(zip(placeholders, states, strict=True)):
         lowering.bind_state(node, str(slot), TensorType(tuple(state.shape), storage(state.dtype)))
+    before = [lowering.value(node) for node in placeholders]
     nodes = lowering.lowered(graph.graph)
+    after = [lowering.value(node) for node in placeholders]
     values = [lowering.value(node) for node in nodes]
     given = StepInputs(
         states=[*states, *lowering.constant_states],
@@ -66,10 +69,11 @@ def _evaluated(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Any:
         step=0,
         device=torch.device("cpu"),
     )
-    computed = _computed(lowering, set(values), given)
-    results = [
-        computed[value].to(node.meta["val"].dtype).clone() for value, node in zip(values, nodes, strict=True)
-    ]
+    computed = _computed(lowering, {*values, *after}, given)
+    for target, old, new in zip(inputs, before, after, strict=True):
+        if new != old:
+            target.copy_(computed[new])
+    results = [computed[value].to(node.meta["val"].dtype).clone() for value, node in zip(values, nodes, strict=True)]
     return results[0] if len(results) == 1 else tuple(results)
 
 

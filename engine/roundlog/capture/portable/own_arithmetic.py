@@ -93,9 +93,7 @@ def _sort(given: Arguments) -> Any:
     """Equal numbers stay in their order: some machines sort by vector instructions otherwise."""
     if given.get("stable"):
         return NotImplemented
-    return torch.ops.aten.sort.stable(
-        given["self"], stable=True, dim=given["dim"], descending=given["descending"]
-    )
+    return torch.ops.aten.sort.stable(given["self"], stable=True, dim=given["dim"], descending=given["descending"])
 
 
 def _qr(given: Arguments) -> Any:
@@ -113,5 +111,5 @@ OWN: dict[str, Callable[[Arguments], Any]] = {
     "pow": _power,
     "sort": _sort,
 }
-"""Name without overload and underscore -> what a call gives, by its arguments' names; NotImplemented where PyTorch's own,
-or a program's, is as good."""
+"""Name without overload and underscore -> what a call gives, by its arguments' names; NotImplemented where PyTorch's
+own, or a program's, is as good."""

@@ -38,7 +38,8 @@ def _normal(given: Arguments) -> torch.Tensor | None:
     dtype = torch.result_type(mean, deviation)
     if not dtype.is_floating_point:
         return None
-    return drawn(shape, dtype, given.get("generator"), distributions.normal(0.0, 1.0)) * deviation + mean
+    standard = drawn(shape, dtype, given.get("generator"), distributions.normal(0.0, 1.0))
+    return standard.mul_(deviation).add_(mean)
 
 
 def _uniform(given: Arguments) -> torch.Tensor | None:
