@@ -73,7 +73,7 @@ def _digest(task: object) -> str:
 
 
 def on_machine(machine: str, names: Sequence[str], flags: Sequence[str]) -> Jobs:
-    """The same in a process that is another machine. Raises RuntimeError if it fails."""
+    """Jobs of a process that is another machine. Raises RuntimeError if it fails."""
     profile = MACHINES[machine]
     command = [*profile.interpreter, __file__, "--made", *flags]
     for name in names:
@@ -88,7 +88,7 @@ def on_machine(machine: str, names: Sequence[str], flags: Sequence[str]) -> Jobs
 
 
 def differences(by_machine: Mapping[str, Jobs]) -> list[str]:
-    """What is not the same, and what is not portable, a sentence each."""
+    """Differences between machines, and whatever is not portable, a sentence each."""
     first, *others = by_machine
     said = []
     for task, job in by_machine[first].items():

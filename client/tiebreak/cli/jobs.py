@@ -170,7 +170,7 @@ def _post(posted: PostedTerms, reward: int, setup: RoleSetup, where: Path, *, qu
 
 @dataclasses.dataclass(frozen=True)
 class _Made:
-    """How a job was made."""
+    """Account of the making of a job."""
 
     sameness: Sameness
     unportable: dict[str, str] | None

@@ -61,7 +61,7 @@ class PortableNumbers(TorchDispatchMode):
         return args[0].copy_(own) if _is_in_place(func) else own
 
     def _own(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What an operator gives, by our means; None if PyTorch's are as good, or there are no others."""
+        """Result of an operator by our means; None if PyTorch's are as good, or there are no others."""
         base = str(func).removeprefix("aten.").partition(".")[0].removesuffix("_")
         if draws(func):
             make = DRAWN.get(base)

@@ -29,8 +29,8 @@ _GUARD = 4
 
 
 def by_program(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    """What an operator that draws nothing gives, tensors or a tuple of them. What it writes is written, into running
-    statistics. Raises NotImplementedError where programs have no counterpart of it, or of a dtype."""
+    """Result of an operator that draws nothing, tensors or a tuple of them. Running statistics that it writes are
+    written. Raises NotImplementedError where programs have no counterpart of it, or of a dtype."""
     leaves, form = tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     inputs = [leaves[place].detach() for place in places]
