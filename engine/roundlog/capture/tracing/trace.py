@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.overrides import TorchFunctionMode
 
 from roundlog.capture.decompositions import decompositions
+from roundlog.capture.defects import DefectError, is_own_error
 from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
@@ -30,6 +31,7 @@ from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
 from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
 from roundlog.capture.tracing.hints import asks_for_values, control_flow
+from roundlog.capture.tracing.out_forms import OutForms
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
@@ -142,6 +144,8 @@ class Tracer:
         except CaptureError:
             raise
         except (Exception, SystemExit) as error:
+            if is_own_error(error):
+                raise DefectError(error, place=place_of_error(error)) from error
             if asks_for_values(error):
                 raise CaptureError(control_flow(error)) from error
             # PyTorch's modes are a stack for all threads: two that trace at once leave it in disorder, for any error.
@@ -175,7 +179,7 @@ class Tracer:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
         drawn = Draws(self._surroundings.generator_states())
         memory, checks = _NoNewMemory(), PassedChecks()
-        with self._substitution, drawn, memory, checks:
+        with OutForms(), self._substitution, drawn, memory, checks:
             with self._lines, self._lines.all_from("micro_batches"):
                 parts = self._task.parts(batch)
             losses: list[torch.Tensor] = []
