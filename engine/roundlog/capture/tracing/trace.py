@@ -32,6 +32,7 @@ from roundlog.capture.tracing.hints import asks_for_values, control_flow
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.tracing.types_seen import types_as_in_training
 from roundlog.capture.untraceable import reason
 
 Named = dict[str, torch.Tensor]
@@ -130,7 +131,15 @@ class Tracer:
 
         threads: list[threading.Thread] = []
         try:
-            with preserve_node_meta(), plainly(), without_onednn(), rewritten(), _quietly(), _noting_threads(threads):
+            with (
+                preserve_node_meta(),
+                plainly(),
+                without_onednn(),
+                rewritten(),
+                types_as_in_training(self._surroundings.asking_for_types()),
+                _quietly(),
+                _noting_threads(threads),
+            ):
                 # Tensors that the user's functions refer to (class weights, say) come in as constants.
                 graph = make_fx(step, decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(
                     self.states, row, batch
