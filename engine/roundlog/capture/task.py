@@ -43,8 +43,8 @@ class Task:
     model: any `nn.Module` in FP32, in the mode (`train`/`eval`) it is to be trained in. Its parameters and buffers at
         capture time are the initial state.
     loss: `loss(model, batch)` -> FP32 scalar; `batch` maps field names to tensors [batch_size, ...].
-    optimizer: one of `torch.optim` (all but LBFGS and SparseAdam) over the model's parameters, freshly made, with any
-        number of parameter groups. Parameters that are in no group or have `requires_grad=False` stay as they are.
+    optimizer: one of `torch.optim` (all but LBFGS, Muon and SparseAdam) over the model's parameters, freshly made, with
+        any number of parameter groups. Parameters that are in no group or have `requires_grad=False` stay as they are.
     dataset: field name -> tensor [rows, ...], float32, bool or integers of any size, which the job holds as int64; all
         fields have the same number of rows. Or a NumPy array or memory map, or what `roundlog.windows`,
         `roundlog.safetensors_fields` and `roundlog.arrow_fields` give: of these, nothing is copied but the rows of a

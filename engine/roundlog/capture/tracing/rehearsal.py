@@ -73,6 +73,7 @@ def traced(task: Task, around: Surroundings, known: frozenset[str]) -> tuple[Tra
     around.put_back([*attributes.values(), *plain_model(task.model).buffers()])
     own = {change.name for change in around.changes() if change.name.startswith(_OWN)} | tracer.changing
     LaterSteps(task, tracer, surroundings(task), own).confirm(first.graph, left.others)
+    tracer.finish(first)
     return first, attributes
 
 

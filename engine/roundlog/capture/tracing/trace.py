@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import CaptureError, UnknownValueError
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
 from roundlog.capture.model_tensors import model_tensors
-from roundlog.capture.optimizers import Column, Update, clip_factor, updates
+from roundlog.capture.optimizers import Column, Update, updates
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING
@@ -34,6 +35,7 @@ from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.types_seen import types_as_in_training
+from roundlog.capture.tracing.updating import Updating
 from roundlog.capture.untraceable import reason
 
 Named = dict[str, torch.Tensor]
@@ -116,6 +118,8 @@ class Tracer:
         self._lines = SourceLines()
         self._gradients: tuple[str, ...] = ()
         self._factors: list[float] = []
+        trained = {name: (number, first[f"parameter/{name}"]) for name, number in self._trainable.items()}
+        self._updating = Updating(self._groups, trained, type(task.optimizer).__name__, task.max_grad_norm)
         self._confirm_schedule()
 
     def _confirm_schedule(self) -> None:
@@ -142,7 +146,8 @@ class Tracer:
         return any(thing is tensor for tensor in self._originals.values())
 
     def trace(self) -> TracedStep:
-        """Trace a step from where the user's code stands now. Raises CaptureError where PyTorch cannot trace it
+        """Trace a step from where the user's code stands now, up to the gradients: `finish` adds what the optimizer
+        makes of them. Raises CaptureError where PyTorch cannot trace it
         (control flow that depends on values, most often), naming the user's line."""
         task = self._task
         row = {name: torch.zeros(()) for name in self.columns}
@@ -162,6 +167,7 @@ class Tracer:
                 rewritten(),
                 types_as_in_training(self._surroundings.asking_for_types()),
                 _quietly(),
+                _without_collection(),
                 _noting_threads(threads),
             ):
                 # Tensors that the user's functions refer to (class weights, say) come in as constants.
@@ -196,6 +202,10 @@ class Tracer:
             known=frozenset(self._known),
         )
 
+    def finish(self, step: TracedStep) -> None:
+        """Append the optimizer's step to the graph."""
+        self._updating.append(step.graph, list(step.states), step.columns, step.gradients)
+
     def _changed(self, graph: fx.GraphModule) -> frozenset[str]:
         """Names of the known buffers that a traced step writes into, or puts something else in the place of."""
         targets = (getattr(graph, str(node.target)) for node in written(graph.graph) if node.op == "get_attr")
@@ -226,7 +236,6 @@ class Tracer:
             gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
             kept = [gradient.clone() for gradient in gradients.values()]
             following = self._following(states)
-            self._update(states, following, gradients, row)
         for refused in (*drawn.refused, *memory.refused, *checks.refused):  # the user's code has caught it
             raise refused
         self._gradients = tuple(gradients)
@@ -279,22 +288,6 @@ class Tracer:
                 )
             following[self._first[name]] = value
         return following
-
-    def _update(self, states: Named, following: Named, gradients: Named, row: Named) -> None:
-        """Clip the gradients, and take a step of the optimizer."""
-        lines, task, factor = self._lines, self._task, None
-        if task.max_grad_norm is not None:
-            with torch.no_grad(), lines, lines.all_from("clip_grad_norm_"):
-                factor = clip_factor(gradients.values(), task.max_grad_norm)
-        for name, gradient in gradients.items():
-            number, prefix = self._trainable[name], f"slot/{name}/"
-            group, parameter = self._groups[number], self._first[f"parameter/{name}"]
-            own = {slot.removeprefix(prefix): following[slot] for slot in states if slot.startswith(prefix)}
-            scalars = {column: row[f"{number}/{column}"] for column in group.columns()}
-            with torch.no_grad(), lines, lines.all_from(type(task.optimizer).__name__):
-                gradient = gradient if factor is None else gradient * factor
-                following[parameter], own = group.apply(following[parameter], gradient, own, scalars)
-            following.update({prefix + slot: tensor for slot, tensor in own.items()})
 
 
 def _differentiate(loss: torch.Tensor) -> None:
@@ -378,6 +371,18 @@ def _noting_threads(threads: list[threading.Thread]) -> Iterator[None]:
         yield
     finally:
         threading.Thread.start = start  # type: ignore[method-assign]
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Switches Python's cyclic garbage collector off, which would look again and again at all nodes that there are."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager
