@@ -28,8 +28,8 @@ SMALLEST: dict[str, list[str]] = {
     "bench_parallel_audit": HELP,
     "bench_products": HELP,
     "bench_resolution": ["--rounds", "1", "--only", "scatter"],
-    "bench_search": HELP,
-    "bench_store": ["--gigabytes", "0.001"],
+    "bench_search": ["--levels", "1"],
+    "bench_store": HELP,
     "compile_contracts": HELP,
     "count_entries": ["--model", "logistic", "--steps", "1"],
     "elementary_series": [],
@@ -61,9 +61,6 @@ SMALLEST: dict[str, list[str]] = {
 NEEDS = {"bench_dagpb": "google.protobuf", "prove_contracts": "z3", "try_models": "transformers"}
 """Packages that a script needs beside those that tests are run with."""
 
-WRITES = {"pin_versions": "constraints.txt"}
-"""Files that depend on the environment."""
-
 _PASSED_BY = (".git", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "build")
 
 
@@ -77,6 +74,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository, where scripts may write."""
     target = tmp_path_factory.mktemp("scripts") / "repository"
     shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(*_PASSED_BY), symlinks=True)
+    if (ROOT / "node_modules").is_dir():
+        (target / "node_modules").symlink_to(ROOT / "node_modules")
     return target
 
 
