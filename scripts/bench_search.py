@@ -8,6 +8,7 @@ storage in a move as the game does, searches trees as deep as those of scripts/b
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 from hashlib import sha256
@@ -108,9 +109,12 @@ def searched(sender: Sender, levels: int) -> list[tuple[int, int]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--levels", type=int, default=6, help="the most that are tried")
+    most = parser.parse_args().levels
     sender = Sender(connect("embedded"), devnet_account(0))
     print(f"| levels | {' | '.join(f'depth {depth}' for depth in DEPTHS)} | all |\n" + "|---" * (len(DEPTHS) + 2) + "|")
-    for levels in range(1, 7):
+    for levels in range(1, most + 1):
         found = searched(sender, levels)
         total = sum(moves for moves, _ in found), sum(gas for _, gas in found)
         print(f"| {levels} | " + " | ".join(f"{moves}: {gas:,}" for moves, gas in [*found, total]) + " |", flush=True)

@@ -17,7 +17,6 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers.adam import Adam, Adamax, NAdam, RAdam
 from roundlog.capture.optimizers.averaging import ASGD
 from roundlog.capture.optimizers.factored import Adafactor
-from roundlog.capture.optimizers.orthogonal import Muon
 from roundlog.capture.optimizers.scaled import Adadelta, Adagrad, RMSprop
 from roundlog.capture.optimizers.schedule import Factor, rates
 from roundlog.capture.optimizers.sgd import SGD
@@ -43,7 +42,6 @@ _UPDATES: dict[type, type[Update]] = {
     torch.optim.Adagrad: Adagrad,
     torch.optim.Adadelta: Adadelta,
     torch.optim.Adafactor: Adafactor,
-    torch.optim.Muon: Muon,
     torch.optim.ASGD: ASGD,
     torch.optim.Rprop: Rprop,
 }
@@ -56,7 +54,9 @@ def updates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, st
     kind = _UPDATES.get(type(optimizer))
     if kind is None:
         known = ", ".join(f"torch.optim.{cls.__name__}" for cls in _UPDATES)
-        raise CaptureError(f"the optimizer {name} is not supported: use one of {known}")
+        iterates = type(optimizer) is torch.optim.Muon
+        why = "computes in bfloat16, and programs are FP32" if iterates else "is not supported"
+        raise CaptureError(f"the optimizer {name} {why}: use one of {known}")
     _check_hooks(optimizer, name)
     # Adagrad has a state before its first step.
     if any(float(state.get("step", 1)) for state in optimizer.state.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -168,6 +169,7 @@ class Tracer:
                 rewritten(),
                 types_as_in_training(self._surroundings.asking_for_types()),
                 _quietly(),
+                _without_collection(),
                 _noting_threads(threads),
             ):
                 # Tensors that the user's functions refer to (class weights, say) come in as constants.
@@ -418,6 +420,18 @@ def _noting_threads(threads: list[threading.Thread]) -> Iterator[None]:
         yield
     finally:
         threading.Thread.start = start  # type: ignore[method-assign]
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Switches Python's cyclic garbage collector off, which would look again and again at all nodes that there are."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -1,0 +1,107 @@
+"""Every script of scripts/ runs: in its smallest form, in a copy of the repository, which it leaves as it was."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+HELP = ["--help"]
+"""For those that have no form of seconds, or whose work other tests do."""
+
+SMALLEST: dict[str, list[str]] = {
+    "audit_coalitions": [],
+    "bench_capture": ["--rounds", "1", "--only", "a linear layer"],
+    "bench_dagpb": [],
+    "bench_data": HELP,
+    "bench_dispute": HELP,
+    "bench_distributed": HELP,
+    "bench_engine": ["--model", "logistic", "--rounds", "1"],
+    "bench_microbatch": HELP,
+    "bench_parallel_audit": HELP,
+    "bench_products": HELP,
+    "bench_resolution": ["--rounds", "1", "--only", "scatter"],
+    "bench_search": ["--levels", "1"],
+    "bench_store": HELP,
+    "compile_contracts": HELP,
+    "count_entries": ["--model", "logistic", "--steps", "1"],
+    "elementary_series": [],
+    "make_adjudication_vectors": [],
+    "make_arithmetic_vectors": [],
+    "make_cli_docs": [],
+    "make_code_docs": [],
+    "make_contract_records": [],
+    "make_descriptor_vectors": [],
+    "make_operating_docs": [],
+    "make_operator_docs": [],
+    "make_spec_vectors": [],
+    "make_vectors": [],
+    "matrix": HELP,
+    "matrix_of_ranks": HELP,
+    "measure_environment": ["--rounds", "1"],
+    "measure_history": ["--steps", "1", "--rounds", "1", "--directory", "{tmp}"],
+    "measure_parts": ["--model", "logistic", "--rounds", "1"],
+    "other_architecture": HELP,
+    "paper_tables": HELP,
+    "pin_versions": [],
+    "profile_engine": ["--model", "logistic", "--steps", "1"],
+    "prove_contracts": HELP,
+    "simulate_audits": ["--months", "1", "--coalitions", "10"],
+    "simulate_floods": HELP,
+    "try_models": HELP,
+}
+
+NEEDS = {"bench_dagpb": "google.protobuf", "prove_contracts": "z3", "try_models": "transformers"}
+"""Packages that a script needs beside those that tests are run with."""
+
+_PASSED_BY = (".git", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "build")
+
+
+def test_every_script_is_listed() -> None:
+    scripts = {path.stem for path in (ROOT / "scripts").glob("*.py")}
+    assert scripts == SMALLEST.keys(), "a script that nobody runs breaks: list its smallest form here"
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository, where scripts may write."""
+    target = tmp_path_factory.mktemp("scripts") / "repository"
+    shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(*_PASSED_BY), symlinks=True)
+    if (ROOT / "node_modules").is_dir():
+        (target / "node_modules").symlink_to(ROOT / "node_modules")
+    return target
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_a_script_runs_in_its_smallest_form(name: str, copy: Path, tmp_path: Path) -> None:
+    needed = NEEDS.get(name, "").partition(".")[0]
+    if needed and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"needs {needed}")
+    done = subprocess.run(
+        [sys.executable, f"scripts/{name}.py", *(part.format(tmp=tmp_path) for part in SMALLEST[name])],
+        cwd=copy,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    changed = [
+        path.relative_to(copy)
+        for folder in ("docs", "tests/vectors", "contracts/src", "contracts/artifacts", "client", "engine")
+        for path in (copy / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and not _same(path, ROOT / path.relative_to(copy))
+    ]
+    assert not changed, f"{name} writes something else than stands in the repository: run it"
+
+
+def _same(one: Path, two: Path) -> bool:
+    return two.is_file() and one.read_bytes() == two.read_bytes()
