@@ -14,7 +14,7 @@ from script_rows import rows
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-SEVERAL = refused("the optimizer is a", advice="Train with one optimizer, whose parameter groups have their own rates.")
+SEVERAL = refused("the loss is a", rewrite="reversed_gradient")
 
 
 class Vae(nn.Module):
@@ -41,7 +41,11 @@ def vae() -> Task:
     )
 
 
-@script("KL annealing by a number of Python", source="beta-VAEs, and VAEs for text")
+@script(
+    "KL annealing by a number of Python",
+    source="beta-VAEs, and VAEs for text",
+    outcome=refused("not the same from one time to the next", rewrite="kl_annealing_by_buffer"),
+)
 def kl_annealing() -> Task:
     class Annealed(Vae):
         step = 0
@@ -219,7 +223,7 @@ def wgan_gp() -> Task:
 @script(
     "A critic of several steps: optimizer.step() inside the loss",
     source="WGAN (Arjovsky et al. 2017), five steps of the critic",
-    outcome=refused("optimizer"),
+    outcome=refused("not the same from one time to the next", rewrite="reversed_gradient"),
 )
 def inner_steps() -> Task:
     model = game()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import tempfile
 import time
 
+import numpy as np
 import torch
 from roundlog import Task
 from script_corpus import RUN, refused, script
@@ -57,24 +58,56 @@ def running_loss() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
-@script("A writer for TensorBoard", source="torch.utils.tensorboard")
+class SummaryWriter:
+    """In the place of torch.utils.tensorboard's, which needs another package: takes what that takes."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile("w")  # noqa: SIM115
+
+    def add_scalar(self, tag: str, value: object, step: int) -> None:
+        if isinstance(value, torch.Tensor):
+            value = value.detach().cpu().numpy()
+        elif not np.isscalar(value):
+            raise NotImplementedError(f"Got {type(value)}, but numpy array or torch tensor are expected.")
+        self.file.write(f"{time.time()} {tag} {value} {step}\n")
+
+
+@script("A writer for TensorBoard", source="PyTorch's recipe on TensorBoard")
 def tensorboard() -> Task:
-    class SummaryWriter:  # as that of torch.utils.tensorboard, which needs another package
-        def __init__(self) -> None:
-            self.file = tempfile.TemporaryFile("w")  # noqa: SIM115
-
-        def add_scalar(self, tag: str, value: float, step: int) -> None:
-            self.file.write(f"{time.time()} {tag} {float(value)} {step}\n")
-
     writer, step = SummaryWriter(), 0
 
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         nonlocal step
         found = entropy(m, batch)
         writer.add_scalar("loss/train", found, step)
-        writer.add_scalar("norm", m[0].weight.norm(), step)
         step += 1
         return found
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("A writer for TensorBoard that is given loss.item()", source="many training loops")
+def tensorboard_item() -> Task:
+    writer, step = SummaryWriter(), 0
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        nonlocal step
+        found = entropy(m, batch)
+        writer.add_scalar("loss/train", found.item(), step)
+        step += 1
+        return found
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("Printing loss.item() itself", source="the first lines of most training loops")
+def plain_printing() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        y = m(batch["x"])
+        print(F.cross_entropy(y, batch["y"]).item(), (y.argmax(1) == batch["y"]).sum().item(), "of", len(y))
+        return F.cross_entropy(y, batch["y"])
 
     model = mlp()
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)

@@ -161,7 +161,7 @@ def flip_by_random() -> Task:
 @script(
     "MixUp with numpy",
     source="the code of the MixUp paper (Zhang et al. 2018)",
-    outcome=refused("draws from", rewrite="mixup"),
+    outcome=refused("draws from", rewrite="mixup_uniform"),
 )
 def mixup_by_numpy() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -174,7 +174,11 @@ def mixup_by_numpy() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
 
 
-@script("MixUp with torch.distributions", source="timm's Mixup, drawn by torch")
+@script(
+    "MixUp with torch.distributions",
+    source="timm's Mixup, drawn by torch",
+    outcome=refused("_sample_dirichlet", rewrite="mixup_uniform"),
+)
 def mixup() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         share = torch.distributions.Beta(0.4, 0.4).sample()
@@ -201,7 +205,7 @@ def mixup_uniform() -> Task:
 @script(
     "CutMix by slices",
     source="the code of the CutMix paper (Yun et al. 2019)",
-    outcome=refused("decides what is computed", rewrite="cutmix"),
+    outcome=refused("takes a number out of a tensor", rewrite="cutmix"),
 )
 def cutmix_by_slices() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:

@@ -148,7 +148,11 @@ def masked_words() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
 
 
-@script("The mean of x[mask]", source="a habit of losses over padded sequences")
+@script(
+    "The mean of x[mask]",
+    source="a habit of losses over padded sequences",
+    outcome=refused("shape depends on values", rewrite="weighted_mean"),
+)
 def mean_of_mask() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         logits, targets = m(batch["ids"][:, :-1]), batch["ids"][:, 1:]
@@ -196,7 +200,11 @@ def lstm() -> Task:
     )
 
 
-@script("An LSTM whose state begins as None and is carried on", source="truncated backpropagation through time")
+@script(
+    "An LSTM whose state begins as None and is carried on",
+    source="truncated backpropagation through time",
+    outcome=refused("not the same from one time to the next", rewrite="lstm_state"),
+)
 def lstm_state_none() -> Task:
     class Net(Recurrent):
         state = None
@@ -210,7 +218,11 @@ def lstm_state_none() -> Task:
     return Task(model=model, loss=next_word, optimizer=torch.optim.Adam(model.parameters()), dataset=words(), **RUN)
 
 
-@script("An LSTM whose state begins as zeros and is carried on", source="PyTorch's word_language_model: init_hidden")
+@script(
+    "An LSTM whose state begins as zeros and is carried on",
+    source="PyTorch's word_language_model: init_hidden",
+    outcome=refused("not the same from one time to the next", rewrite="lstm_state"),
+)
 def lstm_state_zero() -> Task:
     class Net(Recurrent):
         def __init__(self, layer: nn.Module) -> None:
@@ -332,7 +344,11 @@ class Experts(nn.Module):
         self.gate, self.experts = nn.Linear(8, 4, bias=False), nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
 
 
-@script("Experts that take their rows by nonzero", source="Mixtral as in transformers")
+@script(
+    "Experts that take their rows by nonzero",
+    source="Mixtral as in transformers",
+    outcome=refused("shape depends on values", rewrite="experts_by_masks"),
+)
 def experts_by_nonzero() -> Task:
     class Mixture(Experts):
         def forward(self, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import copy
 
 import torch
 from roundlog import Task
-from script_corpus import RUN, script
+from script_corpus import RUN, refused, script
 from script_rows import images, pairs, rows
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -104,7 +104,11 @@ class MoCo(nn.Module):
             k.data = k.data * 0.99 + q.data * 0.01
 
 
-@script("A queue at a pointer of MoCo", source="the code of MoCo (He et al. 2020)")
+@script(
+    "A queue at a pointer of MoCo",
+    source="the code of MoCo (He et al. 2020)",
+    outcome=refused("assigns to a tensor's .data", rewrite="moco_shifted"),
+)
 def moco() -> Task:
     class Net(MoCo):
         @torch.no_grad()
@@ -171,7 +175,11 @@ def byol() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
 
 
-@script("A mean teacher", source="Mean Teacher (Tarvainen and Valpola 2017)")
+@script(
+    "A mean teacher",
+    source="Mean Teacher (Tarvainen and Valpola 2017)",
+    outcome=refused("not the same from one time to the next", rewrite="byol"),
+)
 def mean_teacher() -> Task:
     model = encoder()
     teacher, step = copy.deepcopy(model), 0

@@ -11,7 +11,7 @@ from script_corpus import RUN, refused, script
 from script_rows import rows
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
 
 
@@ -127,7 +127,11 @@ def scripted() -> Task:
     return task_of(model)
 
 
-@script("Fake-quantized weights", source="quantization-aware training")
+@script(
+    "Fake-quantized weights",
+    source="quantization-aware training",
+    outcome=refused("_fake_quantize_per_tensor_affine", rewrite="rounded_weights"),
+)
 def fake_quantized() -> Task:
     class Quantized(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -176,6 +180,7 @@ def lazy() -> Task:
 @script(
     "A buffer that is made in the step",
     source="a habit of running statistics: if self.mean is None",
+    outcome=refused("not the same from one time to the next", rewrite="statistics"),
 )
 def statistics_none() -> Task:
     class Net(nn.Module):
@@ -226,5 +231,5 @@ def pruning_by_data() -> Task:
 @script("Pruning by a mask", source="torch.nn.utils.prune")
 def pruning() -> Task:
     model = mlp()
-    nn.utils.prune.l1_unstructured(model[0], "weight", amount=0.5)
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
     return task_of(model)

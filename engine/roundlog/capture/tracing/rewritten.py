@@ -36,11 +36,9 @@ def rewritten() -> Iterator[None]:
             (torch.SymBool, "__bool__", _truth),
             (torch.SymFloat, "__float__", _noted(torch.SymFloat.__float__)),
             (torch.SymInt, "__int__", _noted(torch.SymInt.__int__)),
-            (torch.SymFloat, "__str__", _Unknown.of),
+            *((kind, name, _shown) for kind in (torch.SymFloat, torch.SymInt) for name in ("__str__", "__format__")),
             (torch.SymFloat, "__eq__", _compared(torch.SymFloat.__eq__)),
             (torch.SymFloat, "__ne__", _compared(torch.SymFloat.__ne__)),
-            (torch.SymFloat, "__format__", _Unknown.of),
-            (torch.SymInt, "__format__", _Unknown.of),
             (torch.Tensor, "__format__", _formatted_tensor),
         ):
             stack.enter_context(_replaced(owner, name, function))
@@ -84,10 +82,6 @@ def _noted(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
 class _Unknown(str):
     """The text of a number that there is not yet. It can be shown, but not looked at."""
 
-    @classmethod
-    def of(cls, value: object, specification: str = "") -> str:
-        return cls("?")
-
     def _asked(self, *arguments: Any) -> Any:
         with noted():
             raise CaptureError("the step looks into the text of a number that it computes: decide by torch.where")
@@ -95,6 +89,11 @@ class _Unknown(str):
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __len__ = __getitem__ = __iter__ = _asked
     __hash__ = _asked
     startswith = endswith = find = index = count = split = strip = _asked  # type: ignore[assignment]
+
+
+def _shown(value: object, specification: str = "") -> str:
+    """A plain function: a bound one gets no number where Python takes it for a method."""
+    return _Unknown("?")
 
 
 def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -183,7 +182,7 @@ _format_of_torch = torch.Tensor.__format__
 
 def _formatted_tensor(tensor: torch.Tensor, specification: str) -> str:
     if isinstance(tensor, FakeTensor):
-        return _Unknown.of(tensor)
+        return _shown(tensor)
     return str(_format_of_torch(tensor, specification))  # type: ignore[no-untyped-call]
 
 
