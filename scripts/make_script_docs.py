@@ -24,7 +24,8 @@ are captured train to the losses of plain PyTorch (three steps, within 1e-6), an
 processor; those that are refused are so in the sentence that stands here, and the script that does the same instead
 is itself among them.
 
-Find the shape of script that you have. Of {count} scripts {captured} are captured as they are, {refused} are refused.
+Find the shape of script that you have: {sections}. Of {count} scripts {captured} are captured as they are, {refused}
+are refused.
 
 ## What goes where
 
@@ -105,7 +106,7 @@ def is_script(node: ast.stmt) -> bool:
 
 
 def shared(text: str, tree: ast.Module) -> str:
-    """What the scripts of a module share: its statements that are neither scripts nor imports nor an outcome."""
+    """Code that the scripts of a module share: what is neither a script nor an import nor an outcome."""
     kept = []
     for node in tree.body:
         line = lines_of(text, node)
@@ -119,7 +120,7 @@ def shared(text: str, tree: ast.Module) -> str:
 
 
 def anchor(title: str) -> str:
-    """As both GitHub and the pages of `make docs` make it of a title."""
+    """Anchor of a heading, as GitHub and mkdocs make it."""
     return re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
 
 
@@ -133,14 +134,20 @@ def page() -> str:
     scripts = corpus.corpus()
     rows, tree = source_of("script_rows")
     run = lines_of(*_run())
-    parts = []
+    parts, sections = [], []
     for module in corpus.MODULES:
         text, module_tree = source_of(module)
+        title = (ast.get_docstring(module_tree) or "").partition("\n")[0]
+        sections.append(f"[{title[:1].lower()}{title[1:]}](#{anchor(title)})")
         own = [scripts[node.name] for node in module_tree.body if isinstance(node, ast.FunctionDef) and is_script(node)]
         parts += section(text, module_tree, own, scripts)
     refused = sum(bool(script.outcome.sentence) for script in scripts.values())
     head = INTRODUCTION.format(
-        count=len(scripts), captured=len(scripts) - refused, refused=refused, rows=f"{run}\n\n\n{shared(rows, tree)}"
+        sections=",\n".join(sections),
+        count=len(scripts),
+        captured=len(scripts) - refused,
+        refused=refused,
+        rows=f"{run}\n\n\n{shared(rows, tree)}",
     )
     return "\n".join([head, *parts]).rstrip() + "\n"
 

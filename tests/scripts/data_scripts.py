@@ -56,7 +56,7 @@ def fields() -> Task:
 @script(
     "Batches taken from an iterator in the loss",
     source="a second data set, as in semi-supervised training: next(iter(loader))",
-    outcome=refused("", rewrite="second_data"),
+    outcome=refused("an iterator (generator) that cannot be wound back", rewrite="second_data"),
 )
 def iterator() -> Task:
     data, model = rows(), linear()
@@ -143,7 +143,7 @@ def of_batch() -> Task:
 @script(
     "numpy in the loss",
     source="metrics and targets of scikit-learn or scipy: .detach().numpy()",
-    outcome=refused("numpy", rewrite="targets_by_torch"),
+    outcome=refused("turns a tensor that it computes into numbers of Python", rewrite="targets_by_torch"),
 )
 def numpy_in_loss() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:

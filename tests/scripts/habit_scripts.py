@@ -40,18 +40,35 @@ def printing() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
-@script("A list of losses, and a running mean", source="running_loss += loss.item()")
+@script(
+    "A running mean of losses",
+    source="PyTorch's tutorial on training a classifier: running_loss += loss.item()",
+    outcome=refused("which steps change", rewrite="running_loss_as_tensor"),
+)
 def running_loss() -> Task:
-    losses, running = [], 0.0
+    running, count = 0.0, 0
 
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        nonlocal running
+        nonlocal running, count
         found = entropy(m, batch)
-        losses.append(found.item())
-        running += found.item()
-        if len(losses) % 2 == 0:
-            print(f"[{len(losses)}] {running / 2:.3f}")
+        running, count = running + found.item(), count + 1
+        if count % 2 == 0:
+            print(f"[{count}] {running / 2:.3f}")
             running = 0.0
+        return found
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("A running mean of losses as a tensor", source="the same, with the mean as state")
+def running_loss_as_tensor() -> Task:
+    running = torch.zeros(())
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        found = entropy(m, batch)
+        running.mul_(0.9).add_(found.detach(), alpha=0.1)
+        print(f"{running.item():.3f}")
         return found
 
     model = mlp()
@@ -72,7 +89,11 @@ class SummaryWriter:
         self.file.write(f"{time.time()} {tag} {value} {step}\n")
 
 
-@script("A writer for TensorBoard", source="PyTorch's recipe on TensorBoard")
+@script(
+    "A writer for TensorBoard",
+    source="PyTorch's recipe on TensorBoard",
+    outcome=refused("turns a tensor that it computes into numbers of Python", rewrite="history"),
+)
 def tensorboard() -> Task:
     writer, step = SummaryWriter(), 0
 
@@ -87,7 +108,11 @@ def tensorboard() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
-@script("A writer for TensorBoard that is given loss.item()", source="many training loops")
+@script(
+    "A writer for TensorBoard that is given loss.item()",
+    source="many training loops",
+    outcome=refused("Got <class 'torch.SymFloat'>", rewrite="history"),
+)
 def tensorboard_item() -> Task:
     writer, step = SummaryWriter(), 0
 
@@ -100,6 +125,12 @@ def tensorboard_item() -> Task:
 
     model = mlp()
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("No writer: every run has history.jsonl", source="tiebreak plot, or read_history for a writer of your own")
+def history() -> Task:
+    model = mlp()
+    return Task(model=model, loss=entropy, optimizer=adam(model), dataset=rows(), **RUN)
 
 
 @script("Printing loss.item() itself", source="the first lines of most training loops")

@@ -126,7 +126,7 @@ def gaussian_policy() -> Task:
         raw = policy.rsample()
         action = torch.tanh(raw)
         log_prob = (policy.log_prob(raw) - torch.log(1 - action.pow(2) + 1e-6)).sum(1)
-        return (0.2 * log_prob - critic(torch.cat([batch["s"], action], dim=1)).squeeze(1)).mean()
+        return (log_prob - critic(torch.cat([batch["s"], action], dim=1)).squeeze(1)).mean()
 
     return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=played(), **RUN)
 

@@ -5,6 +5,8 @@ numbers inside the step and gradients of the input are followed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from roundlog import Task
 from script_corpus import RUN, refused, script
@@ -175,22 +177,53 @@ def complex_parameter() -> Task:
     )
 
 
-@script("A loss over spectrograms", source="auraloss: the multi-resolution STFT loss")
+def spectral(m: nn.Module, batch: dict[str, Tensor], spectrum: Callable[[Tensor], Tensor]) -> Tensor:
+    ours, theirs = spectrum(m(batch["x"])), spectrum(batch["x"])
+    apart = torch.linalg.norm(theirs - ours) / torch.linalg.norm(theirs)
+    return apart + F.l1_loss(ours.log(), theirs.log())
+
+
+def waves() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 64)), nn.Conv1d(1, 4, 5, padding=2), nn.Tanh(), nn.Conv1d(4, 1, 1), nn.Flatten()
+    )
+
+
+@script(
+    "A loss over torch.stft",
+    source="auraloss: the multi-resolution STFT loss",
+    outcome=refused("computes with complex numbers in a way that has no counterpart", rewrite="frames"),
+)
 def stft() -> Task:
     def spectrum(x: Tensor) -> Tensor:
         found = torch.stft(x, 16, hop_length=8, window=torch.hann_window(16), return_complex=True)
         return found.abs().clamp(min=1e-4)
 
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        ours, theirs = spectrum(m(batch["x"])), spectrum(batch["x"])
-        apart = torch.linalg.norm(theirs - ours) / torch.linalg.norm(theirs)
-        return apart + F.l1_loss(ours.log(), theirs.log())
-
-    model = nn.Sequential(
-        nn.Unflatten(1, (1, 64)), nn.Conv1d(1, 4, 5, padding=2), nn.Tanh(), nn.Conv1d(4, 1, 1), nn.Flatten()
+    model = waves()
+    return Task(
+        model=model,
+        loss=lambda m, batch: spectral(m, batch, spectrum),
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        dataset={"x": torch.randn(32, 64)},
+        **RUN,
     )
-    data = {"x": torch.randn(32, 64)}
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=data, **RUN)
+
+
+@script("The same by frames and rfft", source="what torch.stft computes")
+def frames() -> Task:
+    def spectrum(x: Tensor) -> Tensor:
+        padded = F.pad(x[:, None], (8, 8), mode="reflect")[:, 0]
+        found = torch.fft.rfft(padded.unfold(-1, 16, 8) * torch.hann_window(16))
+        return found.abs().clamp(min=1e-4)
+
+    model = waves()
+    return Task(
+        model=model,
+        loss=lambda m, batch: spectral(m, batch, spectrum),
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        dataset={"x": torch.randn(32, 64)},
+        **RUN,
+    )
 
 
 @script("A neural equation, by Runge and Kutta", source="neural ODEs (Chen et al. 2018), with fixed steps")
