@@ -10,13 +10,19 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.task import STORED
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.data import absence
 from roundlog.program import ProgramError
 from roundlog.program.state_names import names_in_model
 from roundlog.storage import load_tensors, open_regular, tensor_types
 
-_DTYPES = {"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool}
+_DTYPES = {
+    **{"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool},
+    # of buffers that no step changes
+    **{"F64": torch.float64, "C64": torch.complex64, "U8": torch.uint8},
+    **{"I8": torch.int8, "I16": torch.int16, "I32": torch.int32},
+}
 
 _Kind = tuple[object, list[int]]
 """Dtype and shape of a tensor in a file."""
@@ -50,15 +56,21 @@ def load_state(model: nn.Module, path: Path) -> None:
     StorageError for a file that cannot be one, and CaptureError as `load_checkpoint`."""
     types = tensor_types(path)
     kinds: dict[str, _Kind] = {name: (kind.dtype.torch_dtype, list(kind.shape)) for name, kind in types.items()}
-    _load(model, path, kinds, lambda names: load_tensors(path, types, only=names))
+    _load(model, path, kinds, lambda names: load_tensors(path, types, only=names), only=STORED)
 
 
-def _load(model: nn.Module, path: Path, kinds: Mapping[str, _Kind], read: _Read) -> None:
+def _load(
+    model: nn.Module,
+    path: Path,
+    kinds: Mapping[str, _Kind],
+    read: _Read,
+    only: Collection[torch.dtype] = tuple(_DTYPES.values()),
+) -> None:
     try:
         found = names_in_model(kinds)
     except ProgramError as error:
         raise CaptureError(f"{path} {error}") from error
-    targets = _matching(plain_model(model), set(found), path)
+    targets = _matching(plain_model(model), set(found), path, only)
     for name, target in targets.items():
         dtype, shape = kinds[found[name]]
         if (dtype, shape) != (target.dtype, list(target.shape)):
@@ -81,8 +93,8 @@ def _load(model: nn.Module, path: Path, kinds: Mapping[str, _Kind], read: _Read)
             target.copy_(values[name])
 
 
-def _matching(model: nn.Module, found: set[str], path: Path) -> dict[str, torch.Tensor]:
-    """The model's tensors that a file with these names has values for."""
+def _matching(model: nn.Module, found: set[str], path: Path, only: Collection[torch.dtype]) -> dict[str, torch.Tensor]:
+    """The model's tensors that a file with these names has values for. only: dtypes of those that it may not lack."""
     tensors: dict[str, torch.Tensor] = {
         **dict(model.named_parameters(remove_duplicate=False)),
         **dict(model.named_buffers(remove_duplicate=False)),
@@ -91,7 +103,8 @@ def _matching(model: nn.Module, found: set[str], path: Path) -> dict[str, torch.
         raise CaptureError(f"{path} has {unexpected[0][:200]!r}, which the model has not ({_more(unexpected)})")
     given = {_place(tensors[name]) for name in found}
     # Buffers that a model does not save, it makes by itself.
-    if missing := [name for name in model.state_dict() if name in tensors and _place(tensors[name]) not in given]:
+    wanted = [name for name in model.state_dict() if name in tensors and tensors[name].dtype in only]
+    if missing := [name for name in wanted if _place(tensors[name]) not in given]:
         if tensors[missing[0]].is_meta:  # where `.to("meta")` has made one tensor of each name of a tied one
             raise _refusal(missing[0], _unwritable(tensors[missing[0]]))
         raise CaptureError(f"{path} lacks {missing[0]} ({_more(missing)}): take a checkpoint of the whole model")

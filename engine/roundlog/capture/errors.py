@@ -8,6 +8,10 @@ class CaptureError(ValueError):
     and what to do."""
 
 
+class UnknownValueError(CaptureError):
+    """The same, where a value may be missing that is known if buffers are: those that no step writes."""
+
+
 def unsupported(operator: str, why: str) -> CaptureError:
     """For an operator that is being traced: its line stands in the metadata of the trace."""
     place = str(traceback.current_meta.get("stack_trace") or "")

@@ -4,6 +4,7 @@ passed through."""
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -20,11 +21,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _CAPTURE = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
+
+def _packages(entry: str) -> Iterator[str]:
+    """The libraries that lie in a folder of Python's path: all of it, or what pip notes that it has put there."""
+    folder = Path(entry)
+    if folder.name in ("site-packages", "dist-packages"):
+        yield entry
+    elif folder.is_absolute():  # a user's own modules may lie beside what `pip install --target` has put there
+        lines = (line for record in folder.glob("*.dist-info/RECORD") for line in record.read_text().splitlines())
+        for name in sorted({line.partition(",")[0].partition("/")[0] for line in lines} - {"", ".", ".."}):
+            yield str(folder / name) + (os.sep if (folder / name).is_dir() else "")
+
+
 LIBRARIES = (
     *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     # Libraries may lie elsewhere: in a user's or a distribution's folder, in another environment's that a .pth file
     # adds, or where pip --target has put them.
-    *(entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")),
+    *(package for entry in sys.path for package in _packages(entry)),
     str(Path(torch.__file__).parent.parent),
     # This package may lie elsewhere (pip install -e). Its examples are as a user's.
     *(str(part) for part in sorted(Path(__file__).parent.parent.iterdir()) if part.name != "examples"),

@@ -13,13 +13,13 @@ from torch.utils._pytree import tree_leaves
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, UnknownValueError
 from roundlog.capture.lines import source_of
 from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.table import storage
 from roundlog.capture.storage import Storages
-from roundlog.capture.task import Task
+from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.rehearsal import surroundings, traced
 from roundlog.capture.tracing.trace import TracedStep
@@ -53,6 +53,8 @@ class Origin:
     """Parameter name -> the operator that gives its gradient, before clipping. Parameters without one are missing."""
     draws: tuple[int | None, ...]
     """The operators that give what was drawn at random, in order; None where the program has no use for it."""
+    known: frozenset[str] = frozenset()
+    """Names of the states whose first values are constants of the program. No step changes them."""
 
 
 def capture(task: Task) -> Captured:
@@ -64,10 +66,30 @@ def capture(task: Task) -> Captured:
             "or capture on another machine"
         )
     task.check()
+    tensors = model_tensors(plain_model(task.model))
+    buffers = frozenset(name for name in tensors if not name.startswith("parameter/"))
+    # Programs have no states of other dtypes.
+    known = frozenset(name for name in buffers if tensors[name].dtype not in STORED)
+    try:
+        return _captured(task, known)
+    except UnknownValueError as error:
+        if known == buffers:
+            raise
+        try:
+            return _captured(task, buffers)
+        except CaptureError:
+            raise error from None
+
+
+def _captured(task: Task, known: frozenset[str]) -> Captured:
+    """The task with these buffers as constants, as far as no step changes them."""
     with surroundings(task) as around:
-        trace, attributes = traced(task, around)
+        trace, attributes = traced(task, around, known)
         lowering = _Lowering(task, trace)
-        program, places = lowering.run(), lowering.builder.places
+        try:
+            program, places = lowering.run(), lowering.builder.places
+        except CaptureError as error:
+            raise UnknownValueError(str(error)) from error
     states = {name: tensor.detach().clone().contiguous() for name, tensor in lowering.states.items()}
     own = {**model_tensors(plain_model(task.model)), **attributes}
     origin = Origin(
@@ -75,6 +97,7 @@ def capture(task: Task) -> Captured:
         trained=trace.trained,
         gradients={name: places[value] for name, value in zip(trace.gradients, lowering.gradients, strict=True)},
         draws=tuple(places.get(value) for value in lowering.draws),
+        known=trace.known,
     )
     return Captured(program=program, states=states, schedule=trace.schedule, origin=origin)
 

@@ -33,6 +33,8 @@ Source = torch.Tensor | NDArray[Any] | Field
 STORED = (torch.float32, torch.int64, torch.bool)
 """Dtypes of states and data in a program."""
 
+_HALVES = (torch.float16, torch.bfloat16)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
@@ -127,12 +129,13 @@ class Task:
             raise CaptureError(
                 f"a batch of {self.batch_size} does not fit a dataset of {self.rows} rows: choose a smaller batch_size"
             )
-        for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
+        parameters = dict(self.model.named_parameters())
+        for name, tensor in [*parameters.items(), *self.model.named_buffers()]:
             if is_lazy(tensor):
                 raise CaptureError(f"{name} of a lazy module has no shape yet: run the model on a batch first")
             if tensor.layout != torch.strided or tensor.is_nested:
                 raise CaptureError(f"{name} is no plain tensor ({tensor.layout}): convert it, as with .to_dense()")
-            if tensor.dtype not in STORED:
+            if tensor.dtype not in STORED and (name in parameters or tensor.dtype in _HALVES):
                 raise CaptureError(f"{name} is {tensor.dtype}: convert the model with .float()")
             if why := absence(tensor):
                 raise CaptureError(f"{name} {why}: load its values first")

@@ -7,7 +7,7 @@ PyTorch's FP32 does with its FP64."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ def confirm_same(task: Task, captured: Captured) -> Sameness:
     Raises CaptureError, naming the first tensor that differs."""
     steps, found, in_fp64 = min(STEPS, task.steps), (0.0, "the loss"), True
     with surroundings(task) as around:
-        for start in (captured.states, _moved(captured.states)):
+        for start in (captured.states, _moved(captured.states, captured.origin.known)):
             comparison = _Comparison(Trial(task, captured, around, start, steps))
             differences = list(comparison.differences())
             if not differences and start is captured.states:
@@ -222,9 +222,9 @@ def _allowed(mark: _Mark) -> float:
     return _FLOOR * mark.size + 4 * mark.rounding + _ROOM * mark.own
 
 
-def _moved(states: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A state moved away from the initial one. Zeros stay zero in buffers, where they may be by design, but not in
-    parameters."""
+def _moved(states: Mapping[str, torch.Tensor], known: Collection[str]) -> dict[str, torch.Tensor]:
+    """A state moved away from the initial one, but for what the program knows. Zeros stay zero in buffers, where they
+    may be by design, but not in parameters."""
     generator = torch.Generator().manual_seed(1)
     moved = {}
     for name, state in states.items():
@@ -233,7 +233,7 @@ def _moved(states: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if state.dtype == torch.float32 and kind == "parameter":
             spread = _MOVED * float(state.square().mean().sqrt()) + _MOVED / 10 if state.numel() else 0.0
             moved[name] = state + spread * torch.randn(state.shape, generator=generator)
-        elif state.dtype == torch.float32 and kind in ("buffer", "transient", "attribute"):
+        elif state.dtype == torch.float32 and name not in known and kind in ("buffer", "transient", "attribute"):
             moved[name] = state * (1 - _MOVED * torch.rand(state.shape, generator=generator))
     return moved
 

@@ -308,7 +308,9 @@ def _full(cell: types.CellType) -> bool:
 
 def _shown(key: Any) -> str:
     parts = key if type(key) is tuple else (key,)
-    return repr(key) if all(type(part) in _PLAIN for part in parts) else type(key).__name__
+    if all(type(part) in _PLAIN for part in parts):
+        return repr(key)
+    return type.__getattribute__(key, "__name__") if isinstance(key, type) else type(key).__name__
 
 
 def _same_items(a: dict[Any, Any], b: dict[Any, Any]) -> bool:

@@ -11,12 +11,13 @@ from torch import fx
 from roundlog.capture.constants import written
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_error
+from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.tracing.later_steps import LaterSteps
 from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.tracing.trace import TracedStep, Tracer
+from roundlog.capture.tracing.trace import ChangedBuffersError, TracedStep, Tracer
 from roundlog.capture.untraceable import reason
 
 _OWN = ("optimizer.", "optimizer[", "schedule.", "schedule[")
@@ -54,23 +55,18 @@ class _Left:
             self.others.append(name)
 
 
-def traced(task: Task, around: Surroundings) -> tuple[TracedStep, dict[str, torch.Tensor]]:
+def traced(task: Task, around: Surroundings, known: frozenset[str]) -> tuple[TracedStep, dict[str, torch.Tensor]]:
     """A step of the task, traced as the task stands, and again after a step of the user's own. Also the tensors beside
-    parameters and buffers that are part of the state. Raises CaptureError if a later step is another one."""
-    around.move()  # whatever escapes the trace writes into copies
-    tracer = Tracer(task, around, {})
-    if told := [change.name for change in around.changes() if not change.name.startswith(_OWN)]:
-        raise CaptureError(f"the schedule changes {told[0]}: make it depend on the step alone, and change nothing")
-    first = tracer.trace()
+    parameters and buffers that are part of the state. known: names of the buffers that are constants if no step changes
+    them. Raises CaptureError if a later step is another one."""
+    tracer, first = _first(task, around, {}, known)
     written = _written(first.graph, around)
     around.restore()
     left = _rehearse(task, around)
     attributes = {**left.attributes, **written}
     if attributes:
         around.restore()
-        around.move()
-        tracer = Tracer(task, around, attributes)
-        first = tracer.trace()
+        tracer, first = _first(task, around, attributes, known)
         around.restore()
         left = _rehearse(task, around)
     around.drop_gradients()
@@ -78,6 +74,33 @@ def traced(task: Task, around: Surroundings) -> tuple[TracedStep, dict[str, torc
     own = {change.name for change in around.changes() if change.name.startswith(_OWN)} | tracer.changing
     LaterSteps(task, tracer, surroundings(task), own).confirm(first.graph, left.others)
     return first, attributes
+
+
+def _first(
+    task: Task, around: Surroundings, attributes: dict[str, torch.Tensor], known: frozenset[str]
+) -> tuple[Tracer, TracedStep]:
+    """The step traced as the task stands, with as many of the known buffers as it does not change."""
+    while True:
+        around.move()  # whatever escapes the trace writes into copies
+        tracer = Tracer(task, around, attributes, known)
+        if told := [change.name for change in around.changes() if not change.name.startswith(_OWN)]:
+            raise CaptureError(f"the schedule changes {told[0]}: make it depend on the step alone, and change nothing")
+        try:
+            return tracer, tracer.trace()
+        except ChangedBuffersError as error:
+            known -= error.names
+            around.restore()
+            for name, tensor in model_tensors(plain_model(task.model)).items():
+                if name in error.names and tensor.dtype not in STORED:
+                    raise CaptureError(f"a step changes {_conversion(name.partition('/')[2], tensor)}") from None
+
+
+def _conversion(name: str, tensor: torch.Tensor) -> str:
+    """The dtype of a buffer, and how to make it one that states of a program have."""
+    if tensor.is_complex():
+        return f"{name}, which is {tensor.dtype}: keep it as pairs of numbers (torch.view_as_real)"
+    way = "float" if tensor.is_floating_point() else "long"
+    return f"{name}, which is {tensor.dtype}: convert it before the first step, model.{name} = model.{name}.{way}()"
 
 
 def _written(graph: fx.GraphModule, around: Surroundings) -> dict[str, torch.Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,6 +78,10 @@ class Surroundings:
     def seen(self) -> Collection[int]:
         """The ids of everything that was there when this was made."""
         return self._walk.seen()
+
+    def asking_for_types(self) -> Collection[dict[str, Any]]:
+        """Global variables of the modules of the user's in which a function names `type`."""
+        return self._walk.asking.values()
 
     def generator_states(self) -> dict[int, torch.Tensor]:
         """The states of torch's generators of random numbers, by `generator_key`."""

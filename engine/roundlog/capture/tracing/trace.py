@@ -18,13 +18,14 @@ from torch.fx.traceback import preserve_node_meta
 from torch.optim.lr_scheduler import LRScheduler
 from torch.overrides import TorchFunctionMode
 
+from roundlog.capture.constants import written
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.draws import Draws, draws
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, UnknownValueError
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
 from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.optimizers import Column, Update, clip_factor, updates
-from roundlog.capture.task import Task
+from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
@@ -32,6 +33,7 @@ from roundlog.capture.tracing.hints import asks_for_values, control_flow
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.tracing.types_seen import types_as_in_training
 from roundlog.capture.untraceable import reason
 
 Named = dict[str, torch.Tensor]
@@ -54,29 +56,52 @@ class TracedStep:
     """The user's own parameters that the optimizer changes, by name."""
     gradients: tuple[str, ...]
     """Names of those that have one."""
+    known: frozenset[str] = frozenset()
+    """Names of the buffers that are constants of the graph."""
+
+
+class ChangedBuffersError(CaptureError):
+    """A step changes buffers that were taken for known."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        super().__init__(f"steps change {min(names).partition('/')[2]}, but not the first one: change it in every step")
+        self.names = names
 
 
 class Tracer:
     """Traces steps of one task."""
 
-    def __init__(self, task: Task, surroundings: Surroundings, attributes: Mapping[str, torch.Tensor]) -> None:
-        """attributes: tensors that are neither parameters nor buffers, but that steps change; by name.
+    def __init__(
+        self,
+        task: Task,
+        surroundings: Surroundings,
+        attributes: Mapping[str, torch.Tensor],
+        known: frozenset[str] = frozenset(),
+    ) -> None:
+        """attributes: tensors that are neither parameters nor buffers, but that steps change; by name. known: names of
+        buffers that no step changes, so that they come in as constants.
 
         Raises CaptureError for an optimizer, an option or a schedule that is not supported."""
         model = plain_model(task.model)
         self._task = task
         self._surroundings = surroundings
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
-        self._originals = {**model_tensors(model), **attributes}
-        surroundings.refuse_views(self._originals)
-        self._first = tied(self._originals)
+        tensors = {**model_tensors(model), **attributes}
+        surroundings.refuse_views(tensors)
+        first = tied(tensors)
+        # A buffer may be a parameter by another name.
+        self._known = {name: tensor for name, tensor in tensors.items() if name in known and first[name] in known}
+        self._originals = {name: tensor for name, tensor in tensors.items() if name not in self._known}
+        self._first = {name: first[name] for name in self._originals}
         self._trainable, self._groups = _groups(task, model)
         self._substitution = Substitution(
             self._originals, {name: field for name, field in task.dataset.items() if isinstance(field, torch.Tensor)}
         )
         self.columns, self.schedule = _schedule(self._groups, task.steps)
         self.states: Named = {
-            name: tensor.detach() for name, tensor in self._originals.items() if self._first[name] == name
+            name: tensor.detach()
+            for name, tensor in tensors.items()
+            if first[name] == name and (tensor.dtype in STORED or name not in self._known)
         }
         for name, number in self._trainable.items():
             parameter = self._parameters[f"parameter/{name}"].detach()
@@ -130,7 +155,15 @@ class Tracer:
 
         threads: list[threading.Thread] = []
         try:
-            with preserve_node_meta(), plainly(), without_onednn(), rewritten(), _quietly(), _noting_threads(threads):
+            with (
+                preserve_node_meta(),
+                plainly(),
+                without_onednn(),
+                rewritten(),
+                types_as_in_training(self._surroundings.asking_for_types()),
+                _quietly(),
+                _noting_threads(threads),
+            ):
                 # Tensors that the user's functions refer to (class weights, say) come in as constants.
                 graph = make_fx(step, decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(
                     self.states, row, batch
@@ -139,15 +172,19 @@ class Tracer:
             raise
         except (Exception, SystemExit) as error:
             if asks_for_values(error):
-                raise CaptureError(control_flow(error)) from error
+                raise UnknownValueError(control_flow(error)) from error
             # PyTorch's modes are a stack for all threads: two that trace at once leave it in disorder, for any error.
             if threads or any(
                 "concurrent/futures/thread" in place.path.replace("\\", "/") for place in places_of(error)
             ):
                 raise CaptureError(f"{_THREAD}{place_of_error(error)}") from error
-            raise CaptureError(f"PyTorch cannot trace this step: {reason(error)}{place_of_error(error)}") from error
+            raise UnknownValueError(
+                f"PyTorch cannot trace this step: {reason(error)}{place_of_error(error)}"
+            ) from error
         _drop_what_nothing_uses(graph.graph)
         _require_followed(graph)
+        if changed := self._changed(graph):
+            raise ChangedBuffersError(changed)
         self._own_constants(graph)
         return TracedStep(
             graph=graph,
@@ -156,6 +193,18 @@ class Tracer:
             schedule=self.schedule,
             trained={name: self._parameters[f"parameter/{name}"] for name in self._trainable},
             gradients=self._gradients,
+            known=frozenset(self._known),
+        )
+
+    def _changed(self, graph: fx.GraphModule) -> frozenset[str]:
+        """Names of the known buffers that a traced step writes into, or puts something else in the place of."""
+        targets = (getattr(graph, str(node.target)) for node in written(graph.graph) if node.op == "get_attr")
+        memory = {tensor.untyped_storage()._cdata for tensor in targets if isinstance(tensor, torch.Tensor)}
+        replaced = {id(change.before) for change in self._surroundings.changes()}
+        return frozenset(
+            name
+            for name, tensor in self._known.items()
+            if tensor.untyped_storage()._cdata in memory or id(tensor) in replaced
         )
 
     def _own_constants(self, graph: fx.GraphModule) -> None:

@@ -69,6 +69,8 @@ class Walk:
         self.arrays: list[Array] = []
         self.positions: list[Position] = []
         self.caches: list[Cache] = []
+        self.asking: dict[int, dict[str, Any]] = {}
+        """id -> global variables of the modules of the user's in which a function names `type`."""
         self._names = names
         self._seen: dict[int, object] = {}
         self._openers: dict[int, tuple[type, Opener | None]] = {}
@@ -196,9 +198,17 @@ class Walk:
         if users or self._is_own(str(function.__module__)):  # a library's wrapper of a function of the user's
             yield from ((path, part) for part in (function.__defaults__, function.__kwdefaults__, vars(function)))
         if function.__closure__:
+            code = function.__code__
+            # `functools.singledispatch` remembers which of the registered functions a class gets, and finds it again.
+            if code.co_filename == functools.__file__ and "dispatch_cache" in code.co_freevars:
+                cache = function.__closure__[code.co_freevars.index("dispatch_cache")].cell_contents
+                self._seen[id(cache)] = cache
             yield from self._held("", closure_of(function))
         if users:
-            yield from self._globals(function.__globals__, _names(function.__code__), set())
+            names = _names(function.__code__)
+            if "type" in names:
+                self.asking[id(function.__globals__)] = function.__globals__
+            yield from self._globals(function.__globals__, names, set())
 
     def _globals(self, variables: dict[str, Any], names: set[str], visited: set[int]) -> Iterator[Member]:
         """The global variables that a function names, and those that it names of the user's modules."""

@@ -1,0 +1,65 @@
+"""Types of traced tensors as the user's code sees them.
+
+While a step is traced, its tensors are fake ones. What code keeps by type (`cache[type(x)]`, a table of functions)
+would then be looked for, and made anew, under a type that no training has. So the user's code sees the type that the
+tensor stands for. A cache that a former step has filled is found as in training; one that counts, holds tensors or is
+emptied is followed like everything else that stands in a dictionary: there is no other rule for caches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from roundlog.capture.tracing.counters import Counter
+
+Variables = dict[str, Any]
+
+
+class _TypeOfTypes(type):
+    """Makes `SeenType` behave as `type` does itself."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or kwargs:
+            return type(*args, **kwargs)
+        kind = type(args[0])
+        if kind is FakeTensor:
+            return torch.Tensor
+        if kind is Counter:
+            return args[0].__class__  # which notes that it was asked
+        return SeenType if kind is type else kind
+
+    def __instancecheck__(cls, thing: object) -> bool:
+        return isinstance(thing, type)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, type)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is type or other is SeenType
+
+    def __hash__(cls) -> int:
+        return hash(type)
+
+
+class SeenType(type, metaclass=_TypeOfTypes):
+    """`type`, but that a traced tensor is a `torch.Tensor`, and a counted number a number."""
+
+
+@contextmanager
+def types_as_in_training(modules: Iterable[Variables]) -> Iterator[None]:
+    """While this is active, `type(x)` is what it is in training.
+
+    modules: global variables of the modules whose functions ask for it."""
+    named = [variables for variables in modules if "type" not in variables]
+    for variables in named:
+        variables["type"] = SeenType
+    try:
+        yield
+    finally:
+        for variables in named:
+            if variables.get("type") is SeenType:
+                del variables["type"]
