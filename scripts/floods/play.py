@@ -104,15 +104,6 @@ def small_task(steps: int) -> Task:
     )
 
 
-class TimedStation(RoleContext):
-    """A context whose watch has the simulated clock."""
-
-    def make_desk(self) -> Desk:
-        desk = super().make_desk()
-        desk.watch = ContractWatch(self.contract, clock=self.clock)
-        return desk
-
-
 class Ground:
     """The job and its honest run, which all scenes share."""
 
@@ -180,7 +171,13 @@ class Scene:
         sender = Sender(
             self.node, devnet_account(number), directory=directory, clock=self.chain.time, sleep=lambda _: self.mine()
         )
-        return TimedStation(
+
+        def desk_in_simulated_time(contract: VerificationGame, sender: Sender) -> Desk:
+            desk = Desk(contract, sender)
+            desk.watch = ContractWatch(contract, clock=self.chain.time)
+            return desk
+
+        return RoleContext(
             contract=VerificationGame(self.node, self.contract.address, sender),
             sender=sender,
             store=self.store,
@@ -188,6 +185,7 @@ class Scene:
             notify=self._heard,
             workshop=self.workshop,
             clock=self.chain.time,
+            make_desk=desk_in_simulated_time,
         )
 
     def _heard(self, notice: Notice) -> None:

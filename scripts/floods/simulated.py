@@ -73,7 +73,7 @@ class Chain:
 
     def rpc(self, method: str, *params: Any) -> Any:
         """Raises ValueError for what the node refuses."""
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
+        body: Any = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
         answer = self._session.post(self.url, json=body, timeout=120).json()
         if (error := answer.get("error")) is not None:
             raise ValueError(f"{method}: {error.get('message')}")
@@ -118,7 +118,7 @@ class Meter:
             meter.steps += 1
             return before(run, *arguments, **options)
 
-        Run.step = counted  # type: ignore[method-assign]
+        Run.step = counted  # type: ignore[method-assign, assignment]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -160,6 +160,10 @@ class SlowWorkshop(Workshop):
     def forget(self, key: Hashable) -> None:
         if (errand := self._errands.pop(key, None)) is not None:
             self._waiting[errand.lane].pop(key, None)
+
+    def promised(self, key: Hashable) -> float:
+        runs = [one for other, one in self._waiting[Lane.RUNS].items() if other != key and one.duty.bonded]
+        return sum(one.measured().seconds for one in runs)
 
     def close(self, patience: float = 1.0) -> bool:
         return True

@@ -239,8 +239,8 @@ def audit(
         str,
         typer.Argument(
             metavar="JOB|ADDRESS",
-            help="Directory of a job; or the content address of a published log, the number of a posted job, or a file "
-            "with the result of an audit, of which the run is fetched.",
+            help="Directory of a job. Or the content address of a published log, the number of a posted job, or a file "
+            "with the result of an audit: their run is fetched.",
         ),
     ],
     run: Annotated[

@@ -103,8 +103,8 @@ def find(store: Store, address: str, claim: str | None, room: Path) -> Whereabou
     _require_job(address, found)
     if claim is None:
         raise NotAuditable(
-            f"{address} is a job, of which nothing is claimed there: give the address of the log that its trainer has "
-            "published with --publish-every, or name that with --claim."
+            f"{address} is a job, and no claim about it is published there: give the address of the log that its "
+            "trainer has published with --publish-every, or name that with --claim."
         )
     return Whereabouts(job=address, claim=claim)
 

@@ -41,7 +41,9 @@ class Storages:
         elements of the target are one place in memory."""
         writer = self._writer(target)
         node = target
+        written: dict[fx.Node, Value] = {}
         while node in self._base:
+            written[node] = value
             try:
                 value = self._carry_back(node, value)
             except (CaptureError, ProgramError) as error:
@@ -57,7 +59,8 @@ class Storages:
         moved = {node}
         for view, base in self._base.items():
             if base in moved:
-                self._values[view] = self._again[view]()
+                # What was written through has its value: it is not cut out of the whole again.
+                self._values[view] = written[view] if view in written else self._again[view]()
                 moved.add(view)
 
     def _writer(self, target: fx.Node) -> str:
@@ -75,7 +78,7 @@ class Storages:
         if isinstance(base, torch.Tensor):
             base = c.literal(base)
         kind = _kind(view)
-        if kind in ("alias", "detach", "lift_fresh") or _is_in_place(view):
+        if kind in ("alias", "detach", "lift_fresh") or _is_in_place(view) or "out" in view.kwargs:
             return value
         if kind in ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze"):
             return c.builder.reshape(value, c.shape(base))

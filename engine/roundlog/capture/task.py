@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,13 +15,12 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers.schedule import Factor
+from roundlog.capture.turns import Loss, Several, Turn, turns_of
 from roundlog.data import NARROW, DataError, Field, absence, fields_of
 from roundlog.storage import StorageError
 
 if TYPE_CHECKING:
     from transformers import Trainer
-
-Loss = Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
 
 OfBatch = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 
@@ -45,6 +42,10 @@ class Task:
     loss: `loss(model, batch)` -> FP32 scalar; `batch` maps field names to tensors [batch_size, ...].
     optimizer: one of `torch.optim` (all but LBFGS and SparseAdam) over the model's parameters, freshly made, with any
         number of parameter groups. Parameters that are in no group or have `requires_grad=False` stay as they are.
+        Several, as a list or by name, each with parameters and a loss of its own, are taken in turn within a step, as
+        for a generator and its discriminator: the loss of one is computed after those before it have been stepped, on
+        the same batch, and its optimizer alone is stepped by it. `loss`, and `schedule` and `max_grad_norm` where they
+        are not the same for all, are lists or names then, too. The loss that is recorded is the sum of all.
     dataset: field name -> tensor [rows, ...], float32, bool or integers of any size, which the job holds as int64; all
         fields have the same number of rows. Or a NumPy array or memory map, or what `roundlog.windows`,
         `roundlog.safetensors_fields` and `roundlog.arrow_fields` give: of these, nothing is copied but the rows of a
@@ -52,26 +53,28 @@ class Task:
     schedule: factor on every learning rate at a step (0, 1, ...), like `LambdaLR`'s; or a scheduler of
         `torch.optim.lr_scheduler` over the optimizer, freshly made, which takes a step after each of the optimizer's.
     micro_batches: gradient accumulation. A batch is cut into so many equal parts, in order; the loss of each is
-        differentiated by itself, and the gradients are added up before the one update.
+        differentiated by itself, and the gradients are added up before the update. Of several optimizers, one takes
+        all parts before the next begins.
     accumulate: "mean" divides the loss of each part by their number first. "sum" takes it as it is, for a loss that is
         divided already by something of the whole batch, such as its number of tokens.
     of_batch: `of_batch(batch)` -> tensors by name, computed of a whole batch, that the loss of each part finds beside
         its rows.
     max_grad_norm: gradients are clipped before the update as by
-        `torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)`.
+        `torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)`; of several optimizers, each by the norm of
+        its own parameters.
     """
 
     model: nn.Module
-    loss: Loss
-    optimizer: torch.optim.Optimizer
+    loss: Several[Loss]
+    optimizer: Several[torch.optim.Optimizer]
     dataset: Mapping[str, Source]
     batch_size: int
     steps: int
     interval: int
     seed: int
-    schedule: Factor | LRScheduler = lambda step: 1.0
+    schedule: Several[Factor | LRScheduler] = lambda step: 1.0
     micro_batches: int = 1
-    max_grad_norm: float | None = None
+    max_grad_norm: Several[float | None] = None
     accumulate: Literal["mean", "sum"] = "mean"
     of_batch: OfBatch | None = None
 
@@ -83,7 +86,7 @@ class Task:
         dropout are the job's own. interval: steps between checkpoints; None takes `save_steps`, or all steps where
         nothing is saved meanwhile. The model is put into training mode, and the trainer is left as it was otherwise.
 
-        Raises CaptureError, in one sentence, for the first thing of it that a job cannot follow."""
+        Raises CaptureError for what a job cannot follow of it: all that is found, on one line."""
         from roundlog.capture.huggingface import task_of
 
         return task_of(trainer, interval)
@@ -99,6 +102,10 @@ class Task:
     def share(self, loss: torch.Tensor) -> torch.Tensor:
         """Share of one micro-batch in the loss of its batch."""
         return loss if self.micro_batches == 1 or self.accumulate == "sum" else loss / self.micro_batches
+
+    def turns(self) -> list[Turn]:
+        """The optimizers with their losses, in the order of a step. Raises CaptureError where they do not fit."""
+        return turns_of(self.loss, self.optimizer, self.schedule, self.max_grad_norm)
 
     @property
     def rows(self) -> int:
@@ -143,26 +150,15 @@ class Task:
                 raise CaptureError(f"{name} has one number in several places (.expand): make it a copy (.contiguous())")
 
     def _check_parts(self) -> None:
-        for name, wanted in (("model", "a torch.nn.Module"), ("optimizer", "an optimizer of torch.optim")):
-            part = getattr(self, name)
-            if isinstance(part, type):
-                raise CaptureError(f"the {name} is the class {part.__name__} itself: give {wanted}, made of it")
+        if isinstance(self.model, type):
+            raise CaptureError(
+                f"the model is the class {self.model.__name__} itself: give a torch.nn.Module, made of it"
+            )
         if not isinstance(self.model, nn.Module):
             raise CaptureError(f"the model is a {type(self.model).__name__}: give a torch.nn.Module")
-        if not callable(self.loss):
-            raise CaptureError(f"the loss is a {type(self.loss).__name__}: {_LOSS}")
         if self.of_batch is not None and not callable(self.of_batch):
             raise CaptureError(f"of_batch is a {type(self.of_batch).__name__}: give a function of a batch, or None")
-        if _is_of_torch(self.loss):
-            name = getattr(self.loss, "__name__", type(self.loss).__name__)
-            raise CaptureError(f"the loss {name} of torch.nn takes tensors, not a model and a batch: {_LOSS}")
-        if isinstance(self.loss, type) or not _takes_two(self.loss):
-            raise CaptureError(f"the loss cannot be called with a model and a batch: {_LOSS}")
-        if not callable(self.schedule) and not isinstance(self.schedule, LRScheduler):
-            raise CaptureError(
-                f"the schedule is a {type(self.schedule).__name__}: give a function of the step, or a scheduler of "
-                "torch.optim.lr_scheduler"
-            )
+        self.turns()
 
     def _check_numbers(self) -> None:
         for name in ("batch_size", "steps", "interval", "seed", "micro_batches"):
@@ -182,9 +178,6 @@ class Task:
             )
         if self.accumulate not in ("mean", "sum"):
             raise CaptureError(f'accumulate is {self.accumulate!r}: choose "mean" or "sum"')
-        norm = self.max_grad_norm
-        if norm is not None and (type(norm) not in (int, float) or not 0 < norm < math.inf):
-            raise CaptureError(f"max_grad_norm is {norm!r}: give a finite number above 0, or None")
 
     def _check_dataset(self) -> None:
         if not isinstance(self.dataset, Mapping):
@@ -216,28 +209,6 @@ class Task:
             if field.layout != torch.strided:
                 raise CaptureError(f"dataset field {name} is sparse: convert it with .to_dense()")
         self.fields()
-
-
-_LOSS = 'give a function of both, as lambda model, batch: F.mse_loss(model(batch["x"]), batch["y"])'
-"""Advice about a loss, for refusals."""
-
-
-def _is_of_torch(loss: object) -> bool:
-    """Whether it is a loss of `torch.nn`: a function, a class, or a module."""
-    home = getattr(type(loss) if isinstance(loss, nn.Module) else loss, "__module__", None)
-    return str(home).startswith("torch.nn.")
-
-
-def _takes_two(function: Callable[..., object]) -> bool:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of something that is not written in Python
-        return True
-    try:
-        signature.bind(None, None)
-    except TypeError:
-        return False
-    return True
 
 
 def micro_batches(batch: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:

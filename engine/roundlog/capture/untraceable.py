@@ -29,6 +29,16 @@ def reason(error: BaseException) -> str:
         return "packed sequences have a shape that depends on values: pad the sequences and mask what is padding"
     if text.startswith("Could not guard on data-dependent expression"):
         return "a number that .item() took out of a tensor decides what is computed: decide by torch.where"
+    if text.startswith("Trying to backward through the graph a second time"):
+        return (
+            "a loss goes back through what the backward pass of another has freed: compute it again in each loss, or "
+            "cut it off by .detach()"
+        )
+    if "has been modified by an inplace operation" in text:
+        return (
+            "a loss goes back through what was computed with a tensor that has changed since, as an optimizer changes "
+            "its parameters: compute it again after that, or cut it off by .detach()"
+        )
     if "expected to contain only concrete integers" in text:
         return "a shape depends on values: choose elements with torch.where or a mask instead"
     line = text.splitlines()[0] if text else type(error).__name__

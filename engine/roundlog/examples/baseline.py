@@ -24,12 +24,12 @@ class PlainTraining:
         # Copied together, so that the optimizer's groups hold the copied parameters; .to() keeps them the same objects.
         self.model, optimizer, schedule = copy.deepcopy((task.model, task.optimizer, task.schedule))
         self.model.to(device, dtype)
-        for state in optimizer.state.values():  # that of Adagrad, before its first step
-            state.update({name: item.to(device, dtype) for name, item in state.items() if name != "step"})
+        copied = dataclasses.replace(task, model=self.model, optimizer=optimizer, schedule=schedule)
+        for turn in copied.turns():
+            for state in turn.optimizer.state.values():  # that of Adagrad, before its first step
+                state.update({name: item.to(device, dtype) for name, item in state.items() if name != "step"})
         self._dtype = dtype
-        self._training = EagerTraining(
-            dataclasses.replace(task, model=self.model, optimizer=optimizer, schedule=schedule)
-        )
+        self._training = EagerTraining(copied)
 
     def step(self, step: int, batch: Mapping[str, torch.Tensor]) -> float:
         """Step `step` (0, 1, ...) on a batch, field name -> [batch_size, ...]; gives the loss."""

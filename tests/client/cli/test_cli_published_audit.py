@@ -227,7 +227,7 @@ def test_addresses_that_bring_no_claim_are_refused_in_a_sentence(
     shutil.rmtree(tmp_path / "lying")
     begun = published.other_log(lambda listed: listed.update(state_roots=[], states={}), tmp_path)
     for address, part in (
-        (published.job, "is a job, of which nothing is claimed there"),
+        (published.job, "is a job, and no claim about it is published there"),
         (published.receipt, "is a receipt, which does not say where its job lies"),
         (store.add_file(published.lists / NAME), "is no job, no published log and no receipt"),
         (store.add_bytes(b"{" * 1000), "is no job, no published log and no receipt"),

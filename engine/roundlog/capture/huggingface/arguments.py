@@ -5,10 +5,10 @@ Each stands in one of three tables: followed, without effect on the numbers, or 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
-
-from roundlog.capture.errors import CaptureError
 
 FOLLOWED = frozenset(
     {
@@ -93,52 +93,58 @@ _BY_THE_LOSS = ("reduce_lr_on_plateau", "greedy")
 """Values of `lr_scheduler_type` whose rates depend on the loss."""
 
 
-def check_arguments(arguments: Any, *, own_optimizer: bool, own_scheduler: bool) -> None:
-    """Raises CaptureError for the first field with a value that a job cannot follow. own_optimizer, own_scheduler:
-    whether the script has brought them itself, so that the fields about them say nothing."""
+def argument_refusals(arguments: Any, *, own_optimizer: bool, own_scheduler: bool) -> Iterator[str]:
+    """A sentence for every field with a value that a job cannot follow. own_optimizer, own_scheduler: whether the
+    script has brought them itself, so that the fields about them say nothing."""
     for field in fields(arguments):
         name, value = field.name, getattr(arguments, field.name)
         if name in REFUSED:
             accepted, why = REFUSED[name]
             if not any(value is one or (type(value) is type(one) and value == one) for one in accepted):
-                raise CaptureError(f"TrainingArguments.{name} is {value!r}, which a job does not follow: {why}")
+                yield f"TrainingArguments.{name} is {value!r}, which a job does not follow: {why}"
         elif name not in FOLLOWED | WITHOUT_EFFECT and _of_library(type(arguments), name):
-            raise CaptureError(
+            yield (
                 f"TrainingArguments.{name} is of a version of transformers that nobody has held a job against: take "
                 "the version that constraints.txt names"
             )
     if not own_optimizer and _word(arguments.optim) not in _OPTIMIZERS:
-        raise CaptureError(
+        yield (
             f"TrainingArguments.optim is {_word(arguments.optim)!r}, which a job does not follow: choose one of "
             f"{', '.join(_OPTIMIZERS)}, or give an optimizer of torch.optim by Trainer(optimizers=(optimizer, None))"
         )
     if not own_scheduler and _word(arguments.lr_scheduler_type) in _BY_THE_LOSS:
-        raise CaptureError(
+        yield (
             f"TrainingArguments.lr_scheduler_type is {_word(arguments.lr_scheduler_type)!r}, whose rates depend on the "
             'loss: choose one that depends on the step alone, as "linear" or "cosine"'
         )
-    _check_machine(arguments)
+    if arguments.max_grad_norm is None or not math.isfinite(arguments.max_grad_norm):
+        # With infinity, `train()` makes NaN of all gradients where the norm of one is infinite.
+        yield (
+            f"TrainingArguments.max_grad_norm is {arguments.max_grad_norm}, which a job does not follow: 0 leaves "
+            "gradients alone"
+        )
+    yield from _machine_refusals(arguments)
 
 
-def _check_machine(arguments: Any) -> None:
-    """Raises CaptureError unless one process trains on one CPU in FP32."""
+def _machine_refusals(arguments: Any) -> Iterator[str]:
+    """What there is beside one process that trains on one CPU in FP32."""
     if arguments.device.type != "cpu":
-        raise CaptureError(
+        yield (
             f"the trainer's model is on {arguments.device}, where no step is captured: set "
             "TrainingArguments.use_cpu=True; a job runs on any device afterwards"
         )
     if arguments.world_size > 1 or arguments.n_gpu > 1:
-        raise CaptureError(
+        yield (
             f"the trainer is one of {arguments.world_size} processes, and a job's step is captured in one: start the "
             "script without a launcher, and multiply per_device_train_batch_size"
         )
-    if arguments.mixed_precision != "no":
-        raise CaptureError(
+    if arguments.mixed_precision != "no" and not (arguments.bf16 or arguments.fp16):
+        yield (
             f"the environment asks for {arguments.mixed_precision}, and a job trains in FP32: unset "
             "ACCELERATE_MIXED_PRECISION"
         )
     if arguments.accelerator_config.split_batches:
-        raise CaptureError(
+        yield (
             "TrainingArguments.accelerator_config has split_batches, which a job does not follow: leave it off, and "
             "say by per_device_train_batch_size how large a batch is"
         )

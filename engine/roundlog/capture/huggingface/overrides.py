@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.huggingface.trl_trainers import CONTEXTS, kinds_of_trl
+from roundlog.capture.huggingface.wrappers import only_wraps
 
 FOLLOWED = frozenset(
     {
@@ -44,28 +46,28 @@ _CALLBACK_ROOMS = (
 )
 
 
-def check_overrides(trainer: Any, base: type) -> None:
-    """Raises CaptureError for the first method of `base`, transformers' own class, that a subclass, the object itself
-    or other code replaces though a task would not follow it, and for one of its accelerator."""
+def override_refusals(trainer: Any, base: type) -> Iterator[str]:
+    """A sentence for every method of `base`, transformers' own class, that a subclass, the object itself or other code
+    replaces though a task would not follow it, and for those of its accelerator. A method that only wraps the one below
+    it is followed: `wrappers.py` says which."""
     for kind in type(trainer).__mro__[: type(trainer).__mro__.index(base)]:
-        for name in vars(kind):
-            if _is_replaced(name, base):
-                raise CaptureError(
+        contexts = CONTEXTS if kind in kinds_of_trl(trainer) else ()
+        for name, method in vars(kind).items():
+            if _is_replaced(name, base) and not only_wraps(method, getattr(base, name), contexts):
+                yield (
                     f"{kind.__name__} replaces Trainer.{name}, which a job does not follow: compute the loss in "
-                    "compute_loss, and leave the rest to Trainer"
+                    "compute_loss, and leave the rest to Trainer, or only print and log around super()"
                 )
     for name in vars(trainer):
         if _is_replaced(name, base) and callable(getattr(base, name)):
-            raise CaptureError(f"the trainer's method {name} has been replaced, which a job does not follow: undo it")
+            yield f"the trainer's method {name} has been replaced, which a job does not follow: undo it"
     for name, value in vars(base).items():
         home = getattr(getattr(value, "__func__", value), "__globals__", {}).get("__name__", "transformers")
         if _is_replaced(name, base) and home.partition(".")[0] not in _HOMES:
-            raise CaptureError(
-                f"Trainer.{name} has been replaced by a function of {home}, which a job does not follow: undo it"
-            )
+            yield f"Trainer.{name} has been replaced by a function of {home}, which a job does not follow: undo it"
     for name in vars(trainer.accelerator):
         if callable(getattr(type(trainer.accelerator), name, None)):
-            raise CaptureError(
+            yield (
                 f"the method {name} of the trainer's accelerator has been replaced, which a job does not follow: "
                 "undo it"
             )
@@ -76,16 +78,15 @@ def _is_replaced(name: str, base: type) -> bool:
     return not own and hasattr(base, name) and name not in FOLLOWED | WITHOUT_EFFECT
 
 
-def check_callbacks(trainer: Any) -> None:
-    """Raises CaptureError for the first callback that does more than to report: what it does at a step is no part of a
-    program."""
+def callback_refusals(trainer: Any) -> Iterator[str]:
+    """A sentence for every callback that does more than to report: what it does at a step is no part of a program."""
     for callback in trainer.callback_handler.callbacks:
         kind = type(callback)
         if kind.__module__.startswith(_CALLBACK_ROOMS):
             continue
         if kind.__module__ == "transformers.trainer_callback" and kind.__name__ in _CALLBACKS:
             continue
-        raise CaptureError(
+        yield (
             f"the callback {kind.__name__} may change the training, and a program does not call it: take it out by "
             f"trainer.remove_callback({kind.__name__}) before"
         )

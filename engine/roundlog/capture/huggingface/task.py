@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.huggingface.arguments import check_arguments
-from roundlog.capture.huggingface.overrides import check_callbacks, check_overrides
+from roundlog.capture.huggingface.arguments import argument_refusals
+from roundlog.capture.huggingface.overrides import callback_refusals, override_refusals
 from roundlog.capture.huggingface.rows import rows_of
+from roundlog.capture.huggingface.trl_trainers import trl_refusals, without_metrics
 from roundlog.capture.task import Task, micro_batches
 from roundlog.capture.untraceable import reason
 from roundlog.data import Field
@@ -22,55 +23,39 @@ from roundlog.data import Field
 if TYPE_CHECKING:
     from transformers import Trainer
 
+Found = TypeVar("Found")
+
 _COUNT = "num_items_in_batch"
 """Name of the number of tokens that count in a batch, as `Trainer` calls it."""
 
 
 def task_of(trainer: Trainer, interval: int | None) -> Task:
-    """The task of `Task.from_trainer`. Raises CaptureError."""
+    """The task of `Task.from_trainer`. Raises CaptureError, for all that a job cannot follow at once."""
     _check_kind(trainer)
     arguments: Any = trainer.args
-    made_by = type(trainer).create_optimizer.__module__
-    check_arguments(
-        arguments,
-        own_optimizer=trainer.optimizer is not None
-        or trainer.optimizer_cls_and_kwargs is not None
-        or made_by.partition(".")[0] != "transformers",
-        own_scheduler=trainer.lr_scheduler is not None and not trainer._created_lr_scheduler,
-    )
-    check_callbacks(trainer)
-    if trainer.neftune_noise_alpha is not None:
-        raise CaptureError(
-            f"the trainer's neftune_noise_alpha is {trainer.neftune_noise_alpha}, which a job does not follow: noise "
-            "on embeddings is added by hooks of train(), so leave it away"
-        )
-    if trainer.state.global_step or trainer.is_in_train:
-        raise CaptureError("the trainer has trained already: make a job of a fresh one")
-    if trainer.model_wrapped is not trainer.model:
-        raise CaptureError(
-            "the trainer's model is not the one that train() takes, model_wrapped: give the model to Trainer, and "
-            "wrap it in nothing"
-        )
-    if trainer._train_batch_size != arguments.train_batch_size:
-        raise CaptureError(
-            f"TrainingArguments.per_device_train_batch_size has become {arguments.train_batch_size} since the trainer "
-            f"was made, and train() would keep to {trainer._train_batch_size}: make the Trainer with it"
-        )
-    if arguments.max_grad_norm is None or not math.isfinite(arguments.max_grad_norm):
-        # With infinity, `train()` makes NaN of all gradients where the norm of one is infinite.
-        raise CaptureError(
-            f"TrainingArguments.max_grad_norm is {arguments.max_grad_norm}, which a job does not follow: 0 leaves "
-            "gradients alone"
-        )
-    loader = _loader(trainer)
-    steps, steps_an_epoch = _steps(trainer, loader)
-    dataset = rows_of(loader.dataset, loader.collate_fn, arguments.train_batch_size)
+    refusals = Refusals()
+    refusals.add(_refusals(trainer))
+    loader = refusals.attempt(_loader, trainer)
+    steps, every = 0, interval
+    dataset: dict[str, torch.Tensor | Field] = {}
+    if loader is not None:
+        steps, steps_an_epoch = refusals.attempt(_steps, trainer, loader) or (0, 0)
+        rows = loader.dataset
+        if refusals and len(rows) > arguments.train_batch_size:  # nobody waits for all of them to be told of others
+            rows = torch.utils.data.Subset(rows, range(arguments.train_batch_size))
+        dataset = refusals.attempt(rows_of, rows, loader.collate_fn, arguments.train_batch_size) or {}
+        if steps and every is None:
+            every = refusals.attempt(_interval, arguments, steps, steps_an_epoch)
     if _COUNT in dataset:
-        raise CaptureError(f"the collator gives a field {_COUNT}, which Trainer computes itself: give it another name")
+        refusals.add([f"the collator gives a field {_COUNT}, which Trainer computes itself: give it another name"])
     model: Any = trainer.model
-    _align_special_tokens(trainer, model)
-    model.train()
-    optimizer, schedule = _updates(trainer, steps)
+    if not refusals:
+        _align_special_tokens(trainer, model)
+        model.train()
+    made = refusals.attempt(_updates, trainer, max(1, steps))
+    refusals.confirm_none()
+    assert made is not None and every is not None
+    optimizer, schedule = made
     loss = TrainerLoss(trainer)
     parts = arguments.gradient_accumulation_steps
     return Task(
@@ -80,7 +65,7 @@ def task_of(trainer: Trainer, interval: int | None) -> Task:
         dataset=dataset,
         batch_size=arguments.train_batch_size * parts,
         steps=steps,
-        interval=_interval(arguments, steps, steps_an_epoch) if interval is None else interval,
+        interval=every,
         seed=arguments.seed,
         schedule=schedule,
         micro_batches=parts,
@@ -88,6 +73,76 @@ def task_of(trainer: Trainer, interval: int | None) -> Task:
         accumulate="sum" if loss.is_scaled(dataset) else "mean",
         of_batch=loss.of_batch,
     )
+
+
+def _refusals(trainer: Any) -> Iterator[str]:
+    """What a job cannot follow of a trainer, but for its data and its steps."""
+    from transformers import Trainer
+
+    arguments = trainer.args
+    made_by = type(trainer).create_optimizer.__module__
+    yield from trl_refusals(trainer)
+    yield from override_refusals(trainer, Trainer)
+    yield from argument_refusals(
+        arguments,
+        own_optimizer=trainer.optimizer is not None
+        or trainer.optimizer_cls_and_kwargs is not None
+        or made_by.partition(".")[0] != "transformers",
+        own_scheduler=trainer.lr_scheduler is not None and not trainer._created_lr_scheduler,
+    )
+    yield from callback_refusals(trainer)
+    noise = trainer.neftune_noise_alpha
+    if noise is not None and noise != arguments.neftune_noise_alpha:
+        yield (
+            f"the trainer's neftune_noise_alpha is {noise}, which a job does not follow: noise on embeddings is added "
+            "by hooks of train(), so leave it away"
+        )
+    if trainer.state.global_step or trainer.is_in_train:
+        yield "the trainer has trained already: make a job of a fresh one"
+    if trainer.model_wrapped is not trainer.model:
+        yield (
+            "the trainer's model is not the one that train() takes, model_wrapped: give the model to Trainer, and "
+            "wrap it in nothing"
+        )
+    if trainer._train_batch_size != arguments.train_batch_size:
+        yield (
+            f"TrainingArguments.per_device_train_batch_size has become {arguments.train_batch_size} since the trainer "
+            f"was made, and train() would keep to {trainer._train_batch_size}: make the Trainer with it"
+        )
+
+
+class Refusals:
+    """All that a job cannot follow of a trainer: told at once, since each try may take a script minutes."""
+
+    def __init__(self) -> None:
+        self._sentences: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._sentences)
+
+    def add(self, sentences: Iterable[str]) -> None:
+        self._sentences.extend(sentences)
+
+    def attempt(self, function: Callable[..., Found], *arguments: Any) -> Found | None:
+        """What a function gives; None if it fails, with its refusal among the others. Where something has been refused
+        before, an error of other code may come from that, and counts for nothing."""
+        try:
+            return function(*arguments)
+        except CaptureError as error:
+            if not self or error.__cause__ is None:
+                self._sentences.append(str(error))
+        except Exception:
+            if not self:
+                raise
+        return None
+
+    def confirm_none(self) -> None:
+        """Raises CaptureError, with all sentences on one line, if there are any."""
+        if len(self._sentences) == 1:
+            raise CaptureError(self._sentences[0])
+        if self:
+            listed = "; ".join(f"({number}) {one}" for number, one in enumerate(self._sentences, 1))
+            raise CaptureError(f"there are {len(self._sentences)} things that a job does not follow: {listed}")
 
 
 class TrainerLoss:
@@ -98,6 +153,7 @@ class TrainerLoss:
         self._trainer = copy.copy(trainer)
         for name in ("train_dataset", "eval_dataset", "data_collator", "optimizer", "lr_scheduler", "callback_handler"):
             setattr(self._trainer, name, None)
+        without_metrics(self._trainer)
         self._parts: int = trainer.args.gradient_accumulation_steps
 
     def __call__(self, model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -123,7 +179,7 @@ class TrainerLoss:
 
 
 def _check_kind(trainer: object) -> None:
-    """Raises CaptureError unless this is a `transformers.Trainer` whose training loop is transformers' own."""
+    """Raises CaptureError unless this is a `transformers.Trainer`."""
     try:
         from transformers import Trainer
     except ImportError as error:
@@ -132,7 +188,6 @@ def _check_kind(trainer: object) -> None:
         ) from error
     if not isinstance(trainer, Trainer):
         raise CaptureError(f"the trainer is a {type(trainer).__name__}: give a transformers.Trainer")
-    check_overrides(trainer, Trainer)
 
 
 def _loader(trainer: Any) -> Any:

@@ -27,34 +27,44 @@ class EagerTraining:
     def __init__(self, task: Task) -> None:
         self.task = task
         self._model = plain_model(task.model)
-        self._rates = [group["lr"] for group in task.optimizer.param_groups]
+        self._turns = task.turns()
+        self._rates = [[group["lr"] for group in turn.optimizer.param_groups] for turn in self._turns]
 
     def step(
         self, step: int, batch: Mapping[str, torch.Tensor], after_backward: Callable[[], None] | None = None
     ) -> float:
-        """Step `step` (0, 1, ...) on a batch, field name -> [batch_size, ...]; gives the loss. after_backward: called
-        when gradients stand in `.grad`, before they are clipped."""
-        task = self.task
-        if not isinstance(task.schedule, LRScheduler):
-            for group, rate in zip(task.optimizer.param_groups, self._rates, strict=True):
-                group["lr"] = rate * task.schedule(step)
-        task.optimizer.zero_grad()
-        total = 0.0
+        """Step `step` (0, 1, ...) on a batch, field name -> [batch_size, ...]; gives the loss: the sum, of several
+        optimizers. after_backward: called when the gradients of one stand in `.grad`, before they are clipped."""
         # The first step looks for tensors that a trace has left behind; later ones go at full speed.
-        with _OnlyReal() if step == 0 else nullcontext():
-            for part in task.parts(batch):
-                loss = task.share(task.loss(self._model, part))
-                loss.backward()
-                total += float(loss.detach())
-        if after_backward is not None:
-            after_backward()
-        if task.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._model.parameters(), task.max_grad_norm)
-        task.optimizer.step()
-        if isinstance(task.schedule, LRScheduler):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # schedulers of PyTorch warn of what they do themselves
-                task.schedule.step()
+        looking = _OnlyReal if step == 0 else nullcontext
+        with looking():
+            parts = self.task.parts(batch)
+        total = 0.0
+        for turn, rates in zip(self._turns, self._rates, strict=True):
+            if not isinstance(turn.schedule, LRScheduler):
+                for group, rate in zip(turn.optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * turn.schedule(step)
+            for parameter in self._model.parameters():
+                parameter.grad = None
+            with looking():
+                for part in parts:
+                    loss = self.task.share(turn.loss(self._model, dict(part)))
+                    loss.backward()
+                    total += float(loss.detach())
+            own = [parameter for group in turn.optimizer.param_groups for parameter in group["params"]]
+            theirs = {id(parameter) for parameter in own}
+            for parameter in self._model.parameters():
+                if id(parameter) not in theirs:
+                    parameter.grad = None
+            if after_backward is not None:
+                after_backward()
+            if turn.max_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_(own, turn.max_grad_norm)
+            turn.optimizer.step()
+            if isinstance(turn.schedule, LRScheduler):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # schedulers of PyTorch warn of what they do themselves
+                    turn.schedule.step()
         return total
 
 

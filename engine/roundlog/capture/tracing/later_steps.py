@@ -81,7 +81,7 @@ class _Grown(_Unread, list[Any]):
 
 
 class _Hidden(_Unread, dict[Any, Any]):
-    """The optimizer's state."""
+    """The state of an optimizer."""
 
     _noticed = _Unread._noticed
     __len__ = __iter__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __reversed__ = _noticed
@@ -103,16 +103,14 @@ class LaterSteps:
             for key, value in container.saved.items()
             if _is_number(value) and container.name_of(key) in own
         ]
-        self._state = next(
-            (
-                _Place(container, key)
-                for container in around.containers
-                for key in container.saved
-                if container.name_of(key) == "optimizer.state"
-            ),
-            None,
-        )
-        """Path of the optimizer's state."""
+        states = {f"{turn.called('optimizer')}.state" for turn in task.turns()}
+        self._hidden = [
+            _Place(container, key)
+            for container in around.containers
+            for key in container.saved
+            if container.name_of(key) in states
+        ]
+        """Places of the optimizers' states."""
         self._counted: dict[str, _Place] = {}
         """The numbers that steps change, by name."""
         self._growing: dict[str, list[_Place]] = {}
@@ -172,18 +170,18 @@ class LaterSteps:
             place.put(numbers[name] if plainly else Counter.named(path, name, numbers[name]))
         for place in self._own:
             place.put(Counter.named(own, place.name, place.first))
-        state = _Hidden()
-        if self._state is not None:
-            self._state.put(state)
+        hidden = {place.name: _Hidden() for place in self._hidden}
+        for place in self._hidden:
+            place.put(hidden[place.name])
         grown = {name: _Grown() for name in self._growing}
         for name, places in self._growing.items():
             for place in places:
                 place.put(grown[name])
         try:
             graph = self._tracer.trace().graph
-            _refuse_reads(state, grown)  # whoever reads may have caught the error
+            _refuse_reads(hidden, grown)  # whoever reads may have caught the error
         except CaptureError as error:
-            _refuse_reads(state, grown)
+            _refuse_reads(hidden, grown)
             if Counter.__name__ not in str(error):
                 raise
             names = _words([*own.asked, *self._counted, *(place.name for place in self._own)])
@@ -217,10 +215,9 @@ class LaterSteps:
         attributes = [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
         read = {id(attribute) for attribute in attributes}
         seen = self._around.seen()
-        places = [*self._counted.values(), *self._own, *(place for found in self._growing.values() for place in found)]
+        growing = (place for found in self._growing.values() for place in found)
+        places = [*self._counted.values(), *self._own, *self._hidden, *growing]
         known = {(id(place.container), place.key) for place in places}
-        if self._state is not None:
-            known.add((id(self._state.container), self._state.key))
         before = len(self._counted) + len(self._growing)
         for change in self._around.changes():
             if (id(change.container), change.key) in known or self._tracer.follows(change.before):
@@ -254,12 +251,10 @@ class LaterSteps:
         return name
 
 
-def _refuse_reads(state: _Hidden, grown: Mapping[str, _Grown]) -> None:
+def _refuse_reads(hidden: Mapping[str, _Hidden], grown: Mapping[str, _Grown]) -> None:
     """Raises CaptureError if one of these has been read."""
-    if state.is_read:
-        raise CaptureError(
-            "the step reads optimizer.state, which every step changes: keep what the step needs in buffers"
-        )
+    if states := [name for name in hidden if hidden[name].is_read]:
+        raise CaptureError(f"the step reads {states[0]}, which every step changes: keep what the step needs in buffers")
     if read := [name for name in grown if grown[name].is_read]:
         raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {_REMEDY}")
 

@@ -26,12 +26,16 @@ _OWN = ("optimizer.", "optimizer[", "schedule.", "schedule[")
 
 def surroundings(task: Task) -> Surroundings:
     """Surroundings of a task's step: all that it can reach."""
-    roots = {"model": task.model, "loss": task.loss, "optimizer": task.optimizer, "schedule": task.schedule}
+    roots: dict[str, object] = {"model": task.model}
+    for part in ("loss", "optimizer", "schedule"):
+        roots |= {turn.called(part): getattr(turn, part) for turn in task.turns()}
     roots |= {} if task.of_batch is None else {"of_batch": task.of_batch}
-    groups = getattr(task.optimizer, "param_groups", [])  # what is no optimizer is refused later, by its name
-    # Wherever else they are found first: a loss may read the optimizer.
-    named = {**roots, "optimizer.param_groups": groups}
-    named |= {f"optimizer.param_groups[{number}]": group for number, group in enumerate(groups)}
+    named = dict(roots)
+    for turn in task.turns():
+        groups = getattr(turn.optimizer, "param_groups", [])  # what is no optimizer is refused later, by its name
+        # Wherever else they are found first: a loss may read the optimizer.
+        name = f"{turn.called('optimizer')}.param_groups"
+        named |= {name: groups, **{f"{name}[{number}]": group for number, group in enumerate(groups)}}
     return Surroundings(roots, {id(thing): name for name, thing in named.items()})
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd.graph import _engine_run_backward
+from torch.autograd.graph import _engine_run_backward, increment_version
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.optim.lr_scheduler import LRScheduler
@@ -24,16 +24,18 @@ from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import CaptureError, UnknownValueError
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
 from roundlog.capture.model_tensors import model_tensors
-from roundlog.capture.optimizers import Column, Update, clip_factor, updates
+from roundlog.capture.optimizers import clip_factor
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
+from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
 from roundlog.capture.tracing.hints import asks_for_values, control_flow
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.types_seen import types_as_in_training
+from roundlog.capture.turns import Turn
 from roundlog.capture.untraceable import reason
 
 Named = dict[str, torch.Tensor]
@@ -93,11 +95,12 @@ class Tracer:
         self._known = {name: tensor for name, tensor in tensors.items() if name in known and first[name] in known}
         self._originals = {name: tensor for name, tensor in tensors.items() if name not in self._known}
         self._first = {name: first[name] for name in self._originals}
-        self._trainable, self._groups = _groups(task, model)
+        self._turns, self._groups = task.turns(), groups_of(task)
+        self._trainable = trained(task, model, self._groups, first)
         self._substitution = Substitution(
             self._originals, {name: field for name, field in task.dataset.items() if isinstance(field, torch.Tensor)}
         )
-        self.columns, self.schedule = _schedule(self._groups, task.steps)
+        self.columns, self.schedule = schedule_of(self._groups, task.steps)
         self.states: Named = {
             name: tensor.detach()
             for name, tensor in tensors.items()
@@ -105,12 +108,10 @@ class Tracer:
         }
         for name, number in self._trainable.items():
             parameter = self._parameters[f"parameter/{name}"].detach()
-            for slot, tensor in self._groups[number].slots(parameter).items():
+            for slot, tensor in self._groups[number].update.slots(parameter).items():
                 self.states[f"slot/{name}/{slot}"] = tensor
         self.changing = {
-            f"optimizer.param_groups[{number}].{name}"
-            for number, group in enumerate(self._groups)
-            for name in group.rate.changing(task.steps)
+            f"{group.name}.{option}" for group in self._groups for option in group.update.rate.changing(task.steps)
         }
         """Names of the optimizer's options that the schedule changes."""
         self._lines = SourceLines()
@@ -120,8 +121,7 @@ class Tracer:
 
     def _confirm_schedule(self) -> None:
         """Raises CaptureError if the schedule gives other rates when it is asked again."""
-        task = self._task
-        again = _schedule(updates(task.optimizer, task.schedule, task.steps), task.steps)
+        again = schedule_of(groups_of(self._task), self._task.steps)
         if not torch.equal(again[1], self.schedule):
             raise CaptureError(
                 "the schedule gives other rates the second time it is asked: make it depend on the step alone"
@@ -130,8 +130,12 @@ class Tracer:
 
     def confirm_factors(self) -> None:
         """Raises CaptureError if a schedule that is a function gives other factors now than at first."""
-        schedule = self._task.schedule
-        functions = vars(schedule).get("lr_lambdas", ()) if isinstance(schedule, LRScheduler) else (schedule,)
+        schedules = [turn.schedule for turn in self._turns]
+        functions = [
+            function
+            for schedule in schedules
+            for function in (vars(schedule).get("lr_lambdas", ()) if isinstance(schedule, LRScheduler) else (schedule,))
+        ]
         factors = [function(step) for function in functions for step in range(self._task.steps)]
         self._factors = self._factors or factors
         if factors != self._factors:
@@ -221,34 +225,66 @@ class Tracer:
         drawn = Draws(self._surroundings.generator_states())
         memory, checks = _NoNewMemory(), PassedChecks()
         with self._substitution, drawn, memory, checks:
-            loss = self._accumulate(batch)
-            found = {name: self._parameters[f"parameter/{name}"].grad for name in self._trainable}
-            gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
-            kept = [gradient.clone() for gradient in gradients.values()]
-            following = self._following(states)
-            self._update(states, following, gradients, row)
+            with self._lines, self._lines.all_from("micro_batches"):
+                parts = self._task.parts(batch)
+            losses: list[torch.Tensor] = []
+            kept: Named = {}
+            following: Named = {}
+            for number, turn in enumerate(self._turns):
+                losses.append(self._accumulate(turn, parts))
+                gradients = self._gradients_of(number)
+                kept.update({name: gradient.clone() for name, gradient in gradients.items()})
+                slots = {name: tensor for name, tensor in following.items() if name not in self._originals}
+                following = self._following(states) | slots
+                self._update(turn, following, gradients, row)
+                if turn is not self._turns[-1]:
+                    self._write(gradients, states, following)
+            loss = self._sum(losses)
         for refused in (*drawn.refused, *memory.refused, *checks.refused):  # the user's code has caught it
             raise refused
-        self._gradients = tuple(gradients)
-        return loss, [following[name].detach() for name in states], kept, drawn.drawn
+        self._gradients = tuple(kept)
+        return loss, [following[name].detach() for name in states], list(kept.values()), drawn.drawn
 
-    def _accumulate(self, batch: Named) -> torch.Tensor:
+    def _accumulate(self, turn: Turn, parts: Sequence[Named]) -> torch.Tensor:
         """Gradients of a batch, into `.grad`; gives the loss."""
         lines, losses = self._lines, []
         for parameter in self._parameters.values():
             parameter.grad = None
-        with lines, lines.all_from("micro_batches"):
-            parts = self._task.parts(batch)
         for part in parts:
             with lines:
-                loss = _checked(self._task.loss(plain_model(self._task.model), part))
+                loss = _checked(turn.called("loss"), turn.loss(plain_model(self._task.model), dict(part)))
             with lines, lines.all_from("micro_batches"):
                 loss = self._task.share(loss)
             with lines, lines.backward_of(loss):
                 _differentiate(loss)
             losses.append(loss.detach())
-        with lines, lines.all_from("micro_batches"):
+        return self._sum(losses)
+
+    def _sum(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
+        with self._lines, self._lines.all_from("the sum of losses"):
             return sum(losses[1:], losses[0])
+
+    def _gradients_of(self, number: int) -> Named:
+        """Gradients of the parameters that one optimizer trains, by name: those that have one."""
+        own = [name for name, group in self._trainable.items() if self._groups[group].turn == number]
+        found = {name: self._parameters[f"parameter/{name}"].grad for name in own}
+        gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
+        if not gradients:
+            loss, optimizer = (self._turns[number].called(part) for part in ("loss", "optimizer"))
+            raise CaptureError(
+                f"the {loss} depends on no parameter that {optimizer} trains: check whether it belongs to another "
+                "optimizer, or is cut off by .detach()"
+            )
+        return gradients
+
+    def _write(self, gradients: Iterable[str], states: Named, following: Named) -> None:
+        """Put the parameters that one optimizer has stepped where the losses after it read them, as it does itself."""
+        with torch.no_grad(), self._lines, self._lines.all_from("optimizer"):
+            for name in gradients:
+                parameter = self._first[f"parameter/{name}"]
+                states[parameter].copy_(following[parameter])
+                # What is saved for a backward pass would be another by now, which PyTorch refuses.
+                increment_version(self._parameters[f"parameter/{name}"])
 
     def _following(self, states: Named) -> Named:
         """Tensors that the user's code has left in place of every state: written into it, or put where it stood."""
@@ -280,18 +316,18 @@ class Tracer:
             following[self._first[name]] = value
         return following
 
-    def _update(self, states: Named, following: Named, gradients: Named, row: Named) -> None:
+    def _update(self, turn: Turn, following: Named, gradients: Named, row: Named) -> None:
         """Clip the gradients, and take a step of the optimizer."""
-        lines, task, factor = self._lines, self._task, None
-        if task.max_grad_norm is not None:
+        lines, factor = self._lines, None
+        if turn.max_grad_norm is not None:
             with torch.no_grad(), lines, lines.all_from("clip_grad_norm_"):
-                factor = clip_factor(gradients.values(), task.max_grad_norm)
+                factor = clip_factor(gradients.values(), turn.max_grad_norm)
         for name, gradient in gradients.items():
             number, prefix = self._trainable[name], f"slot/{name}/"
-            group, parameter = self._groups[number], self._first[f"parameter/{name}"]
-            own = {slot.removeprefix(prefix): following[slot] for slot in states if slot.startswith(prefix)}
+            group, parameter = self._groups[number].update, self._first[f"parameter/{name}"]
+            own = {slot.removeprefix(prefix): following[slot] for slot in self.states if slot.startswith(prefix)}
             scalars = {column: row[f"{number}/{column}"] for column in group.columns()}
-            with torch.no_grad(), lines, lines.all_from(type(task.optimizer).__name__):
+            with torch.no_grad(), lines, lines.all_from(type(turn.optimizer).__name__):
                 gradient = gradient if factor is None else gradient * factor
                 following[parameter], own = group.apply(following[parameter], gradient, own, scalars)
             following.update({prefix + slot: tensor for slot, tensor in own.items()})
@@ -351,15 +387,15 @@ _THREAD = (
 )
 
 
-def _checked(loss: object) -> torch.Tensor:
+def _checked(name: str, loss: object) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor):
-        raise CaptureError(f"the loss is a {type(loss).__name__}: return a tensor, without .item()")
+        raise CaptureError(f"the {name} is a {type(loss).__name__}: return a tensor, without .item()")
     if loss.ndim != 0:
-        raise CaptureError(f"the loss has the shape {list(loss.shape)}: reduce it to a scalar")
+        raise CaptureError(f"the {name} has the shape {list(loss.shape)}: reduce it to a scalar")
     if loss.dtype != torch.float32:
-        raise CaptureError(f"the loss is {loss.dtype}: compute it in float32")
+        raise CaptureError(f"the {name} is {loss.dtype}: compute it in float32")
     if not loss.requires_grad:
-        raise CaptureError("the loss depends on no parameter that is trained: check the model and the optimizer")
+        raise CaptureError(f"the {name} depends on no parameter that is trained: check the model and the optimizer")
     return loss
 
 
@@ -390,45 +426,6 @@ def _quietly() -> Iterator[None]:
         yield
     finally:
         logger.disabled = was_disabled
-
-
-def _groups(task: Task, model: nn.Module) -> tuple[dict[str, int], list[Update]]:
-    """(name of every parameter that is trained -> its group, the groups)."""
-    groups = updates(task.optimizer, task.schedule, task.steps)
-    number_of = {id(p): number for number, group in enumerate(groups) for p in group.group["params"]}
-    named = dict(model.named_parameters())
-    strangers = len(number_of) - sum(id(p) in number_of for p in named.values())
-    if strangers:
-        raise CaptureError(
-            f"the optimizer holds {strangers} parameters that are not the model's: make it of model.parameters()"
-        )
-    trainable = {name: number_of[id(p)] for name, p in named.items() if p.requires_grad and id(p) in number_of}
-    if not trainable:
-        raise CaptureError("nothing is trained: no parameter of the optimizer requires a gradient")
-    outside = [name for name, p in named.items() if p.requires_grad and name not in trainable]
-    if outside and task.max_grad_norm is not None:
-        # clip_grad_norm_ would count its gradient, which optimizer.zero_grad() never clears.
-        raise CaptureError(
-            f"{outside[0]} requires a gradient but is in no group of the optimizer, so that the norm to clip is not "
-            "clear: freeze it with .requires_grad_(False)"
-        )
-    return trainable, groups
-
-
-def _schedule(groups: list[Update], steps: int) -> tuple[tuple[str, ...], torch.Tensor]:
-    """Names of the columns, and f32[steps, columns]."""
-    columns: dict[str, Column] = {}
-    for number, group in enumerate(groups):
-        # The rate stands in every table, though some updates read only what follows from it: people look at it.
-        every: dict[str, Column] = {"lr": group.rate, **group.columns()}
-        columns.update({f"{number}/{name}": column for name, column in every.items()})
-    rows = [[float(column(step)) for column in columns.values()] for step in range(steps)]
-    table = torch.tensor(rows, dtype=torch.float64).to(torch.float32).reshape(steps, -1)
-    if not bool(table.isfinite().all()):
-        raise CaptureError(
-            "the learning rate schedule gives a value that is not finite: let it give a finite number at every step"
-        )
-    return tuple(columns), table
 
 
 def _kind(thing: object) -> str:
