@@ -14,8 +14,6 @@ from script_rows import rows
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-SEVERAL = refused("the loss is a", rewrite="reversed_gradient")
-
 
 class Vae(nn.Module):
     def __init__(self) -> None:
@@ -176,7 +174,7 @@ def game(**more: nn.Module) -> nn.Module:
     return nn.ModuleDict({"g": g, "d": d, **more})
 
 
-@script("DCGAN: two optimizers in turn", source="PyTorch's tutorial on DCGAN", outcome=SEVERAL)
+@script("DCGAN: two optimizers in turn", source="PyTorch's tutorial on DCGAN")
 def dcgan() -> Task:
     model = game()
     says = F.binary_cross_entropy_with_logits
@@ -198,7 +196,7 @@ def dcgan() -> Task:
     )
 
 
-@script("WGAN-GP: a critic with a penalty on its gradient", source="WGAN-GP (Gulrajani et al. 2017)", outcome=SEVERAL)
+@script("WGAN-GP: a critic with a penalty on its gradient", source="WGAN-GP (Gulrajani et al. 2017)")
 def wgan_gp() -> Task:
     model = game()
 
@@ -223,7 +221,7 @@ def wgan_gp() -> Task:
 @script(
     "A critic of several steps: optimizer.step() inside the loss",
     source="WGAN (Arjovsky et al. 2017), five steps of the critic",
-    outcome=refused("not the same from one time to the next", rewrite="reversed_gradient"),
+    outcome=refused("not the same from one time to the next", rewrite="wgan_gp"),
 )
 def inner_steps() -> Task:
     model = game()

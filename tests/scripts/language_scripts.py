@@ -407,7 +407,7 @@ def ctc() -> Task:
 @script(
     "Sparse gradients of an embedding",
     source="PyTorch's Embedding(sparse=True) with SparseAdam",
-    outcome=refused("sparse", rewrite="bag_of_words"),
+    outcome=refused("gets a sparse gradient", rewrite="bag_of_words"),
 )
 def sparse_embedding() -> Task:
     model = nn.Sequential(nn.EmbeddingBag(16, 8, mode="mean", sparse=True), nn.Linear(8, 3))

@@ -1,4 +1,4 @@
-"""Parts of PyTorch that decide in Python by the value of a tensor, written so that they can be traced.
+"""Parts of PyTorch that no trace can follow, most since they decide in Python by the value of a tensor, written anew.
 
 They are put in place for a trace only. The comparison with the user's own step runs PyTorch's."""
 
@@ -32,6 +32,7 @@ def rewritten() -> Iterator[None]:
             (AveragedModel, "update_parameters", _update_parameters),
             (_BatchNorm, "forward", _batch_norm),
             (torch, "ctc_loss", _ctc_loss),
+            (torch._VF, "stft", _stft),
             (torch, "tensor", _tensor),
             (torch.SymBool, "__bool__", _truth),
             (torch.SymFloat, "__float__", _noted(torch.SymFloat.__float__)),
@@ -175,6 +176,36 @@ def _ctc_loss(
         return of_torch(reduction=reduction)  # type: ignore[no-any-return]
     losses: torch.Tensor = of_torch(reduction=_NONE)
     return (losses / torch.tensor(target_lengths, dtype=losses.dtype).clamp(min=1.0)).mean()
+
+
+_stft_of_torch = torch._VF.stft
+
+
+def _stft(
+    x: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None,
+    win_length: int | None,
+    window: torch.Tensor | None,
+    normalized: bool,
+    onesided: bool | None,
+    return_complex: bool | None,
+    *align_to_window: bool | None,
+) -> torch.Tensor:
+    """PyTorch turns the axes of the transform in place, which complex numbers do not have here."""
+    is_complex = x.is_complex() or (window is not None and window.is_complex())
+    if is_complex or return_complex is None or any(align_to_window):
+        asked = (x, n_fft, hop_length, win_length, window, normalized, onesided, return_complex)
+        return _stft_of_torch(*asked, *align_to_window)  # type: ignore[no-any-return]
+    frames = x.unfold(-1, n_fft, n_fft // 4 if hop_length is None else hop_length)
+    length = n_fft if win_length is None else win_length
+    if window is not None or length < n_fft:
+        shown = x.new_ones(length) if window is None else window
+        left = (n_fft - length) // 2
+        frames = frames * F.pad(shown, (left, n_fft - length - left))
+    transform = torch.fft.fft if onesided is False else torch.fft.rfft
+    found = transform(frames, norm="ortho" if normalized else "backward").transpose(-1, -2)
+    return found if return_complex else torch.view_as_real(found)
 
 
 _format_of_torch = torch.Tensor.__format__
