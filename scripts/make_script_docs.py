@@ -86,6 +86,11 @@ PyTorch draws.
 Rows are random numbers, few and small:
 
 ```python
+import torch
+from roundlog import Task
+from torch import Tensor, nn
+from torch.nn import functional as F
+
 {rows}
 ```
 """
@@ -106,16 +111,11 @@ def is_script(node: ast.stmt) -> bool:
 
 
 def shared(text: str, tree: ast.Module) -> str:
-    """Code that the scripts of a module share: what is neither a script nor an import nor an outcome."""
+    """Code that the scripts of a module share: what is neither a script nor an import."""
     kept = []
     for node in tree.body:
-        line = lines_of(text, node)
-        if (
-            isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Assign)
-            and not is_script(node)
-            and "refused(" not in line
-        ):
-            kept.append(line)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Assign) and not is_script(node):
+            kept.append(lines_of(text, node))
     return "\n\n\n".join(kept)
 
 
@@ -166,7 +166,7 @@ def section(text: str, tree: ast.Module, own: list, scripts: dict) -> list[str]:
         parts += ["They share:\n", code(beside)]
     nodes = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     for script in own:
-        parts += [f"### {script.title}\n", f"Known from {script.source}. {told(script, scripts)}\n"]
+        parts += [f"### {script.title}\n", f"{told(script, scripts)} Source: {script.source}.\n"]
         parts.append(code(lines_of(text, nodes[script.name])))
     return parts
 
@@ -182,7 +182,7 @@ def told(script: object, scripts: dict) -> str:
     outcome = script.outcome
     if not outcome.sentence:
         return "Captured."
-    instead = f"Write it so: {link(scripts[outcome.rewrite])}." if outcome.rewrite else outcome.advice
+    instead = f"What works: {link(scripts[outcome.rewrite])}." if outcome.rewrite else outcome.advice
     return f"**Refused**: “… {outcome.sentence} …”. {instead}"
 
 

@@ -155,7 +155,7 @@ def numpy_in_loss() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=rows(), **RUN)
 
 
-@script("The same by torch", source="numpy's functions under their names in torch")
+@script("Weights of rows computed by torch", source="numpy's functions under their names in torch")
 def targets_by_torch() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         y = m(batch["x"])

@@ -226,7 +226,7 @@ def float64() -> Task:
     )
 
 
-@script("The same model in float32", source="the same, converted once: every operator rounds once, from FP64")
+@script("A model in float32", source="the same, converted once: every operator rounds once, from FP64")
 def float32() -> Task:
     model = mlp().double().float()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

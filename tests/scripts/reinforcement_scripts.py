@@ -99,7 +99,7 @@ def dqn_every_two() -> Task:
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
 
 
-@script("The same by a counter in a buffer and torch.where", source="DQN, with the step as state")
+@script("Q-learning whose target is copied by torch.where", source="DQN, with the step as state")
 def dqn_by_where() -> Task:
     model = net()
     target, step = copy.deepcopy(model), torch.zeros((), dtype=torch.long)
