@@ -55,7 +55,8 @@ Read this before the first try.
 7. Random numbers of torch become the program's own, the same on every machine. A seed that is set inside the step is
    refused, and so is a generator that is made there.
 8. Data come in by the batch alone. Fields are float32, bool or integers, which a step sees as int64.
-9. The optimizer is one of `torch.optim` over the model's parameters. What capture does not know of it is refused.
+9. The optimizer is one of `torch.optim` over the model's parameters; or there are several, each with its own parameters
+   and loss, which take turns in a step. What capture does not know of them is refused.
 10. At last the captured step is run beside yours: three steps from the initial state and three from one that was moved,
     in FP64 too where the model allows it. Losses, gradients and changes of the state agree as far as FP32 explains, or
     the capture is refused and names the first tensor that differs. Your model is as it was, afterwards.

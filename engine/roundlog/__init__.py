@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roundlog.capture import CaptureError, Task
+    from roundlog.capture import CaptureError, Task, portable
     from roundlog.data import arrow_fields, safetensors_fields, windows
     from roundlog.program import Program
     from roundlog.spec import TrainingSpec
@@ -41,6 +41,7 @@ _ROOMS = {
     "arrow_fields": "roundlog.data",
     "audit": "roundlog.training.verdict",
     "load_into": "roundlog.training.export",
+    "portable": "roundlog.capture",
     "safetensors_fields": "roundlog.data",
     "windows": "roundlog.data",
 }
@@ -59,6 +60,7 @@ __all__ = [
     "arrow_fields",
     "audit",
     "load_into",
+    "portable",
     "safetensors_fields",
     "windows",
 ]

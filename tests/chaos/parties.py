@@ -24,7 +24,7 @@ from tiebreak.chain.accounts import KEY_VARIABLE
 SECONDS_TO_END = 6.0
 """Time to end after a stop signal, on a machine that has nothing else to do."""
 
-_UNEXPECTED = ("Traceback (most recent call last)", "something went wrong that should not", "gave up the work on job")
+_UNEXPECTED = ("Traceback (most recent call last)", "a defect of Tiebreak", "gave up the work on job")
 _PROGRAMMING = re.compile(r"\b(Type|Attribute|Key|Index|Name|Assertion|UnboundLocal|Recursion|ZeroDivision)Error\b.*")
 """Names of errors that a role outlives and that are mistakes in the program."""
 

@@ -70,6 +70,7 @@ _CODES = {
     "JobError": "job",
     "LogError": "log",
     "StorageError": "storage",
+    "DefectError": "internal",
     "DisagreementError": "ranks",
     "LaunchError": "ranks",
     "LostRankError": "ranks",
@@ -128,7 +129,12 @@ class OneSentenceErrors(TyperGroup):
                 _say(_one_line(error.format_message()), "usage", WRONG_USAGE, as_json=True)
                 raise typer.Exit(WRONG_USAGE) from None
             exit_code = error.code if isinstance(error, CommandError) else FAILED
-            _say(sentence(error), error_code(error), exit_code, as_json=as_json)
+            text = sentence(error)
+            if error_code(error) == "internal":
+                from tiebreak.cli.defect_report import written
+
+                text = _one_line(f"{text.removesuffix('.')}; {written(error, ctx.invoked_subcommand)}")
+            _say(text, error_code(error), exit_code, as_json=as_json)
             raise typer.Exit(exit_code) from None
 
 
@@ -161,10 +167,7 @@ def sentence(error: Exception) -> str:
     elif isinstance(error, MemoryError):
         text = "there is not enough memory: close other programs or take a smaller job"
     else:
-        text = (
-            f"something went wrong that should not ({type(error).__name__}: {error}): "
-            "run the command again as `tiebreak --debug ...` and report what it prints"
-        )
+        text = f"a defect of Tiebreak ends this command ({type(error).__name__}: {error})"
     return _one_line(text)
 
 

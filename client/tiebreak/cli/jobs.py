@@ -100,6 +100,15 @@ def create(
             rich_help_panel=_CAPTURED,
         ),
     ] = None,
+    torch_random: Annotated[
+        bool,
+        typer.Option(
+            "--torch-random",
+            help="Let the function have PyTorch's own random numbers and kernels, whose bits are those of this "
+            "machine; without it the same function gives the same job everywhere.",
+            rich_help_panel=_CAPTURED,
+        ),
+    ] = False,
     max_memory: options.Memory = options.DEFAULT_MEMORY,
     *,
     posted: PostedTerms,
@@ -123,14 +132,18 @@ def create(
     setup = RoleSetup(party, max_memory, Policy())
     if reward is not None:
         setup.contract()  # what cannot be posted is noticed before the work of capturing it
-    job, where, sameness = _capture(source, out, setting or [], data, policy, bits, max_memory)
+    job, where, made = _capture(source, out, setting or [], data, policy, bits, max_memory, torch_random)
     plain: dict[str, object] = {"directory": where} | _plain(job)
-    if sameness is not None:
-        plain["sameness"] = dataclasses.asdict(sameness)
+    if made is not None:
+        plain["sameness"] = dataclasses.asdict(made.sameness)
+        plain["random"] = "torch" if made.unportable is None else "portable"
+        plain["unportable"] = made.unportable
     if not json:
-        output.show_facts(f"Job in {where}", _facts(job))
-        if sameness is not None:
-            output.show_line(f"{str(sameness)[0].upper()}{str(sameness)[1:]}.")
+        output.show_facts(f"Job in {where}", _facts(job) | ({} if made is None else {"random numbers": made.random}))
+        if made is not None:
+            output.show_line(f"{str(made.sameness)[0].upper()}{str(made.sameness)[1:]}.")
+    if made is not None and made.unportable:
+        output.warn(made.warning)
     if reward is not None:
         plain |= _post(posted, reward, setup, where, quiet=json)
     if json:
@@ -155,6 +168,29 @@ def _post(posted: PostedTerms, reward: int, setup: RoleSetup, where: Path, *, qu
     return {"job": number, "contract": context.contract.address}
 
 
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """Account of the making of a job."""
+
+    sameness: Sameness
+    unportable: dict[str, str] | None
+    """Operators by which other machines come to other numbers -> where they were called; None with --torch-random."""
+
+    @property
+    def random(self) -> str:
+        if self.unportable is None:
+            return "PyTorch's own (--torch-random): the same function gives another job on another machine"
+        return "portable: the same function gives the same job on every machine" if not self.unportable else "portable"
+
+    @property
+    def warning(self) -> str:
+        named = ", ".join(f"{name}{place}" for name, place in (self.unportable or {}).items())
+        return (
+            f"the job may be another where another machine runs your function: PyTorch itself has computed {named}, "
+            "with the bits of this machine"
+        )
+
+
 def _capture(
     source: str,
     out: Path | None,
@@ -163,38 +199,41 @@ def _capture(
     policy: RoundingPolicy | None,
     bits: int | None,
     max_memory: int,
-) -> tuple[Job, Path, Sameness | None]:
-    """The job of a task, written to `out`, and how it compares with the task's own step; or the job that is in a
-    directory already."""
+    torch_random: bool,
+) -> tuple[Job, Path, _Made | None]:
+    """The job of a task, written to `out`, and how it was made; or the job that is in a directory already."""
     if Path(source).is_dir():
-        if out is not None or settings or any(option is not None for option in (data, policy, bits)):
-            raise CommandError(f"{source} is a job already: leave --out, --set, --data, --policy and --bits away.")
+        if out is not None or settings or torch_random or any(option is not None for option in (data, policy, bits)):
+            raise CommandError(
+                f"{source} is a job already: leave --out, --set, --data, --policy, --bits and --torch-random away."
+            )
         require_publishable(Path(source))
         return read_job(Path(source), max_memory), Path(source), None
     if out is None:
         raise CommandError("the job needs a directory for its files: name one with --out.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CommandError(f"{out} is not an empty directory: choose another place for the job.")
-    from tiebreak.cli.source import load_task
-
-    task = load_task(source, settings if data is None else [*settings, f"data={data}"])
+    from roundlog.capture import portable, torchs_own
     from roundlog.execution.microbatch import samples_of
     from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
     from roundlog.training.job import STAGES, Job, run_bytes
 
     from tiebreak.cli import output
+    from tiebreak.cli.source import load_task
 
     number = POLICY_THRESHOLD if policy == RoundingPolicy.THRESHOLD else POLICY_CERTIFIED
     found: list[Sameness] = []
-    with output.progress("Making a job", len(STAGES)) as bar:
-        job = Job.from_task(
-            task,
-            policy=number,
-            bits=bits or 32,
-            report=found.append,
-            tell=lambda stage: bar.done(STAGES.index(stage), stage),
-        )
-        bar.done(len(STAGES))
+    with torchs_own() if torch_random else contextlib.nullcontext(), portable() as numbers:
+        task = load_task(source, settings if data is None else [*settings, f"data={data}"])
+        with output.progress("Making a job", len(STAGES)) as bar:
+            job = Job.from_task(
+                task,
+                policy=number,
+                bits=bits or 32,
+                report=found.append,
+                tell=lambda stage: bar.done(STAGES.index(stage), stage),
+            )
+            bar.done(len(STAGES))
     least = run_bytes(job.program, job.spec, samples_of(job.program))
     if least > max_memory:
         raise CommandError(
@@ -202,7 +241,7 @@ def _capture(
             "raise --max-memory, or make state or rows smaller."
         )
     job.write(out)
-    return job, out, found[0]
+    return job, out, _Made(found[0], None if numbers is None else dict(numbers.unportable))
 
 
 @app.command()

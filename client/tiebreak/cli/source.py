@@ -35,8 +35,9 @@ EXAMPLES = {
 def load_task(source: str, settings: Sequence[str]) -> Task:
     """The task that `source` names: an example, or FILE.py:FUNCTION. settings: `name=value` for its parameters.
 
-    Raises CommandError, in one sentence, for whatever is wrong with them or with the user's code."""
-    from roundlog.capture import CaptureError, Task
+    Raises CommandError, in one sentence, for whatever is wrong with them or with the user's code; DefectError for what
+    is wrong with this program."""
+    from roundlog.capture import CaptureError, DefectError, Task, is_refusal, is_users_error
 
     function, place = _find(source)
     arguments = _arguments(function, settings, source)
@@ -45,7 +46,9 @@ def load_task(source: str, settings: Sequence[str]) -> Task:
     except CaptureError:
         raise
     except Exception as error:
-        raise _failed(error, place) from error
+        if is_refusal(error) or is_users_error(error):
+            raise _failed(error, place) from error
+        raise DefectError(error, place=f" ({_place(error, place)})") from error
     if not isinstance(task, Task):
         raise CommandError(f"{source} returns {type(task).__name__}: let it return a roundlog.capture.Task.")
     return task
@@ -87,13 +90,17 @@ def _import(path: Path) -> ModuleType:
 
 def _failed(error: Exception, path: Path) -> CommandError:
     """The error of a user's code, with the line of the user's file."""
+    return CommandError(f"{_place(error, path)} fails with {type(error).__name__} ({error}): correct it and try again.")
+
+
+def _place(error: Exception, path: Path) -> str:
+    """The user's file, and the line of it that an error comes from, if it comes from one."""
     if isinstance(error, SyntaxError):
         line = error.lineno
     else:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_file(frame.filename, path)]
         line = frames[-1].lineno if frames else None
-    place = f"{path}, line {line}" if line else f"{path}"
-    return CommandError(f"{place} fails with {type(error).__name__} ({error}): correct it and try again.")
+    return f"{path}, line {line}" if line else f"{path}"
 
 
 def _is_file(name: str, path: Path) -> bool:

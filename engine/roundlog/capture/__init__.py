@@ -2,8 +2,23 @@
 step."""
 
 from roundlog.capture.checkpoint import load_checkpoint
+from roundlog.capture.defects import DefectError, is_refusal, is_users_error, told_from_refusals
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lowering import Captured, capture
+from roundlog.capture.portable import paused, portable, torchs_own
 from roundlog.capture.task import Task
 
-__all__ = ["CaptureError", "Captured", "Task", "capture", "load_checkpoint"]
+__all__ = [
+    "CaptureError",
+    "Captured",
+    "DefectError",
+    "Task",
+    "capture",
+    "is_refusal",
+    "is_users_error",
+    "load_checkpoint",
+    "paused",
+    "portable",
+    "told_from_refusals",
+    "torchs_own",
+]

@@ -2,7 +2,8 @@
 
 Position tables, masks and interpolation weights are often made inside the step, by operators that programs do not
 have (bit operations, float64), or of which they need many (conversions of fractions to integers, remainders). What such
-a part computes is known at capture, so it is computed there, once, by PyTorch, and becomes data of the program."""
+a part computes is known at capture, so it is computed there, once, the same on every machine, and becomes data of the
+program."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
+from roundlog.capture.portable import PortableNumbers
 from roundlog.capture.rules import VIEWS
 
 
@@ -71,7 +73,7 @@ class Constants:
         if "view_as_real" in str(node.target) and not args[0].is_complex():
             return args[0]  # complex numbers are held as real pairs
         assert callable(node.target)
-        with torch.no_grad():
+        with torch.no_grad(), PortableNumbers():
             value = node.target(*args, **kwargs)
         # Memory that nobody has written to holds anything: here, as in programs, zeros.
         return torch.zeros_like(value) if "empty" in str(node.target) else value

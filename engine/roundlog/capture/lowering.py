@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
 from roundlog.capture.constants import Constants
+from roundlog.capture.defects import told_from_refusals
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError, UnknownValueError
 from roundlog.capture.lines import source_of
@@ -23,6 +24,7 @@ from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.rehearsal import surroundings, traced
 from roundlog.capture.tracing.trace import TracedStep
+from roundlog.data import materialized
 from roundlog.program import Attribute, DType, Program, ProgramError, Stored, TensorType
 
 _OLDEST = "2.11"
@@ -85,7 +87,7 @@ def _captured(task: Task, known: frozenset[str]) -> Captured:
     """The task with these buffers as constants, as far as no step changes them."""
     with surroundings(task) as around:
         trace, attributes = traced(task, around, known)
-        lowering = _Lowering(task, trace)
+        lowering = Lowering(task, trace)
         try:
             program, places = lowering.run(), lowering.builder.places
         except CaptureError as error:
@@ -102,7 +104,9 @@ def _captured(task: Task, known: frozenset[str]) -> Captured:
     return Captured(program=program, states=states, schedule=trace.schedule, origin=origin)
 
 
-class _Lowering(Context):
+class Lowering(Context):
+    """Lowering of one traced step."""
+
     def __init__(self, task: Task, traced: TracedStep) -> None:
         super().__init__(Builder())
         self.task = task
@@ -124,20 +128,7 @@ class _Lowering(Context):
     def run(self) -> Program:
         graph = self.traced.graph.graph
         self._bind_placeholders([node for node in graph.nodes if node.op == "placeholder"])
-        outputs: Any = None
-        for node in graph.nodes:
-            self.builder.source = source_of(node)
-            if node.op == "get_attr":
-                held = getattr(self.traced.graph, str(node.target))
-                if not isinstance(held, torch.Tensor):  # a generator: a program has its own random numbers
-                    self.values[node] = None
-                else:
-                    self.values[node] = held.detach() if node in self.constants else self.literal(held.detach())
-            elif node.op == "call_function":
-                self._call(node)
-            elif node.op == "output":
-                outputs = node.args[0]
-        loss, *rest = tree_leaves(outputs)
+        loss, *rest = self.lowered(graph)
         count, last = len(self.traced.states), len(self.traced.states) + len(self.traced.gradients)
         stores, gradients, draws = rest[:count], rest[count:last], rest[last:]
         following = dict(zip(self.traced.states, stores, strict=True))
@@ -157,14 +148,30 @@ class _Lowering(Context):
             keep=self.gradients,
         )
 
+    def lowered(self, graph: fx.Graph) -> list[Any]:
+        """Lowers the operators of a graph whose placeholders have values. Gives the nodes of its outputs."""
+        outputs: Any = None
+        for node in graph.nodes:
+            self.builder.source = source_of(node)
+            if node.op == "get_attr":
+                held = getattr(self.traced.graph, str(node.target))
+                if not isinstance(held, torch.Tensor):  # a generator: a program has its own random numbers
+                    self.values[node] = None
+                else:
+                    self.values[node] = held.detach() if node in self.constants else self.literal(held.detach())
+            elif node.op == "call_function":
+                with told_from_refusals(str(node.target), self._where()):
+                    self._call(node)
+            elif node.op == "output":
+                outputs = node.args[0]
+        return tree_leaves(outputs)
+
     def _bind_placeholders(self, placeholders: list[fx.Node]) -> None:
         states, rest = placeholders[: len(self.traced.states)], placeholders[len(self.traced.states) :]
         for node, (name, tensor) in zip(states, self.traced.states.items(), strict=True):
             if name.startswith("attribute/") and not any(user.op != "output" for user in node.users):
                 continue  # nothing reads what a former step has left there
-            kind = TensorType(tuple(tensor.shape), DType.of(tensor.dtype))
-            self.values[node] = self.builder.source_op("state", kind, slot=len(self._slots))
-            self._slots.append(name)
+            self.bind_state(node, name, TensorType(tuple(tensor.shape), DType.of(tensor.dtype)))
         kinds: list[tuple[str, TensorType, dict[str, Attribute]]] = []
         for slot in range(len(self.traced.columns)):
             kinds.append(("schedule", TensorType((), DType.F32), {"slot": slot}))
@@ -179,6 +186,16 @@ class _Lowering(Context):
         for node, (op, kind, attributes) in zip(rest, kinds, strict=True):
             self.values[node] = self.builder.source_op(op, kind, **attributes)
 
+    def bind_state(self, node: fx.Node, name: str, kind: TensorType) -> None:
+        """Has a placeholder stand for the next state."""
+        self.values[node] = self.builder.source_op("state", kind, slot=len(self._slots))
+        self._slots.append(name)
+
+    @property
+    def constant_states(self) -> list[torch.Tensor]:
+        """States behind those that are bound: constants that are too large for a literal."""
+        return list(self._constant_states.values())
+
     def value(self, node: fx.Node) -> Any:
         """Values of the program that a graph node stands for."""
         value = self.values[node]
@@ -192,6 +209,7 @@ class _Lowering(Context):
             raise CaptureError(
                 "the step uses a tensor on the meta device, where tensors have no numbers: load its values first"
             )
+        tensor = materialized(tensor)
         if tensor.dtype.is_floating_point:
             tensor = tensor.to(torch.float32)
         elif tensor.dtype != torch.bool:
@@ -238,9 +256,11 @@ class _Lowering(Context):
         names = [name, base]
         if in_place:
             names += [f"{base[:-1]}.{overload}", base[:-1]]
-        written = node.args[0] if in_place else node.kwargs.get("out")
-        if not in_place and written is not None:
-            names = [f"{base}.{overload.removesuffix('out').removesuffix('_') or 'Tensor'}", base]
+        if any(argument.is_out for argument in getattr(getattr(node.target, "_schema", None), "arguments", ())):
+            raise CaptureError(
+                f"the operator aten.{name}{self._where()} writes into tensors that it is given (out=): take what it "
+                "returns without them"
+            )
         # Changing the shape of a tensor in place writes nothing; what follows in the graph refers to the result.
         is_view = any(known in VIEWS for known in names)
         if in_place and is_view and self._has_views(node.args[0]):
@@ -257,7 +277,8 @@ class _Lowering(Context):
                 "write this part of the model with supported operators"
             )
         result = self._apply(node, name, rule)
-        if written is not None and not is_view:
+        if in_place and not is_view:
+            written = node.args[0]
             assert isinstance(written, fx.Node)
             result = self._like(written, result)
             self.storages.write(written, result)
@@ -287,8 +308,8 @@ class _Lowering(Context):
         self.node = node
         self.builder.draw = draw_of(node)
         try:
-            # Rules give results; where these are written to is not their affair. Random numbers are the program's own.
-            options = {key: value for key, value in node.kwargs.items() if key not in ("out", "generator")}
+            # Random numbers are the program's own.
+            options = {key: value for key, value in node.kwargs.items() if key != "generator"}
             args, kwargs = fx.node.map_arg((node.args, options), self.value)
             return rule(self, *args, **kwargs)
         except (CaptureError, ProgramError) as error:

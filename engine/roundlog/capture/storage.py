@@ -41,9 +41,7 @@ class Storages:
         elements of the target are one place in memory."""
         writer = self._writer(target)
         node = target
-        written: dict[fx.Node, Value] = {}
         while node in self._base:
-            written[node] = value
             try:
                 value = self._carry_back(node, value)
             except (CaptureError, ProgramError) as error:
@@ -59,8 +57,7 @@ class Storages:
         moved = {node}
         for view, base in self._base.items():
             if base in moved:
-                # What was written through has its value: it is not cut out of the whole again.
-                self._values[view] = written[view] if view in written else self._again[view]()
+                self._values[view] = self._again[view]()
                 moved.add(view)
 
     def _writer(self, target: fx.Node) -> str:

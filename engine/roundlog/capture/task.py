@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers.schedule import Factor
 from roundlog.capture.turns import Loss, Several, Turn, turns_of
-from roundlog.data import NARROW, DataError, Field, absence, fields_of
+from roundlog.data import NARROW, DataError, Field, absence, fields_of, is_lazy_view
 from roundlog.storage import StorageError
 
 if TYPE_CHECKING:
@@ -144,6 +144,10 @@ class Task:
                 raise CaptureError(f"{name} is no plain tensor ({tensor.layout}): convert it, as with .to_dense()")
             if tensor.dtype not in STORED and (name in parameters or tensor.dtype in _HALVES):
                 raise CaptureError(f"{name} is {tensor.dtype}: {_AS_COMPLEX if tensor.is_complex() else _AS_FLOAT}")
+            if is_lazy_view(tensor):
+                raise CaptureError(
+                    f"{name} is a lazy zero, negative or conjugate of PyTorch's: make it a copy (.clone())"
+                )
             if why := absence(tensor):
                 raise CaptureError(f"{name} {why}: load its values first")
             if torch._debug_has_internal_overlap(tensor) == 1:

@@ -7,7 +7,7 @@ from roundlog.data.errors import DataError
 from roundlog.data.field import Field, HeldField, held
 from roundlog.data.file_field import FileField
 from roundlog.data.files import HELD_BYTES, file_bytes, file_pieces, most_data_bytes, read_fields, write_fields
-from roundlog.data.presence import absence, reach
+from roundlog.data.presence import absence, is_lazy_view, materialized, reach
 from roundlog.data.remote_field import (
     Elsewhere,
     RemoteDataError,
@@ -47,7 +47,9 @@ __all__ = [
     "file_bytes",
     "file_pieces",
     "held",
+    "is_lazy_view",
     "is_unchanged",
+    "materialized",
     "most_data_bytes",
     "reach",
     "read_block_roots",

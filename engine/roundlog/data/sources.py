@@ -17,7 +17,7 @@ from roundlog.data.arrow import was_replaced
 from roundlog.data.errors import DataError
 from roundlog.data.field import Field, HeldField, held, storage_dtype, type_of
 from roundlog.data.file_field import FileField
-from roundlog.data.presence import absence
+from roundlog.data.presence import absence, materialized
 from roundlog.program import FieldType, ProgramError
 from roundlog.program.text import MAX_ELEMENTS
 from roundlog.storage import StorageError, open_regular
@@ -49,8 +49,10 @@ def field_of(name: str, source: object) -> Field:
     if isinstance(source, Field):
         return source
     if isinstance(source, torch.Tensor):
-        if source.layout == torch.strided and not source.is_nested and (why := absence(source)):
-            raise DataError(f"dataset field {name} {why}: give a tensor that has its values")
+        if source.layout == torch.strided and not source.is_nested:
+            source = materialized(source)
+            if why := absence(source):
+                raise DataError(f"dataset field {name} {why}: give a tensor that has its values")
         try:
             return held(widened(source))
         except ProgramError as error:

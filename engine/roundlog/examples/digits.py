@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from roundlog.capture import CaptureError, Task
+from roundlog.capture import CaptureError, Task, portable
 
 
 class Net(nn.Module):
@@ -51,6 +51,7 @@ def data() -> dict[str, torch.Tensor]:
     }
 
 
+@portable()
 def digits(*, steps: int = 60, interval: int = 5, batch_size: int = 64, width: int = 16, seed: int = 7) -> Task:
     """The task: `steps` optimizer steps with a checkpoint every `interval`; the learning rate decays to zero."""
     torch.manual_seed(seed)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from roundlog.capture import CaptureError, Task
+from roundlog.capture import CaptureError, Task, portable
 from roundlog.examples import text
 
 
@@ -78,6 +78,7 @@ def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return F.cross_entropy(model(tokens[:, :-1]).reshape(-1, text.BYTES), tokens[:, 1:].reshape(-1))
 
 
+@portable()
 def gpt(
     *,
     data: Path,

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from roundlog.capture import CaptureError, Task, load_checkpoint
+from roundlog.capture import CaptureError, Task, load_checkpoint, portable
 from roundlog.examples import text
 
 VOCABULARY = 50257
@@ -93,6 +93,7 @@ def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return F.cross_entropy(model(tokens_BT[:, :-1]).flatten(0, 1), tokens_BT[:, 1:].flatten())
 
 
+@portable()
 def gpt2(
     *,
     data: Path | None = None,

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from roundlog.capture import Task
+from roundlog.capture import Task, portable
 
 
 def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -27,6 +27,7 @@ def generate(rows: int, features: int) -> dict[str, torch.Tensor]:
     return {"features": x, "labels": (side > 0).to(torch.float32)}
 
 
+@portable()
 def logistic(
     *,
     rows: int = 1 << 18,

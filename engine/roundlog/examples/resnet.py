@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from roundlog.capture import Task, load_checkpoint
+from roundlog.capture import Task, load_checkpoint, portable
 from roundlog.examples import cifar10
 from roundlog.examples.cifar10_files import CLASSES
 
@@ -70,6 +70,7 @@ class ResNet(nn.Module):
         return logits
 
 
+@portable()
 def resnet50(
     *,
     data: Path | None = None,

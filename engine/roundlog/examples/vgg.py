@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from roundlog.capture import Task, load_checkpoint
+from roundlog.capture import Task, load_checkpoint, portable
 from roundlog.examples import cifar10
 from roundlog.examples.cifar10_files import CLASSES
 
@@ -56,6 +56,7 @@ class VGG(nn.Module):
         return logits
 
 
+@portable()
 def vgg11(
     *,
     data: Path | None = None,

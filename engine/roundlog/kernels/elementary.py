@@ -127,10 +127,11 @@ def _evaluate(code: int, x: Any, y: Any, n: int) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _longer(array: Any, least: int) -> Any:
-    longer = np.empty(max(least, len(array) + len(array) // 2), array.dtype)
-    longer[: len(array)] = array
-    return longer
+def longer(array: Any, least: int) -> Any:
+    """A copy with room for so many elements at least."""
+    copied = np.empty(max(least, len(array) + len(array) // 2), array.dtype)
+    copied[: len(array)] = array
+    return copied
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -154,9 +155,9 @@ def _blocks(code: int, x: Any, relative: float, absolute: float, factor: float, 
             continue
         if n + marked > len(indices):
             indices, values, bounds = (
-                _longer(indices, n + marked),
-                _longer(values, n + marked),
-                _longer(bounds, n + marked),
+                longer(indices, n + marked),
+                longer(values, n + marked),
+                longer(bounds, n + marked),
             )
         for i in range(last - first):
             v = y[i]

@@ -23,7 +23,7 @@ from roundlog.kernels.gemm_microkernel import (
     tile_rows,
 )
 from roundlog.kernels.marking import LARGEST, AmbiguousPart
-from roundlog.kernels.scratch import scratch
+from roundlog.kernels.scratch import scratch_numbers
 from roundlog.kernels.tile_packing import Operand, pack
 
 F32 = npt.NDArray[np.float32]
@@ -250,11 +250,6 @@ class Product:
         return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
 
 
-def _numbers(name: str, size: int) -> F64:
-    numbers: F64 = scratch(name, size).numpy()
-    return numbers
-
-
 def _prepared(lanes: int, part: Product) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[F64, ...]]:
     """Arguments of every product: the operands' memory, and how they lie in it; first row, rows, first column, columns,
     terms, those of a block and of a chunk, whether the bound's rows are given; and scratch memory of this thread."""
@@ -262,11 +257,11 @@ def _prepared(lanes: int, part: Product) -> tuple[tuple[Any, ...], tuple[int, ..
     chunk = min(part.terms, part.block * max(1, _AT_ONCE // part.block))
     high, wide = -(-rows // tile.rows) * tile.rows, -(-columns // tile.columns) * tile.columns
     room = (
-        _numbers("rows", high),
-        _numbers("columns", wide),
-        _numbers("left", high * (chunk + _APART)),
-        _numbers("panel", min(wide, _TOGETHER * tile.columns) * (chunk + _APART)),
-        _numbers("tiles", high * wide if chunk < part.terms else tile.rows * tile.columns),
+        scratch_numbers("rows", high),
+        scratch_numbers("columns", wide),
+        scratch_numbers("left", high * (chunk + _APART)),
+        scratch_numbers("panel", min(wide, _TOGETHER * tile.columns) * (chunk + _APART)),
+        scratch_numbers("tiles", high * wide if chunk < part.terms else tile.rows * tile.columns),
     )
     if part.rows_of_bound is not None:
         room[0][:rows], room[0][rows:] = part.rows_of_bound, 0.0

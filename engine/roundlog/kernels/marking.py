@@ -68,11 +68,33 @@ def _place(indices: Any, y: Any, d: Any, first: int, occurs: Any, before: Any, n
         in_order[place], values[place], bounds[place] = indices[i], y[i], d[i]
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def _ascend(indices: Any) -> bool:
+    ascend = True
+    for i in range(1, len(indices)):
+        ascend &= indices[i] > indices[i - 1]
+    return ascend
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _all_below(values: Any, limit: float) -> bool:
+    below = True
+    for i in range(len(values)):
+        below &= abs(values[i]) < limit
+    return below
+
+
+def all_below(values: F64, limit: float) -> bool:
+    """Whether all magnitudes are below a limit; NaN is not. In one loop, because numpy's calls cost more than so few
+    numbers."""
+    return bool(_all_below(values, limit))
+
+
 def ascending(indices: I64, y: F64, d: F64) -> AmbiguousPart:
     """Elements in the order of their indices, each of which occurs once. Where many are marked, as hostile data can
     make it, it is counted how many come before each: sorting them would take several times as long."""
     count = len(indices)
-    if count < 2 or (indices[1:] > indices[:-1]).all():
+    if _ascend(indices):
         return AmbiguousPart(indices, y, d)
     first, last = int(indices.min()), int(indices.max())
     if last - first >= _SPARSE * count:

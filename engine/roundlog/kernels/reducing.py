@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from roundlog.kernels.elementary import longer, of_word
+from roundlog.kernels.marking import LARGEST, TWO_UNITS, ZERO, AmbiguousPart
 from roundlog.kernels.threads import in_parts
 
 F64 = npt.NDArray[np.float64]
@@ -39,40 +41,63 @@ NO_TERM = 0xFFFFFFFF
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
-def _sum_block(line: Any, words: Any, sums: Any, signs: Any) -> None:
-    """Some terms of one sum: to sums their sum and that of their magnitudes, to signs what `Sums` has of their bits."""
+def _add_block(x: Any, words: Any, sums: Any, signs: Any) -> None:
+    """Some terms of a block: to sums their sum and that of their magnitudes, to signs what `Sums` has of their bits."""
     s, m = 0.0, 0.0
-    for c in range(len(line)):
-        v = np.float64(line[c])
+    for i in range(len(x)):
+        v = np.float64(x[i])
         s += v
         m += abs(v)
-    sums[0], sums[1] = s, m
+    sums[0] += s
+    sums[1] += m
     least, places = signs[0], signs[1]
-    for c in range(len(words)):
+    for i in range(len(words)):
         # A zero comes last.
-        least = min(least, np.uint32((words[c] & np.uint32(0x7FFFFFFF)) - np.uint32(1)))
-        places |= words[c]
+        least = min(least, np.uint32((words[i] & np.uint32(0x7FFFFFFF)) - np.uint32(1)))
+        places |= words[i]
     signs[0], signs[1] = least, places
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sum_rows(x: Any, words: Any, total: Any, magnitude: Any, bits: Any, start: int, stop: int) -> None:
+def _sum_runs(
+    x: Any, words: Any, runs: int, lines: int, length: int, total: Any, magnitude: Any, bits: Any, start: int, stop: int
+) -> None:
+    """x, words: [runs * lines * length]. A block of terms ends where it is full, wherever runs end."""
     sums, signs = np.empty(2), np.empty(2, np.uint32)
-    terms = x.shape[1]
-    for r in range(start, stop):
+    gathered = np.empty(_BLOCK, np.float32)
+    gathered_words = gathered.view(np.uint32)
+    terms = runs * length
+    # A loop over a few terms would take longer than copying them.
+    short = runs > 1 and length < _BLOCK
+    for line in range(start, stop):
         signs[0], signs[1] = NO_TERM, 0
         s, m = 0.0, 0.0
+        run, at = line * length, 0
         for large in range(0, terms, _BLOCK * _BLOCK):
             of_blocks, of_magnitudes = 0.0, 0.0
             for first in range(large, min(large + _BLOCK * _BLOCK, terms), _BLOCK):
-                last = min(first + _BLOCK, terms)
-                _sum_block(x[r, first:last], words[r, first:last], sums, signs)
+                sums[0] = sums[1] = 0.0
+                size, done = min(_BLOCK, terms - first), 0
+                while done < size:
+                    some = min(size - done, length - at)
+                    piece = x[run + at : run + at + some]
+                    if short:
+                        into = gathered[done : done + some]
+                        for i in range(some):
+                            into[i] = piece[i]
+                    else:
+                        _add_block(piece, words[run + at : run + at + some], sums, signs)
+                    done, at = done + some, at + some
+                    if at == length:
+                        run, at = run + lines * length, 0
+                if short:
+                    _add_block(gathered[:size], gathered_words[:size], sums, signs)
                 of_blocks += sums[0]
                 of_magnitudes += sums[1]
             s += of_blocks
             m += of_magnitudes
-        total[r], magnitude[r] = s, m
-        bits[0, r], bits[1, r] = signs[0], signs[1]
+        total[line], magnitude[line] = s, m
+        bits[0, line], bits[1, line] = signs[0], signs[1]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -137,19 +162,29 @@ class Sums:
     total: F64
     magnitude: F64
     """The sums of magnitudes."""
-    least: U32
-    """The least magnitude of terms that are not zero, as bits, less one; NO_TERM if there is none."""
-    places: U32
-    """All terms' bits, or-ed."""
+    bits: U32
+    """[2, ...]: the least magnitude of terms that are not zero, as bits, less one, NO_TERM if there is none; and all
+    terms' bits, or-ed."""
 
 
 def sum_rows(x: F32) -> Sums:
     """x: float32[R, K] -> [R] sums."""
-    total, magnitude = np.zeros(len(x)), np.zeros(len(x))
-    bits = np.empty((2, len(x)), np.uint32)
-    words = x.view(np.uint32)
-    in_parts(lambda start, stop: _sum_rows(x, words, total, magnitude, bits, start, stop), len(x), x.size // _SHARE)
-    return Sums(total, magnitude, bits[0], bits[1])
+    return sum_runs(x[None])
+
+
+def sum_runs(x: F32) -> Sums:
+    """x: float32[A, R, B], contiguous -> [R] sums over A and B."""
+    runs, lines, length = x.shape
+    total, magnitude = np.zeros(lines), np.zeros(lines)
+    bits = np.empty((2, lines), np.uint32)
+    flat = x.reshape(-1)
+    words = flat.view(np.uint32)
+    in_parts(
+        lambda start, stop: _sum_runs(flat, words, runs, lines, length, total, magnitude, bits, start, stop),
+        lines,
+        x.size // _SHARE,
+    )
+    return Sums(total, magnitude, bits)
 
 
 def sum_columns(x: F32) -> Sums:
@@ -158,24 +193,22 @@ def sum_columns(x: F32) -> Sums:
     bits = np.empty((2, len(x), x.shape[2]), np.uint32)
     words = x.view(np.uint32)
     _over_columns(x, lambda *ends: _sum_columns(x, words, total, magnitude, bits, *ends))
-    return Sums(total, magnitude, bits[0], bits[1])
+    return Sums(total, magnitude, bits)
+
+
+@njit(inline="always")
+def _bound(magnitude: float, least: Any, finest: Any, gamma: float) -> Any:
+    """`bound_sums` of one."""
+    exponent = max((least + 1) >> 23, 1)
+    # 2^53 times the last place that any term has: exponent - 150 is that of a significand of 24 bits.
+    exact = magnitude < of_word((exponent - 150 + 53 + 1023) << 52) * np.float64(finest)
+    return 0.0 if exact | (least == NO_TERM) else magnitude * gamma
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _bound_sums(magnitude: Any, least: Any, finest: Any, gamma: float, powers: Any, d: Any) -> None:
+def _bound_sums(magnitude: Any, least: Any, finest: Any, gamma: float, d: Any) -> None:
     for i in range(len(d)):
-        if least[i] == NO_TERM:
-            d[i] = 0.0
-            continue
-        exponent = max((least[i] + 1) >> 23, 1)
-        # 53 bits from the last place that any term has: exponent - 150 is that of a significand of 24 bits.
-        if magnitude[i] < powers[exponent] * np.float64(finest[i]):
-            d[i] = 0.0
-        else:
-            d[i] = magnitude[i] * gamma
-
-
-_POWERS = 2.0 ** (np.arange(256) - 150.0 + 53.0)
+        d[i] = _bound(magnitude[i], least[i], finest[i], gamma)
 
 
 def bound_sums(magnitude: F64, least: I64, finest: I64, gamma: float) -> F64:
@@ -186,8 +219,62 @@ def bound_sums(magnitude: F64, least: I64, finest: I64, gamma: float) -> F64:
     so is every partial sum in any order, and a multiple of u, and therefore an FP64 number. That the FP64 sum of
     magnitudes is below says the same of the exact one: rounded sums of numbers that are not negative never fall."""
     d = np.empty(len(magnitude))
-    _bound_sums(magnitude, least, finest, gamma, _POWERS, d)
+    _bound_sums(magnitude, least, finest, gamma, d)
     return d
+
+
+@njit(inline="always")
+def _ends(y: float, d: float, factor: float) -> Any:
+    """The ends of an interval, rounded. A sum that is exact is rounded itself, on a tie too."""
+    exact = (d == 0.0) & (abs(y) < np.inf)
+    reach = 0.0 if exact else d * factor + abs(y) * TWO_UNITS
+    low, high = np.float32(y - reach), np.float32(y + reach)
+    return low, (low != high) | ((abs(low) > LARGEST) & (not exact))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _mark_sums(
+    total: Any, magnitude: Any, bits: Any, gamma: float, factor: float, out: Any, start: int, stop: int
+) -> Any:
+    """Indices, values and bounds of the marked sums."""
+    least, places = bits[0], bits[1]
+    d = np.empty(_COLUMNS)
+    n = 0
+    indices, values, bounds = np.empty(0, np.int64), np.empty(0), np.empty(0)
+    for first in range(start, stop, _COLUMNS):
+        size = min(_COLUMNS, stop - first)
+        marked = 0
+        for i in range(size):
+            # The last place that a significand with this fraction uses, 1 to 2^23.
+            fraction = np.int32((places[first + i] & 0x7FFFFF) | 0x800000)
+            d[i] = _bound(magnitude[first + i], np.int64(least[first + i]), fraction & -fraction, gamma)
+            low, near = _ends(total[first + i], d[i], factor)
+            marked += near
+            out[first + i] = low + ZERO
+        if marked == 0:
+            continue
+        indices, values, bounds = longer(indices, n + marked), longer(values, n + marked), longer(bounds, n + marked)
+        for i in range(size):
+            if _ends(total[first + i], d[i], factor)[1]:
+                indices[n], values[n], bounds[n] = first + i, total[first + i], d[i]
+                n += 1
+    return indices[:n], values[:n], bounds[:n]
+
+
+def mark_sums(sums: Sums, gamma: float, factor: float, out: F32) -> list[AmbiguousPart]:
+    """Bounds sums as `bound_sums` does, rounds them to out (float32[n], n of them, in order), and marks them as
+    `roundlog.kernels.marking` does, but not those that are exact, which are rounded themselves. Part by part, in any
+    order."""
+    total, magnitude, bits = sums.total.reshape(-1), sums.magnitude.reshape(-1), sums.bits.reshape(2, -1)
+    found: list[AmbiguousPart] = []
+    in_parts(
+        lambda start, stop: found.append(
+            AmbiguousPart(*_mark_sums(total, magnitude, bits, gamma, factor, out, start, stop))
+        ),
+        len(total),
+        4 * len(total),
+    )
+    return found
 
 
 def _over_columns(x: F32, work: Callable[[int, int, int, int], None]) -> None:

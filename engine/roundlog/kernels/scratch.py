@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -20,13 +21,17 @@ _LOCAL = threading.local()
 def scratch(name: str, *shape: int) -> torch.Tensor:
     """f64[shape], contiguous, uninitialised, on the CPU: this thread's buffer of that name, which the next call with
     the same name overwrites."""
-    size = prod(shape)
-    buffers: dict[str, torch.Tensor] = _LOCAL.__dict__.setdefault("buffers", {})
+    return torch.from_numpy(scratch_numbers(name, prod(shape))).view(shape)
+
+
+def scratch_numbers(name: str, size: int) -> npt.NDArray[np.float64]:
+    """`scratch`, float64[size]: the same memory."""
+    buffers: dict[str, npt.NDArray[np.float64]] = _LOCAL.__dict__.setdefault("buffers", {})
     buffer = buffers.get(name)
-    if buffer is None or buffer.numel() < size:
+    if buffer is None or len(buffer) < size:
         buffers.pop(name, None)
-        buffer = buffers[name] = torch.empty(size, dtype=torch.float64)
-    return buffer[:size].view(shape)
+        buffer = buffers[name] = torch.empty(size, dtype=torch.float64).numpy()
+    return buffer[:size]
 
 
 _SMALL = 1 << 16
@@ -118,16 +123,24 @@ def give_back() -> None:
         trim(0)
 
 
+@cache
+def _numpy_of(dtype: torch.dtype) -> np.dtype[np.generic]:
+    kind: np.dtype[np.generic] = torch.empty(0, dtype=dtype).numpy().dtype
+    return kind
+
+
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """torch.empty, on the CPU; what is large, from the pool.
 
     torch asks for aligned memory. glibc before 2.38 does not find it again once it is free, but takes a longer piece
     and cuts it: a third of a step's memory was pieces that nothing fitted into. So a longer piece is taken here."""
-    size = prod(shape) * dtype.itemsize
+    count = prod(shape)
+    size = count * dtype.itemsize
     if size < _SMALL:
         return torch.empty(shape, dtype=dtype)
-    if size < _LARGE:
-        memory = _aligned(np.empty(size + _ALIGNED, dtype=np.uint8), size)
-    else:
-        memory = np.asarray(_Lent(POOL, size))
-    return torch.from_numpy(memory).view(dtype).view(shape)
+    if size >= _LARGE:
+        return torch.from_numpy(np.asarray(_Lent(POOL, size))).view(dtype).view(shape)
+    longer = np.empty(count + _ALIGNED // dtype.itemsize, dtype=_numpy_of(dtype))
+    # malloc's memory begins at a multiple of 16 bytes. torch tells the address sooner than numpy does.
+    first = -torch.from_numpy(longer).data_ptr() % _ALIGNED // dtype.itemsize
+    return torch.from_numpy(longer[first : first + count]).view(shape)

@@ -36,12 +36,12 @@ class Ambiguous:
     def collect(found: list[AmbiguousPart]) -> Ambiguous:
         """Elements that several kernels, or none, have marked in one output, each index once."""
         found = found or [AmbiguousPart(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
-        indices, y, d = (
-            np.concatenate([getattr(near, name) for near in found]) if len(found) != 1 else getattr(found[0], name)
-            for name in ("indices", "y", "d")
-        )
-        near = ascending(indices, y, d)
-        return Ambiguous(*(torch.from_numpy(part) for part in (near.indices, near.y, near.d)))
+        near = found[0]
+        if len(found) > 1:
+            parts = zip(*((one.indices, one.y, one.d) for one in found), strict=True)
+            near = AmbiguousPart(*map(np.concatenate, parts))
+        near = ascending(near.indices, near.y, near.d)
+        return Ambiguous(torch.from_numpy(near.indices), torch.from_numpy(near.y), torch.from_numpy(near.d))
 
 
 def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:

@@ -8,11 +8,14 @@ from math import prod
 import numpy as np
 import torch
 
+from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels import superaccumulator
-from roundlog.kernels.reducing import sum_columns, sum_rows
+from roundlog.kernels.reducing import Sums, mark_sums, sum_columns, sum_runs
+from roundlog.kernels.scratch import empty
 from roundlog.kernels.summing import locate, sum_products
 from roundlog.kernels.to_f64 import storage_of
 from roundlog.operators.bound import Bound, FullBound
+from roundlog.operators.marking import Ambiguous
 from roundlog.operators.registry import (
     Attributes,
     Direct,
@@ -85,33 +88,24 @@ class Sum(Summation):
     def keeps_bound(self, parts: Sequence[int]) -> bool:
         return sum_parts_keep_depth(parts)
 
+    def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
+        x, dims = inputs[0], ints(attributes, "dims")
+        found = _sums(x, dims)
+        if found is None:
+            return super().certify(inputs, attributes, scale)
+        rounded = empty(reduced(tuple(x.shape), dims), torch.float32)
+        gamma = sum_gamma(self.terms([tuple(x.shape)], attributes))
+        near = mark_sums(found, gamma, interval_factor(scale), rounded.view(-1).numpy())
+        return rounded, Ambiguous.collect(near)
+
     @staticmethod
     def _all(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, Measures]:
         """The sum and its measures, with the summed axes kept."""
-        shape = reduced(tuple(x.shape), dims)
-        if x.device.type != "cpu" or 0 in x.shape:
+        found, shape = _sums(x, dims), reduced(tuple(x.shape), dims)
+        if found is None:
             return sum_by_torch(x, dims)
-        # Neighbouring axes with the same fate count as one; most sums are then over the rows or the columns of
-        # something.
-        runs: list[tuple[bool, int]] = []
-        for dim, size in enumerate(x.shape):
-            if runs and runs[-1][0] == (dim in dims):
-                runs[-1] = (runs[-1][0], runs[-1][1] * size)
-            else:
-                runs.append((dim in dims, size))
-        flat = x.contiguous().reshape([size for _, size in runs] or [1]).numpy()
-        pattern = [summed for summed, _ in runs]
-        if pattern in ([False, True], [True]):
-            found = sum_rows(flat.reshape(-1, flat.shape[-1]))
-        elif pattern in ([True, False], [False, True, False]):
-            found = sum_columns(flat.reshape(-1, *flat.shape[-2:]))
-        elif pattern == [True, False, True]:
-            # In one piece, so that terms go through no more additions than in any other sum of as many.
-            found = sum_rows(np.ascontiguousarray(flat.transpose(1, 0, 2)).reshape(flat.shape[1], -1))
-        else:
-            return sum_by_torch(x, dims)
-        finest = last_place(torch.from_numpy(found.places.astype(np.int64)))
-        measures = torch.from_numpy(found.magnitude), torch.from_numpy(found.least.astype(np.int64)), finest
+        least, places = (torch.from_numpy(bits.astype(np.int64)) for bits in found.bits)
+        measures = torch.from_numpy(found.magnitude), least, last_place(places)
         return torch.from_numpy(found.total).reshape(shape), tuple(one.reshape(shape) for one in measures)
 
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
@@ -143,6 +137,30 @@ class Sum(Summation):
             chosen.reshape(len(elements), self.terms([tuple(x.shape)], attributes)).cpu().numpy().astype(np.float64)
         )
         return terms
+
+
+def _sums(x: torch.Tensor, dims: tuple[int, ...]) -> Sums | None:
+    """The sums over these axes of x by the kernels for the CPU, if they have it."""
+    if x.device.type != "cpu" or 0 in x.shape:
+        return None
+    # Neighbouring axes with the same fate count as one; most sums are then over the rows or the columns of something.
+    runs: list[tuple[bool, int]] = []
+    for dim, size in enumerate(x.shape):
+        if size == 1:
+            continue
+        if runs and runs[-1][0] == (dim in dims):
+            runs[-1] = (runs[-1][0], runs[-1][1] * size)
+        else:
+            runs.append((dim in dims, size))
+    if not any(summed for summed, _ in runs):
+        runs.insert(0, (True, 1))
+    pattern, sizes = [summed for summed, _ in runs], [size for _, size in runs]
+    if pattern not in ([True], [False, True], [True, False], [False, True, False], [True, False, True]):
+        return None
+    flat = x.contiguous().view(-1).numpy()
+    if not pattern[-1]:
+        return sum_columns(flat.reshape(-1, *sizes[-2:]))
+    return sum_runs(flat.reshape([1] * (3 - len(sizes)) + sizes))
 
 
 def _first_terms(x: torch.Tensor, dims: tuple[int, ...], elements: Index) -> Index:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, adjacent, round_interval
 from roundlog.arithmetic.interval import interval_factor
+from roundlog.kernels.marking import all_below
 from roundlog.kernels.rounding_loops import ends as ends_by_kernel
 from roundlog.kernels.rounding_loops import judge as judge_by_kernel
 from roundlog.operators import Inexact
@@ -42,7 +44,7 @@ _HALF_OF_RANGE = 2.0**127
 
 def pieces(marked: Ambiguous) -> list[Ambiguous]:
     """Views of so many elements at a time, in order."""
-    count = len(marked.indices)
+    count = marked.indices.numel()
     if count <= AT_ONCE:
         return [marked] if count else []
     return [marked.of(slice(start, start + AT_ONCE)) for start in range(0, count, AT_ONCE)]
@@ -75,7 +77,7 @@ def certify(
 def _without_overflow(marked: Ambiguous, scale: float, bits: int) -> Ambiguous:
     """Kernels mark whatever is too large for FP32. If both ends of an interval round to the same infinity, so does the
     value, which is rounded already."""
-    if (np.abs(marked.y.numpy()) < _HALF_OF_RANGE).all():
+    if all_below(marked.y.numpy(), _HALF_OF_RANGE):
         return marked
     low, high = ends(marked, scale, bits)
     return marked.of(~((low == high) & low.isinf()))
@@ -153,7 +155,7 @@ def in_doubt(operator: Inexact, inputs: Tensors, attributes: Attributes, bits: i
 
 def bounded(marked: Ambiguous) -> bool:
     """Whether all approximations and all their bounds are finite, as they are unless an operand is infinite or NaN."""
-    return bool(np.isfinite(marked.y.numpy()).all() and np.isfinite(marked.d.numpy()).all())
+    return all_below(marked.y.numpy(), inf) and all_below(marked.d.numpy(), inf)
 
 
 def settle(

@@ -120,21 +120,25 @@ class Job:
         spec. policy, bits: the spec's rounding_policy and rounding_bits. report: called with the result of the
         comparison. tell: called with a word on each of `STAGES` as it begins.
 
-        Raises CaptureError, JobError for an initial state or schedule that is not finite, ProgramError for an operator
-        that cannot be rounded to so few bits, and, before any work, SpecError for an unknown policy or width."""
+        Raises CaptureError, DefectError where capture fails though it should not, JobError for an initial state or
+        schedule that is not finite, ProgramError for an operator that cannot be rounded to so few bits, and, before any
+        work, SpecError for an unknown policy or width."""
         # Only a customer captures. Every other command would load torch.export for nothing: a fifth of its start.
-        from roundlog.capture import capture
+        from roundlog.capture import capture, paused, told_from_refusals
         from roundlog.training.sameness import confirm_same
 
         check_rounding(policy, bits)
         tell(STAGES[0])
-        captured = capture(task)
+        with paused(), told_from_refusals():
+            captured = capture(task)
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
         _require_sizes(captured.program, task.rows)
         dataset = task.fields()
         _require_numbers(captured.program, captured.states, captured.schedule, dataset)
         tell(STAGES[1])
-        report(confirm_same(task, captured))
+        with paused(), told_from_refusals():
+            sameness = confirm_same(task, captured)
+        report(sameness)
         tell(STAGES[2])
         spec = TrainingSpec(
             steps=task.steps,

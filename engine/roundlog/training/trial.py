@@ -20,7 +20,7 @@ from roundlog.capture.draws import Replay
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.untraceable import reason
-from roundlog.data import widened
+from roundlog.data import materialized, widened
 from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
@@ -152,6 +152,7 @@ class Trial:
                 if parameter.grad is not None:
                     gradients[name] = parameter.grad.detach().clone()
                     if name in own:
+                        parameter.grad = materialized(parameter.grad)
                         parameter.grad.copy_(own[name].tensor())
 
         replay = (

@@ -270,10 +270,46 @@ def test_policies_bits_and_thresholds_that_make_no_sense_are_refused(run: Run, f
     (tmp_path / "tau.json").write_text('{"default": 0.7}')
     plain = run("train", tmp_path / "job", "--run", tmp_path / "run", "--thresholds", tmp_path / "tau.json")
     assert "which has no thresholds" in refused(plain)
-    assert "leave --out, --set, --data, --policy and --bits away" in refused(
+    assert "leave --out, --set, --data, --policy, --bits and --torch-random away" in refused(
         run("job", "create", tmp_path / "job", "--bits", 26)
     )
     threshold = tmp_path / "threshold"
     assert run("job", "create", f"{file}:line", "--out", threshold, "--policy", "threshold").exit_code == 0
     bad = run("train", threshold, "--run", tmp_path / "run", "--thresholds", tmp_path / "tau.json")
     assert "0.7 of default is outside" in refused(bad)
+
+
+ODD = """
+import torch
+from roundlog.capture import Task
+
+def odd():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    torch.linalg.svd(torch.randn(3, 3))
+    return Task(
+        model=model, loss=lambda m, b: m(b["x"]).square().mean(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.randn(8, 2)}, batch_size=4, steps=2, interval=2, seed=1,
+    )
+"""
+
+
+def test_random_numbers_are_portable_and_torchs_own_on_request(run: Run, file: Path, tmp_path: Path) -> None:
+    roots = {}
+    for name, words in {"one": (), "two": (), "own": ("--torch-random",)}.items():
+        result = run("job", "create", f"{file}:line", "--out", tmp_path / name, "--json", *words)
+        found = json.loads(result.stdout)
+        roots[name] = found["spec"]["initial_state_root"]
+        assert (found["random"], found["unportable"]) == (("torch", None) if words else ("portable", {}))
+        assert result.stderr == ""
+    assert roots["one"] == roots["two"] != roots["own"]
+    result = run("job", "create", f"{file}:line", "--out", tmp_path / "said", "--torch-random")
+    assert "--torch-random" in result.stdout and "another job" in " ".join(result.stdout.split())
+    refused(run("job", "create", tmp_path / "one", "--torch-random"), "is a job already")
+
+
+def test_what_is_not_portable_is_said_with_its_line(run: Run, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    result = run("job", "create", f"{tmp_path / 'odd.py'}:odd", "--out", tmp_path / "job")
+    assert result.exit_code == 0
+    assert "PyTorch itself has computed aten._linalg_svd (at odd.py:8)" in " ".join(result.stderr.split())

@@ -115,8 +115,9 @@ def test_a_defect_asks_to_be_reported(run: Run, monkeypatch: pytest.MonkeyPatch,
         raise RuntimeError("a defect\nin two lines")
 
     monkeypatch.setattr(training, "read_job", fail)
+    monkeypatch.chdir(tmp_path)
     refused(
-        run("train", tmp_path, "--run", tmp_path), "RuntimeError: a defect in two lines", "tiebreak --debug", "report"
+        run("train", tmp_path, "--run", tmp_path), "RuntimeError: a defect in two lines", "a defect of Tiebreak", "send"
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -168,6 +170,67 @@ def test_methods_that_change_the_training_are_refused(tmp_path: Path) -> None:
     patched.get_batch_samples = functools.partial(patched.get_batch_samples)
     refused(patched, "the trainer's method get_batch_samples has been replaced")
     assert Task.from_trainer(trainer(tmp_path, Talkative)).steps == 3
+
+
+class Timed(Trainer):
+    """A trainer that says how long its steps take."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        start = time.perf_counter()
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.state.global_step % 2 == 0:
+            logging.info("%.3f after %.3f s", loss.item(), time.perf_counter() - start)
+        return loss
+
+
+def test_a_trainer_that_only_wraps_is_the_trainer_itself(tmp_path: Path) -> None:
+    one, two = (capture(Task.from_trainer(trainer(tmp_path, kind))) for kind in (Timed, Trainer))
+    assert one.program.nodes == two.program.nodes
+
+
+class Several(Trainer):
+    """A trainer of which much is refused."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        return super().training_step(*args, **kwargs) * 2
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        return super().get_batch_samples(*args, **kwargs)[::-1]
+
+
+def test_all_that_is_refused_is_told_at_once(tmp_path: Path) -> None:
+    made = trainer(tmp_path, Several, given={"callbacks": [EarlyStoppingCallback(1)]}, max_steps=10)
+    made.args.bf16 = True
+    made.args.load_best_model_at_end = True
+    made.args.save_strategy, made.args.save_steps = "steps", 4
+    made.args.optim = "adafactor"
+    made.accelerator.backward = lambda loss, **options: None
+    with pytest.raises(CaptureError) as caught:
+        Task.from_trainer(made)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    for number, words in enumerate(
+        [
+            "Several replaces Trainer.training_step",
+            "Several replaces Trainer.get_batch_samples",
+            "the method backward of the trainer's accelerator",
+            "TrainingArguments.bf16 is True",
+            "TrainingArguments.load_best_model_at_end is True",
+            "TrainingArguments.optim is 'adafactor'",
+            "the callback EarlyStoppingCallback",
+            "10 steps cannot be cut into checkpoints every 4",
+        ],
+        1,
+    ):
+        assert f"({number}) {words}" in sentence or words in sentence, words
+    assert sentence.startswith("there are 8 things that a job does not follow: (1) ") and "(9)" not in sentence
+
+
+def test_data_are_looked_at_though_something_else_is_refused(tmp_path: Path) -> None:
+    rows = [{"x": torch.zeros(5 + row % 2), "labels": torch.tensor(0)} for row in range(12)]
+    made = trainer(tmp_path, Several, rows=rows)
+    with pytest.raises(CaptureError, match=r"there are 3 things .*\(3\) the collator gives x of size \[6\]"):
+        Task.from_trainer(made)
 
 
 def test_a_library_or_an_accelerator_whose_methods_are_others_is_refused(

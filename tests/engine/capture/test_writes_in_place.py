@@ -1,5 +1,7 @@
 """Writes into tensors and views of them are captured as PyTorch does them, or refused."""
 
+from typing import Any
+
 import torch
 from calls import Calls, linear_through, refused
 from roundlog.capture import Task
@@ -40,6 +42,28 @@ def test_writes_into_every_few_elements_reach_them() -> None:
         return y * x
 
     linear_through(write)
+
+
+def test_writes_through_what_an_operator_has_written_reach_the_whole() -> None:
+    """A part of a buffer is filled by `out=`, and added to, forward and backward."""
+
+    class Filled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            buffer = x.new_zeros(len(x) + 2, 70)
+            part = buffer[: len(x), : x.shape[1]]
+            torch.mul(x, 3.0, out=part)
+            part.add_(1.0)
+            part[0].mul_(2.0)
+            return buffer[: len(x) + 1, : x.shape[1]].sum(0) * x
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            buffer = torch.ones(len(grad), 70)
+            torch.mul(grad, 2.0, out=buffer[:, : grad.shape[1]])
+            return buffer[:, : grad.shape[1]]
+
+    linear_through(Filled.apply)
 
 
 def test_changing_the_shape_of_a_tensor_in_place_writes_nothing() -> None:

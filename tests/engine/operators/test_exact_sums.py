@@ -12,6 +12,7 @@ import torch
 from roundlog.kernels import reducing
 from roundlog.kernels.reducing import NO_TERM, bound_sums
 from roundlog.operators import Summation, operator, sum_bounds
+from roundlog.operators.marking import mark
 from roundlog.operators.summation import InParts
 from roundlog.operators.terms import BLOCK_TERMS, sum_depth, sum_gamma, sum_parts_keep_depth
 from roundlog.rounding import Follower, Recorder
@@ -111,6 +112,32 @@ def test_every_kernel_finds_the_same_bounds(monkeypatch: pytest.MonkeyPatch) -> 
         exact = [sum(map(Fraction, row.tolist()), Fraction(0)) for row in x.astype(np.float64)]
         for value, total, d in zip(y.reshape(-1).tolist(), exact, found[3].tolist(), strict=True):
             assert abs(Fraction(value) - total) <= Fraction(d)
+
+
+@pytest.mark.parametrize("shape", [(6, 300), (2, 6, 5), (3, 6, 255), (3, 6, 256), (5, 6, 700), (300, 6, 1), (1, 6, 1)])
+def test_one_loop_rounds_and_marks_sums_as_their_bounds_say(shape: tuple[int, ...]) -> None:
+    """Over what lies before and behind a middle axis, cut into blocks wherever runs end; ties, infinities and NaN."""
+    rng = np.random.default_rng(len(shape) + shape[-1])
+    whole = rng.integers(-9, 10, shape) * 2.0 ** rng.integers(-2, 3, shape)
+    wild = rng.standard_normal(shape) * 2.0 ** rng.integers(-60, 40, shape)
+    hidden = np.zeros(shape)
+    hidden.reshape(-1)[:: max(1, shape[-1])] = 1.0
+    hidden.reshape(-1)[1 :: max(2, shape[-1])] = 2.0**-24
+    for numbers in (whole, wild, hidden, rng.standard_normal(shape), np.full(shape, 3.0e38)):
+        for odd in (None, np.inf, np.nan):
+            x = torch.from_numpy(numbers.astype(np.float32))
+            if odd is not None:
+                x.view(-1)[-1] = odd
+            for dims in [(0,), (len(shape) - 1,), (0, len(shape) - 1), tuple(range(len(shape)))]:
+                op, attributes = summation("sum"), {"dims": dims}
+                expected, near = mark(*op.evaluate([x], attributes), 4.0)
+                rounded, found = op.certify([x], attributes, 4.0)
+                assert rounded.shape == expected.shape
+                assert torch.equal(rounded.view(torch.int32), expected.view(torch.int32)) or odd is not None
+                assert torch.equal(rounded.nan_to_num(), expected.nan_to_num())
+                assert torch.equal(found.indices, near.indices)
+                for one, right in ((found.y, near.y), (found.d, near.d)):
+                    assert np.array_equal(one.numpy(), right.numpy(), equal_nan=True)
 
 
 def bound_by_torch(magnitude: Any, least: Any, finest: Any, gamma: float) -> Any:

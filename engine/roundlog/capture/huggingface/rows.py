@@ -13,7 +13,10 @@ from roundlog.capture.task import STORED
 from roundlog.data import Field, FileField
 from roundlog.program import DType, FieldType, Stored, TensorType
 
-_FIXED = 'give all rows one size, as by tokenizer(..., padding="max_length", truncation=True)'
+_FIXED = (
+    'give all rows one size, as by tokenizer(..., padding="max_length", truncation=True), or by '
+    "SFTConfig(max_length=size, pad_to_multiple_of=size)"
+)
 
 
 def rows_of(dataset: Any, collate: Callable[[list[Any]], Any], batch_size: int) -> dict[str, torch.Tensor | Field]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import linecache
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -32,20 +33,29 @@ def only_wraps(method: object, below: Callable[..., Any], contexts: Iterable[str
 
 def _definition(method: FunctionType) -> ast.FunctionDef | None:
     """The source of a function, if it still is what the function was compiled from."""
-    try:
-        tree = ast.parse(f"class _:\n{inspect.getsource(method)}")  # with the indentation that it has in its class
-    except (OSError, TypeError, SyntaxError):
-        return None
-    [kind] = tree.body
-    if not isinstance(kind, ast.ClassDef) or len(kind.body) != 1 or not isinstance(kind.body[0], ast.FunctionDef):
-        return None
-    outer = next(one for one in compile(tree, "", "exec").co_consts if isinstance(one, CodeType))
-    inner = next((one for one in outer.co_consts if isinstance(one, CodeType)), None)
     own = method.__code__
-    parts = ("co_code", "co_names", "co_varnames", "co_freevars", "co_consts")
-    if inner is None or any(getattr(inner, part) != getattr(own, part) for part in parts):
+    # All of its file: what is imported there decides about some instructions.
+    text = "".join(linecache.getlines(own.co_filename, method.__globals__))
+    try:
+        tree = ast.parse(text)
+        compiled = [one for one in _codes(compile(tree, "", "exec", dont_inherit=True)) if _is_same(one, own)]
+    except (SyntaxError, ValueError):
         return None
-    return kind.body[0]
+    found = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.lineno == own.co_firstlineno]
+    return found[0] if len(found) == len(compiled) == 1 else None
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """All functions of a module, at any depth."""
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield one
+            yield from _codes(one)
+
+
+def _is_same(one: CodeType, two: CodeType) -> bool:
+    parts = ("co_name", "co_firstlineno", "co_code", "co_names", "co_varnames", "co_freevars", "co_consts")
+    return all(getattr(one, part) == getattr(two, part) for part in parts)
 
 
 def _same_defaults(method: FunctionType, below: Callable[..., Any]) -> bool:

@@ -19,6 +19,7 @@ from roundlog.capture.tracing.later_steps import LaterSteps
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import ChangedBuffersError, TracedStep, Tracer
 from roundlog.capture.untraceable import reason
+from roundlog.data import is_lazy_view
 
 _OWN = ("optimizer.", "optimizer[", "schedule.", "schedule[")
 """Beginnings of names that are followed by other means: in the optimizer and in its schedule."""
@@ -50,7 +51,7 @@ class _Left:
 
     def add(self, name: str, before: object, after: object) -> None:
         """Something that a step has changed."""
-        both = all(issubclass(type(thing), torch.Tensor) for thing in (before, after))
+        both = all(isinstance(thing, torch.Tensor) and not is_lazy_view(thing) for thing in (before, after))
         if both and before.dtype in STORED and (after.shape, after.dtype) == (before.shape, before.dtype):  # type: ignore[attr-defined]
             self.attributes[f"attribute/{name}"] = before  # type: ignore[assignment]
         elif before is None or before is MISSING:

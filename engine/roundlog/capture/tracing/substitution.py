@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
 from roundlog.capture.tracing.eager import LEFT_BEHIND
-from roundlog.data import reach
+from roundlog.data import is_lazy_view, reach
 
 
 class Substitution(TorchDispatchMode):
@@ -67,6 +67,11 @@ class Substitution(TorchDispatchMode):
                     f"the step reads the dataset field {field} other than by its batch: take batch[{field!r}]"
                 )
             return tensor
+        if is_lazy_view(tensor):
+            raise CaptureError(
+                f"a lazy negative or conjugate shares memory with {name}{place_of_call()}: make it inside the step, or "
+                "make it a copy (.clone())"
+            )
         found = self._view(name, tensor)
         self._known[id(tensor)] = found
         self._held.append(tensor)  # so that its id stays its own

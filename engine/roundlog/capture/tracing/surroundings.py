@@ -150,7 +150,10 @@ class Surroundings:
                 copies[storage._cdata] = whole.to(kind, copy=True)
             own = copies[storage._cdata]
             if own.dtype == kind:
-                tensor.data = own.as_strided(data.size(), data.stride(), data.storage_offset())
+                moved = own.as_strided(data.size(), data.stride(), data.storage_offset())
+                # Their memory holds the numbers of which they are the negatives, or the conjugates.
+                moved = torch._neg_view(moved) if data.is_neg() else moved
+                tensor.data = moved.conj() if data.is_conj() else moved
             else:  # one memory, seen in two dtypes
                 tensor.data = data.to(kind, copy=True)
         self.drop_gradients()

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from roundlog.capture.constants import written
 from roundlog.capture.decompositions import decompositions
+from roundlog.capture.defects import DefectError, is_own_error
 from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import CaptureError, UnknownValueError
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
@@ -31,6 +32,7 @@ from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
 from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
 from roundlog.capture.tracing.hints import asks_for_values, control_flow
+from roundlog.capture.tracing.out_forms import OutForms
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
@@ -96,7 +98,7 @@ class Tracer:
         self._originals = {name: tensor for name, tensor in tensors.items() if name not in self._known}
         self._first = {name: first[name] for name in self._originals}
         self._turns, self._groups = task.turns(), groups_of(task)
-        self._trainable = trained(task, model, self._groups, first)
+        self._trainable = trained(task, model, self._groups, self._first)
         self._substitution = Substitution(
             self._originals, {name: field for name, field in task.dataset.items() if isinstance(field, torch.Tensor)}
         )
@@ -175,6 +177,8 @@ class Tracer:
         except CaptureError:
             raise
         except (Exception, SystemExit) as error:
+            if is_own_error(error):
+                raise DefectError(error, place=place_of_error(error)) from error
             if asks_for_values(error):
                 raise UnknownValueError(control_flow(error)) from error
             # PyTorch's modes are a stack for all threads: two that trace at once leave it in disorder, for any error.
@@ -224,7 +228,7 @@ class Tracer:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
         drawn = Draws(self._surroundings.generator_states())
         memory, checks = _NoNewMemory(), PassedChecks()
-        with self._substitution, drawn, memory, checks:
+        with OutForms(), self._substitution, drawn, memory, checks:
             with self._lines, self._lines.all_from("micro_batches"):
                 parts = self._task.parts(batch)
             losses: list[torch.Tensor] = []

@@ -97,7 +97,8 @@ def parts_of(lanes: int, batches: int, rows: int, columns: int, threads: int) ->
     tile, in_rows = TILES[lanes], -(-rows // MOST_ROWS)
     in_columns = -(-columns * min(rows, MOST_ROWS) // (MOST_ROWS * MOST_COLUMNS))
     if batches >= threads or in_rows * in_columns * batches % threads == 0:
-        shares = _cut(batches, 1, threads * 4 if in_rows == in_columns == 1 else batches)
+        several = 4 * threads if threads > 1 else 1
+        shares = _cut(batches, 1, several if in_rows == in_columns == 1 else batches)
     else:
         shares = _cut(batches, 1, batches)
         if rows >= columns:

@@ -1,0 +1,162 @@
+"""Random numbers of a task before its first step: a stream of Philox a call, whose key comes from PyTorch's generator.
+
+A key is two integers that the generator gives. Its Mersenne Twister computes with integers alone, so every machine has
+the same keys after the same `torch.manual_seed`, and states of generators can be kept and put back as ever. Element i
+takes word i of the stream (32 bits, or 64 for FP64) as a number of [0, 1) in FP64, and all arithmetic with it is that
+of `strict_functions`, rounded once to the dtype that is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from math import pi
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from numba import njit
+
+from roundlog.capture.portable.strict_functions import exp, log, turn
+from roundlog.kernels.threads import in_parts
+from roundlog.randomness.philox import BLOCK
+
+F64 = npt.NDArray[np.float64]
+Fill = Callable[[F64, npt.NDArray[Any]], None]
+"""fill(units, out): numbers of a distribution for numbers of [0, 1), both [n], n even."""
+
+_RUN = 1 << 11
+"""Blocks of words that are made at once, so that they stay in the cache until they are numbers."""
+
+
+def key_of(generator: torch.Generator | None) -> npt.NDArray[np.uint64]:
+    """The key of the next call: uint64[2]. Moves the generator on; None: that of torch."""
+    return torch.empty(2, dtype=torch.int64).random_(generator=generator).numpy().astype(np.uint64)
+
+
+def drawn(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator | None, fill: Fill) -> torch.Tensor:
+    """A tensor of random numbers: [*shape], contiguous. dtype: any of floating point."""
+    wide = dtype == torch.float64
+    key, count = key_of(generator), math.prod(shape)
+    each = BLOCK // 2 if wide else BLOCK
+    blocks = -(-count // each)
+    out = np.empty(blocks * each, np.float64 if wide else np.float32)
+
+    def part(start: int, stop: int) -> None:
+        words = np.random.Philox(key=key, counter=start)
+        for begin in range(start, stop, _RUN):
+            end = min(begin + _RUN, stop)
+            raw = words.random_raw(BLOCK // 2 * (end - begin)).astype("<u8", copy=False)
+            words_of = raw >> np.uint64(11) if wide else raw.view("<u4")
+            units: F64 = words_of.astype(np.float64)
+            units *= 2.0**-53 if wide else 2.0**-32
+            fill(units, out[begin * each : end * each])
+
+    in_parts(part, blocks, 16 * out.size)
+    return torch.from_numpy(out[:count]).reshape(tuple(shape)).to(dtype)
+
+
+def uniform(low: float, high: float) -> Fill:
+    """low <= x < high, but where rounding to the dtype leaves no number between them."""
+    return lambda units, out: _uniform(units, low, high, out)
+
+
+def normal(mean: float, deviation: float) -> Fill:
+    return lambda units, out: _normal(units, mean, deviation, out)
+
+
+def log_normal(mean: float, deviation: float) -> Fill:
+    def fill(units: F64, out: npt.NDArray[Any]) -> None:
+        _normal(units, mean, deviation, units)
+        _exponentials(units, out)
+
+    return fill
+
+
+def exponential(rate: float) -> Fill:
+    return lambda units, out: _exponential(units, rate, out)
+
+
+def geometric(p: float) -> Fill:
+    """Trials up to the first success."""
+    return lambda units, out: _geometric(units, 1.0 - p, out)
+
+
+def cauchy(median: float, sigma: float) -> Fill:
+    return lambda units, out: _cauchy(units, median, sigma, out)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _uniform(units: Any, low: float, high: float, out: Any) -> None:
+    for i in range(len(units)):
+        out[i] = low + (high - low) * units[i]
+        if not out[i] < high:
+            out[i] = low
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _normal(units: Any, mean: float, deviation: float, out: Any) -> None:
+    """Box and Muller 1958, both numbers of a pair."""
+    for i in range(0, len(units) - 1, 2):
+        radius = np.sqrt(-2.0 * log(1.0 - units[i]))
+        t = 4.0 * units[i + 1]
+        q = np.floor(t + 0.5)
+        s, c = turn((t - q) * (pi / 2), np.int64(q))
+        out[i], out[i + 1] = mean + deviation * (radius * c), mean + deviation * (radius * s)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _exponentials(x: Any, out: Any) -> None:
+    for i in range(len(x)):
+        out[i] = exp(x[i])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _exponential(units: Any, rate: float, out: Any) -> None:
+    """Above 0, as PyTorch's: what is drawn is divided by."""
+    for i in range(len(units)):
+        out[i] = -log(1.0 - units[i] if units[i] > 0.0 else 1.0 - 2.0**-33) / rate
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _geometric(units: Any, failure: float, out: Any) -> None:
+    for i in range(len(units)):
+        out[i] = max(1.0, np.ceil(log(1.0 - units[i]) / log(failure)))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _cauchy(units: Any, median: float, sigma: float, out: Any) -> None:
+    for i in range(len(units)):
+        t = 2.0 * units[i]
+        q = np.floor(t + 0.5)
+        s, c = turn((t - q) * (pi / 2), np.int64(q))
+        out[i] = median - sigma * (c / (s if s != 0.0 else 2.0**-33))
+
+
+def permutation(count: int, generator: torch.Generator | None) -> torch.Tensor:
+    """int64[count]: the order of as many 64-bit words."""
+    words = np.random.Philox(key=key_of(generator), counter=0).random_raw(count)
+    return torch.from_numpy(np.argsort(words, kind="stable"))
+
+
+def chosen(weights: torch.Tensor, count: int, replacement: bool, generator: torch.Generator | None) -> torch.Tensor:
+    """int64[..., count]: categories drawn with the probabilities of weights [..., categories]; each at most once
+    without replacement. Raises RuntimeError as `torch.multinomial` where that cannot be."""
+    rows: F64 = weights.detach().double().reshape(-1, weights.shape[-1]).numpy()
+    if not np.isfinite(rows).all() or (rows < 0).any() or not (rows > 0).any(1).all():
+        raise RuntimeError("probabilities have to be finite, at least 0, and not all 0")
+    if not replacement and (np.count_nonzero(rows, 1) < count).any():
+        raise RuntimeError(f"{count} categories cannot be drawn without replacement from fewer that have a probability")
+    if replacement:
+        units = drawn((len(rows), count), torch.float64, generator, uniform(0.0, 1.0)).numpy()
+        # The sum so far, one addition after the other.
+        totals = np.stack([np.cumsum(row) for row in rows])
+        places = np.stack(
+            [np.searchsorted(total, unit * total[-1], "right") for total, unit in zip(totals, units, strict=True)]
+        )
+        places = np.minimum(places, [[np.flatnonzero(row)[-1]] for row in rows])
+    else:
+        waits = drawn(rows.shape, torch.float64, generator, exponential(1.0)).numpy()
+        with np.errstate(divide="ignore"):
+            places = np.argsort(np.where(rows > 0, waits / rows, np.inf), axis=1, kind="stable")[:, :count]
+    return torch.from_numpy(places.astype(np.int64)).reshape(*weights.shape[:-1], count)

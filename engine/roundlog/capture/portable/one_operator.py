@@ -1,0 +1,101 @@
+"""One operator of PyTorch's on tensors that have values, computed as a program would: correctly rounded, or composed of
+operators that are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from roundlog.capture.decompositions import decompositions
+from roundlog.capture.defects import DefectError
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.lowering import Lowering
+from roundlog.capture.rules.table import storage
+from roundlog.capture.tracing.trace import TracedStep
+from roundlog.execution.stops import StoppedError
+from roundlog.kernels.threads import own_threads
+from roundlog.operators import StepInputs, operator
+from roundlog.operators.registry import Direct, Inexact, Source
+from roundlog.program import ProgramError, TensorType
+from roundlog.rounding import Recorder
+
+_GUARD = 4
+"""Guard of a rounding log that is never read."""
+
+
+def by_program(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    """Result of an operator that draws nothing, tensors or a tuple of them. Running statistics that it writes are
+    written. Raises NotImplementedError where programs have no counterpart of it, or of a dtype."""
+    leaves, form = tree_flatten((args, kwargs))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    inputs = [leaves[place].detach() for place in places]
+
+    def call(*tensors: torch.Tensor) -> Any:
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        again, options = tree_unflatten(filled, form)
+        return func(*again, **options)
+
+    try:
+        graph = make_fx(call, decompositions(), tracing_mode="fake")(*inputs)
+        with own_threads():
+            return _evaluated(graph, inputs)
+    except (CaptureError, DefectError, ProgramError, StoppedError, RuntimeError, TypeError) as error:
+        raise NotImplementedError(str(error)) from error
+
+
+def _evaluated(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Any:
+    traced = TracedStep(graph, {}, (), torch.zeros(0), {}, ())
+    lowering = Lowering(cast(Any, None), traced)
+    states = [x.to(storage(x.dtype).torch_dtype).contiguous() for x in inputs]
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    for slot, (node, state) in enumerate(zip(placeholders, states, strict=True)):
+        lowering.bind_state(node, str(slot), TensorType(tuple(state.shape), storage(state.dtype)))
+    before = [lowering.value(node) for node in placeholders]
+    nodes = lowering.lowered(graph.graph)
+    after = [lowering.value(node) for node in placeholders]
+    values = [lowering.value(node) for node in nodes]
+    given = StepInputs(
+        states=[*states, *lowering.constant_states],
+        data=(),
+        schedule=torch.zeros(0),
+        seed=0,
+        step=0,
+        device=torch.device("cpu"),
+    )
+    computed = _computed(lowering, {*values, *after}, given)
+    for target, old, new in zip(inputs, before, after, strict=True):
+        if new != old:
+            target.copy_(computed[new])
+    results = [computed[value].to(node.meta["val"].dtype).clone() for value, node in zip(values, nodes, strict=True)]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _computed(lowering: Lowering, wanted: set[int], given: StepInputs) -> dict[int, torch.Tensor]:
+    """The values of these nodes of a program under construction, and of those that they need."""
+    nodes, needed, todo = lowering.builder.nodes, set[int](), list(wanted)
+    while todo:
+        index = todo.pop()
+        if index not in needed:
+            needed.add(index)
+            todo.extend(nodes[index].inputs)
+    values: dict[int, torch.Tensor] = {}
+    recorder = Recorder(_GUARD)
+    for index in sorted(needed):
+        node, kind = nodes[index], operator(nodes[index].op)
+        arguments = [values[value] for value in node.inputs]
+        if isinstance(kind, Inexact):
+            values[index] = recorder.round(index, kind, arguments, node.attributes)
+        elif isinstance(kind, Direct):
+            values[index] = kind.compute(arguments, node.attributes)
+        else:
+            assert isinstance(kind, Source)
+            values[index] = kind.load(node.attributes, node.type, given)
+    recorder.take()
+    return values

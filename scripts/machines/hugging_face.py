@@ -1,0 +1,73 @@
+"""Ten kinds of `transformers`, small, made from their configurations by a task function as a user writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import transformers
+from roundlog.capture import Task, portable
+
+_WIDTHS = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "vocab_size": 61,
+    "max_position_embeddings": 32,
+}
+_TEXT = "AutoModelForMaskedLM"
+_NEXT = "AutoModelForCausalLM"
+
+_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "albert": (_TEXT, {**_WIDTHS, "embedding_size": 16}),
+    "bert": (_TEXT, _WIDTHS),
+    "distilbert": (_TEXT, {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48, "vocab_size": 61}),
+    "gpt2": (_NEXT, {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 61, "n_positions": 32}),
+    "gpt_neox": (_NEXT, _WIDTHS),
+    "llama": (_NEXT, {**_WIDTHS, "num_key_value_heads": 2}),
+    "mamba": (_NEXT, {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 61, "state_size": 4}),
+    "opt": (_NEXT, {**_WIDTHS, "ffn_dim": 48, "word_embed_proj_dim": 32}),
+    "qwen2": (_NEXT, {**_WIDTHS, "num_key_value_heads": 2}),
+    "vit": (
+        "AutoModelForImageClassification",
+        {**_WIDTHS, "image_size": 16, "patch_size": 8, "num_channels": 3, "num_labels": 4},
+    ),
+}
+
+
+def _loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+    loss: torch.Tensor = model(**batch).loss
+    return loss
+
+
+@portable()
+def hugging_face(kind: str, steps: int) -> Task:
+    """A task of one of `KINDS`."""
+    auto, settings = _KINDS[kind]
+    torch.manual_seed(11)
+    config = transformers.AutoConfig.for_model(kind, **settings)
+    for token in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        if (getattr(config, token, None) or 0) >= 61:
+            setattr(config, token, 1)
+    model = getattr(transformers, auto).from_config(config, attn_implementation="eager").train()
+    if kind == "vit":
+        data = {"pixel_values": torch.randn(16, 3, 16, 16), "labels": torch.randint(0, 4, (16,))}
+    else:
+        tokens = torch.randint(2, 61, (16, 12))
+        data = {"input_ids": tokens, "labels": tokens.clone()}
+    return Task(
+        model=model,
+        loss=_loss,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+        dataset=data,
+        batch_size=4,
+        steps=steps,
+        interval=steps,
+        seed=3,
+    )
+
+
+KINDS: dict[str, Callable[[int], Task]] = {name: partial(hugging_face, name) for name in _KINDS}

@@ -1,0 +1,205 @@
+"""`SFTTrainer` of trl as a task: it takes the steps of its own `train()`. Without trl, these tests are skipped."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from random_trainers import ADAPTED, MODELS, TOKENS, WORDS, transformers
+from roundlog.capture import CaptureError, Task, capture
+from roundlog.capture.huggingface import trl_trainers
+from test_trainer_seam import difference
+
+trl = pytest.importorskip("trl")
+datasets = pytest.importorskip("datasets")
+
+Rows = list[dict[str, torch.Tensor]]
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "1")  # trl sends no telemetry from there
+    datasets.disable_progress_bars()
+    warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {"[PAD]": 0, "[EOS]": 1, **{f"w{number}": number for number in range(2, WORDS)}}
+    made = Tokenizer(models.WordLevel(words, unk_token="[PAD]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", eos_token="[EOS]")
+
+
+class Smoothed(trl.SFTTrainer):  # type: ignore[misc, name-defined]
+    """A trainer with a loss of its own around that of SFT, which also counts for the log."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+        loss = super().compute_loss(model, inputs, *args, **options)
+        more = sum(one.square().sum() for one in model.parameters() if one.requires_grad)
+        self._metrics["train"]["size"].append(more.item())
+        return loss + 1e-3 * self.accelerator.gather_for_metrics(more)
+
+
+@dataclass(slots=True)
+class SftCase:
+    """One trainer, which can be made again."""
+
+    model: str = "rotary"
+    dropout: float = 0.0
+    kind: type = trl.SFTTrainer
+    arguments: dict[str, Any] = field(default_factory=dict)
+    steps: int = 3
+
+    def trainer(
+        self, directory: Path, *, rows: Rows | None = None, dtype: torch.dtype = torch.float32, **options: Any
+    ) -> Any:
+        """The trainer, freshly made. rows: in place of its own data, to be taken in order."""
+        torch.manual_seed(4)
+        make, data = (MODELS | ADAPTED)[self.model]
+        model = make(self.dropout).to(dtype)
+        torch.manual_seed(5)
+        given = data(12) if rows is None else rows
+        columns = {name: [row[name].tolist() for row in given] for name in ("input_ids", "labels")}
+        arguments = trl.SFTConfig(
+            output_dir=str(directory),
+            use_cpu=True,
+            bf16=False,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+            seed=1,
+            train_sampling_strategy="random" if rows is None else "sequential",
+            dataset_kwargs={"skip_prepare_dataset": True},
+            **{**_ARGUMENTS, **self.arguments},
+        )
+        kinds = [*options.pop("kinds", []), self.kind]
+        return type("Own", tuple(kinds), {})(
+            model=model,
+            args=arguments,
+            train_dataset=datasets.Dataset.from_dict(columns),
+            processing_class=tokenizer(),
+            **options,
+        )
+
+
+_ARGUMENTS: dict[str, Any] = {
+    "max_steps": 3,
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 2,
+    "learning_rate": 0.1,
+    "optim": "sgd",
+    "max_grad_norm": 1.0,
+    "gradient_checkpointing": False,
+}
+
+CASES = {
+    "a last layer of its own": SftCase(),
+    "tied, with dropout": SftCase("tied", 0.2),
+    "another loss": SftCase(arguments={"loss_type": "dft"}),
+    "smoothed labels": SftCase(arguments={"label_smoothing_factor": 0.2}),
+    "no accumulation": SftCase(arguments={"gradient_accumulation_steps": 1, "max_grad_norm": 0.05}),
+    "recomputed activations": SftCase(arguments={"gradient_checkpointing": True}),
+    "adapters": SftCase("LoRA"),
+    "a subclass": SftCase(kind=Smoothed),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_takes_the_steps_of_train(name: str, tmp_path: Path) -> None:
+    case: Any = CASES[name]  # it has all that the comparison asks of one
+    task = Task.from_trainer(case.trainer(tmp_path))
+    assert (task.steps, task.rows) == (3, 12)
+    assert task.dataset.keys() == {"input_ids", "labels", "attention_mask"}
+    assert difference(case, task, tmp_path) is None
+
+
+def test_the_comparison_notices_another_loss(tmp_path: Path) -> None:
+    task = Task.from_trainer(SftCase(arguments={"loss_type": "dft"}).trainer(tmp_path))
+    other: Any = SftCase()
+    assert difference(other, task, tmp_path) is not None
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"pad_to_multiple_of": 6}, {"packing": True, "packing_strategy": "wrapped"}], ids=["padded", "packed"]
+)
+def test_texts_of_several_lengths_become_rows_of_one(arguments: dict[str, Any], tmp_path: Path) -> None:
+    """Without them, trl pads to the longest of a batch."""
+    torch.manual_seed(4)
+    texts = [{"text": " ".join(f"w{2 + word}" for word in range(3 + row % 4))} for row in range(12)]
+
+    def made(**more: Any) -> Any:
+        own = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "report_to": "none", "max_length": 6}
+        return trl.SFTTrainer(
+            model=MODELS["rotary"][0](0.0),
+            args=trl.SFTConfig(**own, per_device_train_batch_size=2, max_steps=2, **more),
+            train_dataset=datasets.Dataset.from_list(texts),
+            processing_class=tokenizer(),
+        )
+
+    task = Task.from_trainer(made(**arguments))
+    assert task.dataset["input_ids"].shape[1] == 6
+    capture(task)
+    refused(made(), "the collator gives input_ids of size", "pad_to_multiple_of")
+
+
+def test_the_head_makes_no_value_that_is_wider_than_the_words(tmp_path: Path) -> None:
+    """trl computes logits in parts of 32,768 words, and keeps them in memory of that width."""
+    program = capture(Task.from_trainer(SftCase().trainer(tmp_path))).program
+    assert max(size for node in program.nodes for size in node.type.shape) < 1000 and TOKENS
+
+
+def test_the_trainer_counts_for_its_log_as_before(tmp_path: Path) -> None:
+    made = SftCase().trainer(tmp_path)
+    capture(Task.from_trainer(made))
+    made.train()
+    last = made.state.log_history[-1]
+    assert last["num_tokens"] == 12 * TOKENS and last["entropy"] > 0
+
+
+class Reader(trl.SFTTrainer):  # type: ignore[misc, name-defined]
+    """A trainer whose loss depends on what it has counted for its log."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+        return super().compute_loss(model, inputs, *args, **options) * (1 + self._total_train_tokens)
+
+
+def refused(made: Any, *words: str) -> None:
+    with pytest.raises(CaptureError) as caught:
+        capture(Task.from_trainer(made))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_loss_that_reads_the_log_is_refused(tmp_path: Path) -> None:
+    refused(SftCase(kind=Reader).trainer(tmp_path), "_Metric")
+
+
+def test_another_version_or_trainer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = SftCase().trainer(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(trl, "__version__", "1.99.0")
+        refused(made, "trl is 1.99.0, which nobody has held a job against: install trl 1.16.*")
+    other = type("DPOTrainer", (trl.SFTTrainer,), {"__module__": "trl.trainer.dpo_trainer"})
+    refused(SftCase(kind=other).trainer(tmp_path), "trl's DPOTrainer is none of the trainers", "compute_loss")
+
+
+def test_rows_of_several_sizes_are_refused_with_all_else(tmp_path: Path) -> None:
+    made = SftCase(arguments={"neftune_noise_alpha": 5.0, "auto_find_batch_size": True}).trainer(tmp_path)
+    rows = [{"input_ids": [3] * (2 + row % 3), "labels": [3] * (2 + row % 3)} for row in range(12)]
+    made.train_dataset = datasets.Dataset.from_list(rows)
+    refused(made, "neftune_noise_alpha", "auto_find_batch_size", "the collator gives input_ids of size")
+
+
+def test_the_module_names_classes_of_trl() -> None:
+    for name in trl_trainers._TRAINERS:
+        home, _, kind = name.rpartition(".")
+        assert hasattr(sys.modules[home], kind)
+    assert trl_trainers.kinds_of_trl(SimpleNamespace()) == []
