@@ -125,7 +125,7 @@ def anchor(title: str) -> str:
 
 
 def code(text: str) -> str:
-    return f"```python\n{re.sub(r'  # (?:noqa|fmt):.*', '', text)}\n```\n"
+    return f"```python\n{re.sub(r'  # noqa:.*', '', text)}\n```\n"
 
 
 def page() -> str:

@@ -248,9 +248,16 @@ def label_smoothing() -> Task:
 @script("GroupNorm and InstanceNorm", source="style transfer, and small batches")
 def other_norms() -> Task:
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv2d(8, 4, 3), nn.InstanceNorm2d(4, affine=True),
-        nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 4),
-    )  # fmt: skip
+        nn.Conv2d(3, 8, 3),
+        nn.GroupNorm(2, 8),
+        nn.SiLU(),
+        nn.Conv2d(8, 4, 3),
+        nn.InstanceNorm2d(4, affine=True),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16, 4),
+    )
     return Task(
         model=model,
         loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),

@@ -178,7 +178,7 @@ def _ctc_loss(
     return (losses / torch.tensor(target_lengths, dtype=losses.dtype).clamp(min=1.0)).mean()
 
 
-_stft_of_torch = torch._VF.stft
+_stft_of_torch = torch._VF.stft  # type: ignore[attr-defined]
 
 
 def _stft(
