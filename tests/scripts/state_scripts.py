@@ -127,11 +127,7 @@ def scripted() -> Task:
     return task_of(model)
 
 
-@script(
-    "Fake-quantized weights",
-    source="quantization-aware training",
-    outcome=refused("_fake_quantize_per_tensor_affine", rewrite="rounded_weights"),
-)
+@script("Fake-quantized weights", source="quantization-aware training")
 def fake_quantized() -> Task:
     class Quantized(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
