@@ -23,6 +23,7 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from trainings import batch_of, trained_and_audited
 
 STEPS = 3
@@ -170,7 +171,7 @@ def test_the_task_is_left_as_it_was() -> None:
 
 
 def two(**options: Any) -> Task:
-    """Two layers with an optimizer each."""
+    """Two layers with an optimizer each. optimizer: made of the model."""
     torch.manual_seed(0)
     model = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 1)})
     made = {
@@ -178,7 +179,7 @@ def two(**options: Any) -> Task:
         "loss": [lambda m, b: m["a"](b["x"]).square().mean(), lambda m, b: m["b"](m["a"](b["x"])).mean()],
         "optimizer": [torch.optim.SGD(model[name].parameters(), lr=0.1) for name in ("a", "b")],
         "dataset": {"x": torch.randn(8, 3)},
-        **{"batch_size": 4, "steps": 2, "interval": 1, "seed": 3},
+        **{"batch_size": 4, "steps": 3, "interval": 1, "seed": 3},
     }
     return Task(**{**made, **{name: one(model) if name == "optimizer" else one for name, one in options.items()}})  # type: ignore[arg-type]
 
@@ -263,6 +264,35 @@ def test_a_step_beside_these_is_captured_and_a_frozen_parameter_may_be_in_both()
 
     Job.from_task(two())
     Job.from_task(two(optimizer=of_both))
+
+
+def frozen(m: Any, b: Mapping[str, Tensor]) -> Tensor:
+    """A loss that freezes the other's parameters while it is computed."""
+    m["a"].requires_grad_(False)
+    loss = m["b"](m["a"](b["x"])).mean()
+    m["a"].requires_grad_(True)
+    return loss
+
+
+def left_frozen(m: Any, b: Mapping[str, Tensor]) -> Tensor:
+    m["a"].requires_grad_(False)
+    return m["b"](m["a"](b["x"])).mean()
+
+
+def recomputed(m: Any, b: Mapping[str, Tensor]) -> Tensor:
+    return m["b"](checkpoint(m["a"], b["x"].requires_grad_(), use_reentrant=True)).mean()
+
+
+def test_parameters_may_be_frozen_meanwhile_recomputed_or_trained_by_nobody() -> None:
+    Job.from_task(two(loss=[half, frozen]))
+    Job.from_task(two(loss=[half, recomputed]))
+    with pytest.raises(CaptureError, match=r"^the loss\[0\] depends on no parameter that is trained"):
+        Job.from_task(two(loss=[half, left_frozen]))
+    task = two(max_grad_norm=0.1)
+    assert isinstance(task.model, nn.ModuleDict)
+    task.model["of nobody"] = nn.Linear(3, 3)
+    losses = [lambda m, b: m["of nobody"](m["a"](b["x"])).square().mean(), lambda m, b: m["b"](b["x"]).mean()]
+    assert distance(replace(task, loss=losses), in_turn) < 1e-6
 
 
 class Kept:

@@ -131,6 +131,25 @@ class Calls(Base):
         return found
 
 
+class Sorts(Base):
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().step(*args, **kwargs)
+        print(max([1, 2], key=self.context))
+        return found
+
+
+class Takes(Base):
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        print(sum(self.context))
+        return super().step(*args, **kwargs)
+
+
+class Writes(Base):
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        print("a step", file=self.context)
+        return super().step(*args, **kwargs)
+
+
 class Sometimes(Base):
     def step(self, *args: Any, **kwargs: Any) -> Any:
         if self.context:
@@ -167,6 +186,7 @@ class Walrus(Base):
 GOOD = (Everything, ByName, Loud)
 BAD = (
     *(Doubles, Drops, Swaps, OtherDefault, Twice, Counts, Meddles, Replaces, Fills, Shadows, Keeps, Calls, Sometimes),
+    *(Sorts, Takes, Writes),
     *(Forgets, Elsewhere, Grandparent, Static, Walrus, Inside),
 )
 

@@ -40,10 +40,7 @@ def task_of(trainer: Trainer, interval: int | None) -> Task:
     dataset: dict[str, torch.Tensor | Field] = {}
     if loader is not None:
         steps, steps_an_epoch = refusals.attempt(_steps, trainer, loader) or (0, 0)
-        rows = loader.dataset
-        if refusals and len(rows) > arguments.train_batch_size:  # nobody waits for all of them to be told of others
-            rows = torch.utils.data.Subset(rows, range(arguments.train_batch_size))
-        dataset = refusals.attempt(rows_of, rows, loader.collate_fn, arguments.train_batch_size) or {}
+        dataset = refusals.attempt(_rows, loader, arguments.train_batch_size, bool(refusals)) or {}
         if steps and every is None:
             every = refusals.attempt(_interval, arguments, steps, steps_an_epoch)
     if _COUNT in dataset:
@@ -206,6 +203,15 @@ def _loader(trainer: Any) -> Any:
         raise CaptureError(f"the trainer's data cannot be loaded ({reason(error)}): correct it") from error
     finally:
         torch.set_rng_state(before)
+
+
+def _rows(loader: Any, size: int, few: bool) -> dict[str, torch.Tensor | Field]:
+    """Rows of a loader's data. few: those of the first batch alone, since a trainer that is refused for something else
+    should not keep anybody waiting for all of them."""
+    rows = loader.dataset
+    if few and len(rows) > size:
+        rows = torch.utils.data.Subset(rows, range(size))
+    return rows_of(rows, loader.collate_fn, size)
 
 
 def _steps(trainer: Any, loader: Any) -> tuple[int, int]:

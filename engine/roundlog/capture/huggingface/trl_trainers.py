@@ -31,7 +31,7 @@ def trl_refusals(trainer: Any) -> Iterator[str]:
     kinds = kinds_of_trl(trainer)
     if not kinds:
         return
-    version = str(sys.modules[PACKAGE].__version__)
+    version = str(getattr(sys.modules[PACKAGE], "__version__", "of no version"))
     if version.rpartition(".")[0] not in _VERSIONS:
         yield (
             f"trl is {version}, which nobody has held a job against: install trl {' or '.join(_VERSIONS)}.*, "

@@ -15,7 +15,10 @@ from typing import Any
 _READS = frozenset({"item", "detach", "cpu", "float", "mean", "sum", "max", "min", "abs", "norm", "tolist", "size"})
 """Methods of tensors, without an effect."""
 
-_FUNCTIONS = frozenset({"float", "int", "str", "len", "round", "abs", "sum", "max", "min", "isinstance", "type"})
+_FUNCTIONS = frozenset({"float", "int", "str", "len", "round", "abs"})
+"""Functions of Python that call nothing else and take no items from what they are given."""
+
+_PRINTED = frozenset({"sep", "end", "flush"})
 _CLOCKS = ("time", "perf_counter", "monotonic")
 
 
@@ -113,11 +116,13 @@ class _Wrapper:
             return False
         call = node.value
         told = [*call.args, *(one.value for one in call.keywords)]
-        return self._is_reporter(call.func) and all(self._is_harmless(one) for one in told)
+        return self._is_reporter(call.func, {one.arg for one in call.keywords}) and all(
+            self._is_harmless(one) for one in told
+        )
 
-    def _is_reporter(self, function: ast.expr) -> bool:
+    def _is_reporter(self, function: ast.expr, options: set[str | None]) -> bool:
         if isinstance(function, ast.Name):
-            return function.id == "print" and self._is_builtin("print")
+            return function.id == "print" and self._is_builtin("print") and options <= _PRINTED
         if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
             return False
         if function.value.id == self._own():
