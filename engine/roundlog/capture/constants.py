@@ -8,6 +8,7 @@ program."""
 from __future__ import annotations
 
 import hashlib
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -21,9 +22,11 @@ from roundlog.capture.rules import VIEWS
 class Constants:
     """Constant nodes of a graph, and their values."""
 
-    def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
-        """module: what the graph's attributes are found in."""
+    def __init__(self, module: nn.Module, graph: fx.Graph, *, by_pytorch: bool = False) -> None:
+        """module: what the graph's attributes are found in. by_pytorch: values as the user's own steps have them, to
+        be compared with what those have kept."""
         self._module = module
+        self._arithmetic = nullcontext if by_pytorch else PortableNumbers
         self._values: dict[fx.Node, Any] = {}
         changing = written(graph)
         self._constant: set[fx.Node] = set()
@@ -73,7 +76,7 @@ class Constants:
         if "view_as_real" in str(node.target) and not args[0].is_complex():
             return args[0]  # complex numbers are held as real pairs
         assert callable(node.target)
-        with torch.no_grad(), PortableNumbers():
+        with torch.no_grad(), self._arithmetic():
             value = node.target(*args, **kwargs)
         # Memory that nobody has written to holds anything: here, as in programs, zeros.
         return torch.zeros_like(value) if "empty" in str(node.target) else value

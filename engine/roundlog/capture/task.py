@@ -143,7 +143,7 @@ class Task:
             if tensor.layout != torch.strided or tensor.is_nested:
                 raise CaptureError(f"{name} is no plain tensor ({tensor.layout}): convert it, as with .to_dense()")
             if tensor.dtype not in STORED and (name in parameters or tensor.dtype in _HALVES):
-                raise CaptureError(f"{name} is {tensor.dtype}: convert the model with .float()")
+                raise CaptureError(f"{name} is {tensor.dtype}: {_AS_COMPLEX if tensor.is_complex() else _AS_FLOAT}")
             if is_lazy_view(tensor):
                 raise CaptureError(
                     f"{name} is a lazy zero, negative or conjugate of PyTorch's: make it a copy (.clone())"
@@ -213,6 +213,14 @@ class Task:
             if field.layout != torch.strided:
                 raise CaptureError(f"dataset field {name} is sparse: convert it with .to_dense()")
         self.fields()
+
+
+_AS_FLOAT = "convert the model with .float()"
+_AS_COMPLEX = (
+    "keep its real and imaginary parts in a float32 tensor of one more axis (torch.view_as_real), and take "
+    "torch.view_as_complex of it in the step"
+)
+"""Advice about dtypes of states, for refusals."""
 
 
 def micro_batches(batch: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:

@@ -43,6 +43,17 @@ group(
     odd=lambda x: torch.fft.irfft(torch.fft.rfft(x[..., :5]).exp(), n=5),
     rfft2=lambda x: torch.fft.irfft2(torch.fft.rfft2(x, norm="ortho").abs() + 0j, s=(4, 6), norm="ortho"),
     spectrum=lambda x: torch.fft.rfft(x).abs().square(),
+    short_time=lambda x: (
+        torch.stft(x.flatten(1), 4, 2, window=torch.hann_window(4), return_complex=True).abs().square()
+    ),
+    short_time_of_one=lambda x: torch.stft(x.flatten(), 8, return_complex=True, normalized=True).imag,
+    short_window=lambda x: (
+        torch.stft(x.flatten(1), 5, 1, 2, torch.tensor([1.0, 3.0]), center=False, return_complex=True).real
+    ),
+    no_window=lambda x: (
+        torch.stft(x.flatten(1), 6, 3, 3, center=False, onesided=False, return_complex=True)[:, 1:3].imag
+    ),
+    two_reals=lambda x: torch.stft(x.flatten(1), 4, pad_mode="constant", return_complex=False)[..., 1],
 )
 
 

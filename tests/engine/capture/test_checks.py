@@ -107,6 +107,10 @@ SHOWN: dict[str, Callable[[Tensor], object]] = {
     "a tensor": lambda y: str(y),
     "a formatted tensor": lambda y: f"the mean is {y:.3f}",
     "a formatted number": lambda y: f"the mean is {y.detach().item():8.3f}",
+    "a printed number": lambda y: print("the mean is", y.item()),
+    "a printed count": lambda y: print((y > 0).sum().item(), f"{(y > 0).sum().item()} above 0"),
+    "the text of a number": lambda y: str(y.item()),
+    "a list of numbers as text": lambda y: f"{[y.item(), (y > 0).sum().item()]}",
     "a list": lambda y: y.tolist(),
     "a copy": lambda y: y.detach().clone(),
 }

@@ -248,6 +248,19 @@ def test_the_model_is_as_it_was_afterwards() -> None:
     assert not task.optimizer.state and task.optimizer.param_groups[0]["lr"] == 0.1
 
 
+def test_a_table_that_the_first_step_keeps_is_that_of_a_program() -> None:
+    """PyTorch's numbers differ in the last bit from a program's constants, and the second step finds them kept."""
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        if net.table is None:
+            net.table = torch.outer(torch.arange(4096.0), torch.logspace(-4, 0, 6)).cos()
+        return net.b(net.a(x)) * net.table[:4] + net.table.mean(0)
+
+    model = Net(forward)
+    model.table = None
+    same(task_of(model))
+
+
 def test_old_weight_norm_and_pruning_leave_real_tensors_behind() -> None:
     from torch.nn.utils import prune
 

@@ -14,6 +14,7 @@ from roundlog.capture.decompositions import (
     ctc,
     drawing,
     embedding_bags,
+    fake_quantization,
     foreach,
     linear_algebra,
     losses,
@@ -74,6 +75,7 @@ def own_decompositions() -> dict[Any, Any]:
         **adaptive_pooling.decompositions(),
         **ctc.decompositions(),
         **embedding_bags.decompositions(),
+        **fake_quantization.decompositions(),
     }
 
 

@@ -45,7 +45,7 @@ def _pairs(one: fx.GraphModule, two: fx.GraphModule) -> Iterator[tuple[_Describe
 
 def _described(module: fx.GraphModule) -> Iterator[_Described]:
     """Descriptions of all nodes that are not constant: what each computes."""
-    constants = Constants(module, module.graph)
+    constants = Constants(module, module.graph, by_pytorch=True)
     numbers: dict[fx.Node, int] = {}
 
     def argument(node: fx.Node) -> object:

@@ -131,6 +131,9 @@ def _rehearse(task: Task, around: Surroundings, *, again: bool = False) -> _Left
         raise
     except (Exception, SystemExit) as error:
         raise CaptureError(f"the step fails in PyTorch itself: {reason(error)}{place_of_error(error)}") from error
+    for name, parameter in task.model.named_parameters():
+        if parameter.grad is not None and parameter.grad.layout != torch.strided:
+            raise CaptureError(f"{name} gets a sparse gradient: make its layer with sparse=False")
     known = {id(tensor) for tensor in (*task.model.parameters(), *task.model.buffers())}
     memory = {tensor.untyped_storage()._cdata for tensor in (*task.model.parameters(), *task.model.buffers())}
     left = _Left({}, around.changed_arrays())

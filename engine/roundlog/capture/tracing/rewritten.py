@@ -1,4 +1,4 @@
-"""Parts of PyTorch that decide in Python by the value of a tensor, written so that they can be traced.
+"""Parts of PyTorch that no trace can follow, most since they decide in Python by the value of a tensor, written anew.
 
 They are put in place for a trace only. The comparison with the user's own step runs PyTorch's."""
 
@@ -32,15 +32,14 @@ def rewritten() -> Iterator[None]:
             (AveragedModel, "update_parameters", _update_parameters),
             (_BatchNorm, "forward", _batch_norm),
             (torch, "ctc_loss", _ctc_loss),
+            (torch._VF, "stft", _stft),
             (torch, "tensor", _tensor),
             (torch.SymBool, "__bool__", _truth),
             (torch.SymFloat, "__float__", _noted(torch.SymFloat.__float__)),
             (torch.SymInt, "__int__", _noted(torch.SymInt.__int__)),
-            (torch.SymFloat, "__str__", _Unknown.of),
+            *((kind, name, _shown) for kind in (torch.SymFloat, torch.SymInt) for name in ("__str__", "__format__")),
             (torch.SymFloat, "__eq__", _compared(torch.SymFloat.__eq__)),
             (torch.SymFloat, "__ne__", _compared(torch.SymFloat.__ne__)),
-            (torch.SymFloat, "__format__", _Unknown.of),
-            (torch.SymInt, "__format__", _Unknown.of),
             (torch.Tensor, "__format__", _formatted_tensor),
         ):
             stack.enter_context(_replaced(owner, name, function))
@@ -84,10 +83,6 @@ def _noted(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
 class _Unknown(str):
     """The text of a number that there is not yet. It can be shown, but not looked at."""
 
-    @classmethod
-    def of(cls, value: object, specification: str = "") -> str:
-        return cls("?")
-
     def _asked(self, *arguments: Any) -> Any:
         with noted():
             raise CaptureError("the step looks into the text of a number that it computes: decide by torch.where")
@@ -95,6 +90,11 @@ class _Unknown(str):
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __len__ = __getitem__ = __iter__ = _asked
     __hash__ = _asked
     startswith = endswith = find = index = count = split = strip = _asked  # type: ignore[assignment]
+
+
+def _shown(value: object, specification: str = "") -> str:
+    """A plain function: a bound one gets no number where Python takes it for a method."""
+    return _Unknown("?")
 
 
 def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -178,12 +178,42 @@ def _ctc_loss(
     return (losses / torch.tensor(target_lengths, dtype=losses.dtype).clamp(min=1.0)).mean()
 
 
+_stft_of_torch = torch._VF.stft  # type: ignore[attr-defined]
+
+
+def _stft(
+    x: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None,
+    win_length: int | None,
+    window: torch.Tensor | None,
+    normalized: bool,
+    onesided: bool | None,
+    return_complex: bool | None,
+    *align_to_window: bool | None,
+) -> torch.Tensor:
+    """PyTorch turns the axes of the transform in place, which complex numbers do not have here."""
+    is_complex = x.is_complex() or (window is not None and window.is_complex())
+    if is_complex or return_complex is None or any(align_to_window):
+        asked = (x, n_fft, hop_length, win_length, window, normalized, onesided, return_complex)
+        return _stft_of_torch(*asked, *align_to_window)  # type: ignore[no-any-return]
+    frames = x.unfold(-1, n_fft, n_fft // 4 if hop_length is None else hop_length)
+    length = n_fft if win_length is None else win_length
+    if window is not None or length < n_fft:
+        shown = x.new_ones(length) if window is None else window
+        left = (n_fft - length) // 2
+        frames = frames * F.pad(shown, (left, n_fft - length - left))
+    transform = torch.fft.fft if onesided is False else torch.fft.rfft
+    found = transform(frames, norm="ortho" if normalized else "backward").transpose(-1, -2)
+    return found if return_complex else torch.view_as_real(found)
+
+
 _format_of_torch = torch.Tensor.__format__
 
 
 def _formatted_tensor(tensor: torch.Tensor, specification: str) -> str:
     if isinstance(tensor, FakeTensor):
-        return _Unknown.of(tensor)
+        return _shown(tensor)
     return str(_format_of_torch(tensor, specification))  # type: ignore[no-untyped-call]
 
 

@@ -1,0 +1,36 @@
+"""Training that knows of a quantization to come: what PyTorch's operators for it give is what a program gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from script_tasks import Net, same, task_of
+from torch import Tensor
+from torch.ao.quantization import FakeQuantize, MinMaxObserver
+
+SCALE, ZERO = torch.tensor([0.05]), torch.tensor([3], dtype=torch.int32)
+SCALES, ZEROS = torch.linspace(0.02, 0.3, 6), torch.tensor([0, 3, -2, 1, 0, 5], dtype=torch.int32)
+
+KINDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "numbers": lambda y: torch.fake_quantize_per_tensor_affine(y, 0.05, 3, -8, 7),
+    "tensors": lambda y: torch.fake_quantize_per_tensor_affine(y, SCALE, ZERO, -8, 7),
+    "channels": lambda y: torch.fake_quantize_per_channel_affine(y, SCALES, ZEROS, 1, -8, 7),
+    "rows": lambda y: torch.fake_quantize_per_channel_affine(y, SCALES[:4], ZEROS[:4], 0, -8, 7),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_are_rounded_as_pytorch_rounds_them(kind: str) -> None:
+    same(task_of(Net(lambda n, x: KINDS[kind](n.b(torch.tanh(n.a(x)))) + n.a(x))))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_module_that_is_switched_on_or_off_is_followed(enabled: bool) -> None:
+    model = Net(lambda n, x: n.quantize(n.b(torch.tanh(n.a(x)))) + n.a(x))
+    model.quantize = FakeQuantize(MinMaxObserver, quant_min=0, quant_max=15)
+    model.quantize(torch.linspace(-1, 1, 6))
+    model.quantize.disable_observer()
+    model.quantize.enable_fake_quant(enabled)
+    same(task_of(model))

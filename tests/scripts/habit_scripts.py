@@ -1,0 +1,297 @@
+"""Habits of training loops
+
+Prints, logs, counters and checks may stay in a step, as long as nothing that is trained is computed from them."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+
+import numpy as np
+import torch
+from roundlog import Task
+from script_corpus import RUN, refused, script
+from script_rows import rows
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def entropy(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return F.cross_entropy(m(batch["x"]), batch["y"])
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+@script("Printing loss.item() and an accuracy", source="PyTorch's Quickstart")
+def printing() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        y = m(batch["x"])
+        found, right = F.cross_entropy(y, batch["y"]), (y.argmax(1) == batch["y"]).float().mean()
+        print(f"loss: {found.item():>7f}, accuracy: {100 * right.item():.1f} %")
+        return found
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script(
+    "A running mean of losses",
+    source="PyTorch's tutorial on training a classifier: running_loss += loss.item()",
+    outcome=refused("which steps change", rewrite="running_loss_as_tensor"),
+)
+def running_loss() -> Task:
+    running, count = 0.0, 0
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        nonlocal running, count
+        found = entropy(m, batch)
+        running, count = running + found.item(), count + 1
+        if count % 2 == 0:
+            print(f"[{count}] {running / 2:.3f}")
+            running = 0.0
+        return found
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("A running mean of losses as a tensor", source="the same, with the mean as state")
+def running_loss_as_tensor() -> Task:
+    running = torch.zeros(())
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        found = entropy(m, batch)
+        running.mul_(0.9).add_(found.detach(), alpha=0.1)
+        print(f"{running.item():.3f}")
+        return found
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+class SummaryWriter:
+    """In the place of torch.utils.tensorboard's, which needs another package: takes what that takes."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile("w")  # noqa: SIM115
+
+    def add_scalar(self, tag: str, value: object, step: int) -> None:
+        if isinstance(value, torch.Tensor):
+            value = value.detach().cpu().numpy()
+        elif not np.isscalar(value):
+            raise NotImplementedError(f"Got {type(value)}, but numpy array or torch tensor are expected.")
+        self.file.write(f"{time.time()} {tag} {value} {step}\n")
+
+
+@script(
+    "A writer for TensorBoard",
+    source="PyTorch's recipe on TensorBoard",
+    outcome=refused("turns a tensor that it computes into numbers of Python", rewrite="history"),
+)
+def tensorboard() -> Task:
+    writer, step = SummaryWriter(), 0
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        nonlocal step
+        found = entropy(m, batch)
+        writer.add_scalar("loss/train", found, step)
+        step += 1
+        return found
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script(
+    "A writer for TensorBoard that is given loss.item()",
+    source="many training loops",
+    outcome=refused("Got <class 'torch.SymFloat'>", rewrite="history"),
+)
+def tensorboard_item() -> Task:
+    writer, step = SummaryWriter(), 0
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        nonlocal step
+        found = entropy(m, batch)
+        writer.add_scalar("loss/train", found.item(), step)
+        step += 1
+        return found
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("No writer: every run has history.jsonl", source="tiebreak plot, or read_history for a writer of your own")
+def history() -> Task:
+    model = mlp()
+    return Task(model=model, loss=entropy, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("Printing loss.item() itself", source="the first lines of most training loops")
+def plain_printing() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        y = m(batch["x"])
+        print(F.cross_entropy(y, batch["y"]).item(), (y.argmax(1) == batch["y"]).sum().item(), "of", len(y))
+        return F.cross_entropy(y, batch["y"])
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("An assert, and an error for losses that are not finite", source="fairseq, and debugging since")
+def checks() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        found = entropy(m, batch)
+        assert batch["y"].max() < 3
+        if not torch.isfinite(found):
+            raise FloatingPointError(f"loss is {found}")
+        return found
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script(
+    "A step that is skipped if the loss is not finite",
+    source="a habit of long runs",
+    outcome=refused("control flow depends on values", rewrite="not_finite_as_zero"),
+)
+def skipping() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        found = entropy(m, batch)
+        if torch.isnan(found):
+            return found.detach() * 0.0
+        return found
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("Rows whose loss is not finite count as zero", source="the same, by torch.where before the loss")
+def not_finite_as_zero() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        good = batch["x"].isfinite().all(1)
+        each = F.cross_entropy(m(batch["x"].nan_to_num(0.0, 0.0, 0.0)), batch["y"], reduction="none")
+        return torch.where(good, each, 0.0).mean()
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("Devices: .to(device) everywhere", source="device = 'cuda' if torch.cuda.is_available() else 'cpu'")
+def devices() -> Task:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = mlp().to("cpu")
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        x, y = batch["x"].to(batch["x"].device), batch["y"].long()
+        assert device in ("cpu", "cuda")
+        return F.cross_entropy(m(x), y)
+
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("model.train() and an evaluation in the step", source="training loops that validate every step")
+def evaluation() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        m.eval()
+        with torch.no_grad():
+            print("before:", entropy(m, batch).item())
+        m.train()
+        return entropy(m, batch)
+
+    model = nn.Sequential(nn.Dropout(0.1), mlp())
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script(
+    "A seed set in the step",
+    source="reproducibility, PyTorch forums",
+    outcome=refused("seed", rewrite="draws_without_seed"),
+)
+def seed_in_step() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        torch.manual_seed(0)
+        return entropy(m, {**batch, "x": batch["x"] + 0.1 * torch.randn(8, 6)})
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("Draws under the seed of the job", source="the same: the task's seed is enough")
+def draws_without_seed() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return entropy(m, {**batch, "x": batch["x"] + 0.1 * torch.randn(8, 6)})
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script(
+    "Epochs counted in the step",
+    source="curricula: a weight that grows with the epoch",
+    outcome=refused("not the same from one time to the next", rewrite="curriculum"),
+)
+def curriculum_by_epoch() -> Task:
+    step = 0
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        nonlocal step
+        epoch, step = step // 2, step + 1
+        return entropy(m, batch) + 0.1 * epoch * m[0].weight.square().sum()
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("Epochs counted in a tensor", source="the same, with the step as state")
+def curriculum() -> Task:
+    step = torch.zeros((), dtype=torch.long)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        epoch = step // 2
+        found = entropy(m, batch) + 0.1 * epoch * m[0].weight.square().sum()
+        step.add_(1)
+        return found
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("Pseudo-labels above a threshold", source="FixMatch (Sohn et al. 2020)")
+def pseudo_labels() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            best, label = m(batch["x"]).softmax(1).max(1)
+        strong = m(batch["x"] + 0.3 * torch.randn_like(batch["x"]))
+        each = F.cross_entropy(strong, label, reduction="none")
+        return entropy(m, batch) + (each * (best >= 0.4)).mean()
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("The hardest rows only", source="online hard example mining")
+def hard_rows() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(m(batch["x"]), batch["y"], reduction="none").topk(4).values.mean()
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
+@script("An adversarial step on the input", source="FGSM, as in PyTorch's tutorial on adversarial examples")
+def fgsm() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        x = batch["x"].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(F.cross_entropy(m(x), batch["y"]), x)
+        return 0.5 * entropy(m, batch) + 0.5 * F.cross_entropy(m(batch["x"] + 0.1 * slope.sign()), batch["y"])
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)

@@ -1,0 +1,358 @@
+"""Images
+
+Images are a field of floats, or of bytes that the step scales. What is drawn, is drawn by `torch` for every row."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+from roundlog import Task
+from script_corpus import RUN, refused, script
+from script_rows import images
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@script("An MLP classifier", source="PyTorch's Quickstart")
+def mlp() -> Task:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 4))
+    loss_fn = nn.CrossEntropyLoss()
+    return Task(
+        model=model,
+        loss=lambda m, batch: loss_fn(m(batch["x"]), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-2),
+        dataset=images(),
+        **RUN,
+    )
+
+
+@script("A CNN with dropout", source="PyTorch's example on MNIST")
+def cnn() -> Task:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1, self.conv2 = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 8, 3)
+            self.dropout1, self.dropout2 = nn.Dropout(0.25), nn.Dropout(0.5)
+            self.fc1, self.fc2 = nn.Linear(32, 16), nn.Linear(16, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = F.relu(self.conv2(F.relu(self.conv1(x))))
+            x = torch.flatten(self.dropout1(F.max_pool2d(x, 2)), 1)
+            x = self.fc2(self.dropout2(F.relu(self.fc1(x))))
+            return F.log_softmax(x, dim=1)
+
+    model = Net()
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.nll_loss(m(batch["x"]), batch["y"]),
+        optimizer=torch.optim.Adadelta(model.parameters(), lr=1.0),
+        dataset=images(),
+        **RUN,
+    )
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, planes: int, out: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(planes, out, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(out), nn.BatchNorm2d(out)
+        self.shortcut = nn.Sequential(nn.Conv2d(planes, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + self.shortcut(x))
+
+
+@script("Residual blocks with BatchNorm", source="torchvision's ResNet")
+def resnet() -> Task:
+    model = nn.Sequential(
+        BasicBlock(3, 6), BasicBlock(6, 8, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    )
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4),
+        dataset=images(),
+        **RUN,
+    )
+
+
+def classifier() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4))
+
+
+@script("Random flips and crops in the step", source="a habit of GPU-side augmentation, as in kornia")
+def flips_and_crops() -> Task:
+    def augment(x: Tensor) -> Tensor:
+        rows, _, height, width = x.shape
+        flip = torch.rand(rows) < 0.5
+        x = torch.where(flip[:, None, None, None], x.flip(-1), x)
+        top, left = torch.randint(0, 5, (2, rows))
+        down = (top[:, None] + torch.arange(height))[:, None, :, None]
+        right = (left[:, None] + torch.arange(width))[:, None, None, :]
+        padded = F.pad(x, (2, 2, 2, 2))
+        return padded[torch.arange(rows)[:, None, None, None], torch.arange(3)[None, :, None, None], down, right]
+
+    model = classifier()
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(augment(batch["x"])), batch["y"]),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+        dataset=images(),
+        **RUN,
+    )
+
+
+@script("Gaussian noise, and channels dropped", source="a habit of denoising and robust training")
+def noise() -> Task:
+    model = nn.Sequential(nn.Dropout2d(0.2), classifier())
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["x"] + 0.1 * torch.randn_like(batch["x"])), batch["y"]),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+        dataset=images(),
+        **RUN,
+    )
+
+
+@script(
+    "A flip decided by an if",
+    source="a habit of training loops",
+    outcome=refused("control flow depends on values", rewrite="flips_and_crops"),
+)
+def flip_by_if() -> Task:
+    def augment(x: Tensor) -> Tensor:
+        if torch.rand(1) < 0.5:
+            x = x.flip(-1)
+        return x
+
+    model = classifier()
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(augment(batch["x"])), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset=images(),
+        **RUN,
+    )
+
+
+@script(
+    "random.random() in the step",
+    source="a habit of training loops",
+    outcome=refused("draws from", rewrite="flips_and_crops"),
+)
+def flip_by_random() -> Task:
+    def augment(x: Tensor) -> Tensor:
+        return x.flip(-1) if random.random() < 0.5 else x
+
+    model = classifier()
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(augment(batch["x"])), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset=images(),
+        **RUN,
+    )
+
+
+@script(
+    "MixUp with numpy",
+    source="the code of the MixUp paper (Zhang et al. 2018)",
+    outcome=refused("draws from", rewrite="mixup_uniform"),
+)
+def mixup_by_numpy() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        share = np.random.beta(0.4, 0.4)
+        other = torch.randperm(len(batch["x"]))
+        y = m(share * batch["x"] + (1 - share) * batch["x"][other])
+        return share * F.cross_entropy(y, batch["y"]) + (1 - share) * F.cross_entropy(y, batch["y"][other])
+
+    model = classifier()
+    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
+
+
+@script(
+    "MixUp with torch.distributions",
+    source="timm's Mixup, drawn by torch",
+    outcome=refused("_sample_dirichlet", rewrite="mixup_uniform"),
+)
+def mixup() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        share = torch.distributions.Beta(0.4, 0.4).sample()
+        other = torch.randperm(len(batch["x"]))
+        y = m(share * batch["x"] + (1 - share) * batch["x"][other])
+        return share * F.cross_entropy(y, batch["y"]) + (1 - share) * F.cross_entropy(y, batch["y"][other])
+
+    model = classifier()
+    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
+
+
+@script("MixUp with uniform shares", source="MixUp with alpha = 1")
+def mixup_uniform() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        share = torch.rand(())
+        other = torch.randperm(len(batch["x"]))
+        y = m(torch.lerp(batch["x"][other], batch["x"], share))
+        return share * F.cross_entropy(y, batch["y"]) + (1 - share) * F.cross_entropy(y, batch["y"][other])
+
+    model = classifier()
+    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
+
+
+@script(
+    "CutMix by slices",
+    source="the code of the CutMix paper (Yun et al. 2019)",
+    outcome=refused("takes a number out of a tensor", rewrite="cutmix"),
+)
+def cutmix_by_slices() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        x, other = batch["x"].clone(), torch.randperm(8)
+        top, left = torch.randint(0, 5, (2,)).tolist()
+        x[:, :, top : top + 4, left : left + 4] = batch["x"][other, :, top : top + 4, left : left + 4]
+        y = m(x)
+        return 0.75 * F.cross_entropy(y, batch["y"]) + 0.25 * F.cross_entropy(y, batch["y"][other])
+
+    model = classifier()
+    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
+
+
+@script("CutMix by a mask", source="CutMix, with the box as a mask")
+def cutmix() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        other, place = torch.randperm(8), torch.arange(8)
+        top, left = torch.randint(0, 5, (2,))
+        inside = ((place >= top) & (place < top + 4))[:, None] & ((place >= left) & (place < left + 4))
+        y = m(torch.where(inside, batch["x"][other], batch["x"]))
+        share = inside.float().mean()
+        return (1 - share) * F.cross_entropy(y, batch["y"]) + share * F.cross_entropy(y, batch["y"][other])
+
+    model = classifier()
+    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
+
+
+@script("Label smoothing and class weights", source="PyTorch's CrossEntropyLoss")
+def label_smoothing() -> Task:
+    model, criterion = classifier(), nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 0.5, 1.0]), label_smoothing=0.1)
+    return Task(
+        model=model,
+        loss=lambda m, batch: criterion(m(batch["x"]), batch["y"]),
+        optimizer=torch.optim.NAdam(model.parameters(), lr=1e-3),
+        dataset=images(),
+        **RUN,
+    )
+
+
+@script("GroupNorm and InstanceNorm", source="style transfer, and small batches")
+def other_norms() -> Task:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.GroupNorm(2, 8),
+        nn.SiLU(),
+        nn.Conv2d(8, 4, 3),
+        nn.InstanceNorm2d(4, affine=True),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16, 4),
+    )
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+        dataset=images(),
+        **RUN,
+    )
+
+
+@script("BatchNorm with momentum None", source="PyTorch's BatchNorm: a cumulative average")
+def cumulative_norm() -> Task:
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, momentum=None), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4)
+    )
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset=images(),
+        **RUN,
+    )
+
+
+@script("Dice loss of a U-Net", source="segmentation as in the U-Net paper")
+def unet() -> Task:
+    class UNet(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down1, self.down2 = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1)
+            self.up, self.out = nn.ConvTranspose2d(8, 4, 2, 2), nn.Conv2d(8, 1, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            a = F.relu(self.down1(x))
+            b = F.relu(self.down2(F.max_pool2d(a, 2)))
+            return self.out(torch.cat([a, self.up(b)], 1)).squeeze(1)
+
+    def dice(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        p, t = m(batch["x"]).sigmoid(), batch["mask"].float()
+        return 1 - (2 * (p * t).sum((1, 2)) + 1).div(p.sum((1, 2)) + t.sum((1, 2)) + 1).mean()
+
+    model = UNet()
+    return Task(
+        model=model,
+        loss=dice,
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        dataset={**images(), "mask": torch.rand(32, 8, 8) < 0.3},
+        **RUN,
+    )
+
+
+@script(
+    "Stochastic depth by an if",
+    source="the stochastic depth paper (Huang et al. 2016)",
+    outcome=refused("control flow depends on values", rewrite="stochastic_depth"),
+)
+def stochastic_depth_by_if() -> Task:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks, self.head = nn.ModuleList(BasicBlock(3, 3) for _ in range(2)), classifier()
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                if torch.rand(1) < 0.8:
+                    x = block(x)
+            return self.head(x)
+
+    model = Deep()
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset=images(),
+        **RUN,
+    )
+
+
+@script("Stochastic depth by a mask", source="timm's DropPath")
+def stochastic_depth() -> Task:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks, self.head = nn.ModuleList(BasicBlock(3, 3) for _ in range(2)), classifier()
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                keep = x.new_empty(len(x), 1, 1, 1).bernoulli_(0.8)
+                x = x + block(x) * keep.div_(0.8)
+            return self.head(x)
+
+    model = Deep()
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset=images(),
+        **RUN,
+    )

@@ -1,0 +1,344 @@
+"""Optimizers, schedules and precision
+
+An optimizer is one of `torch.optim`. Clipping and accumulation are arguments of `Task`, and so is the schedule."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from roundlog import Task
+from script_corpus import RUN, refused, script
+from script_rows import rows
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def entropy(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return F.cross_entropy(m(batch["x"]), batch["y"])
+
+
+@script("Gradients accumulated over four parts", source="gradient_accumulation_steps of Hugging Face")
+def accumulation() -> Task:
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), micro_batches=4, **RUN)
+
+
+@script("Gradients clipped by their norm", source="a habit of training loops")
+def clipping() -> Task:
+    model = mlp()
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), max_grad_norm=1.0, **RUN)
+
+
+@script("Gradients clipped by value", source="PyTorch forums: clip_grad_value_ as hooks")
+def clipping_by_value() -> Task:
+    model = mlp()
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("Warmup and a cosine", source="get_cosine_schedule_with_warmup of Hugging Face")
+def warmup_cosine() -> Task:
+    def factor(step: int) -> float:
+        return step / 2 if step < 2 else 0.5 * (1 + math.cos(math.pi * (step - 2) / 2))
+
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    return Task(model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **RUN)
+
+
+@script("OneCycleLR", source="fast.ai's habit, by PyTorch's scheduler")
+def one_cycle() -> Task:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=5)
+    return Task(model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **RUN)
+
+
+@script("StepLR, once an epoch", source="PyTorch's example on MNIST, whose scheduler is stepped once an epoch")
+def step_lr() -> Task:
+    model, steps_per_epoch = mlp(), 32 // 8
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1 * steps_per_epoch, gamma=0.7)
+    return Task(
+        model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **{**RUN, "steps": 8}
+    )
+
+
+@script(
+    "ReduceLROnPlateau",
+    source="a habit from Keras",
+    outcome=refused("ReduceLROnPlateau", rewrite="step_lr"),
+)
+def plateau() -> Task:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    return Task(model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **RUN)
+
+
+@script("Weight decay for matrices only, and a rate for each layer", source="nanoGPT, and fine-tuning of BERT")
+def groups() -> Task:
+    model = mlp()
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    plain = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1, "lr": 5e-4}, {"params": plain, "weight_decay": 0.0}], lr=1e-3
+    )
+    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("An average of the weights over time", source="PyTorch's swa_utils, stepped after the optimizer")
+def averaged_model() -> Task:
+    model = mlp()
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        average.update_parameters(m)  # of the step before
+        return entropy(m, batch)
+
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("An average of the weights by hand", source="the EMA class of many diffusion repositories")
+def ema() -> Task:
+    model = mlp()
+    shadow = {name: parameter.clone().detach() for name, parameter in model.named_parameters()}
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            for name, parameter in m.named_parameters():
+                shadow[name] = 0.99 * shadow[name] + 0.01 * parameter
+        return entropy(m, batch)
+
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("Frozen layers", source="PyTorch's tutorial on transfer learning")
+def frozen() -> Task:
+    model = mlp()
+    for parameter in model[0].parameters():
+        parameter.requires_grad = False
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=1e-2, momentum=0.9)
+    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("LoRA by hand", source="LoRA (Hu et al. 2021), as in minLoRA")
+def lora() -> Task:
+    class LoRA(nn.Module):
+        def __init__(self, base: nn.Linear) -> None:
+            super().__init__()
+            self.base = base.requires_grad_(False)
+            self.a = nn.Parameter(torch.randn(2, base.in_features) * 0.02)
+            self.b = nn.Parameter(torch.zeros(base.out_features, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.base(x) + F.dropout(x, 0.1, self.training) @ self.a.t() @ self.b.t() * 2.0
+
+    model = mlp()
+    model[0], model[2] = LoRA(model[0]), LoRA(model[2])
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script(
+    "Early stopping in the step",
+    source="a habit of training loops: if loss < best",
+    outcome=refused("control flow depends on values", rewrite="keep_checkpoints"),
+)
+def early_stopping() -> Task:
+    model, best = mlp(), copy.deepcopy(torch.tensor(9.0))
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        found = entropy(m, batch)
+        if found < best:
+            best.copy_(found.detach())
+        else:
+            found = found * 0.0  # no patience left: stop
+        return found
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("All steps, and a checkpoint chosen afterwards", source="the same, with --validate and tiebreak export --steps")
+def keep_checkpoints() -> Task:
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Task(
+        model=model, loss=entropy, optimizer=optimizer, dataset=rows(), batch_size=8, steps=6, interval=2, seed=1
+    )
+
+
+@script(
+    "autocast in BF16",
+    source="PyTorch's recipe on automatic mixed precision",
+    outcome=refused("bfloat16", rewrite="autocast_off"),
+)
+def autocast() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return entropy(m, batch)
+
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("autocast switched off", source="the same with enabled=False, until BF16 is there")
+def autocast_off() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
+            return entropy(m, batch)
+
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), micro_batches=2, **RUN)
+
+
+@script(
+    "A model in float64",
+    source="scientific models: torch.set_default_dtype(torch.float64)",
+    outcome=refused("float64: convert the model with .float()", rewrite="float32"),
+)
+def float64() -> Task:
+    model = mlp().double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["x"].double()), batch["y"]),
+        optimizer=optimizer,
+        dataset=rows(),
+        **RUN,
+    )
+
+
+@script("A model in float32", source="the same, converted once: every operator rounds once, from FP64")
+def float32() -> Task:
+    model = mlp().double().float()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script(
+    "LBFGS with a closure",
+    source="PyTorch's example on time sequences",
+    outcome=refused("LBFGS", rewrite="clipping"),
+)
+def lbfgs() -> Task:
+    model = mlp()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.8)
+    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script(
+    "SAM: an optimizer of two passes",
+    source="davda54/sam (Foret et al. 2021)",
+    outcome=refused("SAM", rewrite="sam_in_loss"),
+)
+def sam() -> Task:
+    class SAM(torch.optim.Optimizer):
+        def __init__(self, params: object, base: type, **options: float) -> None:
+            super().__init__(params, {"rho": 0.05, **options})
+            self.base = base(self.param_groups, **options)
+
+        def step(self, closure: object = None) -> None:
+            self.base.step()
+
+    model = mlp()
+    optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("SAM as a loss at moved weights", source="the same, by torch.func.functional_call")
+def sam_in_loss() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        weights = dict(m.named_parameters())
+        slopes = torch.autograd.grad(entropy(m, batch), list(weights.values()))
+        norm = torch.stack([slope.norm() for slope in slopes]).norm() + 1e-12
+        moved = {name: w + 0.05 / norm * s for (name, w), s in zip(weights.items(), slopes, strict=True)}
+        return F.cross_entropy(torch.func.functional_call(m, moved, (batch["x"],)), batch["y"])
+
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("MAML: an inner step of gradient descent", source="MAML (Finn et al. 2017), by torch.func")
+def maml() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        weights = dict(m.named_parameters())
+        inner = F.cross_entropy(m(batch["x"][:4]), batch["y"][:4])
+        slopes = torch.autograd.grad(inner, list(weights.values()), create_graph=True)
+        fast = {name: w - 0.1 * s for (name, w), s in zip(weights.items(), slopes, strict=True)}
+        return F.cross_entropy(torch.func.functional_call(m, fast, (batch["x"][4:],)), batch["y"][4:])
+
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("Losses of several tasks with learned weights", source="uncertainty weights (Kendall et al. 2018)")
+def learned_weights() -> Task:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.one, self.two = mlp(), nn.Linear(3, 3), nn.Linear(3, 6)
+            self.log_vars = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            h = self.trunk(x)
+            losses = torch.stack([F.cross_entropy(self.one(h), y), F.huber_loss(self.two(h), x)])
+            return (torch.exp(-self.log_vars) * losses + self.log_vars).sum()
+
+    model = Two()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Task(
+        model=model, loss=lambda m, batch: m(batch["x"], batch["y"]), optimizer=optimizer, dataset=rows(), **RUN
+    )
+
+
+@script("A penalty on all weights", source="L1 regularisation, PyTorch forums")
+def penalty() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return entropy(m, batch) + 1e-3 * sum(parameter.abs().sum() for parameter in m.parameters())
+
+    model = mlp()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=1e-2)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script(
+    "An optimizer of one's own",
+    source="Lion (Chen et al. 2023), as in lucidrains' lion-pytorch",
+    outcome=refused("Lion", rewrite="groups"),
+)
+def lion() -> Task:
+    class Lion(torch.optim.Optimizer):
+        def __init__(self, params: object, lr: float) -> None:
+            super().__init__(params, {"lr": lr})
+
+        @torch.no_grad()
+        def step(self, closure: object = None) -> None:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    average = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                    p.add_(torch.sign(average * 0.9 + p.grad * 0.1), alpha=-group["lr"])
+                    average.mul_(0.99).add_(p.grad, alpha=0.01)
+
+    model = mlp()
+    optimizer = Lion(model.parameters(), lr=1e-4)
+    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)

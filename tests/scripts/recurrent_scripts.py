@@ -1,0 +1,200 @@
+"""Recurrent nets
+
+A state that is carried from batch to batch is a tensor of its final shape from the start. `next_word` is that of words
+and sequences."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from language_scripts import next_word
+from roundlog import Task
+from script_corpus import RUN, refused, script
+from script_rows import words
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence
+
+
+class Recurrent(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.embed, self.layer, self.head = nn.Embedding(16, 8), layer, nn.Linear(8, 16)
+
+
+@script("An LSTM that begins each batch at zero", source="PyTorch's word_language_model")
+def lstm() -> Task:
+    class Net(Recurrent):
+        def forward(self, ids: Tensor) -> Tensor:
+            y, _ = self.layer(self.embed(ids))
+            return self.head(y)
+
+    model = Net(nn.LSTM(8, 8, num_layers=2, batch_first=True, dropout=0.2))
+    return Task(
+        model=model,
+        loss=next_word,
+        optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+        dataset=words(),
+        max_grad_norm=0.25,
+        **RUN,
+    )
+
+
+@script(
+    "An LSTM whose state begins as None and is carried on",
+    source="truncated backpropagation through time",
+    outcome=refused("not the same from one time to the next", rewrite="lstm_state"),
+)
+def lstm_state_none() -> Task:
+    class Net(Recurrent):
+        state = None
+
+        def forward(self, ids: Tensor) -> Tensor:
+            y, state = self.layer(self.embed(ids), self.state)
+            self.state = tuple(part.detach() for part in state)
+            return self.head(y)
+
+    model = Net(nn.LSTM(8, 8, batch_first=True))
+    return Task(model=model, loss=next_word, optimizer=torch.optim.Adam(model.parameters()), dataset=words(), **RUN)
+
+
+@script(
+    "An LSTM whose state begins as zeros and is carried on",
+    source="PyTorch's word_language_model: init_hidden",
+    outcome=refused("not the same from one time to the next", rewrite="lstm_state"),
+)
+def lstm_state_zero() -> Task:
+    class Net(Recurrent):
+        def __init__(self, layer: nn.Module) -> None:
+            super().__init__(layer)
+            self.hidden = (torch.zeros(1, 8, 8), torch.zeros(1, 8, 8))
+
+        def forward(self, ids: Tensor) -> Tensor:
+            hidden = tuple(part.detach() for part in self.hidden)
+            y, self.hidden = self.layer(self.embed(ids), hidden)
+            return self.head(y)
+
+    model = Net(nn.LSTM(8, 8, batch_first=True))
+    return Task(model=model, loss=next_word, optimizer=torch.optim.Adam(model.parameters()), dataset=words(), **RUN)
+
+
+@script("An LSTM whose state is two attributes", source="the same, with a tensor for each part of the state")
+def lstm_state() -> Task:
+    class Net(Recurrent):
+        def __init__(self, layer: nn.Module) -> None:
+            super().__init__(layer)
+            self.h, self.c = torch.zeros(1, 8, 8), torch.zeros(1, 8, 8)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            y, (h, c) = self.layer(self.embed(ids), (self.h, self.c))
+            self.h, self.c = h.detach(), c.detach()
+            return self.head(y)
+
+    model = Net(nn.LSTM(8, 8, batch_first=True))
+    return Task(model=model, loss=next_word, optimizer=torch.optim.Adam(model.parameters()), dataset=words(), **RUN)
+
+
+@script(
+    "A GRU over packed sequences",
+    source="PyTorch forums, on sequences of several lengths",
+    outcome=refused("packed sequences have a shape that depends on values", rewrite="padded_gru"),
+)
+def packed_gru() -> Task:
+    class Net(Recurrent):
+        def forward(self, ids: Tensor, length: Tensor) -> Tensor:
+            packed = pack_padded_sequence(self.embed(ids), length, batch_first=True, enforce_sorted=False)
+            return self.head(self.layer(packed)[1][-1])
+
+    model = Net(nn.GRU(8, 8, batch_first=True))
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["ids"], batch["length"]), batch["y"]),
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        dataset=words(),
+        **RUN,
+    )
+
+
+@script("A GRU over padded sequences", source="the same, with the last step of each sequence gathered")
+def padded_gru() -> Task:
+    class Net(Recurrent):
+        def forward(self, ids: Tensor, length: Tensor) -> Tensor:
+            y, _ = self.layer(self.embed(ids))
+            return self.head(y[torch.arange(len(ids)), length - 1])
+
+    model = Net(nn.GRU(8, 8, batch_first=True))
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["ids"], batch["length"]), batch["y"]),
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        dataset=words(),
+        **RUN,
+    )
+
+
+@script(
+    "Teacher forcing by a coin of Python",
+    source="PyTorch's tutorial on translation with a sequence to sequence network",
+    outcome=refused("draws from", rewrite="teacher_forcing"),
+)
+def teacher_forcing_by_random() -> Task:
+    class Net(Recurrent):
+        def forward(self, ids: Tensor) -> Tensor:
+            h, word, found = torch.zeros(len(ids), 8), ids[:, 0], []
+            for t in range(1, 5):
+                h = self.layer(self.embed(word), h)
+                found.append(self.head(h))
+                word = ids[:, t] if random.random() < 0.5 else found[-1].argmax(1)
+            return torch.stack(found, 2)
+
+    model = Net(nn.GRUCell(8, 8))
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["ids"]), batch["ids"][:, 1:5]),
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        dataset=words(),
+        **RUN,
+    )
+
+
+@script("Teacher forcing by torch.where", source="the same, decided for every row")
+def teacher_forcing() -> Task:
+    class Net(Recurrent):
+        def forward(self, ids: Tensor) -> Tensor:
+            h, word, found = torch.zeros(len(ids), 8), ids[:, 0], []
+            for t in range(1, 5):
+                h = self.layer(self.embed(word), h)
+                found.append(self.head(h))
+                word = torch.where(torch.rand(len(ids)) < 0.5, ids[:, t], found[-1].argmax(1))
+            return torch.stack(found, 2)
+
+    model = Net(nn.GRUCell(8, 8))
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["ids"]), batch["ids"][:, 1:5]),
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        dataset=words(),
+        **RUN,
+    )
+
+
+@script("CTC", source="PyTorch's CTCLoss, as in speech recognition")
+def ctc() -> Task:
+    class Net(Recurrent):
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(self.layer(self.embed(ids))[0]).log_softmax(-1)
+
+    model, criterion = Net(nn.GRU(8, 8, batch_first=True, bidirectional=False)), nn.CTCLoss(zero_infinity=True)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        frames = torch.full((len(batch["ids"]),), 9)
+        return criterion(m(batch["ids"]).transpose(0, 1), batch["target"], frames, batch["length"] // 3)
+
+    return Task(
+        model=model,
+        loss=loss,
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        dataset={**words(), "target": torch.randint(1, 16, (32, 3))},
+        **RUN,
+    )

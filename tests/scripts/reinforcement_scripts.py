@@ -1,0 +1,145 @@
+"""Reinforcement learning
+
+A job trains on rows that are there: what an environment gave is stored first, as actions, rewards and old
+log-probabilities. Playing is done between jobs, with the weights that the last one gave."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from roundlog import Task
+from script_corpus import RUN, refused, script
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+from torch.nn import functional as F
+
+
+def played() -> dict[str, Tensor]:
+    return {
+        "s": torch.randn(32, 6),
+        "a": torch.randint(3, (32,)),
+        "r": torch.randn(32),
+        "next": torch.randn(32, 6),
+        "done": torch.rand(32) < 0.1,
+        "old": -torch.rand(32) - 0.5,
+    }
+
+
+def net(out: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, out))
+
+
+@script("A policy gradient on stored steps", source="PyTorch's REINFORCE example")
+def policy_gradient() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        policy, returns = Categorical(logits=m(batch["s"])), batch["r"]
+        returns = (returns - returns.mean()) / (returns.std() + 1e-8)
+        return -(policy.log_prob(batch["a"]) * returns).mean() - 0.01 * policy.entropy().mean()
+
+    model = net()
+    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=played(), **RUN)
+
+
+@script("PPO's clipped loss", source="CleanRL's ppo.py")
+def ppo() -> Task:
+    class Agent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.actor, self.critic = net(), net(1)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        policy, value = Categorical(logits=m.actor(batch["s"])), m.critic(batch["s"]).view(-1)
+        logratio = policy.log_prob(batch["a"]) - batch["old"]
+        ratio, gain = logratio.exp(), (batch["r"] - value).detach()
+        gain = (gain - gain.mean()) / (gain.std() + 1e-8)
+        pg = torch.max(-gain * ratio, -gain * torch.clamp(ratio, 0.8, 1.2)).mean()
+        return pg - 0.01 * policy.entropy().mean() + 0.5 * 0.5 * ((value - batch["r"]) ** 2).mean()
+
+    model = Agent()
+    optimizer = torch.optim.Adam(model.parameters(), lr=2.5e-4, eps=1e-5)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), max_grad_norm=0.5, **RUN)
+
+
+@script("Q-learning whose target moves a little every step", source="PyTorch's DQN tutorial: soft updates")
+def dqn() -> Task:
+    model = net()
+    target = copy.deepcopy(model)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            for slow, fast in zip(target.parameters(), m.parameters(), strict=True):
+                slow.mul_(0.995).add_(fast, alpha=0.005)
+            best = batch["r"] + 0.99 * target(batch["next"]).max(1).values * (~batch["done"]).float()
+        return F.smooth_l1_loss(m(batch["s"]).gather(1, batch["a"][:, None]).squeeze(1), best)
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, amsgrad=True)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
+
+
+@script(
+    "Q-learning whose target is copied every two steps",
+    source="DQN (Mnih et al. 2015)",
+    outcome=refused("not the same from one time to the next", rewrite="dqn_by_where"),
+)
+def dqn_every_two() -> Task:
+    model = net()
+    target, step = copy.deepcopy(model), 0
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        nonlocal step
+        if step % 2 == 0:
+            target.load_state_dict(m.state_dict())
+        step += 1
+        with torch.no_grad():
+            best = batch["r"] + 0.99 * target(batch["next"]).max(1).values
+        return F.smooth_l1_loss(m(batch["s"]).gather(1, batch["a"][:, None]).squeeze(1), best)
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
+
+
+@script("Q-learning whose target is copied by torch.where", source="DQN, with the step as state")
+def dqn_by_where() -> Task:
+    model = net()
+    target, step = copy.deepcopy(model), torch.zeros((), dtype=torch.long)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            for old, new in zip(target.parameters(), m.parameters(), strict=True):
+                old.copy_(torch.where(step % 2 == 0, new, old))
+            step.add_(1)
+            best = batch["r"] + 0.99 * target(batch["next"]).max(1).values
+        return F.smooth_l1_loss(m(batch["s"]).gather(1, batch["a"][:, None]).squeeze(1), best)
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
+
+
+@script("A Gaussian policy by reparametrization", source="SAC's actor (Haarnoja et al. 2018)")
+def gaussian_policy() -> Task:
+    model, critic = net(4), nn.Linear(8, 1).requires_grad_(False)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        mean, log_std = m(batch["s"]).chunk(2, dim=1)
+        policy = Normal(mean, log_std.clamp(-5, 2).exp())
+        raw = policy.rsample()
+        action = torch.tanh(raw)
+        log_prob = (policy.log_prob(raw) - torch.log(1 - action.pow(2) + 1e-6)).sum(1)
+        return (log_prob - critic(torch.cat([batch["s"], action], dim=1)).squeeze(1)).mean()
+
+    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=played(), **RUN)
+
+
+@script("DPO on stored pairs", source="trl's DPOTrainer (Rafailov et al. 2023)")
+def dpo() -> Task:
+    model = net()
+    reference = copy.deepcopy(model).requires_grad_(False)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        mine, old = (F.log_softmax(one(batch["s"]), 1) for one in (m, reference))
+        better, worse = batch["a"][:, None], (batch["a"][:, None] + 1) % 3
+        gain = (mine - old).gather(1, better) - (mine - old).gather(1, worse)
+        return -F.logsigmoid(0.1 * gain).mean()
+
+    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=played(), **RUN)

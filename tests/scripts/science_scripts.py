@@ -1,0 +1,289 @@
+"""Graphs, signals and equations
+
+Edges and weights of a graph that all steps share are buffers. Integer buffers, `index_add_`, `scatter`, complex
+numbers inside the step and gradients of the input are followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from roundlog import Task
+from script_corpus import RUN, refused, script
+from script_rows import rows
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2], [1, 2, 3, 4, 5, 0, 3, 5]])
+"""Of a graph of six nodes, from the first row to the second."""
+
+
+class Graph(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("edge_index", EDGES)
+        self.lift, self.head = nn.Linear(1, 4), nn.Linear(4, 3)
+
+
+def classified(model: nn.Module) -> Task:
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
+        dataset=rows(),
+        **RUN,
+    )
+
+
+@script("A graph convolution by index_add", source="GCN (Kipf and Welling 2017), as in PyG's message passing")
+def gcn() -> Task:
+    class Net(Graph):
+        def forward(self, x: Tensor) -> Tensor:
+            h, (source, goal) = self.lift(x[:, :, None]), self.edge_index
+            degree = torch.zeros(6).index_add_(0, goal, torch.ones(len(goal))) + 1
+            norm = (degree[source] * degree[goal]).rsqrt()
+            near = torch.zeros_like(h).index_add_(1, goal, h[:, source] * norm[:, None])
+            return self.head(F.relu(h / degree[:, None] + near).mean(1))
+
+    return classified(Net())
+
+
+@script("Graph attention by scatter_reduce", source="GAT (Velickovic et al. 2018), as in torch_scatter")
+def gat() -> Task:
+    class Net(Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.score = nn.Linear(8, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h, (source, goal) = self.lift(x[:, :, None]), self.edge_index
+            score = F.leaky_relu(self.score(torch.cat([h[:, source], h[:, goal]], -1)).squeeze(-1), 0.2)
+            place = goal.expand_as(score)
+            top = torch.zeros(len(x), 6).scatter_reduce(1, place, score, "amax", include_self=False)
+            weight = (score - top.gather(1, place)).exp()
+            total = torch.zeros(len(x), 6).scatter_add(1, place, weight).gather(1, place)
+            near = torch.zeros_like(h).index_add(1, goal, h[:, source] * (weight / total)[..., None])
+            return self.head(F.elu(near).mean(1))
+
+    return classified(Net())
+
+
+@script("A sparse adjacency matrix", source="pygcn: torch.spmm", outcome=refused("sparse", rewrite="dense_graph"))
+def sparse_graph() -> Task:
+    class Net(Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("adjacency", torch.sparse_coo_tensor(EDGES, torch.ones(8), (6, 6)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            near = torch.sparse.mm(self.adjacency, x.t()).t()
+            return self.head(F.relu(self.lift(near[:, :, None])).mean(1))
+
+    return classified(Net())
+
+
+@script("A dense adjacency matrix", source="the same, by .to_dense()")
+def dense_graph() -> Task:
+    class Net(Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("adjacency", torch.sparse_coo_tensor(EDGES, torch.ones(8), (6, 6)).to_dense())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(F.relu(self.lift((x @ self.adjacency.t())[:, :, None])).mean(1))
+
+    return classified(Net())
+
+
+@script("Nearest neighbours of points", source="DGCNN's EdgeConv (Wang et al. 2019)")
+def edge_conv() -> Task:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.edge, self.head = nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(0.2)), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            points = x.view(-1, 3, 2)
+            near = torch.cdist(points, points).topk(2, largest=False).indices
+            other = points.unsqueeze(1).expand(-1, 3, -1, -1).gather(2, near[..., None].expand(-1, -1, -1, 2))
+            mine = points.unsqueeze(2).expand_as(other)
+            return self.head(self.edge(torch.cat([mine, other - mine], -1)).amax(2).amax(1))
+
+    return classified(Net())
+
+
+@script("A physics-informed net", source="PINNs (Raissi et al. 2019), the heat equation")
+def pinn() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        x, t = batch["x"].clone().requires_grad_(), batch["t"].clone().requires_grad_()
+        u = m(torch.cat([x, t], dim=1))
+        ones = torch.ones_like(u)
+        ux, ut = torch.autograd.grad(u, (x, t), ones, create_graph=True)
+        uxx = torch.autograd.grad(ux, x, ones, create_graph=True)[0]
+        start = m(torch.cat([batch["x"], torch.zeros_like(t)], dim=1)) - torch.sin(torch.pi * batch["x"])
+        return (ut - 0.1 * uxx).square().mean() + start.square().mean()
+
+    model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
+    data = {"x": torch.rand(32, 1), "t": torch.rand(32, 1)}
+    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=data, **RUN)
+
+
+@script("A Fourier neural operator", source="FNO (Li et al. 2021): complex weights as two real ones")
+def fno() -> Task:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lift, self.skip, self.out = nn.Conv1d(1, 4, 1), nn.Conv1d(4, 4, 1), nn.Conv1d(4, 1, 1)
+            self.weight = nn.Parameter(torch.randn(4, 4, 3, 2) / 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.lift(x[:, None])
+            modes = torch.fft.rfft(h)
+            mixed = torch.einsum("bim,iom->bom", modes[..., :3], torch.view_as_complex(self.weight))
+            smooth = torch.fft.irfft(F.pad(mixed, (0, modes.shape[-1] - 3)), n=h.shape[-1])
+            return self.out(F.gelu(smooth + self.skip(h)))[:, 0]
+
+    model = Net()
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.mse_loss(m(batch["x"]), batch["x"].roll(1, 1)),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+        dataset={"x": torch.randn(32, 16)},
+        **RUN,
+    )
+
+
+@script(
+    "A complex parameter",
+    source="the code of FNO: nn.Parameter(torch.rand(..., dtype=torch.cfloat))",
+    outcome=refused("is torch.complex64: keep its real and imaginary parts", rewrite="fno"),
+)
+def complex_parameter() -> Task:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(9, dtype=torch.cfloat))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.irfft(torch.fft.rfft(x) * self.weight, n=16)
+
+    model = Net()
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.mse_loss(m(batch["x"]), batch["x"].roll(1, 1)),
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        dataset={"x": torch.randn(32, 16)},
+        **RUN,
+    )
+
+
+def spectral(m: nn.Module, batch: dict[str, Tensor], spectrum: Callable[[Tensor], Tensor]) -> Tensor:
+    ours, theirs = spectrum(m(batch["x"])), spectrum(batch["x"])
+    apart = torch.linalg.norm(theirs - ours) / torch.linalg.norm(theirs)
+    return apart + F.l1_loss(ours.log(), theirs.log())
+
+
+def waves() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 64)), nn.Conv1d(1, 4, 5, padding=2), nn.Tanh(), nn.Conv1d(4, 1, 1), nn.Flatten()
+    )
+
+
+@script("A loss over torch.stft", source="auraloss: the multi-resolution STFT loss")
+def stft() -> Task:
+    def spectrum(x: Tensor) -> Tensor:
+        found = torch.stft(x, 16, hop_length=8, window=torch.hann_window(16), return_complex=True)
+        return found.abs().clamp(min=1e-4)
+
+    model = waves()
+    return Task(
+        model=model,
+        loss=lambda m, batch: spectral(m, batch, spectrum),
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        dataset={"x": torch.randn(32, 64)},
+        **RUN,
+    )
+
+
+@script("A neural equation, by Runge and Kutta", source="neural ODEs (Chen et al. 2018), with fixed steps")
+def neural_ode() -> Task:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.f, self.head = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 6)), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = 0.25
+            for _ in range(4):
+                k1 = self.f(x)
+                k2 = self.f(x + h / 2 * k1)
+                k3 = self.f(x + h / 2 * k2)
+                x = x + h / 6 * (k1 + 2 * k2 + 2 * k3 + self.f(x + h * k3))
+            return self.head(x)
+
+    return classified(Net())
+
+
+@script(
+    "A solver that stops when it is close enough",
+    source="deep equilibrium models (Bai et al. 2019)",
+    outcome=refused("control flow depends on values", rewrite="fixed_iterations"),
+)
+def until_close() -> Task:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.f, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            z = torch.zeros_like(x)
+            while True:
+                new = torch.tanh(self.f(z) + x)
+                if (new - z).norm() < 1e-3:
+                    return self.head(new)
+                z = new
+
+    return classified(Net())
+
+
+@script("A solver of as many rounds as it needs at most", source="the same; rows that are there stay where they are")
+def fixed_iterations() -> Task:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.f, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            z = torch.zeros_like(x)
+            for _ in range(12):
+                new = torch.tanh(self.f(z) + x)
+                far = (new - z).norm(dim=1, keepdim=True) >= 1e-3
+                z = torch.where(far, new, z)
+            return self.head(z)
+
+    return classified(Net())
+
+
+@script("A Gaussian process by Cholesky", source="GPyTorch's exact marginal likelihood")
+def gaussian_process() -> Task:
+    class Kernel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.raw = nn.Parameter(torch.zeros(3))
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            scale, length, noise = F.softplus(self.raw)
+            near = torch.cdist(x, x).square()
+            k = scale * torch.exp(-near / (2 * length**2)) + noise * torch.eye(len(x))
+            factor = torch.linalg.cholesky(k)
+            alpha = torch.cholesky_solve(y[:, None], factor)
+            return 0.5 * (y @ alpha).squeeze() + factor.diagonal().log().sum()
+
+    model = Kernel()
+    return Task(
+        model=model,
+        loss=lambda m, batch: m(batch["x"], batch["x"][:, 0].sin()),
+        optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
+        dataset=rows(),
+        **RUN,
+    )

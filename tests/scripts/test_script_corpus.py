@@ -1,0 +1,100 @@
+"""Every script of the corpus does what its decorator says: it is refused in a sentence, or it is captured, trains to
+the losses of plain PyTorch, and comes to the same root on other hardware."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import PROFILES
+from roundlog import Job
+from roundlog.capture import CaptureError
+from script_corpus import Script, corpus
+from script_roots import roots_of
+from script_training import captured_job, losses_by_program, losses_by_pytorch, plain_kernels
+
+SCRIPTS = corpus()
+
+SAMPLE = (
+    "flips_and_crops", "flip_by_random", "stochastic_depth_by_if", "byol", "packed_gru", "vq_vae_resets", "ema",
+    "early_stopping", "float64", "custom_function", "ppo", "gcn", "printing",
+)  # fmt: skip
+"""Scripts of all kinds that take a second or two each."""
+
+OTHERS = tuple(name for name in SCRIPTS if name not in SAMPLE)
+
+RELATIVE = 1e-6
+"""Largest difference of a loss from that of PyTorch, which is about sixteen ulps of FP32."""
+
+
+@functools.cache
+def job_of(name: str) -> Job:
+    """The job of a script, after three steps of it beside plain PyTorch."""
+    script = SCRIPTS[name]
+    job, captured = captured_job(_task_of(script))
+    ours, drawn = losses_by_program(job, captured, 3)
+    with plain_kernels():
+        theirs = losses_by_pytorch(script.task(), drawn)
+    assert ours == pytest.approx(theirs, rel=RELATIVE, abs=0.0)
+    return job
+
+
+def _task_of(script: Script):
+    try:
+        return script.task()
+    except ModuleNotFoundError as missing:
+        pytest.skip(f"needs {missing.name}")
+
+
+def _does_what_it_says(name: str) -> None:
+    outcome = SCRIPTS[name].outcome
+    if not outcome.sentence:
+        job_of(name)
+        return
+    with pytest.raises(CaptureError) as caught:
+        Job.from_task(SCRIPTS[name].task())
+    assert outcome.sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_script_of_the_sample_does_what_its_decorator_says(name: str) -> None:
+    _does_what_it_says(name)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_script_does_what_its_decorator_says(name: str) -> None:
+    _does_what_it_says(name)
+
+
+def _same_on_an_old_processor(names: tuple[str, ...], directory: Path) -> None:
+    for name in names:
+        if not SCRIPTS[name].outcome.sentence and (name != "einops_heads" or importlib.util.find_spec("einops")):
+            job_of(name).write(directory / name)
+    command = [sys.executable, str(Path(__file__).with_name("script_roots.py")), str(directory)]
+    old = subprocess.run(command, env={**os.environ, **PROFILES["old"]}, check=True, stdout=subprocess.PIPE, text=True)
+    roots = roots_of(directory)
+    assert roots and json.loads(old.stdout) == roots
+
+
+def test_scripts_of_the_sample_have_one_root_on_an_old_processor(tmp_path: Path) -> None:
+    _same_on_an_old_processor(SAMPLE, tmp_path)
+
+
+@pytest.mark.timeout(1800)  # it captures all of them where it runs alone
+def test_all_scripts_have_one_root_on_an_old_processor(tmp_path: Path) -> None:
+    _same_on_an_old_processor(OTHERS, tmp_path)
+
+
+def test_every_rewrite_is_a_script_that_is_captured() -> None:
+    for script in SCRIPTS.values():
+        outcome = script.outcome
+        if outcome.sentence:
+            assert bool(outcome.rewrite) != bool(outcome.advice), script.title
+        if outcome.rewrite:
+            assert not SCRIPTS[outcome.rewrite].outcome.sentence, script.title
