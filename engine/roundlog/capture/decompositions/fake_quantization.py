@@ -44,6 +44,6 @@ def _by_channels(
 def _rounded(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | int, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is left of x, and where it was between the bounds."""
+    """Rounded values, and where they were between the bounds."""
     whole = torch.round(x * (1.0 / scale)) + zero_point
     return (whole.clamp(least, most) - zero_point) * scale, (whole >= least) & (whole <= most)
