@@ -9,7 +9,7 @@ class CaptureError(ValueError):
 
 
 class UnknownValueError(CaptureError):
-    """The same, where a value may be missing that is known if buffers are: those that no step writes."""
+    """A refusal for want of a value that is known if the buffers that no step writes are taken for known."""
 
 
 def unsupported(operator: str, why: str) -> CaptureError:

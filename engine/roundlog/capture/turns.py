@@ -84,7 +84,7 @@ def _keys(optimizer: object) -> list[Any]:
 
 
 def _each(name: str, part: Any, keys: list[Any], wanted: str) -> list[Any]:
-    """What is given for each optimizer. Raises CaptureError unless it fits them."""
+    """The items that are given, one for each optimizer. Raises CaptureError unless it fits them."""
     several = isinstance(part, (Mapping, list, tuple))
     if keys == [None]:
         if several:

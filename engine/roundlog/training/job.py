@@ -63,7 +63,7 @@ CACHE = "data.cache"
 """Name of the file beside a job's, where the data lie elsewhere, that keeps blocks of them."""
 
 STAGES = ("captures a step", "compares the program with the task's own steps", "hashes state and data")
-"""What `Job.from_task` does, one after the other."""
+"""Stages of `Job.from_task`, one after the other."""
 
 
 class JobError(ValueError):

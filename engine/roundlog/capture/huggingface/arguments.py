@@ -127,7 +127,7 @@ def argument_refusals(arguments: Any, *, own_optimizer: bool, own_scheduler: boo
 
 
 def _machine_refusals(arguments: Any) -> Iterator[str]:
-    """What there is beside one process that trains on one CPU in FP32."""
+    """Arguments that ask for more than one process that trains on one CPU in FP32."""
     if arguments.device.type != "cpu":
         yield (
             f"the trainer's model is on {arguments.device}, where no step is captured: set "

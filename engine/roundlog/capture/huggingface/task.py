@@ -73,7 +73,7 @@ def task_of(trainer: Trainer, interval: int | None) -> Task:
 
 
 def _refusals(trainer: Any) -> Iterator[str]:
-    """What a job cannot follow of a trainer, but for its data and its steps."""
+    """Refusals of what a job cannot follow of a trainer, but for its data and its steps."""
     from transformers import Trainer
 
     arguments = trainer.args
@@ -121,7 +121,7 @@ class Refusals:
         self._sentences.extend(sentences)
 
     def attempt(self, function: Callable[..., Found], *arguments: Any) -> Found | None:
-        """What a function gives; None if it fails, with its refusal among the others. Where something has been refused
+        """The result of a function; None if it fails, with its refusal among the others. Where something has been refused
         before, an error of other code may come from that, and counts for nothing."""
         try:
             return function(*arguments)

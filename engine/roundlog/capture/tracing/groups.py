@@ -73,7 +73,7 @@ def trained(task: Task, model: nn.Module, groups: Sequence[Group], first: Mappin
 
 
 def _by_turn(groups: Sequence[Group], held: Mapping[int, set[int]]) -> dict[int, set[int]]:
-    """What all groups of an optimizer hold, by its number."""
+    """Identities of the parameters of all groups of an optimizer, by its number."""
     found: dict[int, set[int]] = {}
     for number, ids in held.items():
         found.setdefault(groups[number].turn, set()).update(ids)
