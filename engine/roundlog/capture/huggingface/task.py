@@ -121,8 +121,8 @@ class Refusals:
         self._sentences.extend(sentences)
 
     def attempt(self, function: Callable[..., Found], *arguments: Any) -> Found | None:
-        """The result of a function; None if it fails, with its refusal among the others. Where something has been refused
-        before, an error of other code may come from that, and counts for nothing."""
+        """The result of a function; None if it fails, with its refusal among the others. Where something has been
+        refused before, an error of other code may come from that, and counts for nothing."""
         try:
             return function(*arguments)
         except CaptureError as error:
