@@ -372,7 +372,7 @@ def test_hooks_that_a_step_puts_on_a_parameter_are_gone_afterwards() -> None:
 ELSEWHERE = """
 import sysconfig
 paths = sysconfig.get_paths() | dict.fromkeys(("platstdlib", "purelib", "platlib"), "/nowhere")
-sysconfig.get_paths = lambda: paths
+sysconfig.get_paths = lambda *_: paths
 from machines.tasks import SMALL
 from roundlog.capture import capture
 print(len(capture(SMALL["logistic"](2)).program.nodes) > 0)
