@@ -40,11 +40,7 @@ def printing() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
-@script(
-    "A running mean of losses",
-    source="PyTorch's tutorial on training a classifier: running_loss += loss.item()",
-    outcome=refused("which steps change", rewrite="running_loss_as_tensor"),
-)
+@script("A running mean of losses", source="PyTorch's tutorial on training a classifier: running_loss += loss.item()")
 def running_loss() -> Task:
     running, count = 0.0, 0
 

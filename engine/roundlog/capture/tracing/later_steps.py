@@ -1,8 +1,8 @@
 """Steps after those that are traced: whether what steps change in Python ever makes one another step.
 
 Tensors that steps change are part of the program's state. Numbers (counters, flags) are followed by `counters.py`
-through all steps of the task, and lists may grow as long as nobody reads them. Everything else has to be after a step
-as it was before."""
+through all steps of the task; those that come from values of steps (sums of losses) may be shown, and lists may grow as
+long as nobody reads them. Everything else has to be after a step as it was before."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from roundlog.capture.task import Task
 from roundlog.capture.tracing.containers import IMMUTABLE, MISSING, Change, Container, attributes_of, is_a, slots_of
 from roundlog.capture.tracing.counters import Counter, Number, Path, term_of
 from roundlog.capture.tracing.difference import difference
+from roundlog.capture.tracing.logged import LoggedNumber, is_logged
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Tracer
 
@@ -113,6 +114,8 @@ class LaterSteps:
         """Places of the optimizers' states."""
         self._counted: dict[str, _Place] = {}
         """The numbers that steps change, by name."""
+        self._logged: dict[str, _Place] = {}
+        """The numbers that steps compute from their values, by name."""
         self._growing: dict[str, list[_Place]] = {}
         """Places of the lists that steps make longer, by name."""
 
@@ -136,6 +139,8 @@ class LaterSteps:
                     asked = _words(name for path in paths for name in path.asked)
                     raise CaptureError(f"the step depends on {asked}, which steps change: {_REMEDY}")
                 path, graph = self._trace(numbers)
+                if self._find_logged():  # first, since a step that uses one is told so by its name
+                    return False
                 self._compare(first, graph, step, path.asked or changed)
                 if self._find(graph):
                     return False
@@ -168,6 +173,8 @@ class LaterSteps:
         self._around.restore()
         for name, place in self._counted.items():
             place.put(numbers[name] if plainly else Counter.named(path, name, numbers[name]))
+        for name, place in self._logged.items():
+            place.put(LoggedNumber(name))
         for place in self._own:
             place.put(Counter.named(own, place.name, place.first))
         hidden = {place.name: _Hidden() for place in self._hidden}
@@ -197,6 +204,8 @@ class LaterSteps:
             )
         for name, place in self._counted.items():
             left = place.get()
+            if is_logged(left) and not plainly:
+                continue  # `_find_logged` sees it, and no step follows this path
             if type(left) is not Counter and not _is_number(left):
                 raise CaptureError(f"a step leaves a {type(left).__name__} in {name}, where a number was: {_REMEDY}")
             path.left[name] = term_of(left)
@@ -216,7 +225,7 @@ class LaterSteps:
         read = {id(attribute) for attribute in attributes}
         seen = self._around.seen()
         growing = (place for found in self._growing.values() for place in found)
-        places = [*self._counted.values(), *self._own, *self._hidden, *growing]
+        places = [*self._counted.values(), *self._logged.values(), *self._own, *self._hidden, *growing]
         known = {(id(place.container), place.key) for place in places}
         before = len(self._counted) + len(self._growing)
         for change in self._around.changes():
@@ -232,6 +241,18 @@ class LaterSteps:
                 raise CaptureError(f"every step changes {_described(change)}: {_REMEDY}")
         return len(self._counted) + len(self._growing) != before
 
+    def _find_logged(self) -> bool:
+        """Whether there are numbers that a step has computed from its values, and that were not known to be such."""
+        logged = {name: place for name, place in self._counted.items() if is_logged(place.get())}
+        self._counted = {name: place for name, place in self._counted.items() if name not in logged}
+        known = {(id(place.container), place.key) for place in (*self._logged.values(), *logged.values())}
+        self._logged |= logged
+        for change in self._around.changes():
+            new = (id(change.container), change.key) not in known and is_logged(change.after)
+            if new and _is_number(change.before):
+                logged[change.name] = self._logged[self._unused(change.name)] = _Place(change.container, change.key)
+        return bool(logged)
+
     def _places_of(self, thing: object) -> list[_Place]:
         """Places of a list; none if it is not an ordinary one, or if something else holds it, which may read it."""
         holders = [holder for holder in gc.get_referrers(thing) if type(holder) in _HOLDERS]
@@ -246,7 +267,7 @@ class LaterSteps:
         ]
 
     def _unused(self, name: str) -> str:
-        while name in self._counted:
+        while name in self._counted or name in self._logged:
             name += "'"
         return name
 

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
 from roundlog.capture.tracing.checks import noted, passing
+from roundlog.capture.tracing.logged import UnseenText, with_logged
 
 
 @contextmanager
@@ -40,6 +41,11 @@ def rewritten() -> Iterator[None]:
             *((kind, name, _shown) for kind in (torch.SymFloat, torch.SymInt) for name in ("__str__", "__format__")),
             (torch.SymFloat, "__eq__", _compared(torch.SymFloat.__eq__)),
             (torch.SymFloat, "__ne__", _compared(torch.SymFloat.__ne__)),
+            *(
+                (kind, name, with_logged(getattr(kind, name), name))
+                for kind in (torch.SymFloat, torch.SymInt)
+                for name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__")
+            ),
             (torch.Tensor, "__format__", _formatted_tensor),
         ):
             stack.enter_context(_replaced(owner, name, function))
@@ -80,21 +86,9 @@ def _noted(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return asked
 
 
-class _Unknown(str):
-    """The text of a number that there is not yet. It can be shown, but not looked at."""
-
-    def _asked(self, *arguments: Any) -> Any:
-        with noted():
-            raise CaptureError("the step looks into the text of a number that it computes: decide by torch.where")
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __len__ = __getitem__ = __iter__ = _asked
-    __hash__ = _asked
-    startswith = endswith = find = index = count = split = strip = _asked  # type: ignore[assignment]
-
-
 def _shown(value: object, specification: str = "") -> str:
     """A plain function: a bound one gets no number where Python takes it for a method."""
-    return _Unknown("?")
+    return UnseenText("?")
 
 
 def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
