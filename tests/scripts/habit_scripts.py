@@ -88,7 +88,7 @@ class SummaryWriter:
 @script(
     "A writer for TensorBoard",
     source="PyTorch's recipe on TensorBoard",
-    outcome=refused("turns a tensor that it computes into numbers of Python", rewrite="history"),
+    outcome=refused("every loss stands in the run's history.jsonl", rewrite="history"),
 )
 def tensorboard() -> Task:
     writer, step = SummaryWriter(), 0
@@ -107,7 +107,7 @@ def tensorboard() -> Task:
 @script(
     "A writer for TensorBoard that is given loss.item()",
     source="many training loops",
-    outcome=refused("Got <class 'torch.SymFloat'>", rewrite="history"),
+    outcome=refused("every loss stands in the run's history.jsonl", rewrite="history"),
 )
 def tensorboard_item() -> Task:
     writer, step = SummaryWriter(), 0

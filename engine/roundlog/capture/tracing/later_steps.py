@@ -20,7 +20,7 @@ import torch
 from torch import fx
 from torch.utils.hooks import RemovableHandle
 
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.task import Task
 from roundlog.capture.tracing.containers import IMMUTABLE, MISSING, Change, Container, attributes_of, is_a, slots_of
 from roundlog.capture.tracing.counters import Counter, Number, Path, term_of
@@ -123,8 +123,16 @@ class LaterSteps:
         """Raises CaptureError if one of these steps is another than the first, which is traced already. changed: what
         the first has changed, in words."""
         words = list(changed)
-        while not self._follow(first, words):  # a number that has been found may decide about others
-            pass
+        try:
+            while not self._follow(first, words):  # a number that has been found may decide about others
+                pass
+        except CaptureError as error:
+            if self._tracer.stepped is None or ".state[" not in str(error):
+                raise
+            raise CaptureError(
+                f"the loss takes a step of an optimizer{self._tracer.stepped}: give the task several optimizers with a "
+                "loss each, which take their steps in turn (optimizer=[a, b], loss=[of_a, of_b])"
+            ) from error
 
     def _follow(self, first: fx.GraphModule, changed: list[str]) -> bool:
         """Whether all steps could be followed; otherwise more numbers have been found."""
@@ -207,7 +215,7 @@ class LaterSteps:
             if is_logged(left) and not plainly:
                 continue  # `_find_logged` sees it, and no step follows this path
             if type(left) is not Counter and not _is_number(left):
-                raise CaptureError(f"a step leaves a {type(left).__name__} in {name}, where a number was: {_REMEDY}")
+                raise CaptureError(f"a step leaves {a_kind(left)} in {name}, where a number was: {_REMEDY}")
             path.left[name] = term_of(left)
         return path, graph
 
@@ -290,7 +298,7 @@ def _words(names: Iterable[str]) -> str:
 
 def _described(change: Change) -> str:
     if change.before is None or change.before is MISSING:
-        return f"{change.name} (nothing before, then a {type(change.after).__name__})"
+        return f"{change.name} (nothing before, then {a_kind(change.after)})"
     return change.name
 
 

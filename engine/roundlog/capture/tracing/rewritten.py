@@ -47,6 +47,7 @@ def rewritten() -> Iterator[None]:
                 for name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__")
             ),
             (torch.Tensor, "__format__", _formatted_tensor),
+            (torch.autocast, "__enter__", _enter_autocast),
         ):
             stack.enter_context(_replaced(owner, name, function))
         yield
@@ -200,6 +201,21 @@ def _stft(
     transform = torch.fft.fft if onesided is False else torch.fft.rfft
     found = transform(frames, norm="ortho" if normalized else "backward").transpose(-1, -2)
     return found if return_complex else torch.view_as_real(found)
+
+
+_enter_autocast_of_torch = torch.autocast.__enter__
+
+
+def _enter_autocast(region: torch.autocast) -> Any:
+    """Tensors of a trace lie on the CPU: an autocast of another device does nothing to them."""
+    if region._enabled and region.device == "cpu":
+        dtype = str(region.fast_dtype).removeprefix("torch.")
+        with noted():
+            raise CaptureError(
+                f"torch.autocast computes in {dtype}{place_of_call()}, and programs are FP32: take the autocast away, "
+                "or give it enabled=False"
+            )
+    return _enter_autocast_of_torch(region)  # type: ignore[no-untyped-call]
 
 
 _format_of_torch = torch.Tensor.__format__
