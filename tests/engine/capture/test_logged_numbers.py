@@ -116,6 +116,45 @@ def test_whatever_else_is_done_is_refused(use: str, catches: bool) -> None:
     assert re.search(r"\(at test_logged_numbers\.py:\d+\)|^the step's control flow depends on", str(caught.value))
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_count_in_a_tensor_may_be_printed_and_a_growing_list_may_not(reads: bool) -> None:
+    losses, steps = [], torch.zeros((), dtype=torch.long)
+
+    def loss(numbers: Any, found: Tensor) -> Tensor:
+        losses.append(found.item())
+        steps.add_(1)
+        print(len(losses) if reads else steps.item())
+        return found
+
+    if reads:
+        with pytest.raises(
+            CaptureError, match=r"reads losses, which every step makes longer.*print\(count\.item\(\)\)"
+        ):
+            capture(task_of(loss))
+    else:
+        capture(task_of(loss))
+
+
+def test_a_count_that_is_printed_in_every_step_is_refused_with_what_works() -> None:
+    def loss(numbers: Any, found: Tensor) -> Tensor:
+        numbers.count += 1
+        print(numbers.count)
+        return found
+
+    with pytest.raises(CaptureError, match=r"depends on numbers\.count, .*count\.add_\(1\), print\(count\.item\(\)\)"):
+        capture(task_of(loss))
+
+
+def test_what_a_buffer_that_no_step_writes_gives_is_a_number_like_others() -> None:
+    def loss(numbers: Any, found: Tensor) -> Tensor:
+        numbers.count = min(numbers.count + 1, 3)
+        return found if numbers.count * task.model.scale.item() > 0.5 else 2 * found
+
+    task = task_of(loss)
+    task.model.register_buffer("scale", torch.tensor(2.0))
+    capture(task)
+
+
 def test_the_number_is_named() -> None:
     with pytest.raises(CaptureError, match=r"uses numbers\.total, a number of Python that steps compute .*printed"):
         capture(task_of(with_total(USES["a product"])))

@@ -36,6 +36,8 @@ _REMEDY = (
     "keep what steps change in buffers that hold tensors from the start, draw random numbers by torch, and print and "
     "log outside of the step"
 )
+_COUNT = "; a count that the step prints may stand in a tensor (count.add_(1), print(count.item()))"
+"""Advice, for refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class LaterSteps:
             if following is None:
                 if len(paths) == _MOST_PATHS:
                     asked = _words(name for path in paths for name in path.asked)
-                    raise CaptureError(f"the step depends on {asked}, which steps change: {_REMEDY}")
+                    raise CaptureError(f"the step depends on {asked}, which steps change: {_REMEDY}{_COUNT}")
                 path, graph = self._trace(numbers)
                 if self._find_logged():  # first, since a step that uses one is told so by its name
                     return False
@@ -155,7 +157,7 @@ class LaterSteps:
                 paths.append(path)
                 following = path.following(numbers)
                 if following is None:
-                    raise CaptureError(f"the step depends on {_words(numbers)}, which steps change: {_REMEDY}")
+                    raise CaptureError(f"the step depends on {_words(numbers)}, which steps change: {_REMEDY}{_COUNT}")
             # A counter is not a number in every respect: numbers themselves have the last word.
             if self._counted and step in (last // 2, last):
                 self._compare(first, self._trace(numbers, plainly=True)[1], step, self._counted)
@@ -285,7 +287,7 @@ def _refuse_reads(hidden: Mapping[str, _Hidden], grown: Mapping[str, _Grown]) ->
     if states := [name for name in hidden if hidden[name].is_read]:
         raise CaptureError(f"the step reads {states[0]}, which every step changes: keep what the step needs in buffers")
     if read := [name for name in grown if grown[name].is_read]:
-        raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {_REMEDY}")
+        raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {_REMEDY}{_COUNT}")
 
 
 def _is_number(thing: object) -> bool:
@@ -298,7 +300,8 @@ def _words(names: Iterable[str]) -> str:
 
 def _described(change: Change) -> str:
     if change.before is None or change.before is MISSING:
-        return f"{change.name} (nothing before, then {a_kind(change.after)})"
+        kind = "a number" if is_logged(change.after) else a_kind(change.after)
+        return f"{change.name} (nothing before, then {kind})"
     return change.name
 
 

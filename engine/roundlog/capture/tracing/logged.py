@@ -11,7 +11,7 @@ from typing import Any, Never
 import torch
 from torch.utils._pytree import tree_leaves
 
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, UnknownValueError
 from roundlog.capture.lines import place_of_call
 from roundlog.capture.tracing.checks import noted
 from roundlog.capture.tracing.counters import Counter
@@ -53,7 +53,8 @@ class LoggedNumber:
 
     def _refused(self, *arguments: Any, **options: Any) -> Never:
         with noted():
-            raise CaptureError(
+            # As far as is known: the values of buffers that no step writes may be known.
+            raise UnknownValueError(
                 f"the step uses {self._name}, a number of Python that steps compute from their values"
                 f"{place_of_call()}: it may be added up and printed in an f-string, and no more; keep what the step "
                 "needs in a buffer that holds a tensor from the start"
