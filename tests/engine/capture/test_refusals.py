@@ -16,7 +16,7 @@ from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.errors import a_kind
 from roundlog.capture.untraceable import reason
 from torch import nn
-from torch.distributions import Beta
+from torch.distributions import Beta, Gamma
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
@@ -219,6 +219,9 @@ def test_optimizers_that_are_not_supported_say_so() -> None:
             r"^torch\.autocast computes in bfloat16.*, and programs are FP32: take the autocast away",
         ),
         (lambda x: x * Beta(0.4, 0.4).sample(), r"draw before training, .* give the numbers as a field of the dataset"),
+        (lambda x: x * Gamma(0.4, 0.4).sample(), "give the numbers as a field of the dataset"),
+        (lambda x: x * torch.poisson(torch.ones(6)), "give the numbers as a field of the dataset"),
+        (lambda x: x * torch.binomial(torch.ones(6), torch.ones(6) / 2), "give the numbers as a field of the dataset"),
         (lambda x: (json.dumps(x.sum().item()), x)[1], r"numbers of Python \(at test_refusals.*history\.jsonl"),
         (lambda x: ("%f" % x.sum().item(), x)[1], r"numbers of Python \(at test_refusals.*history\.jsonl"),  # noqa: UP031
         (_logs, r"numbers of Python \(at test_refusals\.py:\d+\).*\(\.item\(\) in print .* history\.jsonl"),

@@ -92,10 +92,10 @@ class LoggedNumber:
 
     def __round__(self, digits: int | None = None) -> LoggedNumber:
         # Without digits it is an error for NaN and infinities, which somebody may catch.
-        return self._refused() if digits is None else self
+        return self._refused() if digits is None else -self
 
     def __neg__(self) -> LoggedNumber:
-        return self
+        return LoggedNumber(self._name)
 
     __pos__ = __abs__ = __neg__
 
@@ -110,7 +110,7 @@ class LoggedNumber:
             self._refused()
         if other == 0:
             raise ZeroDivisionError("division by zero")
-        return self
+        return LoggedNumber.of((self, other))
 
     __bool__ = __int__ = __float__ = __index__ = __complex__ = __hash__ = __array__ = __reduce_ex__ = _refused
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __getitem__ = __iter__ = __contains__ = _refused
