@@ -40,7 +40,8 @@ Read this before the first try.
 2. Every step has to be the same line of operators. Python's `if` and `for` may look at shapes and settings, not at
    values that the step computes: decide those by `torch.where`. What only checks may stay: asserts, and an `if` that
    does nothing but raise an error that nobody catches, are taken to pass. So may prints and logs: `.item()`,
-   `.tolist()` and formatted text from which nothing is computed.
+   `.tolist()` and formatted text from which nothing is computed, and sums of them from step to step
+   (`running_loss += loss.item()`).
 3. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole. Arrays of
    numpy that share memory with them, or with other state, are refused.
 4. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes of

@@ -40,11 +40,7 @@ def printing() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
-@script(
-    "A running mean of losses",
-    source="PyTorch's tutorial on training a classifier: running_loss += loss.item()",
-    outcome=refused("which steps change", rewrite="running_loss_as_tensor"),
-)
+@script("A running mean of losses", source="PyTorch's tutorial on training a classifier: running_loss += loss.item()")
 def running_loss() -> Task:
     running, count = 0.0, 0
 
@@ -92,7 +88,7 @@ class SummaryWriter:
 @script(
     "A writer for TensorBoard",
     source="PyTorch's recipe on TensorBoard",
-    outcome=refused("turns a tensor that it computes into numbers of Python", rewrite="history"),
+    outcome=refused("every loss stands in the run's history.jsonl", rewrite="history"),
 )
 def tensorboard() -> Task:
     writer, step = SummaryWriter(), 0
@@ -111,7 +107,7 @@ def tensorboard() -> Task:
 @script(
     "A writer for TensorBoard that is given loss.item()",
     source="many training loops",
-    outcome=refused("Got <class 'torch.SymFloat'>", rewrite="history"),
+    outcome=refused("every loss stands in the run's history.jsonl", rewrite="history"),
 )
 def tensorboard_item() -> Task:
     writer, step = SummaryWriter(), 0

@@ -161,7 +161,7 @@ def flip_by_random() -> Task:
 @script(
     "MixUp with numpy",
     source="the code of the MixUp paper (Zhang et al. 2018)",
-    outcome=refused("draws from", rewrite="mixup_uniform"),
+    outcome=refused("draws from", rewrite="mixup_by_field"),
 )
 def mixup_by_numpy() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -177,7 +177,7 @@ def mixup_by_numpy() -> Task:
 @script(
     "MixUp with torch.distributions",
     source="timm's Mixup, drawn by torch",
-    outcome=refused("_sample_dirichlet", rewrite="mixup_uniform"),
+    outcome=refused("give the numbers as a field of the dataset", rewrite="mixup_by_field"),
 )
 def mixup() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -188,6 +188,19 @@ def mixup() -> Task:
 
     model = classifier()
     return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
+
+
+@script("MixUp with shares drawn before training", source="the same, with a share in every row")
+def mixup_by_field() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        share, other = batch["share"], torch.randperm(len(batch["x"]))
+        y = m(torch.lerp(batch["x"][other], batch["x"], share.view(-1, 1, 1, 1)))
+        mine, others = (F.cross_entropy(y, labels, reduction="none") for labels in (batch["y"], batch["y"][other]))
+        return (share * mine + (1 - share) * others).mean()
+
+    model, shares = classifier(), torch.distributions.Beta(0.4, 0.4).sample((32,))
+    data = {**images(), "share": shares}
+    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=data, **RUN)
 
 
 @script("MixUp with uniform shares", source="MixUp with alpha = 1")

@@ -186,7 +186,7 @@ def keep_checkpoints() -> Task:
 @script(
     "autocast in BF16",
     source="PyTorch's recipe on automatic mixed precision",
-    outcome=refused("bfloat16", rewrite="autocast_off"),
+    outcome=refused("torch.autocast computes in bfloat16", rewrite="autocast_off"),
 )
 def autocast() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:

@@ -12,6 +12,12 @@ class UnknownValueError(CaptureError):
     """A refusal for want of a value that is known if the buffers that no step writes are taken for known."""
 
 
+def a_kind(thing: object) -> str:
+    """The class of something, with its article: "an int", "a dict"."""
+    name = type(thing).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
 def unsupported(operator: str, why: str) -> CaptureError:
     """For an operator that is being traced: its line stands in the metadata of the trace."""
     place = str(traceback.current_meta.get("stack_trace") or "")

@@ -3,6 +3,7 @@ passed through."""
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
@@ -188,7 +189,7 @@ def place_of_call() -> str:
 
 def _user_place(frame: FrameType | None) -> str:
     while frame is not None:
-        if not is_internal(frame.f_code.co_filename):
+        if not is_internal(frame.f_code.co_filename) and frame.f_code.co_filename != contextlib.__file__:
             return SourcePlace(frame, frame.f_lineno).name
         frame = frame.f_back
     return ""

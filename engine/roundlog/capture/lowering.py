@@ -27,6 +27,13 @@ from roundlog.capture.tracing.trace import TracedStep
 from roundlog.data import materialized
 from roundlog.program import Attribute, DType, Program, ProgramError, Stored, TensorType
 
+_OF_A_FIELD = (
+    "draw by torch.rand or torch.randn in the step, or draw before training, one number a row, and give the numbers as "
+    "a field of the dataset"
+)
+_REWRITES = dict.fromkeys(("_sample_dirichlet", "_standard_gamma", "poisson", "binomial"), _OF_A_FIELD)
+"""Operators without a rule -> what to write instead."""
+
 _OLDEST = "2.11"
 """PyTorch that the rules are made for. Jobs run with 2.10 as well, the last one that AArch64 has without CUDA."""
 
@@ -274,7 +281,7 @@ class Lowering(Context):
         if rule is None:
             raise CaptureError(
                 f"the operator aten.{name}{self._where()} has no counterpart in this program's operator set: "
-                "write this part of the model with supported operators"
+                f"{_REWRITES.get(base, 'write this line with the operators that docs/operators.md lists')}"
             )
         result = self._apply(node, name, rule)
         if in_place and not is_view:

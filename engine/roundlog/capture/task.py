@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.optimizers.schedule import Factor
 from roundlog.capture.turns import Loss, Several, Turn, turns_of
 from roundlog.data import NARROW, DataError, Field, absence, fields_of, is_lazy_view
@@ -159,9 +159,9 @@ class Task:
                 f"the model is the class {self.model.__name__} itself: give a torch.nn.Module, made of it"
             )
         if not isinstance(self.model, nn.Module):
-            raise CaptureError(f"the model is a {type(self.model).__name__}: give a torch.nn.Module")
+            raise CaptureError(f"the model is {a_kind(self.model)}: give a torch.nn.Module")
         if self.of_batch is not None and not callable(self.of_batch):
-            raise CaptureError(f"of_batch is a {type(self.of_batch).__name__}: give a function of a batch, or None")
+            raise CaptureError(f"of_batch is {a_kind(self.of_batch)}: give a function of a batch, or None")
         self.turns()
 
     def _check_numbers(self) -> None:
@@ -186,7 +186,7 @@ class Task:
     def _check_dataset(self) -> None:
         if not isinstance(self.dataset, Mapping):
             raise CaptureError(
-                f"the dataset is a {type(self.dataset).__name__}: give field names with tensors of all rows, as in "
+                f"the dataset is {a_kind(self.dataset)}: give field names with tensors of all rows, as in "
                 '{"x": images, "y": labels}'
             )
         if not self.dataset:
@@ -196,7 +196,7 @@ class Task:
                 raise CaptureError(f"the dataset field {name!r} has a name that is no text: give it a str")
             if not isinstance(field, torch.Tensor | np.ndarray | Field):
                 raise CaptureError(
-                    f"dataset field {name} is a {type(field).__name__}: make it a torch.Tensor, a NumPy array or "
+                    f"dataset field {name} is {a_kind(field)}: make it a torch.Tensor, a NumPy array or "
                     "memory map, or what roundlog.windows, safetensors_fields or arrow_fields gives"
                 )
             if len(field.shape) == 0 or field.shape[0] == 0:

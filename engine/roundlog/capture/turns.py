@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.optimizers.schedule import Factor
 
 Loss = Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
@@ -88,7 +88,7 @@ def _each(name: str, part: Any, keys: list[Any], wanted: str) -> list[Any]:
     several = isinstance(part, (Mapping, list, tuple))
     if keys == [None]:
         if several:
-            raise CaptureError(f"the {name} is a {type(part).__name__}, and there is one optimizer: give one {name}")
+            raise CaptureError(f"the {name} is {a_kind(part)}, and there is one optimizer: give one {name}")
         return [part]
     if not several and name in ("schedule", "max_grad_norm") and not isinstance(part, LRScheduler):
         return [part] * len(keys)
@@ -110,7 +110,7 @@ def _check(turn: Turn) -> None:
         raise CaptureError(f"the {name} is the class {optimizer.__name__} itself: give {_OPTIMIZER}, made of it")
     name, loss = turn.called("loss"), turn.loss
     if not callable(loss):
-        raise CaptureError(f"the {name} is a {type(loss).__name__}: {_LOSS}")
+        raise CaptureError(f"the {name} is {a_kind(loss)}: {_LOSS}")
     if _is_of_torch(loss):
         called = getattr(loss, "__name__", type(loss).__name__)
         raise CaptureError(f"the {name} {called} of torch.nn takes tensors, not a model and a batch: {_LOSS}")
@@ -119,8 +119,7 @@ def _check(turn: Turn) -> None:
     name, schedule = turn.called("schedule"), turn.schedule
     if not callable(schedule) and not isinstance(schedule, LRScheduler):
         raise CaptureError(
-            f"the {name} is a {type(schedule).__name__}: give a function of the step, or a scheduler of "
-            "torch.optim.lr_scheduler"
+            f"the {name} is {a_kind(schedule)}: give a function of the step, or a scheduler of torch.optim.lr_scheduler"
         )
     name, norm = turn.called("max_grad_norm"), turn.max_grad_norm
     if norm is not None and (type(norm) not in (int, float) or not 0 < norm < math.inf):

@@ -145,5 +145,6 @@ def test_a_tensor_that_is_made_a_number_is_refused_with_the_line(take: Callable[
     refused(
         function,
         "the step turns a tensor that it computes into numbers of Python (at test_checks.py:",
-        "remove this if it only prints or logs (.item() may stay), or compute with the tensor itself",
+        "remove this if it only prints or logs (.item() in print or in an f-string may stay",
+        "or compute with the tensor itself",
     )

@@ -3,19 +3,33 @@ cannot be trained by what is wrong with it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from calls import Calls, linear_through, refused
 from elementwise import value_of
 from roundlog.capture import CaptureError, Task, capture
+from roundlog.capture.errors import a_kind
 from roundlog.capture.untraceable import reason
 from torch import nn
+from torch.distributions import Beta, Gamma
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
 Batch = dict[str, torch.Tensor]
+
+
+def _logs(x: torch.Tensor) -> torch.Tensor:
+    """As a writer of TensorBoard's does."""
+    number = x.sum().item()
+    if not np.isscalar(number):
+        raise NotImplementedError(f"Got {type(number)}, but numpy array or torch tensor are expected.")
+    return x
+
 
 LENGTHS = torch.tensor([6, 4, 2, 1])
 EMPTY = torch.zeros(0, dtype=torch.int64)
@@ -200,10 +214,54 @@ def test_optimizers_that_are_not_supported_say_so() -> None:
             r"torch\.cond chooses .*\(at test_refusals\.py",
         ),
         (lambda x: pack_padded_sequence(x[..., None], LENGTHS, batch_first=True).data, "packed sequences"),
+        (
+            torch.autocast("cpu", dtype=torch.bfloat16)(lambda x: x @ x.t()),
+            r"^torch\.autocast computes in bfloat16.*, and programs are FP32: take the autocast away",
+        ),
+        (lambda x: x * Beta(0.4, 0.4).sample(), r"draw before training, .* give the numbers as a field of the dataset"),
+        (lambda x: x * Gamma(0.4, 0.4).sample(), "give the numbers as a field of the dataset"),
+        (lambda x: x * torch.poisson(torch.ones(6)), "give the numbers as a field of the dataset"),
+        (lambda x: x * torch.binomial(torch.ones(6), torch.ones(6) / 2), "give the numbers as a field of the dataset"),
+        (lambda x: (json.dumps(x.sum().item()), x)[1], r"numbers of Python \(at test_refusals.*history\.jsonl"),
+        (lambda x: ("%f" % x.sum().item(), x)[1], r"numbers of Python \(at test_refusals.*history\.jsonl"),  # noqa: UP031
+        (_logs, r"numbers of Python \(at test_refusals\.py:\d+\).*\(\.item\(\) in print .* history\.jsonl"),
     ],
 )
 def test_what_pytorch_cannot_trace_is_refused_in_words_of_a_user(function, message: str) -> None:
     refused(Calls(function), message)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop, partial(torch.optim.SGD, momentum=0.9)])
+def test_a_step_of_an_optimizer_in_the_loss_is_named(kind: Callable[..., torch.optim.Optimizer]) -> None:
+    critic = nn.Linear(6, 1)
+    inner = kind(critic.parameters(), lr=0.1)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        inner.zero_grad()
+        critic(x.detach()).square().mean().backward()
+        inner.step()
+        return critic(x)
+
+    refused(
+        Calls(function), r"^the loss takes a step of an optimizer \(at test_refusals\.py:\d+\): .*optimizer=\[a, b\]"
+    )
+
+
+def test_a_step_of_an_optimizer_without_a_state_is_a_write_like_others() -> None:
+    critic = nn.Linear(6, 1)
+    inner = torch.optim.SGD(critic.parameters(), lr=0.1)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        inner.zero_grad()
+        critic(x.detach()).square().mean().backward()
+        inner.step()
+        return critic(x)
+
+    linear_through(function)
+
+
+def test_classes_have_their_article() -> None:
+    assert [a_kind(thing) for thing in (1, {}, [], None)] == ["an int", "a dict", "a list", "a NoneType"]
 
 
 def test_a_lazy_module_that_has_no_shape_yet_is_refused() -> None:

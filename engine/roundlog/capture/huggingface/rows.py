@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from roundlog.capture.aside import Aside
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.task import STORED
 from roundlog.data import Field, FileField
 from roundlog.program import DType, FieldType, Stored, TensorType
@@ -78,7 +78,7 @@ def _length(dataset: Any) -> int:
         count = len(dataset)
     except TypeError:
         raise CaptureError(
-            f"the train_dataset, a {type(dataset).__name__}, has no length: give one with len() and rows by number"
+            f"the train_dataset, {a_kind(dataset)}, has no length: give one with len() and rows by number"
         ) from None
     if not count:
         raise CaptureError("the train_dataset is empty: give at least one row")
@@ -95,12 +95,12 @@ def _collated(dataset: Any, collate: Callable[[list[Any]], Any], rows: Sequence[
         ) from error
     if not isinstance(made, Mapping) or not made:
         raise CaptureError(
-            f"the collator gives a {type(made).__name__} for {name}: let it give a mapping of field names to tensors"
+            f"the collator gives {a_kind(made)} for {name}: let it give a mapping of field names to tensors"
         )
     for field, tensor in made.items():
         if not isinstance(tensor, torch.Tensor):
             raise CaptureError(
-                f"the collator gives a {type(tensor).__name__} for {field} of {name}: let it give a torch.Tensor, or "
+                f"the collator gives {a_kind(tensor)} for {field} of {name}: let it give a torch.Tensor, or "
                 "leave that field out"
             )
         if tensor.ndim == 0 or len(tensor) != len(rows):

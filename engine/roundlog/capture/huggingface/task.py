@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.huggingface.arguments import argument_refusals
 from roundlog.capture.huggingface.overrides import callback_refusals, override_refusals
 from roundlog.capture.huggingface.rows import rows_of
@@ -184,7 +184,7 @@ def _check_kind(trainer: object) -> None:
             f"transformers cannot be used ({reason(error)}): install it by pip install 'tiebreak[transformers]'"
         ) from error
     if not isinstance(trainer, Trainer):
-        raise CaptureError(f"the trainer is a {type(trainer).__name__}: give a transformers.Trainer")
+        raise CaptureError(f"the trainer is {a_kind(trainer)}: give a transformers.Trainer")
 
 
 def _loader(trainer: Any) -> Any:
@@ -193,7 +193,7 @@ def _loader(trainer: Any) -> Any:
         raise CaptureError("the trainer has no train_dataset: give it one")
     if isinstance(trainer.train_dataset, torch.utils.data.IterableDataset):
         raise CaptureError(
-            f"the train_dataset, a {type(trainer.train_dataset).__name__}, is a stream, and a job has rows by number: "
+            f"the train_dataset, {a_kind(trainer.train_dataset)}, is a stream, and a job has rows by number: "
             "give a dataset with len() and []"
         )
     before = torch.get_rng_state()

@@ -52,6 +52,9 @@ def noted() -> Iterator[None]:
     it."""
     try:
         yield
+    except CaptureError as error:
+        _noted.append(error)
+        raise
     except Exception as error:
         refused = CaptureError(
             f"the step asks for a value that it computes{place_of_call()}, and catches the error that this is while it "

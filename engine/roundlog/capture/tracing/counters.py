@@ -103,7 +103,7 @@ class Counter:
 
     def compute(self, operation: Callable[..., Any], *others: Any) -> Any:
         """The operation on this number and others; NotImplemented for what is no number."""
-        if any(isinstance(other, torch.Tensor) for other in others):
+        if any(issubclass(type(other), torch.Tensor) for other in others):
             return operation(self.ask(_itself), *others)
         if not all(type(other) in (Counter, bool, int, float) for other in others):
             return NotImplemented

@@ -7,12 +7,20 @@ import re
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from roundlog.capture.lines import SourcePlace, is_internal, places_of
+from roundlog.capture.lines import LIBRARIES, SourcePlace, is_internal, places_of
 
-_AT_ALL = "decide by torch.where, or switch off the option of the model that asks for this"
+_AT_ALL = "decide by torch.where"
+_OPTION = ", or switch off the option of the model that asks for this"
 
-_NO_NUMBERS = ("data is not allocated yet", ".numpy() is not supported for tensor subclasses")
-"""Words of PyTorch's errors about `.tolist()` and `.numpy()`."""
+
+_NO_NUMBERS = (
+    "<class 'torch.Sym",
+    "of type SymFloat",
+    "of type SymInt",
+    "data is not allocated yet",
+    ".numpy() is not supported for tensor subclasses",
+)
+"""Words of PyTorch's errors about `.tolist()` and `.numpy()`, and of any code's that is given what `.item()` gives."""
 
 _TAKES_NUMBERS = re.compile(r"\b(?:float|int|complex|round)\(|\.(?:item|tolist|numpy)\(|\bnp\.|\bnumpy\.")
 _DECIDES = re.compile(r"^(?:if|elif|while|assert)\b|\bif\b.*\belse\b")
@@ -32,16 +40,20 @@ def control_flow(error: BaseException) -> str:
     where = _whose(places)
     at, text = (f" (at {where.name})", where.text) if where else ("", "")
     hint = _hint(places)
-    if hint == _AT_ALL and not _DECIDES.search(text) and _TAKES_NUMBERS.search(text):
+    takes = _TAKES_NUMBERS.search(text) or any(words in str(error) for words in _NO_NUMBERS)
+    if hint == _AT_ALL and takes and not _DECIDES.search(text):
         return (
             f"the step turns a tensor that it computes into numbers of Python{at}: remove this if it only prints or "
-            "logs (.item() may stay), or compute with the tensor itself"
+            "logs (.item() in print or in an f-string may stay; every loss stands in the run's history.jsonl, which "
+            "`tiebreak plot` shows), or compute with the tensor itself"
         )
     if hint == _AT_ALL and _IS_FINITE.search(text):
         hint = (
             "a run stops by itself at a loss or a state that is not finite, so delete a check for that, and replace "
             "single values by torch.where or torch.nan_to_num"
         )
+    elif hint == _AT_ALL and where is not None and where.path.startswith(LIBRARIES):
+        hint += _OPTION
     return f"the step's control flow depends on values that it computes{at}: {hint}"
 
 

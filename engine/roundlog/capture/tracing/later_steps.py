@@ -1,8 +1,8 @@
 """Steps after those that are traced: whether what steps change in Python ever makes one another step.
 
 Tensors that steps change are part of the program's state. Numbers (counters, flags) are followed by `counters.py`
-through all steps of the task, and lists may grow as long as nobody reads them. Everything else has to be after a step
-as it was before."""
+through all steps of the task; those that come from values of steps (sums of losses) may be shown, and lists may grow as
+long as nobody reads them. Everything else has to be after a step as it was before."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ import torch
 from torch import fx
 from torch.utils.hooks import RemovableHandle
 
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.task import Task
 from roundlog.capture.tracing.containers import IMMUTABLE, MISSING, Change, Container, attributes_of, is_a, slots_of
 from roundlog.capture.tracing.counters import Counter, Number, Path, term_of
 from roundlog.capture.tracing.difference import difference
+from roundlog.capture.tracing.logged import LoggedNumber, is_logged
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Tracer
 
@@ -35,6 +36,8 @@ _REMEDY = (
     "keep what steps change in buffers that hold tensors from the start, draw random numbers by torch, and print and "
     "log outside of the step"
 )
+_COUNT = "; a count that the step prints may stand in a tensor (count.add_(1), print(count.item()))"
+"""Advice, for refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,8 @@ class LaterSteps:
         """Places of the optimizers' states."""
         self._counted: dict[str, _Place] = {}
         """The numbers that steps change, by name."""
+        self._logged: dict[str, _Place] = {}
+        """The numbers that steps compute from their values, by name."""
         self._growing: dict[str, list[_Place]] = {}
         """Places of the lists that steps make longer, by name."""
 
@@ -120,8 +125,16 @@ class LaterSteps:
         """Raises CaptureError if one of these steps is another than the first, which is traced already. changed: what
         the first has changed, in words."""
         words = list(changed)
-        while not self._follow(first, words):  # a number that has been found may decide about others
-            pass
+        try:
+            while not self._follow(first, words):  # a number that has been found may decide about others
+                pass
+        except CaptureError as error:
+            if self._tracer.stepped is None or ".state[" not in str(error):
+                raise
+            raise CaptureError(
+                f"the loss takes a step of an optimizer{self._tracer.stepped}: give the task several optimizers with a "
+                "loss each, which take their steps in turn (optimizer=[a, b], loss=[of_a, of_b])"
+            ) from error
 
     def _follow(self, first: fx.GraphModule, changed: list[str]) -> bool:
         """Whether all steps could be followed; otherwise more numbers have been found."""
@@ -134,15 +147,17 @@ class LaterSteps:
             if following is None:
                 if len(paths) == _MOST_PATHS:
                     asked = _words(name for path in paths for name in path.asked)
-                    raise CaptureError(f"the step depends on {asked}, which steps change: {_REMEDY}")
+                    raise CaptureError(f"the step depends on {asked}, which steps change: {_REMEDY}{_COUNT}")
                 path, graph = self._trace(numbers)
+                if self._find_logged():  # first, since a step that uses one is told so by its name
+                    return False
                 self._compare(first, graph, step, path.asked or changed)
                 if self._find(graph):
                     return False
                 paths.append(path)
                 following = path.following(numbers)
                 if following is None:
-                    raise CaptureError(f"the step depends on {_words(numbers)}, which steps change: {_REMEDY}")
+                    raise CaptureError(f"the step depends on {_words(numbers)}, which steps change: {_REMEDY}{_COUNT}")
             # A counter is not a number in every respect: numbers themselves have the last word.
             if self._counted and step in (last // 2, last):
                 self._compare(first, self._trace(numbers, plainly=True)[1], step, self._counted)
@@ -168,6 +183,8 @@ class LaterSteps:
         self._around.restore()
         for name, place in self._counted.items():
             place.put(numbers[name] if plainly else Counter.named(path, name, numbers[name]))
+        for name, place in self._logged.items():
+            place.put(LoggedNumber(name))
         for place in self._own:
             place.put(Counter.named(own, place.name, place.first))
         hidden = {place.name: _Hidden() for place in self._hidden}
@@ -197,8 +214,10 @@ class LaterSteps:
             )
         for name, place in self._counted.items():
             left = place.get()
+            if is_logged(left) and not plainly:
+                continue  # `_find_logged` sees it, and no step follows this path
             if type(left) is not Counter and not _is_number(left):
-                raise CaptureError(f"a step leaves a {type(left).__name__} in {name}, where a number was: {_REMEDY}")
+                raise CaptureError(f"a step leaves {a_kind(left)} in {name}, where a number was: {_REMEDY}")
             path.left[name] = term_of(left)
         return path, graph
 
@@ -216,7 +235,7 @@ class LaterSteps:
         read = {id(attribute) for attribute in attributes}
         seen = self._around.seen()
         growing = (place for found in self._growing.values() for place in found)
-        places = [*self._counted.values(), *self._own, *self._hidden, *growing]
+        places = [*self._counted.values(), *self._logged.values(), *self._own, *self._hidden, *growing]
         known = {(id(place.container), place.key) for place in places}
         before = len(self._counted) + len(self._growing)
         for change in self._around.changes():
@@ -232,6 +251,18 @@ class LaterSteps:
                 raise CaptureError(f"every step changes {_described(change)}: {_REMEDY}")
         return len(self._counted) + len(self._growing) != before
 
+    def _find_logged(self) -> bool:
+        """Whether there are numbers that a step has computed from its values, and that were not known to be such."""
+        logged = {name: place for name, place in self._counted.items() if is_logged(place.get())}
+        self._counted = {name: place for name, place in self._counted.items() if name not in logged}
+        known = {(id(place.container), place.key) for place in (*self._logged.values(), *logged.values())}
+        self._logged |= logged
+        for change in self._around.changes():
+            new = (id(change.container), change.key) not in known and is_logged(change.after)
+            if new and _is_number(change.before):
+                logged[change.name] = self._logged[self._unused(change.name)] = _Place(change.container, change.key)
+        return bool(logged)
+
     def _places_of(self, thing: object) -> list[_Place]:
         """Places of a list; none if it is not an ordinary one, or if something else holds it, which may read it."""
         holders = [holder for holder in gc.get_referrers(thing) if type(holder) in _HOLDERS]
@@ -246,7 +277,7 @@ class LaterSteps:
         ]
 
     def _unused(self, name: str) -> str:
-        while name in self._counted:
+        while name in self._counted or name in self._logged:
             name += "'"
         return name
 
@@ -256,7 +287,7 @@ def _refuse_reads(hidden: Mapping[str, _Hidden], grown: Mapping[str, _Grown]) ->
     if states := [name for name in hidden if hidden[name].is_read]:
         raise CaptureError(f"the step reads {states[0]}, which every step changes: keep what the step needs in buffers")
     if read := [name for name in grown if grown[name].is_read]:
-        raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {_REMEDY}")
+        raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {_REMEDY}{_COUNT}")
 
 
 def _is_number(thing: object) -> bool:
@@ -269,7 +300,8 @@ def _words(names: Iterable[str]) -> str:
 
 def _described(change: Change) -> str:
     if change.before is None or change.before is MISSING:
-        return f"{change.name} (nothing before, then a {type(change.after).__name__})"
+        kind = "a number" if is_logged(change.after) else a_kind(change.after)
+        return f"{change.name} (nothing before, then {kind})"
     return change.name
 
 

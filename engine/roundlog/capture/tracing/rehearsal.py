@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from roundlog.capture.constants import written
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.lines import place_of_error
 from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.task import STORED, Task
@@ -55,7 +55,7 @@ class _Left:
         if both and before.dtype in STORED and (after.shape, after.dtype) == (before.shape, before.dtype):  # type: ignore[attr-defined]
             self.attributes[f"attribute/{name}"] = before  # type: ignore[assignment]
         elif before is None or before is MISSING:
-            self.others.append(f"{name} (nothing at first, then a {type(after).__name__})")
+            self.others.append(f"{name} (nothing at first, then {a_kind(after)})")
         else:
             self.others.append(name)
 

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
 from roundlog.capture.tracing.checks import noted, passing
+from roundlog.capture.tracing.logged import UnseenText, with_logged
 
 
 @contextmanager
@@ -40,7 +41,13 @@ def rewritten() -> Iterator[None]:
             *((kind, name, _shown) for kind in (torch.SymFloat, torch.SymInt) for name in ("__str__", "__format__")),
             (torch.SymFloat, "__eq__", _compared(torch.SymFloat.__eq__)),
             (torch.SymFloat, "__ne__", _compared(torch.SymFloat.__ne__)),
+            *(
+                (kind, name, with_logged(getattr(kind, name), name))
+                for kind in (torch.SymFloat, torch.SymInt)
+                for name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__")
+            ),
             (torch.Tensor, "__format__", _formatted_tensor),
+            (torch.autocast, "__enter__", _enter_autocast),
         ):
             stack.enter_context(_replaced(owner, name, function))
         yield
@@ -80,21 +87,9 @@ def _noted(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return asked
 
 
-class _Unknown(str):
-    """The text of a number that there is not yet. It can be shown, but not looked at."""
-
-    def _asked(self, *arguments: Any) -> Any:
-        with noted():
-            raise CaptureError("the step looks into the text of a number that it computes: decide by torch.where")
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __len__ = __getitem__ = __iter__ = _asked
-    __hash__ = _asked
-    startswith = endswith = find = index = count = split = strip = _asked  # type: ignore[assignment]
-
-
 def _shown(value: object, specification: str = "") -> str:
     """A plain function: a bound one gets no number where Python takes it for a method."""
-    return _Unknown("?")
+    return UnseenText("?")
 
 
 def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -206,6 +201,21 @@ def _stft(
     transform = torch.fft.fft if onesided is False else torch.fft.rfft
     found = transform(frames, norm="ortho" if normalized else "backward").transpose(-1, -2)
     return found if return_complex else torch.view_as_real(found)
+
+
+_enter_autocast_of_torch = torch.autocast.__enter__
+
+
+def _enter_autocast(region: torch.autocast) -> Any:
+    """Tensors of a trace lie on the CPU: an autocast of another device does nothing to them."""
+    if region._enabled and region.device == "cpu":
+        dtype = str(region.fast_dtype).removeprefix("torch.")
+        with noted():
+            raise CaptureError(
+                f"torch.autocast computes in {dtype}{place_of_call()}, and programs are FP32: take the autocast away, "
+                "or give it enabled=False"
+            )
+    return _enter_autocast_of_torch(region)  # type: ignore[no-untyped-call]
 
 
 _format_of_torch = torch.Tensor.__format__

@@ -17,13 +17,14 @@ from torch.autograd.graph import _engine_run_backward, increment_version
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from roundlog.capture.constants import written
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.defects import DefectError, is_own_error
 from roundlog.capture.draws import Draws, draws
-from roundlog.capture.errors import CaptureError, UnknownValueError
+from roundlog.capture.errors import CaptureError, UnknownValueError, a_kind
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
 from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.optimizers import clip_factor
@@ -117,6 +118,8 @@ class Tracer:
             f"{group.name}.{option}" for group in self._groups for option in group.update.rate.changing(task.steps)
         }
         """Names of the optimizer's options that the schedule changes."""
+        self.stepped: str | None = None
+        """Place in the loss, in words, where an optimizer has taken a step."""
         self._lines = SourceLines()
         self._gradients: tuple[str, ...] = ()
         self._factors: list[float] = []
@@ -171,6 +174,7 @@ class Tracer:
                 _quietly(),
                 _without_collection(),
                 _noting_threads(threads),
+                self._noting_optimizers(),
             ):
                 # Tensors that the user's functions refer to (class weights, say) come in as constants.
                 graph = make_fx(step, decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(
@@ -205,6 +209,19 @@ class Tracer:
             gradients=self._gradients,
             known=frozenset(self._known),
         )
+
+    @contextmanager
+    def _noting_optimizers(self) -> Iterator[None]:
+        """Notes where the user's code takes a step of an optimizer meanwhile."""
+
+        def note(*_: object) -> None:
+            self.stepped = place_of_call()
+
+        handle = register_optimizer_step_pre_hook(note)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def _changed(self, graph: fx.GraphModule) -> frozenset[str]:
         """Names of the known buffers that a traced step writes into, or puts something else in the place of."""
@@ -395,7 +412,7 @@ _THREAD = (
 
 def _checked(name: str, loss: object) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor):
-        raise CaptureError(f"the {name} is a {type(loss).__name__}: return a tensor, without .item()")
+        raise CaptureError(f"the {name} is {a_kind(loss)}: return a tensor, without .item()")
     if loss.ndim != 0:
         raise CaptureError(f"the {name} has the shape {list(loss.shape)}: reduce it to a scalar")
     if loss.dtype != torch.float32:
@@ -449,4 +466,4 @@ def _quietly() -> Iterator[None]:
 def _kind(thing: object) -> str:
     if thing is MISSING:
         return "nothing"
-    return "another tensor" if isinstance(thing, torch.Tensor) else f"a {type(thing).__name__}"
+    return "another tensor" if isinstance(thing, torch.Tensor) else a_kind(thing)

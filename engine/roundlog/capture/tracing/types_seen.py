@@ -15,6 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from roundlog.capture.tracing.counters import Counter
+from roundlog.capture.tracing.logged import LoggedNumber
 
 Variables = dict[str, Any]
 
@@ -28,7 +29,7 @@ class _TypeOfTypes(type):
         kind = type(args[0])
         if kind is FakeTensor:
             return torch.Tensor
-        if kind is Counter:
+        if kind in (Counter, LoggedNumber):
             return args[0].__class__  # which notes that it was asked
         return SeenType if kind is type else kind
 
