@@ -308,10 +308,23 @@ def test_complex_numbers_stay_complex() -> None:
 
 
 def test_conjugates_are_resolved_before_they_are_transformed() -> None:
-    x = torch.randn(6, dtype=torch.complex64)
+    x, wide = torch.randn(6, dtype=torch.complex64), torch.randn(5, 6, dtype=torch.float64)
+
+    def made() -> tuple[torch.Tensor, ...]:
+        return torch.fft.hfft(x), torch.fft.fft(x.conj()), x.conj() * x.conj().imag, torch.fft.hfftn(wide)
+
     with portable(), torch.inference_mode():
-        found = torch.fft.hfft(x), torch.fft.fft(x.conj()), x.conj() * x.conj().imag
-    torch.testing.assert_close(found, (torch.fft.hfft(x), torch.fft.fft(x.conj()), x.conj() * x.conj().imag))
+        found = made()
+    torch.testing.assert_close(found, made())
+
+
+def test_what_is_computed_with_sparse_tensors_is_noted_and_what_has_no_numbers_is_not() -> None:
+    with portable() as numbers:
+        nn.Linear(3, 3, device="meta")
+        sparse = torch.eye(3).to_sparse()
+        assert not numbers.unportable and float(sparse.to_dense().sum()) == 3
+        torch.sparse.mm(sparse, torch.randn(3, 3))
+    assert set(numbers.unportable) == {"aten._sparse_addmm"}
 
 
 _VIEWS = {

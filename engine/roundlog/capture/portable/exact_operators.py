@@ -2,6 +2,9 @@
 754 rounds once."""
 
 _MOVING = """
+    _coalesced _dimI _dimV _indices _nnz _sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims
+    _sparse_coo_tensor_with_dims_and_tensors _to_dense _to_sparse _values col_indices crow_indices dense_dim indices
+    is_coalesced sparse_dim values
     _conj _efficientzerotensor _local_scalar_dense _neg_view _reshape_alias _reshape_copy _to_copy _unsafe_index
     _unsafe_index_put _unsafe_view alias as_strided block_diag broadcast_to cat channel_shuffle clone combinations
     complex conj constant_pad_nd copy detach diag diag_embed diagonal diagonal_copy diagonal_scatter embedding empty

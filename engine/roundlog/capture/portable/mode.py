@@ -19,7 +19,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from roundlog.capture.draws import draws
 from roundlog.capture.lines import place_of_call
@@ -48,11 +48,19 @@ class PortableNumbers(TorchDispatchMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._is_off() or not isinstance(func, OpOverload) or not _is_here(args, kwargs):
+        if self._is_off() or not isinstance(func, OpOverload):
+            return func(*args, **kwargs)
+        if not _is_here(args, kwargs):
+            # Tensors without numbers are nobody's; those of a device, or sparse ones, are that machine's.
+            if _has_numbers(args, kwargs) and not _is_view(func) and _name(func) not in EXACT | INTEGERS:
+                self._note(func)
             return func(*args, **kwargs)
         if _is_composed(func):
             with self:
                 return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        if not func._schema.is_mutable and not _is_view(func):
+            # Under inference mode, again, nothing has done so, and not every kernel does.
+            args, kwargs = tree_map_only(torch.Tensor, _resolved, (args, kwargs))
         if (found := returning(func)) is not None:  # op(x, out=y)
             plain, names, options = found
             written = [kwargs[name] for name in names]
@@ -78,7 +86,7 @@ class PortableNumbers(TorchDispatchMode):
 
     def _own(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Result of an operator by our means; None if PyTorch's are as good, or there are no others."""
-        base = str(func).removeprefix("aten.").partition(".")[0].removesuffix("_")
+        base = _name(func)
         if draws(func):
             make = DRAWN.get(base)
             result = None if make is None else make(_bound(func, args, kwargs))
@@ -196,22 +204,43 @@ def paused() -> Iterator[None]:
         outer.is_paused = was_paused
 
 
+def _name(func: OpOverload) -> str:
+    """Name without overload, and without the underscore of what writes in place."""
+    return str(func).removeprefix("aten.").partition(".")[0].removesuffix("_")
+
+
 def _is_here(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an operator computes with plain tensors on the CPU."""
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    device = kwargs.get("device")
-    if device is not None and torch.device(device).type != "cpu":
-        return False
-    return all(
+    return _device(kwargs) == "cpu" and all(
         not isinstance(x, FakeTensor) and x.device == _CPU and x.layout == torch.strided and not x.is_nested
-        for x in tensors
+        for x in _tensors((args, kwargs))
     )
+
+
+def _has_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an operator computes with tensors that are neither fake nor on the meta device."""
+    tensors = _tensors((args, kwargs))
+    return _device(kwargs) != "meta" and not any(isinstance(x, FakeTensor) or x.is_meta for x in tensors)
+
+
+def _device(kwargs: dict[str, Any]) -> str:
+    """Kind of the device that a result is asked for on."""
+    device = kwargs.get("device")
+    return "cpu" if device is None else torch.device(device).type
+
+
+def _tensors(things: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(things) if isinstance(leaf, torch.Tensor)]
+
+
+def _resolved(x: torch.Tensor) -> torch.Tensor:
+    """A tensor whose memory holds its numbers, not their conjugates or negatives."""
+    return x.resolve_conj().resolve_neg() if x.is_conj() or x.is_neg() else x
 
 
 def _has_fractions(things: Any) -> bool:
     """Whether tensors of floating point are among them."""
-    tensors = (leaf for leaf in tree_leaves(things) if isinstance(leaf, torch.Tensor))
-    return any(x.is_floating_point() or x.is_complex() for x in tensors)
+    return any(x.is_floating_point() or x.is_complex() for x in _tensors(things))
 
 
 def _has_complex(things: Any) -> bool:

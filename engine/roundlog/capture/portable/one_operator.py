@@ -33,7 +33,7 @@ def by_program(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> A
     written. Raises NotImplementedError where programs have no counterpart of it, or of a dtype."""
     leaves, form = tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    inputs = [leaves[place].detach().resolve_conj().resolve_neg() for place in places]
+    inputs = [leaves[place].detach() for place in places]
 
     def call(*tensors: torch.Tensor) -> Any:
         filled = list(leaves)
