@@ -1,8 +1,13 @@
 """Numbers of a task that is made under `portable`: of the right distributions, and the same under any instructions."""
 
 import math
+import multiprocessing
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.process import BaseProcess
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -276,3 +281,176 @@ def test_running_statistics_and_tensors_that_grow_are_written() -> None:
     torch.testing.assert_close(y, theirs(x))
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
     torch.testing.assert_close(grown, x @ x.t())
+
+
+def test_complex_numbers_stay_complex() -> None:
+    """Programs hold them as pairs, which is nothing that the user's code may see."""
+
+    def made() -> list[torch.Tensor]:
+        turned = torch.polar(torch.ones(6), torch.linspace(0, 3, 6))
+        product = turned * turned.conj()[:1] * turned
+        return [
+            turned,
+            product,
+            product.abs(),
+            product.real,
+            torch.fft.fft(product.imag),
+            torch.fft.ihfft(product.real),
+        ]
+
+    with portable() as numbers:
+        ours = made()
+    for one, other in zip(ours, made(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert set(numbers.unportable) == {"aten.abs"}
+    with portable():  # whose square is no number of FP32
+        torch.testing.assert_close(torch.tensor(1e30 + 1e30j).abs(), torch.tensor(2**0.5 * 1e30))
+
+
+def test_conjugates_are_resolved_before_they_are_transformed() -> None:
+    x, wide = torch.randn(6, dtype=torch.complex64), torch.randn(5, 6, dtype=torch.float64)
+
+    def made() -> tuple[torch.Tensor, ...]:
+        return torch.fft.hfft(x), torch.fft.fft(x.conj()), x.conj() * x.conj().imag, torch.fft.hfftn(wide)
+
+    with portable(), torch.inference_mode():
+        found = made()
+    torch.testing.assert_close(found, made())
+
+
+def test_what_is_computed_with_sparse_tensors_is_noted_and_what_has_no_numbers_is_not() -> None:
+    with portable() as numbers:
+        nn.Linear(3, 3, device="meta")
+        sparse = torch.eye(3).to_sparse()
+        assert not numbers.unportable and float(sparse.to_dense().sum()) == 3
+        torch.sparse.mm(sparse, torch.randn(3, 3))
+    assert set(numbers.unportable) == {"aten._sparse_addmm"}
+
+
+_VIEWS = {
+    "transposed": lambda w: w.T,
+    "flat": lambda w: w.flatten(),
+    "viewed": lambda w: w.view_as(torch.empty(24)),
+    "narrow": lambda w: w.narrow(0, 0, 2),
+    "chunk": lambda w: w.chunk(2)[1],
+    "moved": lambda w: w.movedim(0, 1),
+    "parts": lambda w: w.tensor_split(2)[0],
+    "unflat": lambda w: w.unflatten(0, (2, 3)),
+    "diagonal": lambda w: w.diagonal(),
+    "typed": lambda w: w.type_as(w),
+}
+
+
+@pytest.mark.parametrize("name", _VIEWS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_is_drawn_into_a_view_is_drawn_into_the_tensor(name: str, mode) -> None:
+    w, expected = torch.zeros(6, 4), torch.zeros(6, 4)
+    _VIEWS[name](expected).fill_(1)
+    with portable() as numbers, mode():
+        _VIEWS[name](w).normal_()
+    assert torch.equal(w != 0, expected != 0) and not numbers.unportable
+
+
+def test_results_lie_in_memory_as_pytorchs() -> None:
+    w = torch.randn(3, 4).t()
+    with portable():
+        y = w.exp()
+        y.reshape(-1)[0] = 7  # a copy, since y is transposed
+    assert y.stride() == w.stride() and float(y[0, 0]) != 7
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Conv2d(3, 4, 3)(torch.randn(2, 3, 8, 8)).sum(),  # whose input needs no gradient
+        lambda: nn.LayerNorm(8)(torch.randn(2, 8)).square().sum(),
+        lambda: nn.GroupNorm(2, 4)(torch.randn(2, 4, 3)).square().sum(),
+        lambda: torch._foreach_exp([nn.Parameter(torch.ones(3))])[0].sum(),
+    ],
+)
+def test_gradients_that_nobody_needs_and_lists_of_one_are_as_in_torch(make) -> None:
+    with portable():
+        make().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_uniform_numbers_of_a_few_bits_stay_below_their_upper_end(dtype: torch.dtype) -> None:
+    with portable() as numbers:
+        found = torch.rand(N, dtype=dtype)
+        wide = torch.empty(N, dtype=dtype).uniform_(-3, 2)
+    assert not numbers.unportable and float(found.max()) < 1 and float(wide.max()) < 2
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.empty(3).normal_(0, -1),
+        lambda: torch.normal(torch.zeros(2), torch.tensor([1.0, -1.0])),
+        lambda: torch.empty(3).uniform_(2, 1),
+        lambda: torch.empty(3).bernoulli_(2.0),
+        lambda: torch.bernoulli(torch.tensor([0.5, 1.5])),
+        lambda: torch.empty(3).exponential_(-1),
+        lambda: torch.empty(3).log_normal_(0, -1),
+        lambda: torch.empty(3).cauchy_(0, -1),
+        lambda: torch.empty(3).geometric_(1.5),
+        lambda: torch.multinomial(torch.ones(3, dtype=torch.int64), 2),
+        lambda: torch.ones(3, dtype=torch.int64).add_(0.5, alpha=2),
+    ],
+)
+def test_what_pytorch_refuses_stays_refused(draw) -> None:
+    with pytest.raises(RuntimeError) as theirs:
+        draw()
+    with portable(), pytest.raises(RuntimeError) as ours:
+        draw()
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_what_is_written_into_out_has_its_precision() -> None:
+    with portable():
+        wide = torch.linspace(0, 1, 4, out=torch.empty(4, dtype=torch.float64))
+        steps = torch.arange(0, 1, 0.1, out=torch.empty(10, dtype=torch.float64))
+        drawn = torch.rand(9, out=torch.empty(9, dtype=torch.float64))
+    assert wide.tolist() == [0, 1 / 3, 1 - 1 / 3, 1] and steps.tolist() == (np.arange(10) * 0.1).tolist()
+    assert not torch.equal(drawn, drawn.float().double())
+
+
+def test_sums_that_threads_may_add_in_any_order_are_added_in_one() -> None:
+    where = (torch.zeros(1 << 17, dtype=torch.int64),)
+    values = torch.randn(1 << 17)
+    with portable() as numbers:
+        found = torch.zeros(2).index_put_(where, values, accumulate=True)
+    torch.testing.assert_close(float(found[0]), math.fsum(values.tolist()), rtol=1e-7, atol=0)
+    assert not numbers.unportable
+
+
+def test_an_empty_matrix_has_a_decomposition() -> None:
+    with portable():
+        q, r = torch.linalg.qr(torch.empty(2, 5, 0))
+    assert (q.shape, r.shape) == ((2, 5, 0), (2, 0, 0))
+
+
+def test_threads_draw_and_compute_as_the_one_that_starts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn() -> torch.Tensor:
+        torch.manual_seed(3)
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(torch.randn, 5).result()
+
+    kept = ThreadPoolExecutor(1)
+    start, start_process = threading.Thread.start, BaseProcess.start
+    with portable() as numbers:
+        torch.manual_seed(3)
+        expected = torch.randn(5)
+        assert torch.equal(drawn(), expected)
+        with torchs_own():
+            assert not torch.equal(drawn(), expected)
+        kept.submit(torch.linalg.svd, torch.eye(2)).result()
+        assert set(numbers.unportable) == {"aten._linalg_svd"}
+        spawned = multiprocessing.get_context("spawn").Process()
+        monkeypatch.setattr(
+            type(spawned), "_Popen", staticmethod(lambda *_: SimpleNamespace(sentinel=0, poll=lambda: 0))
+        )
+        spawned.start()
+        assert set(numbers.unportable) == {"aten._linalg_svd", "a process by spawn"}
+    torch.manual_seed(3)
+    assert not torch.equal(kept.submit(torch.randn, 5).result(), expected)  # it has outlasted what it began in
+    assert (threading.Thread.start, BaseProcess.start) == (start, start_process)

@@ -14,6 +14,17 @@ from roundlog.training.job import Job
 from script_tasks import Net, refused, same, task_of
 from torch import Tensor, nn
 
+
+def _makes_a_metaclass(net: Net, x: Tensor) -> Tensor:
+    class Kind(type):
+        scale = 2.0
+
+    class Made(metaclass=Kind): ...
+
+    assert type(Made) is Kind and isinstance(Made, Kind) and not isinstance(int, Kind) and type(Kind) is type
+    return net.a(x) * Made.scale * (1.0 if type.__name__ == "type" and {type: 1}[type(int)] else 3.0)
+
+
 CACHE: dict[Any, Any] = {}
 TABLE: dict[type, Callable[[Tensor], Tensor]] = {Tensor: torch.tanh, nn.Parameter: torch.sin, int: torch.cos}
 
@@ -90,12 +101,23 @@ def _empty() -> None:
         _by_several,
         _compares,
         _reads_how_many,
+        _makes_a_metaclass,
         lambda n, x: n.a(TABLE[type(x)](x)) * TABLE[type(n.a.weight)](n.a.weight).sum(),
         lambda n, x: act(n.a(x)) * act(n.a.weight).sum(),
         lambda n, x: backend(type(x)).act(n.a(x)) + backend(type(n.a.weight)).act(x),
         lambda n, x: lately(type(x)).act(n.a(x)),
     ],
-    ids=["cache", "several types", "comparisons", "length", "table", "singledispatch", "functools.cache", "lru_cache"],
+    ids=[
+        "cache",
+        "several types",
+        "comparisons",
+        "length",
+        "metaclass",
+        "table",
+        "singledispatch",
+        "functools.cache",
+        "lru_cache",
+    ],
 )
 def test_what_is_kept_by_type_is_found_as_in_training(forward: Callable[[Net, Tensor], Tensor]) -> None:
     model = Net(forward)

@@ -125,9 +125,9 @@ def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> 
         raise CaptureError(f"computes in {wanted}: programs are FP32, use complex64")
     real, imaginary = pair_of(x)
     if wanted == torch.float32:
-        copied: torch.Tensor = real.clone()
+        copied: torch.Tensor = real.to(torch.float32, copy=True)
         return copied
-    return join(real.to(torch.float32), imaginary)
+    return join(real.to(torch.float32), None if imaginary is None else imaginary.to(torch.float32))
 
 
 def _fill(x: torch.Tensor, value: Any) -> torch.Tensor:

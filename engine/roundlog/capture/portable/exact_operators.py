@@ -2,6 +2,9 @@
 754 rounds once."""
 
 _MOVING = """
+    _coalesced _dimI _dimV _indices _nnz _sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims
+    _sparse_coo_tensor_with_dims_and_tensors _to_dense _to_sparse _values col_indices crow_indices dense_dim indices
+    is_coalesced sparse_dim values
     _conj _efficientzerotensor _local_scalar_dense _neg_view _reshape_alias _reshape_copy _to_copy _unsafe_index
     _unsafe_index_put _unsafe_view alias as_strided block_diag broadcast_to cat channel_shuffle clone combinations
     complex conj constant_pad_nd copy detach diag diag_embed diagonal diagonal_copy diagonal_scatter embedding empty
@@ -30,6 +33,18 @@ _ROUNDING_ONCE = """
 EXACT = frozenset(" ".join((_MOVING, _COMPARING, _ROUNDING_ONCE)).split())
 """Names without overload, and without the underscore of what writes in place. `add`, `sub` and `rsub` without a factor
 alone: with one, some machines round once and others twice. `rsqrt` is a root and a division."""
+
+_OF_COMPLEX = "add all any count_nonzero eq equal isfinite isinf isnan logical_not ne neg rsub sub"
+
+EXACT_OF_COMPLEX = frozenset(f"{_MOVING} {_OF_COMPLEX}".split())
+"""Those of `EXACT` that are so with complex numbers, too: a product or a magnitude of these is several roundings."""
+
+BY_PAIRS = frozenset(("mul", "_fft_c2c", "_fft_c2r"))
+"""Operators of complex numbers that a program, which has pairs, computes as PyTorch does. Magnitudes and quotients
+would overflow there, where PyTorch's do not."""
+
+SUMMING = frozenset(("index_put", "_unsafe_index_put", "put"))
+"""Those of `EXACT` that are so unless they accumulate fractions, which threads may add in any order."""
 
 INTEGERS = frozenset(("random", "randint", "randint_like"))
 """Operators that draw integers: those of the Mersenne Twister, by integers alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ def qr(a: torch.Tensor, mode: str) -> tuple[torch.Tensor, torch.Tensor]:
     """As `torch.linalg.qr`. a: [..., m, n], FP32 or FP64; signs are LAPACK's."""
     rows, columns = a.shape[-2:]
     inner = rows if mode == "complete" else min(rows, columns)
-    batch = a.detach().double().reshape(-1, rows, columns).numpy()
+    batch = a.detach().double().reshape(math.prod(a.shape[:-2]), rows, columns).numpy()
     q: npt.NDArray[np.float64] = np.zeros((len(batch), rows, inner))
     r: npt.NDArray[np.float64] = np.zeros((len(batch), inner, columns))
     for number, matrix in enumerate(batch):

@@ -7,20 +7,23 @@ what cannot be had so is noted, with the line that asked for it."""
 
 from __future__ import annotations
 
+import multiprocessing
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from roundlog.capture.draws import draws
 from roundlog.capture.lines import place_of_call
-from roundlog.capture.portable.exact_operators import EXACT, INTEGERS
+from roundlog.capture.portable.exact_operators import BY_PAIRS, EXACT, EXACT_OF_COMPLEX, INTEGERS, SUMMING
 from roundlog.capture.portable.own_arithmetic import OWN
 from roundlog.capture.portable.own_draws import DRAWN
 from roundlog.capture.tracing.out_forms import returning
@@ -31,51 +34,78 @@ _CPU = torch.device("cpu")
 class PortableNumbers(TorchDispatchMode):
     """While this is active, operators on the CPU give the same bits on every machine, or are noted."""
 
-    def __init__(self) -> None:
+    def __init__(self, outer: PortableNumbers | None = None) -> None:
+        """outer: what this does the same as, in another thread."""
         super().__init__()  # type: ignore[no-untyped-call]
-        outer = _active.get()
+        outer = outer or _active.get()
         self.is_paused = False
+        self._outer = outer
         self.unportable: dict[str, str] = {} if outer is None else outer.unportable
-        """Operator that PyTorch computed itself, with bits of this machine -> ` (at net.py:12)`, where it was first."""
+        """Operator that PyTorch computed itself, with bits of this machine, or a process that may have computed with
+        them -> ` (at net.py:12)`, where it was first."""
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.is_paused or _is_torchs.get() or not isinstance(func, OpOverload) or not _is_here(args, kwargs):
+        if self._is_off() or not isinstance(func, OpOverload):
             return func(*args, **kwargs)
+        if not _is_here(args, kwargs):
+            # Tensors without numbers are nobody's; those of a device, or sparse ones, are that machine's.
+            if _has_numbers(args, kwargs) and not _is_view(func) and _name(func) not in EXACT | INTEGERS:
+                self._note(func)
+            return func(*args, **kwargs)
+        if _is_composed(func):
+            with self:
+                return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        if not func._schema.is_mutable and not _is_view(func):
+            # Under inference mode, again, nothing has done so, and not every kernel does.
+            args, kwargs = tree_map_only(torch.Tensor, _resolved, (args, kwargs))
         if (found := returning(func)) is not None:  # op(x, out=y)
-            plain, names, _ = found
+            plain, names, options = found
             written = [kwargs[name] for name in names]
             rest = {key: value for key, value in kwargs.items() if key not in names}
+            if "dtype" in options and rest.get("dtype") is None:
+                rest["dtype"] = written[0].dtype
             own = self._own(plain, args, rest)
-            if own is None:
+            results = [own] if isinstance(own, torch.Tensor) else own
+            if results is None or not all(map(_takes, written, results)):
                 return func(*args, **kwargs)
-            for target, result in zip(written, [own] if isinstance(own, torch.Tensor) else own, strict=True):
+            for target, result in zip(written, results, strict=True):
                 target.resize_(result.shape).copy_(result)
             return written[0] if len(written) == 1 else tuple(written)
-        plain = _without_underscore(func)
-        own = self._own(plain, args, kwargs)
-        if own is None:
-            return func(*args, **kwargs)
-        return args[0].copy_(own) if _is_in_place(func) else own
+        own = self._own(_without_underscore(func), args, kwargs)
+        if own is None or not _is_in_place(func):
+            return func(*args, **kwargs) if own is None else own
+        if own.shape != args[0].shape or not _takes(args[0], own):
+            return func(*args, **kwargs)  # which refuses it
+        return args[0].copy_(own)
+
+    def _is_off(self) -> bool:
+        return self.is_paused or _is_torchs.get() or (self._outer is not None and self._outer.is_paused)
 
     def _own(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Result of an operator by our means; None if PyTorch's are as good, or there are no others."""
-        base = str(func).removeprefix("aten.").partition(".")[0].removesuffix("_")
+        base = _name(func)
         if draws(func):
             make = DRAWN.get(base)
             result = None if make is None else make(_bound(func, args, kwargs))
             if result is None and base not in INTEGERS:
                 self._note(func)
             return result
-        if (own := OWN.get(base)) is not None:
+        if _is_view(func):
+            return None
+        is_complex = _has_complex((args, kwargs))
+        if not is_complex and (own := OWN.get(base)) is not None:
             result = own(_bound(func, args, kwargs))
             if result is not NotImplemented:
                 return result
-        if base in EXACT or (func._schema.is_mutable and not _has_fractions((args, kwargs))):
+        is_exact = base in (EXACT_OF_COMPLEX if is_complex else EXACT)
+        if base in SUMMING and is_exact and _has_fractions((args, kwargs)):
+            is_exact = not _bound(func, args, kwargs)["accumulate"]
+        if is_exact or (func._schema.is_mutable and not _has_fractions((args, kwargs))):
             return None
-        if not func._schema.is_mutable:
+        if not func._schema.is_mutable and (not is_complex or base in BY_PAIRS):
             if not _has_fractions((args, kwargs)) and not _has_fractions(made := func(*args, **kwargs)):
                 return made
             from roundlog.capture.portable.one_operator import by_program  # which evaluates constants by this mode
@@ -98,9 +128,10 @@ _is_torchs: ContextVar[bool] = ContextVar("roundlog.capture.torchs", default=Fal
 
 @contextmanager
 def portable() -> Iterator[PortableNumbers | None]:
-    """While this lasts, tensors that are made in this thread have the same bits on every machine, as a task's should
-    until `Job.from_task`. Random numbers are others than PyTorch's own for the same seed. Gives what notes the
-    operators of which this is not true; None inside `torchs_own`. Can stand before a function, as `@portable()`."""
+    """While this lasts, tensors that are made in this thread, and in threads that it starts, have the same bits on
+    every machine, as a task's should until `Job.from_task`. Random numbers are others than PyTorch's own for the same
+    seed. Gives what notes the operators of which this is not true; None inside `torchs_own`. Can stand before a
+    function, as `@portable()`."""
     if _is_torchs.get():
         yield None
         return
@@ -110,10 +141,43 @@ def portable() -> Iterator[PortableNumbers | None]:
     numbers = PortableNumbers()
     token = _active.set(numbers)
     try:
-        with numbers:
+        with numbers, _in_threads_too(numbers):
             yield numbers
     finally:
+        numbers.is_paused = True  # threads may last longer
         _active.reset(token)
+
+
+@contextmanager
+def _in_threads_too(numbers: PortableNumbers) -> Iterator[None]:
+    """Has threads that are started meanwhile compute as this one: PyTorch's modes are those of one thread. Processes
+    that are not forked are noted: nothing of this one is in them."""
+    start, start_process = threading.Thread.start, BaseProcess.start
+
+    def started(thread: threading.Thread) -> None:
+        run = thread.run
+
+        def run_so() -> None:
+            own = PortableNumbers(numbers)
+            _active.set(own)
+            with own:
+                run()
+
+        if not numbers._is_off():
+            thread.run = run_so  # type: ignore[method-assign]
+        start(thread)
+
+    def started_process(process: BaseProcess) -> None:
+        method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
+        if method != "fork" and not numbers._is_off():
+            numbers.unportable.setdefault(f"a process by {method}", place_of_call())
+        start_process(process)
+
+    threading.Thread.start, BaseProcess.start = started, started_process  # type: ignore
+    try:
+        yield
+    finally:
+        threading.Thread.start, BaseProcess.start = start, start_process  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -140,22 +204,65 @@ def paused() -> Iterator[None]:
         outer.is_paused = was_paused
 
 
+def _name(func: OpOverload) -> str:
+    """Name without overload, and without the underscore of what writes in place."""
+    return str(func).removeprefix("aten.").partition(".")[0].removesuffix("_")
+
+
 def _is_here(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an operator computes with plain tensors on the CPU."""
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    device = kwargs.get("device")
-    if device is not None and torch.device(device).type != "cpu":
-        return False
-    return all(
+    return _device(kwargs) == "cpu" and all(
         not isinstance(x, FakeTensor) and x.device == _CPU and x.layout == torch.strided and not x.is_nested
-        for x in tensors
+        for x in _tensors((args, kwargs))
     )
+
+
+def _has_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an operator computes with tensors that are neither fake nor on the meta device."""
+    tensors = _tensors((args, kwargs))
+    return _device(kwargs) != "meta" and not any(isinstance(x, FakeTensor) or x.is_meta for x in tensors)
+
+
+def _device(kwargs: dict[str, Any]) -> str:
+    """Kind of the device that a result is asked for on."""
+    device = kwargs.get("device")
+    return "cpu" if device is None else torch.device(device).type
+
+
+def _tensors(things: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(things) if isinstance(leaf, torch.Tensor)]
+
+
+def _resolved(x: torch.Tensor) -> torch.Tensor:
+    """A tensor whose memory holds its numbers, not their conjugates or negatives."""
+    return x.resolve_conj().resolve_neg() if x.is_conj() or x.is_neg() else x
 
 
 def _has_fractions(things: Any) -> bool:
     """Whether tensors of floating point are among them."""
-    tensors = (leaf for leaf in tree_leaves(things) if isinstance(leaf, torch.Tensor))
-    return any(x.is_floating_point() or x.is_complex() for x in tensors)
+    return any(x.is_floating_point() or x.is_complex() for x in _tensors(things))
+
+
+def _has_complex(things: Any) -> bool:
+    """Whether complex numbers are among them, in tensors or not."""
+    leaves = tree_leaves(things)
+    return any(leaf.is_complex() if isinstance(leaf, torch.Tensor) else type(leaf) is complex for leaf in leaves)
+
+
+def _takes(target: torch.Tensor, result: torch.Tensor) -> bool:
+    """Whether PyTorch writes numbers of the result's dtype into a tensor."""
+    return torch.can_cast(result.dtype, target.dtype)
+
+
+def _is_composed(func: OpOverload) -> bool:
+    """Whether an operator only calls others: under `torch.inference_mode`, nothing has done so yet."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+def _is_view(func: OpOverload) -> bool:
+    """Whether an operator gives the memory of what it is given, which nothing else may stand for."""
+    infos = (one.alias_info for one in func._schema.returns)
+    return any(info is not None and not info.is_write for info in infos)
 
 
 def _is_in_place(func: OpOverload) -> bool:

@@ -53,12 +53,15 @@ def by_program(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> A
 def _evaluated(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Any:
     traced = TracedStep(graph, {}, (), torch.zeros(0), {}, ())
     lowering = Lowering(cast(Any, None), traced)
-    states = [x.to(storage(x.dtype).torch_dtype).contiguous() for x in inputs]
+    # Programs hold complex numbers as pairs of real ones.
+    pairs = [torch.view_as_real(x) if x.is_complex() else x for x in inputs]
+    states = [x.to(storage(x.dtype).torch_dtype).contiguous() for x in pairs]
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     for slot, (node, state) in enumerate(zip(placeholders, states, strict=True)):
         lowering.bind_state(node, str(slot), TensorType(tuple(state.shape), storage(state.dtype)))
     before = [lowering.value(node) for node in placeholders]
-    nodes = lowering.lowered(graph.graph)
+    kinds = {node: node.meta.get("val") for node in graph.graph.nodes}  # rules put those of pairs in their place
+    nodes = [node for node in lowering.lowered(graph.graph) if isinstance(node, fx.Node)]
     after = [lowering.value(node) for node in placeholders]
     values = [lowering.value(node) for node in nodes]
     given = StepInputs(
@@ -70,11 +73,19 @@ def _evaluated(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Any:
         device=torch.device("cpu"),
     )
     computed = _computed(lowering, {*values, *after}, given)
-    for target, old, new in zip(inputs, before, after, strict=True):
+    for target, old, new in zip(pairs, before, after, strict=True):
         if new != old:
             target.copy_(computed[new])
-    results = [computed[value].to(node.meta["val"].dtype).clone() for value, node in zip(values, nodes, strict=True)]
-    return results[0] if len(results) == 1 else tuple(results)
+    found = {node: _like(computed[value], kinds[node]) for value, node in zip(values, nodes, strict=True)}
+    # In the form that the operator gives them: a list of one, too, and None for a gradient that nobody needs.
+    (given_back,) = graph.graph.output_node().args
+    return fx.node.map_arg(given_back, lambda node: found[node])
+
+
+def _like(value: torch.Tensor, kind: torch.Tensor) -> torch.Tensor:
+    """A copy with the dtype and the strides of PyTorch's result: these decide what is a view of it later."""
+    numbers = torch.view_as_complex(value.contiguous()) if kind.is_complex() else value
+    return torch.empty_strided(kind.shape, kind.stride(), dtype=kind.dtype).copy_(numbers)
 
 
 def _computed(lowering: Lowering, wanted: set[int], given: StepInputs) -> dict[int, torch.Tensor]:

@@ -32,6 +32,8 @@ def _filled(given: Arguments, fill: distributions.Fill) -> torch.Tensor | None:
 def _normal(given: Arguments) -> torch.Tensor | None:
     mean, deviation = given.get("mean", 0.0), given.get("std", 1.0)
     tensors = [x for x in (mean, deviation) if isinstance(x, torch.Tensor)]
+    if any(x.is_complex() for x in tensors) or not bool(torch.as_tensor(deviation).ge(0.0).all()):
+        return None
     if not tensors:
         return _filled(given, distributions.normal(float(mean), float(deviation)))
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
@@ -43,7 +45,13 @@ def _normal(given: Arguments) -> torch.Tensor | None:
 
 
 def _uniform(given: Arguments) -> torch.Tensor | None:
-    return _filled(given, distributions.uniform(float(given.get("from", 0.0)), float(given.get("to", 1.0))))
+    low, high = float(given.get("from", 0.0)), float(given.get("to", 1.0))
+    if not low <= high:
+        return None
+    units = _filled(given, distributions.uniform(low, high))
+    if units is not None and units.dtype.itemsize < 4:  # rounded once more
+        units.masked_fill_(units.double() >= high, low)
+    return units
 
 
 def _bernoulli(given: Arguments) -> torch.Tensor | None:
@@ -52,6 +60,8 @@ def _bernoulli(given: Arguments) -> torch.Tensor | None:
     p = given.get("p")
     p = like if p is None else p
     if like.is_complex() or (isinstance(p, torch.Tensor) and not p.is_floating_point()):
+        return None
+    if not bool(((torch.as_tensor(p) >= 0) & (torch.as_tensor(p) <= 1)).all()):
         return None
     units = drawn(tuple(like.shape), torch.float64, given.get("generator"), distributions.uniform(0.0, 1.0))
     return (units < (p.double() if isinstance(p, torch.Tensor) else p)).to(like.dtype)
@@ -72,7 +82,9 @@ def _permutation(given: Arguments) -> torch.Tensor:
     return distributions.permutation(int(given["n"]), given.get("generator")).to(given.get("dtype") or torch.int64)
 
 
-def _multinomial(given: Arguments) -> torch.Tensor:
+def _multinomial(given: Arguments) -> torch.Tensor | None:
+    if not given["self"].is_floating_point() or not 1 <= given["self"].ndim <= 2 or not given["self"].numel():
+        return None
     return distributions.chosen(
         given["self"], int(given["num_samples"]), bool(given["replacement"]), given.get("generator")
     )
@@ -80,10 +92,16 @@ def _multinomial(given: Arguments) -> torch.Tensor:
 
 DRAWN: dict[str, Callable[[Arguments], Any]] = {
     "bernoulli": _bernoulli,
-    "cauchy": lambda given: _filled(given, distributions.cauchy(given["median"], given["sigma"])),
-    "exponential": lambda given: _filled(given, distributions.exponential(given["lambd"])),
-    "geometric": lambda given: _filled(given, distributions.geometric(given["p"])),
-    "log_normal": lambda given: _filled(given, distributions.log_normal(given["mean"], given["std"])),
+    "cauchy": lambda given: (
+        _filled(given, distributions.cauchy(given["median"], given["sigma"])) if given["sigma"] > 0 else None
+    ),
+    "exponential": lambda given: (
+        _filled(given, distributions.exponential(given["lambd"])) if given["lambd"] > 0 else None
+    ),
+    "geometric": lambda given: _filled(given, distributions.geometric(given["p"])) if 0 < given["p"] < 1 else None,
+    "log_normal": lambda given: (
+        _filled(given, distributions.log_normal(given["mean"], given["std"])) if given["std"] > 0 else None
+    ),
     "multinomial": _multinomial,
     "native_dropout": _dropout,
     "normal": _normal,
@@ -94,4 +112,5 @@ DRAWN: dict[str, Callable[[Arguments], Any]] = {
     "randperm": _permutation,
     "uniform": _uniform,
 }
-"""Name without overload and underscore -> numbers for a call's arguments, by name; None where there are none."""
+"""Name without overload and underscore -> numbers for a call's arguments, by name; None where there are none, or where
+PyTorch says what is wrong with them."""

@@ -24,6 +24,8 @@ class _TypeOfTypes(type):
     """Makes `SeenType` behave as `type` does itself."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is not SeenType:  # a metaclass of the user's
+            return super().__call__(*args, **kwargs)
         if len(args) != 1 or kwargs:
             return type(*args, **kwargs)
         kind = type(args[0])
@@ -31,23 +33,27 @@ class _TypeOfTypes(type):
             return torch.Tensor
         if kind in (Counter, LoggedNumber):
             return args[0].__class__  # which notes that it was asked
-        return SeenType if kind is type else kind
+        return SeenType if kind in (type, _TypeOfTypes) else kind
 
     def __instancecheck__(cls, thing: object) -> bool:
-        return isinstance(thing, type)
+        return isinstance(thing, type) if cls is SeenType else super().__instancecheck__(thing)
 
     def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, type)
+        return issubclass(kind, type) if cls is SeenType else super().__subclasscheck__(kind)
 
     def __eq__(cls, other: object) -> bool:
-        return other is type or other is SeenType
+        return cls is other or (cls is SeenType and other is type)
 
     def __hash__(cls) -> int:
-        return hash(type)
+        return hash(type) if cls is SeenType else super().__hash__()
 
 
 class SeenType(type, metaclass=_TypeOfTypes):
     """`type`, but that a traced tensor is a `torch.Tensor`, and a counted number a number."""
+
+
+SeenType.__name__ = SeenType.__qualname__ = "type"
+SeenType.__module__ = "builtins"
 
 
 @contextmanager
