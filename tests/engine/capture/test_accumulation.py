@@ -59,7 +59,7 @@ def test_micro_batches_share_what_is_computed_of_the_whole_batch() -> None:
 def test_wrong_accumulations_are_refused() -> None:
     for options, word in (
         ({"accumulate": "max"}, 'choose "mean" or "sum"'),
-        ({"of_batch": 3}, "of_batch is a int"),
+        ({"of_batch": 3}, "of_batch is an int"),
         ({"of_batch": lambda batch: {"x": batch["w"]}}, "of_batch gives x, which is a field of the dataset"),
     ):
         with pytest.raises(CaptureError, match=word):
