@@ -81,13 +81,10 @@ def capture(task: Task) -> Captured:
     known = frozenset(name for name in buffers if tensors[name].dtype not in STORED)
     try:
         return _captured(task, known)
-    except UnknownValueError as error:
+    except UnknownValueError:
         if known == buffers:
             raise
-        try:
-            return _captured(task, buffers)
-        except CaptureError:
-            raise error from None
+    return _captured(task, buffers)  # which names what is unknown even so
 
 
 def _captured(task: Task, known: frozenset[str]) -> Captured:

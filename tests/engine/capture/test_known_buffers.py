@@ -156,6 +156,15 @@ def test_one_that_steps_change_is_not_known(forward: Callable[[Net, Tensor], Ten
     assert model.mask.tolist() == [False] * 3 + [True] * 3
 
 
+def test_what_is_unknown_with_known_buffers_too_is_named() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        y = net.a(x)[:, : int(net.width)]
+        return y if y.sum() > 0 else -y
+
+    line = forward.__code__.co_firstlineno + 2
+    refused(task_of(_net(forward, width=torch.tensor(3))), f"test_known_buffers.py:{line})")
+
+
 def test_a_parameter_by_another_name_is_not_known() -> None:
     model = Net(lambda n, x: n.a(x) if n.alias.sum() > 0 else n.b(x))
     model.register_buffer("alias", model.a.bias.detach())

@@ -356,7 +356,8 @@ def test_results_lie_in_memory_as_pytorchs() -> None:
     with portable():
         y = w.exp()
         y.reshape(-1)[0] = 7  # a copy, since y is transposed
-    assert y.stride() == w.stride() and float(y[0, 0]) != 7
+        alike = torch.randn_like(w)
+    assert y.stride() == alike.stride() == w.stride() and float(y[0, 0]) != 7
 
 
 @pytest.mark.parametrize(
@@ -387,6 +388,11 @@ def test_uniform_numbers_of_a_few_bits_stay_below_their_upper_end(dtype: torch.d
         lambda: torch.empty(3).normal_(0, -1),
         lambda: torch.normal(torch.zeros(2), torch.tensor([1.0, -1.0])),
         lambda: torch.empty(3).uniform_(2, 1),
+        lambda: torch.empty(3).uniform_(0, math.inf),
+        lambda: torch.normal(torch.tensor([1, 2]), 1.0),
+        lambda: torch.arange(0, math.inf),
+        lambda: torch.linspace(0, 1, -1),
+        lambda: torch.multinomial(torch.ones(2), 0),
         lambda: torch.empty(3).bernoulli_(2.0),
         lambda: torch.bernoulli(torch.tensor([0.5, 1.5])),
         lambda: torch.empty(3).exponential_(-1),

@@ -48,16 +48,16 @@ def _arange(given: Arguments) -> Any:
     dtype = given.get("dtype") or (torch.int64 if is_whole else torch.get_default_dtype())
     if not dtype.is_floating_point or not step:
         return NotImplemented
-    count = math.ceil((end - start) / step)
-    if count < 0:
+    count = (end - start) / step
+    if not 0 <= count < math.inf:
         return NotImplemented  # PyTorch says what is wrong
-    return torch.from_numpy(float(start) + np.arange(count) * float(step)).to(dtype)
+    return torch.from_numpy(float(start) + np.arange(math.ceil(count)) * float(step)).to(dtype)
 
 
 def _linspace(given: Arguments) -> Any:
     start, end, steps = given["start"], given["end"], int(given["steps"])
     dtype = given.get("dtype") or torch.get_default_dtype()
-    if not dtype.is_floating_point or any(isinstance(item, torch.Tensor | complex) for item in (start, end)):
+    if not dtype.is_floating_point or steps < 0 or any(isinstance(x, torch.Tensor | complex) for x in (start, end)):
         return NotImplemented
     return torch.from_numpy(_spaced(float(start), float(end), steps)).to(dtype)
 
@@ -65,7 +65,7 @@ def _linspace(given: Arguments) -> Any:
 def _logspace(given: Arguments) -> Any:
     start, end, steps = given["start"], given["end"], int(given["steps"])
     dtype = given.get("dtype") or torch.get_default_dtype()
-    if not dtype.is_floating_point or any(isinstance(item, torch.Tensor | complex) for item in (start, end)):
+    if not dtype.is_floating_point or steps < 0 or any(isinstance(x, torch.Tensor | complex) for x in (start, end)):
         return NotImplemented
     exponents, out = _spaced(float(start), float(end), steps), np.empty(steps)
     powers(np.full(steps, float(given["base"])), exponents, out)

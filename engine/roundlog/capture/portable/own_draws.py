@@ -26,13 +26,18 @@ def _kind(given: Arguments) -> tuple[tuple[int, ...], torch.dtype] | None:
 
 def _filled(given: Arguments, fill: distributions.Fill) -> torch.Tensor | None:
     kind = _kind(given)
-    return None if kind is None else drawn(*kind, given.get("generator"), fill)
+    if kind is None:
+        return None
+    numbers = drawn(*kind, given.get("generator"), fill)
+    if "memory_format" not in given or not isinstance(like := given.get("self", given.get("input")), torch.Tensor):
+        return numbers
+    return torch.empty_like(like, dtype=kind[1], memory_format=given["memory_format"]).copy_(numbers)
 
 
 def _normal(given: Arguments) -> torch.Tensor | None:
     mean, deviation = given.get("mean", 0.0), given.get("std", 1.0)
     tensors = [x for x in (mean, deviation) if isinstance(x, torch.Tensor)]
-    if any(x.is_complex() for x in tensors) or not bool(torch.as_tensor(deviation).ge(0.0).all()):
+    if not all(x.is_floating_point() for x in tensors) or not bool(torch.as_tensor(deviation).ge(0.0).all()):
         return None
     if not tensors:
         return _filled(given, distributions.normal(float(mean), float(deviation)))
@@ -46,7 +51,8 @@ def _normal(given: Arguments) -> torch.Tensor | None:
 
 def _uniform(given: Arguments) -> torch.Tensor | None:
     low, high = float(given.get("from", 0.0)), float(given.get("to", 1.0))
-    if not low <= high:
+    kind = _kind(given)
+    if kind is None or not low <= high or not high - low <= torch.finfo(kind[1]).max:
         return None
     units = _filled(given, distributions.uniform(low, high))
     if units is not None and units.dtype.itemsize < 4:  # rounded once more
@@ -84,6 +90,8 @@ def _permutation(given: Arguments) -> torch.Tensor:
 
 def _multinomial(given: Arguments) -> torch.Tensor | None:
     if not given["self"].is_floating_point() or not 1 <= given["self"].ndim <= 2 or not given["self"].numel():
+        return None
+    if given["num_samples"] < 1:
         return None
     return distributions.chosen(
         given["self"], int(given["num_samples"]), bool(given["replacement"]), given.get("generator")
