@@ -109,11 +109,6 @@ class JobStatus(IntEnum):
     """Nobody won against the claim, and too few attested to it; everybody has back what it paid in, but for the shares
     of those who did."""
 
-    @property
-    def is_undecided(self) -> bool:
-        """Whether the contract still holds the reward, and a window is open."""
-        return self in (JobStatus.OPEN, JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPEALABLE)
-
 
 class Level(IntEnum):
     """The levels of a dispute, from the coarsest tree to the finest. `Trace` and `Transitions` say how many leaves each

@@ -30,7 +30,8 @@ _CHUNK_DEPTH, _PARTIAL_DEPTH = 17, 6
 
 
 _CLAIMED = (JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPEALABLE)
-"""Statuses in which the contract holds a trainer's bond."""
+UNDECIDED = (JobStatus.OPEN, *_CLAIMED)
+"""Statuses in which the contract holds a trainer's bond, and those in which it holds the reward."""
 
 
 class Part(StrEnum):
@@ -110,18 +111,18 @@ class JobStanding:
     @property
     def due(self) -> int:
         """Wei of the audit fee that `collect` brings to this account now."""
-        return self.fee if self.collects and not self.view.status.is_undecided else 0
+        return self.fee if self.collects and self.view.status not in UNDECIDED else 0
 
     @property
     def escrow(self) -> int:
         """Wei of this account that are held as the reward and the audit fee."""
-        held = self.view.status.is_undecided and Part.CUSTOMER in self.parts
+        held = self.view.status in UNDECIDED and Part.CUSTOMER in self.parts
         return self.view.terms.reward + self.view.terms.audit_fee if held else 0
 
     @property
     def live(self) -> bool:
         """Whether anything can still happen to it."""
-        return self.view.status.is_undecided or self.collects or any(game.view.bond_held for game in self.games)
+        return self.view.status in UNDECIDED or self.collects or any(game.view.bond_held for game in self.games)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

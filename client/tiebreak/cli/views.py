@@ -135,6 +135,7 @@ def plain_game(number: int, game: GameView) -> dict[str, object]:
 def job_text(number: int, job: JobView, now: int) -> Text:
     """A job with its claim, for people."""
     from tiebreak.cli import output
+    from tiebreak.cli.standing import UNDECIDED
 
     terms, claim = job.terms, job.claim
     facts: dict[str, object] = {
@@ -171,7 +172,7 @@ def job_text(number: int, job: JobView, now: int) -> Text:
         )
     if job.audits.appeal_deadline:
         windows = {"appeal by": job.audits.appeal_deadline}
-    if job.status.is_undecided:
+    if job.status in UNDECIDED:
         facts |= {name: f"{deadline(instant, now)}, by the chain's clock" for name, instant in windows.items()}
     return output.facts_text(f"Job {number}", facts)
 

@@ -37,14 +37,14 @@ alone: with one, some machines round once and others twice. `rsqrt` is a root an
 _OF_COMPLEX = "add all any count_nonzero eq equal isfinite isinf isnan logical_not ne neg rsub sub"
 
 EXACT_OF_COMPLEX = frozenset(f"{_MOVING} {_OF_COMPLEX}".split())
-"""Those of `EXACT` that are so with complex numbers, too: a product or a magnitude of these is several roundings."""
+"""Operators of `EXACT` that are exact with complex numbers, too; their products and magnitudes are not."""
 
 BY_PAIRS = frozenset(("mul", "_fft_c2c", "_fft_c2r"))
 """Operators of complex numbers that a program, which has pairs, computes as PyTorch does. Magnitudes and quotients
 would overflow there, where PyTorch's do not."""
 
 SUMMING = frozenset(("index_put", "_unsafe_index_put", "put"))
-"""Those of `EXACT` that are so unless they accumulate fractions, which threads may add in any order."""
+"""Operators of `EXACT` that are exact unless they accumulate fractions, which threads may add in any order."""
 
 INTEGERS = frozenset(("random", "randint", "randint_like"))
 """Operators that draw integers: those of the Mersenne Twister, by integers alone."""
