@@ -44,12 +44,17 @@ class Misbehaviour(StrEnum):
     """A lying auditor that falls silent after one move."""
 
 
+def _seconds(text: str) -> float:
+    """A time in milliseconds, `500ms` -> seconds."""
+    return int(text.removesuffix("ms")) / 1000
+
+
 def play(
     kind: Misbehaviour,
     job: int,
     step: Annotated[int, typer.Argument(help="The step at which the rules are broken, counted from 0.")],
     directory: Annotated[Path, typer.Option("--dir")],
-    poll: float = 1.0,
+    poll: Annotated[float, typer.Option(parser=_seconds)] = "1000ms",  # type: ignore[assignment]  # parsed like any other
     as_json: Annotated[
         bool, typer.Option("--json", help="Accepted as every command does; there is no other output.")
     ] = True,
