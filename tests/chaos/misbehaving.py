@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from tiebreak import quantities
 from tiebreak.adversary.desks import cheating, silenced
 from tiebreak.adversary.parties import fabricating_trainer, log_forging_trainer, lying_auditor, poisoning_trainer
-from tiebreak.cli import options, quantities
+from tiebreak.cli import options
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.role_process import RoleSetup, play
 from tiebreak.roles.context import RoleContext

@@ -26,6 +26,7 @@ from tiebreak.chain.game import VerificationGame
 from tiebreak.chain.node import connect
 from tiebreak.chain.sender import Sender
 from tiebreak.memory import usable_memory
+from tiebreak.quantities import interval
 from tiebreak.roles.context import RoleContext, RoleLimits
 from tiebreak.roles.notices import Notice, plain
 from tiebreak.roles.role import Role
@@ -44,17 +45,12 @@ class Misbehaviour(StrEnum):
     """A lying auditor that falls silent after one move."""
 
 
-def _seconds(text: str) -> float:
-    """A time in milliseconds, `500ms` -> seconds."""
-    return int(text.removesuffix("ms")) / 1000
-
-
 def play(
     kind: Misbehaviour,
     job: int,
     step: Annotated[int, typer.Argument(help="The step at which the rules are broken, counted from 0.")],
     directory: Annotated[Path, typer.Option("--dir")],
-    poll: Annotated[float, typer.Option(parser=_seconds)] = "1000ms",  # type: ignore[assignment]  # parsed like any other
+    poll: Annotated[float, typer.Option(parser=interval(0))] = "1s",  # type: ignore[assignment]  # parsed like any other
     as_json: Annotated[
         bool, typer.Option("--json", help="Accepted as every command does; there is no other output.")
     ] = True,

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tiebreak import quantities
 from tiebreak.amounts import in_ether
-from tiebreak.cli import network, options, quantities
+from tiebreak.cli import network, options
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import quantities
+from tiebreak import quantities
 from tiebreak.cli.failures import WrongUsage
 
 if TYPE_CHECKING:

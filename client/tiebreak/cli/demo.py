@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import quantities
+from tiebreak import quantities
 from tiebreak.cli.dashboard import DEFAULT_PORT
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
 from tiebreak.demo.report import USUAL, StoryName

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import options, quantities
+from tiebreak import quantities
+from tiebreak.cli import options
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import CommandError
 from tiebreak.cli.groups import examples, takes_groups

@@ -75,7 +75,7 @@ def _program(job: Path | None) -> tuple[Program | None, bytes | None]:
     if job is None:
         return None, None
     from tiebreak.cli.job_files import read_job
-    from tiebreak.cli.quantities import memory
+    from tiebreak.quantities import memory
 
     found = read_job(job, memory(options.DEFAULT_MEMORY))
     return found.program, found.spec.run_id

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tiebreak.cli import quantities
+from tiebreak import quantities
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import network, options, quantities
+from tiebreak import quantities
+from tiebreak.cli import network, options
 from tiebreak.cli.claims import check_roots, read_claim
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage

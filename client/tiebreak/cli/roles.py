@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tiebreak.cli import options, quantities
+from tiebreak import quantities
+from tiebreak.cli import options
 from tiebreak.cli.content import PublishEvery, Retention, published_every
 from tiebreak.cli.failures import WrongUsage
 from tiebreak.cli.groups import examples, takes_groups

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import quantities
+from tiebreak import quantities
 
 _PANEL = "Taking part"
 

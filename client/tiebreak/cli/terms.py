@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tiebreak.cli import network, quantities
+from tiebreak import quantities
+from tiebreak.cli import network
 from tiebreak.cli.failures import CommandError
 
 if TYPE_CHECKING:

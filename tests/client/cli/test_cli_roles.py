@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from cli_world import Chain, Run, Trained, refused
 from roundlog.arithmetic import MachineError
+from tiebreak import quantities
 from tiebreak.chain.accounts import devnet_account
 from tiebreak.chain.sender import Sender
-from tiebreak.cli import quantities, terms
+from tiebreak.cli import terms
 from tiebreak.roles import auditor, engine
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.notices import Progress
