@@ -341,8 +341,8 @@ class Round:
     def _have_sealed(self, job: int, calm_since: float) -> bool:
         """True if every honest auditor has sealed its root; what they need is time in calm weather. A place taken with
         an empty seal looks the same on the chain, and has to be filled first."""
-        said = {name: party.said() for name, party in self.stage.parties.items()}
-        filled = {name.removesuffix("-twin") for name, text in said.items() if '"seal its audit' in text}
+        auditors = {name: party for name, party in self.stage.parties.items() if name.startswith("auditor-")}
+        filled = {name.removesuffix("-twin") for name, party in auditors.items() if '"seal its audit' in party.said()}
         missing = {f"auditor-{i}" for i in range(self.plan.auditors)} - (set(self._audits(job)) & filled)
         if not missing or not calm_since:
             return not missing

@@ -182,7 +182,7 @@ class _Wrapper:
         receiver = function.value
         while isinstance(receiver, (ast.Attribute, ast.Subscript, ast.Call)):
             receiver = receiver.func if isinstance(receiver, ast.Call) else receiver.value
-        # Of what the method below gives, a tensor: another object may do anything.
+        # Only methods of the result of `super()`, a tensor: those of another object may do anything.
         return function.attr in _READS and isinstance(receiver, ast.Name) and receiver.id == self._result
 
     def _parameters(self) -> list[str]:

@@ -130,8 +130,8 @@ _is_torchs: ContextVar[bool] = ContextVar("roundlog.capture.torchs", default=Fal
 def portable() -> Iterator[PortableNumbers | None]:
     """While this lasts, tensors that are made in this thread, and in threads that it starts, have the same bits on
     every machine, as a task's should until `Job.from_task`. Random numbers are others than PyTorch's own for the same
-    seed. Gives what notes the operators of which this is not true; None inside `torchs_own`. Can stand before a
-    function, as `@portable()`."""
+    seed. Gives the mode, which notes the operators that computed with this machine's bits; None inside `torchs_own`.
+    Can stand before a function, as `@portable()`."""
     if _is_torchs.get():
         yield None
         return

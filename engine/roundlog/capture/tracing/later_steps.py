@@ -196,7 +196,7 @@ class LaterSteps:
                 place.put(grown[name])
         try:
             graph = self._tracer.trace().graph
-            _refuse_reads(hidden, grown)  # whoever reads may have caught the error
+            _refuse_reads(hidden, grown)  # the code that reads may have caught the error
         except CaptureError as error:
             _refuse_reads(hidden, grown)
             if Counter.__name__ not in str(error):

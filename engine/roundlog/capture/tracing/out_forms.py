@@ -34,7 +34,7 @@ class OutForms(TorchDispatchMode):
         plain, names, made = found
         written = [kwargs[name] for name in names]
         options = {key: value for key, value in kwargs.items() if key not in names}
-        # What is summed, or made, is computed in the dtype that it is written in.
+        # Sums and new tensors are computed in the dtype of the tensor that they are written into.
         if "dtype" in made and options.get("dtype") is None:
             options["dtype"] = written[0].dtype
         if "device" in made:

@@ -151,7 +151,7 @@ class Surroundings:
             own = copies[storage._cdata]
             if own.dtype == kind:
                 moved = own.as_strided(data.size(), data.stride(), data.storage_offset())
-                # Their memory holds the numbers of which they are the negatives, or the conjugates.
+                # The memory of a lazy tensor holds the numbers before they are negated, or conjugated.
                 moved = torch._neg_view(moved) if data.is_neg() else moved
                 tensor.data = moved.conj() if data.is_conj() else moved
             else:  # one memory, seen in two dtypes

@@ -306,7 +306,7 @@ class Tracer:
             for name in gradients:
                 parameter = self._first[f"parameter/{name}"]
                 states[parameter].copy_(following[parameter])
-                # What is saved for a backward pass would be another by now, which PyTorch refuses.
+                # PyTorch refuses a backward pass whose saved tensors were written since.
                 increment_version(self._parameters[f"parameter/{name}"])
 
     def _following(self, states: Named) -> Named:
