@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 import pytest
 import torch
 from machines.environment_control import CHANGES, NEAREST, ROUNDING, flush, reaction, set_rounding
-from roundlog.arithmetic import DisturbedError, MachineError, undisturbed, until_undisturbed
+from roundlog.arithmetic import DisturbedError, MachineError, check_machine, undisturbed, until_undisturbed
 from roundlog.capture import Task
 from roundlog.execution import NonFiniteError
 from roundlog.kernels import environment, threads
@@ -101,6 +101,13 @@ def test_a_word_that_flushes_or_rounds_otherwise_is_read_put_right_and_put_back(
 def test_the_negative_control_sees_each_change_noticed_on_every_thread(change: str) -> None:
     assert reaction(CHANGES[change]).is_right
     assert ENVIRONMENT.is_right() and ByNumbers().is_right()
+    # torch's own threads, too, which later tests compute on.
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        check_machine(torch.device("cpu"))
+    finally:
+        torch.set_num_threads(before)
 
 
 @needs_modes
