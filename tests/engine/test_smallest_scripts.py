@@ -46,6 +46,7 @@ SMALLEST: dict[str, list[str]] = {
     "make_vectors": [],
     "matrix": ["--task", "logistic", "--machine", "native", "--steps", "2"],
     "matrix_of_ranks": ["--task", "logistic", "--ranks", "1", "--steps", "2"],
+    "measure_differences": ["--steps", "1", "--only", "a linear layer"],
     "measure_environment": ["--rounds", "1"],
     "measure_history": ["--steps", "1", "--rounds", "1", "--directory", "{tmp}"],
     "measure_parts": ["--model", "logistic", "--rounds", "1"],

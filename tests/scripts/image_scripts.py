@@ -161,7 +161,7 @@ def flip_by_random() -> Task:
 @script(
     "MixUp with numpy",
     source="the code of the MixUp paper (Zhang et al. 2018)",
-    outcome=refused("draws from", rewrite="mixup_by_field"),
+    outcome=refused("draws from", rewrite="mixup"),
 )
 def mixup_by_numpy() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -174,11 +174,7 @@ def mixup_by_numpy() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
 
 
-@script(
-    "MixUp with torch.distributions",
-    source="timm's Mixup, drawn by torch",
-    outcome=refused("give the numbers as a field of the dataset", rewrite="mixup_by_field"),
-)
+@script("MixUp with torch.distributions", source="timm's Mixup, drawn by torch")
 def mixup() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         share = torch.distributions.Beta(0.4, 0.4).sample()

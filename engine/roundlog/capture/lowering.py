@@ -31,7 +31,14 @@ _OF_A_FIELD = (
     "draw by torch.rand or torch.randn in the step, or draw before training, one number a row, and give the numbers as "
     "a field of the dataset"
 )
-_REWRITES = dict.fromkeys(("_sample_dirichlet", "_standard_gamma", "poisson", "binomial"), _OF_A_FIELD)
+_OF_A_SAMPLE = (
+    "a gamma number (Beta, Dirichlet) has no gradient by its concentration here: draw it by sample() in place of "
+    "rsample()"
+)
+_REWRITES = {
+    **dict.fromkeys(("poisson", "binomial"), _OF_A_FIELD),
+    **dict.fromkeys(("_standard_gamma_grad", "_dirichlet_grad"), _OF_A_SAMPLE),
+}
 """Operators without a rule -> what to write instead."""
 
 _OLDEST = "2.11"

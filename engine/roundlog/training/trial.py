@@ -109,10 +109,11 @@ class Trial:
             states = list(result.states)
         return run
 
-    def by_pytorch(self, dtype: torch.dtype, look: Look, start: Tensors | None = None) -> Run:
+    def by_pytorch(self, dtype: torch.dtype, look: Look, start: Tensors | None = None, *, alone: bool = False) -> Run:
         """The user's own steps, with the program's random numbers. After the user's own gradients are recorded, the
         optimizer gets the program's, because it may amplify small differences, as Adam does for gradients near zero.
-        The run ends at a step that raises. start: another state to begin with. Raises CaptureError."""
+        The run ends at a step that raises. start: another state to begin with. alone: the optimizer gets the user's
+        own gradients. Raises CaptureError."""
         origin, around, run = self._origin, self._around, Run()
         around.restore()
         first = self.start if start is None else start
@@ -124,7 +125,7 @@ class Trial:
                 gradients: dict[str, torch.Tensor] = {}
                 try:
                     before = {name: tensor.clone() for name, tensor in self._standing().items()}
-                    loss = self._step(training, step, batch, dtype, gradients)
+                    loss = self._step(training, step, batch, dtype, gradients, alone)
                     after = self._standing()
                 except CaptureError:
                     raise
@@ -141,13 +142,19 @@ class Trial:
         return run
 
     def _step(
-        self, training: EagerTraining, step: int, batch: Tensors, dtype: torch.dtype, gradients: dict[str, torch.Tensor]
+        self,
+        training: EagerTraining,
+        step: int,
+        batch: Tensors,
+        dtype: torch.dtype,
+        gradients: dict[str, torch.Tensor],
+        alone: bool,
     ) -> float:
         """One step of the user's own. gradients: gets its gradients, by name. Returns the loss."""
         default = torch.get_default_dtype()
 
         def exchange() -> None:
-            own = self._gradients[step] if step < len(self._gradients) else {}
+            own = self._gradients[step] if step < len(self._gradients) and not alone else {}
             for name, parameter in self._origin.trained.items():
                 if parameter.grad is not None:
                     gradients[name] = parameter.grad.detach().clone()

@@ -18,6 +18,7 @@ from roundlog.capture.portable.strict_functions import CODES, of_all, powers
 from roundlog.training.job import Job
 from scipy import stats
 from torch import nn
+from torch.distributions import Beta, Chi2, Dirichlet, Gamma, StudentT
 
 N = 100_000
 
@@ -41,6 +42,14 @@ def seeded():
         (lambda: torch.empty(N).exponential_(2.0), stats.expon(scale=0.5)),
         (lambda: torch.empty(N).log_normal_(0.5, 0.25), stats.lognorm(0.25, scale=math.exp(0.5))),
         (lambda: torch.empty(N).cauchy_(1.0, 2.0), stats.cauchy(1.0, 2.0)),
+        (lambda: torch._standard_gamma(torch.full((N,), 0.4)), stats.gamma(0.4)),
+        (lambda: torch._standard_gamma(torch.full((N,), 1e6, dtype=torch.float64)), stats.gamma(1e6)),
+        (lambda: Gamma(3.0, 2.0).sample((N,)), stats.gamma(3.0, scale=0.5)),
+        (lambda: Beta(0.4, 0.4).sample((N,)), stats.beta(0.4, 0.4)),
+        (lambda: Beta(1.0, 5.0).sample((N,)), stats.beta(1.0, 5.0)),
+        (lambda: Dirichlet(torch.tensor([0.5, 1.0, 2.0])).sample((N,))[:, 2], stats.beta(2.0, 1.5)),
+        (lambda: Chi2(5.0).sample((N,)), stats.chi2(5.0)),
+        (lambda: StudentT(4.0).sample((N,)), stats.t(4.0)),
     ],
 )
 def test_continuous_draws_follow_their_law(draw, law) -> None:
@@ -48,6 +57,18 @@ def test_continuous_draws_follow_their_law(draw, law) -> None:
         found = draw()
     assert not numbers.unportable
     assert stats.kstest(found.double().numpy(), law.cdf).pvalue > 1e-3
+
+
+def test_shares_of_small_concentrations_add_up_to_one() -> None:
+    """Their gamma numbers are below the least number of FP64."""
+    with portable() as numbers:
+        shares = Dirichlet(torch.full((1000, 3), 1e-4)).sample()
+        assert not numbers.unportable and bool((shares > 0).all()) and bool((shares < 1).all())
+        torch.testing.assert_close(shares.sum(1), torch.ones(1000))
+        largest = torch.bincount(shares.argmax(1), minlength=3) / 1000
+        torch.testing.assert_close(largest, torch.full((3,), 1 / 3), atol=0.06, rtol=0)
+        torch._standard_gamma(torch.zeros(3))
+    assert set(numbers.unportable) == {"aten._standard_gamma"}  # what PyTorch says of it
 
 
 def test_normals_of_a_pair_and_of_two_calls_are_independent() -> None:
@@ -181,6 +202,7 @@ def made() -> dict[str, torch.Tensor]:
         "scaled": torch.add(w, w.t().reshape(40, 30), alpha=0.3),
         "order": torch.tensor([2, 1, 2, 1, 1] * 20).argsort(),
         "whole": torch.exp(torch.arange(4)),
+        "shares": torch.distributions.Beta(0.4, 0.4).sample((50,)),
         "in place": w.clone().tanh_().add_(w, alpha=-0.7),
     }
 
@@ -195,7 +217,8 @@ def test_what_is_computed_agrees_with_torch_and_is_noted_nowhere(monkeypatch: py
     monkeypatch.setattr(torch, "randn", lambda *shape: drawn.clone())
     theirs = made()
     for name, tensor in theirs.items():
-        if name != "order":  # equal numbers have no order of their own there
+        # Equal numbers have no order of their own there, and what is drawn there is drawn otherwise.
+        if name not in ("order", "shares"):
             torch.testing.assert_close(ours[name], tensor, rtol=2e-5, atol=2e-6, msg=name)
     assert torch.equal(ours["order"], torch.tensor([2, 1, 2, 1, 1] * 20).argsort(stable=True))
 

@@ -10,13 +10,17 @@ import pytest
 import torch
 from elementwise import evaluated
 from roundlog.capture import CaptureError, Task, capture
+from roundlog.capture.decompositions.gamma_draws import TRIALS, standard_gamma
 from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
+from scipy import stats
 from torch import nn
+from torch.distributions import Beta, Chi2, Dirichlet, Gamma, StudentT
 
 SEED = 77
+MANY = 4000
 
 
 class Draws(nn.Module):
@@ -141,6 +145,55 @@ def test_integers_of_32_bits_that_wrap_around_are_refused() -> None:
     assert (far() < 0).all(), "PyTorch's wrap"
     with pytest.raises(CaptureError, match="the captured step is not yours: at step 0 the change of buffer/drawn"):
         drawn(far, 1)
+
+
+@pytest.mark.parametrize(
+    ("draw", "law"),
+    [
+        (lambda: torch._standard_gamma(torch.full((MANY,), 0.4)), stats.gamma(0.4)),
+        (lambda: torch._standard_gamma(torch.full((MANY,), 1.0)), stats.gamma(1.0)),
+        (lambda: Gamma(2.5, 2.0).sample((MANY,)), stats.gamma(2.5, scale=0.5)),
+        (lambda: Gamma(1e5, 1.0).sample((MANY,)), stats.gamma(1e5)),
+        (lambda: Beta(0.4, 0.4).sample((MANY,)), stats.beta(0.4, 0.4)),
+        (lambda: Beta(1.0, 1.0).sample((MANY,)), stats.uniform()),
+        (lambda: Beta(3.0, 0.5).sample((MANY,)), stats.beta(3.0, 0.5)),
+        (lambda: Dirichlet(torch.tensor([0.5, 1.0, 2.0])).sample((MANY,))[:, 1], stats.beta(1.0, 2.5)),
+        (lambda: Chi2(3.0).sample((MANY,)), stats.chi2(3.0)),
+        (lambda: StudentT(4.0).sample((MANY,)), stats.t(4.0)),
+    ],
+)
+def test_numbers_of_the_gamma_family_follow_their_law(draw: Callable[[], torch.Tensor], law) -> None:
+    found = drawn(draw, 1).astype(np.float64)
+    assert stats.kstest(found, law.cdf).pvalue > 1e-3
+    assert abs(found.mean() - law.mean()) < 5 * law.std() / MANY**0.5
+    assert not np.array_equal(found, drawn(draw, 2)), "every step has numbers of its own"
+
+
+def test_shares_add_up_to_one_however_small_concentrations_are() -> None:
+    found = drawn(lambda: Dirichlet(torch.full((400, 3), 1e-4)).sample(), 1)
+    assert (found > 0).all() and (found < 1).all()
+    assert np.abs(found.sum(1) - 1).max() < 1e-6
+    assert np.abs(np.bincount(found.argmax(1), minlength=3) / 400 - 1 / 3).max() < 0.1
+
+
+def test_a_number_that_no_trial_gives_is_less_likely_than_one_in_two_to_the_64th() -> None:
+    """The first trial of a concentration of 1, where rejections are most frequent among those of 1 and more."""
+
+    def taken(x: np.ndarray, of: float) -> np.ndarray:
+        d = of - 1 / 3
+        base = np.maximum(1 + x / np.sqrt(9 * d), 1e-300)
+        return np.minimum(1, np.exp(x * x / 2 + d * (1 - base**3 + 3 * np.log(base))))
+
+    x, width = np.linspace(-9, 9, 200_001, retstep=True)
+    rejected = [1 - (stats.norm.pdf(x) * taken(x, of)).sum() * width for of in (1.0, 1.1, 1.5, 2.0, 10.0)]
+    assert rejected == sorted(rejected, reverse=True) and rejected[0] == pytest.approx(0.0483, abs=1e-4)
+    assert rejected[0] ** TRIALS < 2.0**-65
+
+
+def test_where_no_trial_is_taken_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Normal numbers far below where a number would be positive: nothing is taken, and nothing is infinite."""
+    monkeypatch.setattr(torch, "randn", lambda *shape, **_: torch.full(*shape, -50.0))
+    assert standard_gamma(torch.tensor([1.0, 4 / 3])).tolist() == pytest.approx([2 / 3, 1.0])
 
 
 WEIGHTS = torch.tensor([[0.0, 2.0, 1.0, 5.0, 0.0], [3.0, 0.0, 0.0, 0.0, 1.0]])

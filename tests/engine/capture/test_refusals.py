@@ -16,7 +16,7 @@ from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.errors import a_kind
 from roundlog.capture.untraceable import reason
 from torch import nn
-from torch.distributions import Beta, Gamma
+from torch.distributions import Dirichlet, Gamma
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
@@ -218,9 +218,15 @@ def test_optimizers_that_are_not_supported_say_so() -> None:
             torch.autocast("cpu", dtype=torch.bfloat16)(lambda x: x @ x.t()),
             r"^torch\.autocast computes in bfloat16.*, and programs are FP32: take the autocast away",
         ),
-        (lambda x: x * Beta(0.4, 0.4).sample(), r"draw before training, .* give the numbers as a field of the dataset"),
-        (lambda x: x * Gamma(0.4, 0.4).sample(), "give the numbers as a field of the dataset"),
-        (lambda x: x * torch.poisson(torch.ones(6)), "give the numbers as a field of the dataset"),
+        (
+            lambda x: Dirichlet(x.exp()).rsample(),
+            r"aten\._dirichlet_grad.* draw it by sample\(\) in place of rsample\(\)",
+        ),
+        (lambda x: Gamma(x.exp(), 2.0).rsample(), r"aten\._standard_gamma_grad.* draw it by sample\(\) in place of"),
+        (
+            lambda x: x * torch.poisson(torch.ones(6)),
+            "draw before training, .* give the numbers as a field of the dataset",
+        ),
         (lambda x: x * torch.binomial(torch.ones(6), torch.ones(6) / 2), "give the numbers as a field of the dataset"),
         (lambda x: (json.dumps(x.sum().item()), x)[1], r"numbers of Python \(at test_refusals.*history\.jsonl"),
         (lambda x: ("%f" % x.sum().item(), x)[1], r"numbers of Python \(at test_refusals.*history\.jsonl"),  # noqa: UP031

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from roundlog.capture.portable import distributions
+from roundlog.capture.portable import distributions, gamma_numbers
 from roundlog.capture.portable.distributions import drawn
 
 Arguments = dict[str, Any]
@@ -98,7 +99,20 @@ def _multinomial(given: Arguments) -> torch.Tensor | None:
     )
 
 
+def _of_concentration(
+    make: Callable[[torch.Tensor, torch.Generator | None], torch.Tensor], given: Arguments
+) -> torch.Tensor | None:
+    concentration = given["self"]
+    if not concentration.is_floating_point() or not bool(((concentration > 0) & concentration.isfinite()).all()):
+        return None
+    if not concentration.numel() or (make is gamma_numbers.dirichlet and not concentration.ndim):
+        return None
+    return make(concentration, given.get("generator"))
+
+
 DRAWN: dict[str, Callable[[Arguments], Any]] = {
+    "_sample_dirichlet": partial(_of_concentration, gamma_numbers.dirichlet),
+    "_standard_gamma": partial(_of_concentration, gamma_numbers.standard_gamma),
     "bernoulli": _bernoulli,
     "cauchy": lambda given: (
         _filled(given, distributions.cauchy(given["median"], given["sigma"])) if given["sigma"] > 0 else None

@@ -1,0 +1,66 @@
+"""Random numbers of the gamma family (gamma, beta, Dirichlet, chi-squared, Student's t) in a fixed number of trials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_aten = torch.ops.aten
+
+TRIALS = 15
+"""Trials of Marsaglia and Tsang that every number has. A trial is rejected with a probability of at most 0.0485, which
+is that for a concentration of 1, so that all of them are with one below 2^-65."""
+
+_NEAR = 0.125
+_SERIES = (-3 / 4, 3 / 5, -3 / 6, 3 / 7, -3 / 8, 3 / 9, -3 / 10)
+"""(3 log(1 + t) - (1 + t)^3 + 1 + 9 t^2 / 2) / t^4 in t, lowest power first."""
+
+
+def decompositions() -> dict[Any, Any]:
+    """For `make_fx`: ATen operator -> function."""
+    return {
+        _aten._standard_gamma.default: standard_gamma,
+        _aten._sample_dirichlet.default: sample_dirichlet,
+    }
+
+
+def standard_gamma(concentration: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Marsaglia and Tsang 2000: d (1 + x / sqrt(9 d))^3 for the first of 15 normal numbers x that is accepted, d =
+    concentration - 1/3; below a concentration of 1 that for one more, times uniform^(1 / concentration). At least
+    2^-126, as PyTorch's. That no trial is accepted has a probability below 2^-65; the first then counts."""
+    d, base, power = _accepted(concentration)
+    return (d * (base * base * base) * torch.exp(power)).clamp(min=torch.finfo(concentration.dtype).tiny)
+
+
+def sample_dirichlet(concentration: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Softmax of the logarithms of numbers as _standard_gamma's, which small concentrations leave above zero; between
+    2^-126 and 1 - 2^-24, as PyTorch's."""
+    d, base, power = _accepted(concentration)
+    shares = torch.softmax(torch.log(d) + 3 * torch.log(base) + power, -1)
+    kind = torch.finfo(concentration.dtype)
+    return shares.clamp(kind.tiny, 1 - kind.eps / 2)
+
+
+def _accepted(concentration: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(d, base, power), each as the concentration: a gamma number is d * base^3 * e^power."""
+    is_small = concentration < 1
+    d = torch.where(is_small, concentration + 1, concentration) - 1 / 3
+    shape = (TRIALS, *concentration.shape)
+    t = torch.randn(shape, device=concentration.device) / (3 * torch.sqrt(d))
+    inside = t > -1
+    t = torch.where(inside, t, 0.0)
+    base = 1 + t
+    # log(uniform) has to be below x^2 / 2 + d (3 log(1 + t) - (1 + t)^3 + 1), where x^2 / 2 = 9 d t^2 / 2: what is left
+    # of it in t^4 loses no digits where t is small, and d may so be large.
+    series = torch.full_like(t, _SERIES[-1])
+    for coefficient in _SERIES[-2::-1]:
+        series = series * t + coefficient
+    square = t * t
+    whole = (4.5 * square + 3 * torch.log(base)) - t * (3 + t * (3 + t))
+    rest = torch.where(t.abs() < _NEAR, square * square * series, whole)
+    is_taken = inside & (-torch.empty(shape, device=concentration.device).exponential_() < d * rest)
+    first = is_taken.to(t.dtype).argmax(0, keepdim=True)
+    waits = torch.empty_like(d).exponential_()
+    power = torch.where(is_small, -waits / concentration, 0.0)
+    return d, base.gather(0, first).squeeze(0), power
