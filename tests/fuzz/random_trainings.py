@@ -107,6 +107,24 @@ _REACH = [
     "h = h + 0.1 * torch.bernoulli(torch.sigmoid(h.detach()))",
 ]
 
+_CONDITIONS = [
+    "h.mean() > 0.05",
+    "h[0].sum() > h[1].sum()",
+    "torch.rand(()) < 0.5",
+    "random.random() < 0.6",
+    "np.random.randint(3) == {d}",
+    "h.detach().abs().max().item() > 0.8",
+    "(x > 1.2).any()",
+    "not (h.std().item() < 0.4)",
+    "self.buf.sum() + self.steps > 1",
+    "torch.isfinite(h).all() and x.sum() > 0",
+    "0.1 < x.std() < 1",
+    "min(x.mean().item(), 0.1) < 0.05",
+]
+
+_NEVER = "if h.abs().max() > 1e6:\n    h = torch.log(h - 1e7) / 0"
+"""An if whose values are not finite, and that is not taken."""
+
 _INIT = [
     "self.l1.weight = nn.Parameter(self.l0.weight.data)",
     "self.l1.weight = self.l0.weight",
@@ -128,6 +146,10 @@ _LOSSES = [
     "return F.mse_loss(model(batch['x']), batch['x'])",
     "y = model(batch['x'])\nseen.append(y.detach())\nreturn y.abs().mean()",
     "y = model(batch['x'])\nmoving.mul_(0.9).add_(y.detach().mean())\nreturn (y - moving).square().mean()",
+    "y = model(batch['x'])\nfound = y.square().mean()\nif found > moving:\n    moving.copy_(found.detach())\n"
+    "    return found * 0.5\nreturn found",
+    "y = model(batch['x'])\nfound = y.square().mean()\nif found.item() > 0.3:\n    found = found.sqrt()\n"
+    "if not torch.isfinite(found):\n    return found.detach() * 0 + 0 * weights[0].sum()\nreturn found",
 ]
 
 
@@ -162,7 +184,9 @@ def random_training(seed: int) -> Training:
     rng = Random(seed)
     statements = [rng.choice(_PLAIN)]
     for _ in range(rng.randint(1, 5)):
-        statements.append(rng.choice(rng.choice([_PLAIN, _WRITES, _WRITES, _STATE, _REACH])))
+        statements.append(_statement(rng))
+    if rng.random() < 0.4:
+        statements.insert(rng.randint(0, len(statements)), _branch(rng, 2))
     body = "\n".join(_filled(statement, rng) for statement in statements)
     init = rng.sample(_INIT, rng.choice([0, 0, 1, 2]))
     optimizer = rng.choice(
@@ -235,6 +259,30 @@ def make():
     return model, loss, optimizer, {options}
 """
     return Training(source.replace("PARTS", "2" if "micro_batches" in options else "1"))
+
+
+def _statement(rng: Random) -> str:
+    return rng.choice(rng.choice([_PLAIN, _WRITES, _WRITES, _STATE, _REACH]))
+
+
+def _branch(rng: Random, depth: int) -> str:
+    """An if by values, in which there may be others."""
+    if rng.random() < 0.1:
+        return _NEVER
+    condition = rng.choice(_CONDITIONS)
+    lines = [f"if {condition}:", _indented([_inside(rng, depth)], 4)]
+    if rng.random() < 0.5:
+        lines += ["else:", _indented([_inside(rng, depth)], 4)]
+    if rng.random() < 0.2:
+        lines += [f"if {condition}:", _indented([_inside(rng, 0)], 4)]
+    return "\n".join(lines)
+
+
+def _inside(rng: Random, depth: int) -> str:
+    statements = [_statement(rng) for _ in range(rng.randint(1, 2))]
+    if depth and rng.random() < 0.4:
+        statements.append(_branch(rng, depth - 1))
+    return "\n".join(statements)
 
 
 def _filled(statement: str, rng: Random) -> str:

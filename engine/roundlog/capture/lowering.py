@@ -187,11 +187,11 @@ class Lowering(Context):
         self.builder.source = "the choice between paths"
         loss = self.builder.chosen(condition, held[0], otherwise[0])
         # A gradient that only one path has is never read on the other.
-        states, gradients = (
+        following, gradients = (
             {name: self.builder.chosen(condition, (two | one)[name], (one | two)[name]) for name in one | two}
             for one, two in ((held[1], otherwise[1]), (held[2], otherwise[2]))
         )
-        return loss, states, gradients, Way.of(condition, held[3], otherwise[3])
+        return loss, following, gradients, Way.of(condition, held[3], otherwise[3])
 
     def lowered(self, graph: fx.Graph) -> list[Any]:
         """Lowers the operators of a graph whose placeholders have values. Gives the nodes of its outputs."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
-
-_T = TypeVar("_T")
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class Way:
         """One of two, by a condition; nothing of a path that is like the other remains."""
         return held if held == otherwise else cls(condition=condition, held=held, otherwise=otherwise)
 
-    def placed(self, places: Mapping[int, int]) -> Way:
+    def placed(self, places: Mapping[Any, int]) -> Way:
         """The same in a finished program. places: value -> operator."""
         if self.held is None or self.otherwise is None or self.condition is None:
             return replace(self, drawn=tuple(None if one is None else places.get(one) for one in self.drawn))

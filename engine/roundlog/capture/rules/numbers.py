@@ -43,14 +43,14 @@ def refuse_numbers(node: fx.Node, base: str) -> None:
     at_places = [argument for argument in node.args[:2] if is_number(argument)]
     divides = base == "div" and (len(node.args) > 2 or bool(node.kwargs))
     if numbers and (base not in _TAKERS or len(at_places) != len(numbers) or divides):
-        raise CaptureError("takes a number out of a tensor (.item(), float(), .tolist()): compute with the tensor itself")
+        raise CaptureError(
+            "takes a number out of a tensor (.item(), float(), .tolist()): compute with the tensor itself"
+        )
 
 
 def _both(c: Context, a: Operand, b: Operand) -> tuple[Value, Value]:
     dtype = wider(*(c.dtype(x) if isinstance(x, Value) else scalar_dtype(x) for x in (a, b)))
-    one, two = (
-        c.builder.convert(x, dtype) if isinstance(x, Value) else c.builder.constant(x, dtype) for x in (a, b)
-    )
+    one, two = (c.builder.convert(x, dtype) if isinstance(x, Value) else c.builder.constant(x, dtype) for x in (a, b))
     return one, two
 
 

@@ -17,7 +17,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 
-from roundlog.capture.constants import written
+from roundlog.capture.constants import written, written_by
 from roundlog.capture.decompositions.known import known, node_of
 from roundlog.capture.draws import draws
 from roundlog.capture.errors import CaptureError
@@ -139,7 +139,7 @@ def _question(node: fx.Node) -> str | None:
     """What a node computes, told from anything else that the graph computes; None for what no program computes with
     numbers of Python."""
     changing = written(node.graph)
-    writes = sum(1 for other in node.graph.nodes if getattr(getattr(other.target, "_schema", None), "is_mutable", False))
+    writes = sum(1 for other in node.graph.nodes if written_by(other))
     names: dict[fx.Node, str] = {}
     todo = [node]
     while todo:
@@ -156,6 +156,6 @@ def _question(node: fx.Node) -> str | None:
         elif current.op != "call_function" or draws(current.target):
             names[current] = current.name
         else:
-            arguments = fx.node.map_arg((current.args, dict(current.kwargs)), lambda source: names[source])  # type: ignore
+            arguments = fx.node.map_arg((current.args, dict(current.kwargs)), lambda source: names[source])
             names[current] = hashlib.sha256(f"{current.target}{arguments}".encode()).hexdigest()
     return names[node]

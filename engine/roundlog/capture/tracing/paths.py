@@ -99,7 +99,9 @@ def _copy_of(graph: fx.Graph, node: fx.Node) -> fx.Node:
     return copy
 
 
-def _tree(results: Sequence[Result], conditions: Sequence[Sequence[Any]], taken: Sequence[Sequence[Decision]]) -> Result:
+def _tree(
+    results: Sequence[Result], conditions: Sequence[Sequence[Any]], taken: Sequence[Sequence[Decision]]
+) -> Result:
     """The result of paths that are in order, and have the same decisions up to some depth."""
     depth = 0
     while len(results) > 1 and len({decisions[depth].answer for decisions in taken}) == 1:

@@ -38,6 +38,7 @@ def rewritten() -> Iterator[None]:
             (torch, "ctc_loss", _ctc_loss),
             (torch._VF, "stft", _stft),
             (torch, "tensor", _tensor),
+            (torch, "from_numpy", _from_numpy),
             (torch.SymBool, "__bool__", _truth),
             (torch.SymFloat, "__float__", _noted(torch.SymFloat.__float__)),
             (torch.SymInt, "__int__", _noted(torch.SymInt.__int__)),
@@ -126,7 +127,8 @@ def _asking(owner: Any, name: str) -> Callable[..., Any]:
 
     def ask(value: Any, *args: Any, **kwargs: Any) -> Any:
         if type(value) is torch.SymFloat:
-            return of_torch(torch.scalar_tensor(value))
+            number: Any = value
+            return of_torch(torch.scalar_tensor(number))
         return own(value, *args, **kwargs)
 
     return ask
@@ -266,6 +268,14 @@ def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> t
     found = _stacked(data)
     found = found if dtype is None else found.to(dtype)
     return found.requires_grad_() if options.get("requires_grad") else found
+
+
+_from_numpy_of_torch = torch.from_numpy
+
+
+def _from_numpy(array: Any) -> torch.Tensor:
+    """What numpy.random gives is a traced tensor already."""
+    return array if isinstance(array, FakeTensor) else _from_numpy_of_torch(array)
 
 
 def _is_number(leaf: object) -> bool:

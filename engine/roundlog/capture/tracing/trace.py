@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from roundlog.capture.constants import written
+from roundlog.capture.constants import written, written_by
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.defects import DefectError, is_own_error
 from roundlog.capture.draws import Draws, draws
@@ -33,9 +33,10 @@ from roundlog.capture.tracing.decisions import TOO_MANY, Decisions, deciding
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
 from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
 from roundlog.capture.tracing.hints import asks_for_values, control_flow
-from roundlog.capture.tracing.out_forms import OutForms
 from roundlog.capture.tracing.noise import noting_threads, quietly, without_collection
+from roundlog.capture.tracing.out_forms import OutForms
 from roundlog.capture.tracing.paths import TracedPath, explored, merged
+from roundlog.capture.tracing.places import PartsByNumbers
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
@@ -123,6 +124,7 @@ class Tracer:
         self.stepped: str | None = None
         """Place in the loss, in words, where an optimizer has taken a step."""
         self._decides = decides
+        self._parts = PartsByNumbers()
         self._lines = SourceLines()
         self._gradients: tuple[str, ...] = ()
         self._factors: list[float] = []
@@ -192,7 +194,7 @@ class Tracer:
 
     def _path(self, decisions: Decisions) -> TracedPath:
         """One path through the step, from where the user's code stands now."""
-        task = self._task
+        task, self._parts = self._task, PartsByNumbers()
         row = {name: torch.zeros(()) for name in self.columns}
         batch = task.batch(torch.arange(task.batch_size))
 
@@ -235,6 +237,7 @@ class Tracer:
             ) from error
         _drop_what_nothing_uses(graph.graph)
         _require_followed(graph)
+        self._parts.refuse_writes({node.name for node in written(graph.graph)})
         if changed := self._changed(graph):
             raise ChangedBuffersError(changed)
         self._own_constants(graph)
@@ -277,7 +280,7 @@ class Tracer:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
         drawn = Draws(self._surroundings.generator_states())
         memory, checks = _NoNewMemory(), PassedChecks()
-        with OutForms(), self._substitution, drawn, memory, checks, deciding(decisions):
+        with OutForms(), self._substitution, drawn, memory, self._parts, checks, deciding(decisions):
             with self._lines, self._lines.all_from("micro_batches"):
                 parts = self._task.parts(batch)
             losses: list[torch.Tensor] = []
@@ -293,7 +296,8 @@ class Tracer:
                 if turn is not self._turns[-1]:
                     self._write(gradients, states, following)
             loss = self._sum(losses)
-        for refused in (*drawn.refused, *memory.refused, *checks.refused, *decisions.refused):  # the user's code has caught it
+        # The user's code has caught these.
+        for refused in (*drawn.refused, *memory.refused, *checks.refused, *decisions.refused):
             raise refused
         self._gradients = tuple(kept)
         conditions = [decision.condition for decision in decisions.taken]
@@ -420,9 +424,8 @@ def _drop_what_nothing_uses(graph: fx.Graph) -> None:
     """Leave out what changes nothing: numbers that are printed or logged, and what only checks look at. A step that
     prints in some turns only is then the same in all."""
     for node in reversed(graph.nodes):
-        schema = getattr(node.target, "_schema", None)
         # Random draws count, used or not.
-        kept = schema is not None and (schema.is_mutable or draws(node.target))
+        kept = bool(written_by(node)) or draws(node.target)
         if node.op in ("call_function", "get_attr") and not node.users and not kept:
             graph.erase_node(node)
 
