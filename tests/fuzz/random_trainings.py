@@ -146,7 +146,7 @@ _LOSSES = [
     "return F.mse_loss(model(batch['x']), batch['x'])",
     "y = model(batch['x'])\nseen.append(y.detach())\nreturn y.abs().mean()",
     "y = model(batch['x'])\nmoving.mul_(0.9).add_(y.detach().mean())\nreturn (y - moving).square().mean()",
-    "y = model(batch['x'])\nfound = y.square().mean()\nif found > moving:\n    moving.copy_(found.detach())\n"
+    "y = model(batch['x'])\nfound = y.square().mean()\nif found > 1.05 * moving:\n    moving.copy_(found.detach())\n"
     "    return found * 0.5\nreturn found",
     "y = model(batch['x'])\nfound = y.square().mean()\nif found.item() > 0.3:\n    found = found.sqrt()\n"
     "if not torch.isfinite(found):\n    return found.detach() * 0 + 0 * weights[0].sum()\nreturn found",
