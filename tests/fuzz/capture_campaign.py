@@ -90,7 +90,7 @@ def _by_engine(task: Task, captured: Captured) -> tuple[Losses, States, Drawn]:
         )
         result = executor.run(inputs, Recorder(4), observe=lambda i, x, v=values: v.update({i: x.clone()}))
         losses.append(result.loss)
-        drawn.append([None if index is None else values[index] for index in captured.origin.draws])
+        drawn.append(captured.origin.drawn(values))
         states = result.states
     return losses, dict(zip(captured.program.state_names, states, strict=True)), drawn
 

@@ -70,7 +70,9 @@ def random_training(seed: int) -> Training:
     rng = Random(seed)
     statements = [rng.choice(statements_of.PLAIN)]
     for _ in range(rng.randint(1, 5)):
-        statements.append(rng.choice(rng.choice(_KINDS)))
+        statements.append(_statement(rng))
+    if rng.random() < 0.4:
+        statements.insert(rng.randint(0, len(statements)), _branch(rng, 2))
     init = rng.sample(statements_of.INIT, rng.choice([0, 0, 1, 2]))
     is_portable = rng.random() < 0.25
     if is_portable:
@@ -164,6 +166,30 @@ def make():
 def _function(name: str, body: str) -> str:
     """A loss."""
     return f"    def {name}(model, batch):\n{_indented([body], 8)}\n"
+
+
+def _statement(rng: Random) -> str:
+    return rng.choice(rng.choice(_KINDS))
+
+
+def _branch(rng: Random, depth: int) -> str:
+    """An if by values, in which there may be others."""
+    if rng.random() < 0.1:
+        return statements_of.NEVER
+    condition = rng.choice(statements_of.CONDITIONS)
+    lines = [f"if {condition}:", _indented([_inside(rng, depth)], 4)]
+    if rng.random() < 0.5:
+        lines += ["else:", _indented([_inside(rng, depth)], 4)]
+    if rng.random() < 0.2:
+        lines += [f"if {condition}:", _indented([_inside(rng, 0)], 4)]
+    return "\n".join(lines)
+
+
+def _inside(rng: Random, depth: int) -> str:
+    statements = [_statement(rng) for _ in range(rng.randint(1, 2))]
+    if depth and rng.random() < 0.4:
+        statements.append(_branch(rng, depth - 1))
+    return "\n".join(statements)
 
 
 def _filled(statement: str, rng: Random) -> str:

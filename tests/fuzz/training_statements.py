@@ -124,6 +124,24 @@ REACH = [
     "h = h + 0.1 * torch.bernoulli(torch.sigmoid(h.detach()))",
 ]
 
+CONDITIONS = [
+    "h.mean() > 0.05",
+    "h[0].sum() > h[1].sum()",
+    "torch.rand(()) < 0.5",
+    "random.random() < 0.6",
+    "np.random.randint(3) == {d}",
+    "h.detach().abs().max().item() > 0.8",
+    "(x > 1.2).any()",
+    "not (h.std().item() < 0.4)",
+    "self.buf.sum() + self.steps > 1",
+    "torch.isfinite(h).all() and x.sum() > 0",
+    "0.1 < x.std() < 1",
+    "min(x.mean().item(), 0.1) < 0.05",
+]
+
+NEVER = "if h.abs().max() > 1e6:\n    h = torch.log(h - 1e7) / 0"
+"""An if whose values are not finite, and that is not taken."""
+
 INIT = [
     "self.l1.weight = nn.Parameter(self.l0.weight.data)",
     "self.l1.weight = self.l0.weight",
@@ -145,6 +163,10 @@ LOSSES = [
     "return F.mse_loss(model(batch['x']), batch['x'])",
     "y = model(batch['x'])\nseen.append(y.detach())\nreturn y.abs().mean()",
     "y = model(batch['x'])\nmoving.mul_(0.9).add_(y.detach().mean())\nreturn (y - moving).square().mean()",
+    "y = model(batch['x'])\nfound = y.square().mean()\nif found > 1.05 * moving:\n    moving.copy_(found.detach())\n"
+    "    return found * 0.5\nreturn found",
+    "y = model(batch['x'])\nfound = y.square().mean()\nif found.item() > 0.3:\n    found = found.sqrt()\n"
+    "if not torch.isfinite(found):\n    return found.detach() * 0 + 0 * weights[0].sum()\nreturn found",
 ]
 
 OUT = [

@@ -130,6 +130,10 @@ class Builder:
             return self.op("to_i64", value)
         return self.truncated(value)
 
+    def chosen(self, condition: Value, held: Value, otherwise: Value) -> Value:
+        """One of two values of a type, by a bool[]."""
+        return held if held == otherwise else self.op("where", condition, held, otherwise)
+
     def required(self, condition: Value, why: str) -> Value:
         """An f32 that is 1 where the condition (bool) holds; elsewhere the run stops, by an index out of range. It has
         to be a factor of something that is needed. why: what did not hold, for the sentence that the run stops with."""

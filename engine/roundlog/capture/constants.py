@@ -95,25 +95,38 @@ def _random_or_mutating(node: fx.Node) -> bool:
     schema = _schema(node)
     if schema is None:
         return getattr(node.target, "__name__", "") != "getitem"
-    return schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+    return bool(written_by(node)) or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
 
 
 def written(graph: fx.Graph) -> set[fx.Node]:
     """Nodes whose memory an operator writes into, through whatever view: their value depends on when one looks."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        schema = _schema(node)
-        if schema is None or not schema.is_mutable:
-            continue
-        targets = [
-            node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-            for position, argument in enumerate(schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        for target in tree_leaves(targets):
+        for target in tree_leaves(written_by(node)):
             while isinstance(target, fx.Node):
                 found.add(target)
                 name = str(target.target).removeprefix("aten.")
                 is_view = name in VIEWS or name.partition(".")[0] in VIEWS
                 target = target.args[0] if is_view and target.args else None
     return found
+
+
+def written_by(node: fx.Node) -> list[Any]:
+    """The arguments that a node writes into."""
+    schema = _schema(node)
+    if schema is None or not (schema.is_mutable or node.target in _WRITING):
+        return []
+    if node.target in _WRITING:
+        return [node.args[position] for position in _WRITING[node.target] if node.args[_TRAINS]]
+    return [
+        node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+
+
+_WRITING: dict[Any, tuple[int, ...]] = {torch.ops.aten.native_batch_norm.default: (3, 4)}
+"""Operators that write into arguments, its running statistics, though their schema does not say so."""
+
+_TRAINS = 5
+"""Position of batch norm's argument `training`."""

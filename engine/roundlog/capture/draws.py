@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
+from roundlog.capture.python_draws import drawn_by_torch
 
 _KEY = "roundlog_draw"
 
@@ -31,6 +32,8 @@ class Draw:
     """Number of the call in its step."""
     state: str
     """State of the generator before the call."""
+    path: int = 0
+    """Number of the path through the step."""
 
 
 class Draws(TorchDispatchMode):
@@ -75,13 +78,23 @@ class Draws(TorchDispatchMode):
 
 
 class Replay(TorchDispatchMode):
-    """While the user's own step runs: calls that draw random numbers give those that were drawn before."""
+    """While the user's own step runs: calls that draw random numbers give those that were drawn before, those of
+    Python's `random` and of numpy too."""
 
     def __init__(self, drawn: Sequence[torch.Tensor | None]) -> None:
         """drawn: in the order of the trace; None where a program has no use for the numbers."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._drawn = list(drawn)
         self._next = 0
+        self._of_python = ExitStack()
+
+    def __enter__(self) -> Any:
+        self._of_python.enter_context(drawn_by_torch())
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._of_python.close()
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -120,6 +133,13 @@ def draws(func: Any) -> bool:
 def draw_of(node: fx.Node) -> Draw | None:
     """The call that a graph node is a part of; None if it draws nothing."""
     return (node.meta.get("custom") or {}).get(_KEY)
+
+
+def in_path(node: fx.Node, path: int) -> None:
+    """Tells the call that a graph node is a part of from the calls of other paths through the step, which may draw the
+    same numbers: only one path is taken. path: its number."""
+    if (draw := draw_of(node)) is not None:
+        node.meta["custom"] = {**node.meta["custom"], _KEY: replace(draw, path=path)}
 
 
 def _drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:

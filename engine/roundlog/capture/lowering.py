@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +19,15 @@ from roundlog.capture.errors import CaptureError, UnknownValueError
 from roundlog.capture.lines import source_of
 from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
+from roundlog.capture.rules.numbers import OF_NUMBERS, refuse_numbers
 from roundlog.capture.rules.table import storage
 from roundlog.capture.storage import Storages
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import plain_model
+from roundlog.capture.tracing.paths import Result, is_fork
 from roundlog.capture.tracing.rehearsal import surroundings, traced
 from roundlog.capture.tracing.trace import TracedStep
+from roundlog.capture.ways import Way
 from roundlog.data import materialized
 from roundlog.program import Attribute, DType, Program, ProgramError, Stored, TensorType
 
@@ -66,11 +70,23 @@ class Origin:
     trained: dict[str, torch.Tensor]
     """Parameter name -> the user's own, of those that the optimizer changes."""
     gradients: dict[str, int]
-    """Parameter name -> the operator that gives its gradient, before clipping. Parameters without one are missing."""
-    draws: tuple[int | None, ...]
-    """The operators that give what was drawn at random, in order; None where the program has no use for it."""
+    """Parameter name -> the operator that gives its gradient, before clipping. Parameters that have none on any path
+    are missing."""
+    ways: Way
+    """What differs from path to path through the step."""
     known: frozenset[str] = frozenset()
     """Names of the states whose first values are constants of the program. No step changes them."""
+
+    @property
+    def draws(self) -> set[int]:
+        """The operators that say what a step draws: those that draw, and the conditions of its paths."""
+        return self.ways.operators()
+
+    def drawn(self, kept: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
+        """What a step draws at random, in order; None where the program has no use for it. kept: what the operators of
+        `draws` give in it."""
+        way = self.ways.taken(lambda index: bool(kept[index]))
+        return [None if index is None else kept[index] for index in way.drawn]
 
 
 def capture(task: Task) -> Captured:
@@ -87,17 +103,18 @@ def capture(task: Task) -> Captured:
     # Programs have no states of other dtypes.
     known = frozenset(name for name in buffers if tensors[name].dtype not in STORED)
     try:
-        return _captured(task, known)
+        return _captured(task, known, decides=False)
     except UnknownValueError:
-        if known == buffers:
-            raise
-    return _captured(task, buffers)  # which names what is unknown even so
+        pass
+    # Values that are known decide nothing; what is unknown even so is followed, or named.
+    return _captured(task, buffers, decides=True)
 
 
-def _captured(task: Task, known: frozenset[str]) -> Captured:
-    """The task with these buffers as constants, as far as no step changes them."""
+def _captured(task: Task, known: frozenset[str], *, decides: bool) -> Captured:
+    """The task with these buffers as constants, as far as no step changes them. decides: whether the step may decide by
+    values that it computes."""
     with surroundings(task) as around:
-        trace, attributes = traced(task, around, known)
+        trace, attributes = traced(task, around, known, decides=decides)
         lowering = Lowering(task, trace)
         try:
             program, places = lowering.run(), lowering.builder.places
@@ -109,7 +126,7 @@ def _captured(task: Task, known: frozenset[str]) -> Captured:
         tensors={name: tensor for name, tensor in own.items() if name in states},
         trained=trace.trained,
         gradients={name: places[value] for name, value in zip(trace.gradients, lowering.gradients, strict=True)},
-        draws=tuple(places.get(value) for value in lowering.draws),
+        ways=lowering.ways.placed(places),
         known=trace.known,
     )
     return Captured(program=program, states=states, schedule=trace.schedule, origin=origin)
@@ -128,7 +145,7 @@ class Lowering(Context):
         self.constants = Constants(traced.graph, traced.graph.graph)
         self.states: dict[str, torch.Tensor] = {}
         self.gradients: list[Value] = []
-        self.draws: list[Value] = []
+        self.ways: Way = Way()
         self._slots: list[str] = []
         """Names of the states that the step reads or keeps."""
         self._constant_states: dict[str, torch.Tensor] = {}
@@ -139,25 +156,49 @@ class Lowering(Context):
     def run(self) -> Program:
         graph = self.traced.graph.graph
         self._bind_placeholders([node for node in graph.nodes if node.op == "placeholder"])
-        loss, *rest = self.lowered(graph)
-        count, last = len(self.traced.states), len(self.traced.states) + len(self.traced.gradients)
-        stores, gradients, draws = rest[:count], rest[count:last], rest[last:]
-        following = dict(zip(self.traced.states, stores, strict=True))
-        for name in self._slots:
-            if self.values[following[name]] is None:
-                raise CaptureError(f"the next value of {name} is not computed")
-        self.gradients = [self.value(node) for node in gradients]
-        self.draws = [self.value(node) for node in draws]
+        self.lowered(graph)
+        loss, following, gradients, self.ways = self._joined(graph.output_node().args[0], {})
+        self.gradients = [gradients[name] for name in self.traced.gradients]
         self.states = {**{name: self.traced.states[name] for name in self._slots}, **self._constant_states}
         return self.builder.finish(
-            self.value(loss),
-            [*(self.value(following[name]) for name in self._slots), *self._known_states.values()],
+            loss,
+            [*(following[name] for name in self._slots), *self._known_states.values()],
             states=list(self.states),
             data=list(self.task.dataset),
             schedule=list(self.traced.columns),
             batch_size=self.task.batch_size,
-            keep=self.gradients,
+            keep=[*self.gradients, *map(Value, self.ways.conditions())],
         )
+
+    def _joined(
+        self, result: Result, known: Mapping[Value, bool]
+    ) -> tuple[Value, dict[str, Value], dict[str, Value], Way]:
+        """Loss, next states, gradients, and ways of a result. What paths give is chosen, element by element, so that
+        nothing of a path that is not taken reaches it. known: conditions that hold, or do not, where it counts."""
+        if not is_fork(result):
+            states = zip(self.traced.states, result["states"], strict=True)
+            following = {name: self.value(node) for name, node in states if name in self._slots}
+            for name, value in following.items():
+                if value is None:
+                    raise CaptureError(f"the next value of {name} is not computed")
+            gradients = {name: self.value(node) for name, node in result["gradients"].items()}
+            way = Way(drawn=tuple(map(self.value, result["drawn"])), gradients=frozenset(gradients))
+            return self.value(result["loss"]), following, gradients, way
+        condition = self.builder.convert(self.value(result["condition"]), DType.BOOL)
+        if condition in known:
+            return self._joined(result["held" if known[condition] else "otherwise"], known)
+        held, otherwise = (
+            self._joined(result[name], {**known, condition: truth})
+            for name, truth in (("held", True), ("otherwise", False))
+        )
+        self.builder.source = "the choice between paths"
+        loss = self.builder.chosen(condition, held[0], otherwise[0])
+        # A gradient that only one path has is never read on the other.
+        following, gradients = (
+            {name: self.builder.chosen(condition, (two | one)[name], (one | two)[name]) for name in one | two}
+            for one, two in ((held[1], otherwise[1]), (held[2], otherwise[2]))
+        )
+        return loss, following, gradients, Way.of(condition, held[3], otherwise[3])
 
     def lowered(self, graph: fx.Graph) -> list[Any]:
         """Lowers the operators of a graph whose placeholders have values. Gives the nodes of its outputs."""
@@ -247,6 +288,10 @@ class Lowering(Context):
             container, position = node.args
             self.values[node] = self.values[container][position]  # type: ignore[index]
             return
+        if node.target in OF_NUMBERS:
+            args: Any = fx.node.map_arg(node.args, self.value)
+            self.values[node] = OF_NUMBERS[node.target](self, *args)
+            return
         if node not in self.constants:
             self._lower(node)
             return
@@ -321,6 +366,7 @@ class Lowering(Context):
         try:
             # Random numbers are the program's own.
             options = {key: value for key, value in node.kwargs.items() if key != "generator"}
+            refuse_numbers(node, name.partition(".")[0])
             args, kwargs = fx.node.map_arg((node.args, options), self.value)
             return rule(self, *args, **kwargs)
         except (CaptureError, ProgramError) as error:

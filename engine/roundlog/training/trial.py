@@ -75,7 +75,7 @@ class Trial:
         """The steps of the program. Its results, random numbers and gradients are put aside."""
         origin, executor, run = self._origin, Executor(self._captured.program), Run()
         states = list(self.start.values())
-        wanted = {*origin.gradients.values(), *(index for index in origin.draws if index is not None)}
+        wanted = {*origin.gradients.values(), *origin.draws}
         for step, batch in enumerate(self._batches):
             kept: dict[int, PutAside] = {}
 
@@ -99,12 +99,13 @@ class Trial:
             before, after = (
                 dict(zip(self._captured.states, tensors, strict=True)) for tensors in (states, result.states)
             )
-            gradients = {name: kept[index] for name, index in origin.gradients.items()}
+            way = origin.ways.taken(lambda index, kept=kept: bool(kept[index].tensor()))  # type: ignore[misc]
+            gradients = {name: kept[index] for name, index in origin.gradients.items() if name in way.gradients}
             changes = {name: functools.partial(_change, before[name], after[name]) for name in origin.tensors}
             changes_aside = self.put_aside(_named(result.loss, {}, changes))
             run.kept.append({**changes_aside, **_gradients({name: _later(one) for name, one in gradients.items()})})
             run.steps += 1
-            self._drawn.append([None if index is None else kept[index] for index in origin.draws])
+            self._drawn.append([None if index is None else kept[index] for index in way.drawn])
             self._gradients.append(gradients)
             states = list(result.states)
         return run

@@ -282,7 +282,7 @@ class Trained:
 def by_program(task: Task, captured: Captured) -> Trained:
     """All steps of a captured program."""
     executor, found = Executor(captured.program), Trained()
-    wanted = {index for index in captured.origin.draws if index is not None}
+    wanted = captured.origin.draws
     states = list(captured.states.values())
     for step in range(task.steps):
         kept: dict[int, torch.Tensor] = {}
@@ -302,7 +302,7 @@ def by_program(task: Task, captured: Captured) -> Trained:
         result = executor.run(inputs, Recorder(4), observe=keep)
         states = result.states
         found.losses.append(float(result.loss))
-        found.draws.append([None if index is None else kept[index] for index in captured.origin.draws])
+        found.draws.append(captured.origin.drawn(kept))
     found.states = {
         name.partition("/")[2]: value
         for name, value in zip(captured.states, states, strict=True)

@@ -32,7 +32,7 @@ STEPS = 3
 def by_program(task: Task, captured: Captured) -> tuple[list[float], dict[str, Tensor], list[Tensor]]:
     """(losses, parameters and buffers at the end, what was drawn, in order) of three steps."""
     executor, states, losses, drawn = Executor(captured.program), list(captured.states.values()), [], []
-    wanted = set(captured.origin.draws)
+    wanted = captured.origin.draws
     assert None not in wanted, "every draw is of use"
     for step in range(STEPS):
         kept: dict[int, Tensor] = {}
@@ -56,7 +56,7 @@ def by_program(task: Task, captured: Captured) -> tuple[list[float], dict[str, T
         )
         losses.append(float(result.loss))
         states = list(result.states)
-        drawn += [kept[index] for index in captured.origin.draws if index is not None]
+        drawn += [one for one in captured.origin.drawn(kept) if one is not None]
     named = zip(captured.states, states, strict=True)
     return losses, {name.partition("/")[2]: one for name, one in named if not name.startswith("slot/")}, drawn
 

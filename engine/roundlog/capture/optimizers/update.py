@@ -39,6 +39,12 @@ class Update(ABC):
         """The update of `step`, upwards if the group says so (`maximize`)."""
         return self.step(p, -g if self.group.get("maximize") else g, slots, row)
 
+    def counts(self, steps: int) -> bool:
+        """Whether the update depends on the number of steps that a parameter has taken, of so many."""
+        first = self.rate(0)
+        columns = type(self)(self.group, Rate(lambda step: first)).columns().values()
+        return any(column(step) != column(0) for column in columns for step in range(1, steps))
+
     def option(self, name: str, step: int) -> Any:
         """An option of the group at a step: schedules may change some."""
         changing = self.rate.options.get(name)

@@ -13,6 +13,7 @@ from roundlog.capture.rules import (  # noqa: F401  (each adds its rules)
     indexing,
     making,
     movement,
+    numbers,
     ordering,
     pooling,
     powers,

@@ -19,11 +19,15 @@ def _dtype(c: Context, dtype: torch.dtype | None) -> DType:
 
 @rule("full")
 def full(c: Context, shape: Sequence[int], value: Scalar, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
+    if isinstance(value, Value):
+        return c.builder.expand(c.builder.convert(value, storage(c.node.meta["val"].dtype)), shape)
     return c.builder.constant(value, storage(c.node.meta["val"].dtype), shape)
 
 
 @rule("full_like")
 def full_like(c: Context, x: Value, value: Scalar, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
+    if isinstance(value, Value):
+        return c.builder.expand(c.builder.convert(value, storage(c.node.meta["val"].dtype)), c.shape(x))
     return c.builder.constant(value, c.dtype(x) if dtype is None else storage(dtype), c.shape(x))
 
 
@@ -46,13 +50,10 @@ def filled(c: Context, shape: Sequence[int], *_: Any, dtype: torch.dtype | None 
     return c.builder.constant(1 if "ones" in str(c.node.target) else 0, _dtype(c, dtype), shape)
 
 
-@rule("_local_scalar_dense")
-def number_of(c: Context, x: Value) -> Value:
-    raise CaptureError("takes a number out of a tensor (.item(), float(), .tolist()): compute with the tensor itself")
-
-
 @rule("scalar_tensor")
 def scalar_tensor(c: Context, value: Scalar, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
+    if isinstance(value, Value):
+        return c.builder.convert(value, storage(c.node.meta["val"].dtype))
     return c.builder.constant(value, _dtype(c, dtype))
 
 

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, UnknownValueError
 from roundlog.capture.lines import is_captures, is_internal, place_of_call
+from roundlog.capture.tracing.decisions import decided
 
 
 class PassedChecks(TorchFunctionMode):
@@ -36,6 +37,7 @@ class PassedChecks(TorchFunctionMode):
     ) -> Any:
         if func == torch.Tensor.__bool__:
             answer = passing(sys._getframe(1))
+            answer = decided(args[0]) if answer is None else answer
             if answer is not None:
                 return answer
             with noted():
@@ -56,7 +58,7 @@ def noted() -> Iterator[None]:
         _noted.append(error)
         raise
     except Exception as error:
-        refused = CaptureError(
+        refused = UnknownValueError(
             f"the step asks for a value that it computes{place_of_call()}, and catches the error that this is while it "
             "is traced: decide by torch.where, or do not catch"
         )

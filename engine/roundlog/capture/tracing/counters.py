@@ -71,6 +71,46 @@ class Path:
         return {name: value(self.left[name]) for name in numbers}
 
 
+class DependsOnValuesError(Exception):
+    """Numbers become others by the values that a step computes."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(names)
+        self.names = names
+
+
+class Paths:
+    """The same of one step on all paths that values lead it on."""
+
+    def __init__(self) -> None:
+        self._paths: list[Path] = []
+
+    @property
+    def asked(self) -> dict[str, None]:
+        return {name: None for path in self._paths for name in path.asked}
+
+    def begin(self) -> Path:
+        """The next path."""
+        self._paths.append(Path())
+        return self._paths[-1]
+
+    def leave(self, name: str, term: Any) -> None:
+        """What the path that was begun last leaves in a number's place."""
+        self._paths[-1].left[name] = term
+
+    def following(self, numbers: Numbers) -> dict[str, Number] | None:
+        """The numbers after a step that begins with these; None if it does not get the same answers. Raises
+        DependsOnValuesError where paths leave different ones."""
+        found = [path.following(numbers) for path in self._paths]
+        one = found[0]
+        if one is None or any(other is None for other in found):
+            return None
+        names = [name for name in one if not all(other and _same(other[name], one[name]) for other in found)]
+        if names:
+            raise DependsOnValuesError(names)
+        return one
+
+
 class Counter:
     """A number that steps change, while a step is traced; or what Python has computed from such numbers."""
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
+from roundlog.capture.python_draws import drawn_by_torch
 from roundlog.capture.task import Task
 
 
@@ -110,7 +111,8 @@ def without_onednn() -> Iterator[None]:
 @contextmanager
 def plainly() -> Iterator[None]:
     """Switches off what computes several operators as one (compiled and scripted functions, fused attention), and the
-    checks of `torch.distributions`, which look at values and change nothing."""
+    checks of `torch.distributions`, which look at values and change nothing. Python's random numbers are drawn by
+    torch."""
     checks = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     try:
@@ -119,6 +121,7 @@ def plainly() -> Iterator[None]:
             torch._dynamo.config.patch(error_on_nested_fx_trace=False),
             torch.jit.optimized_execution(False),  # type: ignore[attr-defined]
             sdpa_kernel(SDPBackend.MATH),
+            drawn_by_torch(),
         ):
             yield
     finally:

@@ -11,7 +11,7 @@ import gc
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.task import Task
 from roundlog.capture.tracing.containers import IMMUTABLE, MISSING, Change, Container, attributes_of, is_a, slots_of
-from roundlog.capture.tracing.counters import Counter, Number, Path, term_of
+from roundlog.capture.tracing.counters import Counter, DependsOnValuesError, Number, Path, Paths, term_of
 from roundlog.capture.tracing.difference import difference
 from roundlog.capture.tracing.logged import LoggedNumber, is_logged
 from roundlog.capture.tracing.surroundings import Surroundings
@@ -91,6 +91,30 @@ class _Hidden(_Unread, dict[Any, Any]):
     get = keys = values = items = pop = popitem = setdefault = copy = update = clear = _noticed
 
 
+@dataclass(slots=True)
+class _Ended:
+    """What a traced step has left, on any of its paths."""
+
+    changes: list[Change] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    """Generators of random numbers."""
+    toggled: list[str] = field(default_factory=list)
+    """Tensors that require a gradient, or do not any more."""
+    arrays: list[str] = field(default_factory=list)
+    """Arrays that hold other values."""
+    logged: list[str] = field(default_factory=list)
+    """Numbers that come from values."""
+    wrong: list[str] = field(default_factory=list)
+    """Refusals."""
+
+    def add(self, around: Surroundings) -> None:
+        """The end of one path."""
+        self.changes += around.changes()
+        self.moved += around.moved_generators()
+        self.toggled += around.toggled()
+        self.arrays += around.changed_arrays()
+
+
 class LaterSteps:
     """The steps of a task after its first one."""
 
@@ -120,13 +144,14 @@ class LaterSteps:
         """The numbers that steps compute from their values, by name."""
         self._growing: dict[str, list[_Place]] = {}
         """Places of the lists that steps make longer, by name."""
+        self._ended = _Ended()
 
     def confirm(self, first: fx.GraphModule, changed: Iterable[str]) -> None:
         """Raises CaptureError if one of these steps is another than the first, which is traced already. changed: what
         the first has changed, in words."""
         words = list(changed)
         try:
-            while not self._follow(first, words):  # a number that has been found may decide about others
+            while not self._follows(first, words):  # a number that has been found may decide about others
                 pass
         except CaptureError as error:
             if self._tracer.stepped is None or ".state[" not in str(error):
@@ -136,10 +161,18 @@ class LaterSteps:
                 "loss each, which take their steps in turn (optimizer=[a, b], loss=[of_a, of_b])"
             ) from error
 
+    def _follows(self, first: fx.GraphModule, changed: list[str]) -> bool:
+        """As `_follow`; a number that becomes another by the values of a step comes from them."""
+        try:
+            return self._follow(first, changed)
+        except DependsOnValuesError as error:
+            self._logged |= {name: self._counted.pop(name) for name in error.names}
+            return False
+
     def _follow(self, first: fx.GraphModule, changed: list[str]) -> bool:
         """Whether all steps could be followed; otherwise more numbers have been found."""
         numbers: dict[str, Number] = {name: place.first for name, place in self._counted.items()}
-        paths: list[Path] = []
+        paths: list[Paths] = []
         last = max(2, self._steps) - 1
         for step in range(1, last + 1):
             before = numbers
@@ -176,26 +209,43 @@ class LaterSteps:
 
     def _trace(
         self, numbers: Mapping[str, Number], plainly: bool = False, *, again: bool = False
-    ) -> tuple[Path, fx.GraphModule]:
-        """A step that begins with these numbers. plainly: with the numbers themselves, so that the path is empty.
+    ) -> tuple[Paths, fx.GraphModule]:
+        """A step that begins with these numbers. plainly: with the numbers themselves, so that the paths are empty.
         again: a generator of random numbers moved the first time."""
-        path, own = Path(), Path()
-        self._around.restore()
-        for name, place in self._counted.items():
-            place.put(numbers[name] if plainly else Counter.named(path, name, numbers[name]))
-        for name, place in self._logged.items():
-            place.put(LoggedNumber(name))
-        for place in self._own:
-            place.put(Counter.named(own, place.name, place.first))
+        paths, own = Paths(), Path()
         hidden = {place.name: _Hidden() for place in self._hidden}
-        for place in self._hidden:
-            place.put(hidden[place.name])
         grown = {name: _Grown() for name in self._growing}
-        for name, places in self._growing.items():
-            for place in places:
-                place.put(grown[name])
+        self._ended = _Ended()
+
+        def begin() -> None:
+            path = paths.begin()
+            self._around.restore()
+            for name, place in self._counted.items():
+                place.put(numbers[name] if plainly else Counter.named(path, name, numbers[name]))
+            for name, place in self._logged.items():
+                place.put(LoggedNumber(name))
+            for place in self._own:
+                place.put(Counter.named(own, place.name, place.first))
+            for place in self._hidden:
+                place.put(hidden[place.name])
+            for name, places in self._growing.items():
+                for place in places:
+                    place.put(grown[name])
+
+        def end() -> None:
+            self._ended.add(self._around)
+            for name, place in self._counted.items():
+                left = place.get()
+                if is_logged(left):
+                    self._ended.logged.append(name)
+                    if not plainly:
+                        continue  # `_find_logged` sees it, and no step follows this path
+                if type(left) is not Counter and not _is_number(left):
+                    self._ended.wrong.append(f"a step leaves {a_kind(left)} in {name}, where a number was: {_REMEDY}")
+                paths.leave(name, term_of(left))
+
         try:
-            graph = self._tracer.trace().graph
+            graph = self._tracer.trace(begin, end).graph
             _refuse_reads(hidden, grown)  # the code that reads may have caught the error
         except CaptureError as error:
             _refuse_reads(hidden, grown)
@@ -203,7 +253,7 @@ class LaterSteps:
                 raise
             names = _words([*own.asked, *self._counted, *(place.name for place in self._own)])
             raise CaptureError(f"the step makes tensors of {names}, which steps change: {_REMEDY}") from error
-        if moved := self._around.moved_generators():
+        if moved := self._ended.moved:
             if not again:  # another thread of the process may have drawn from it meanwhile
                 return self._trace(numbers, plainly, again=True)
             raise CaptureError(f"the step draws from {moved[0]}, which a program cannot: draw random numbers by torch")
@@ -212,24 +262,19 @@ class LaterSteps:
                 f"the step reads {_words(own.asked)}, which is another at every step: compute with constants, or "
                 "with a field of the dataset"
             )
-        for name, place in self._counted.items():
-            left = place.get()
-            if is_logged(left) and not plainly:
-                continue  # `_find_logged` sees it, and no step follows this path
-            if type(left) is not Counter and not _is_number(left):
-                raise CaptureError(f"a step leaves {a_kind(left)} in {name}, where a number was: {_REMEDY}")
-            path.left[name] = term_of(left)
-        return path, graph
+        if self._ended.wrong:
+            raise CaptureError(self._ended.wrong[0])
+        return paths, graph
 
     def _find(self, graph: fx.GraphModule) -> bool:
         """Whether there are numbers that a step changes and that are not counted yet. Raises CaptureError for other
         changes that a later step may depend on."""
-        if toggled := self._around.toggled():
+        if toggled := self._ended.toggled:
             raise CaptureError(
                 f"a step changes whether {toggled[0]} requires a gradient: freeze before the first step, or undo it"
             )
         self._around.refuse_advanced()
-        if arrays := self._around.changed_arrays():
+        if arrays := self._ended.arrays:
             raise CaptureError(f"every step changes {arrays[0]}, an array of numpy's: {_REMEDY}")
         attributes = [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
         read = {id(attribute) for attribute in attributes}
@@ -238,13 +283,14 @@ class LaterSteps:
         places = [*self._counted.values(), *self._logged.values(), *self._own, *self._hidden, *growing]
         known = {(id(place.container), place.key) for place in places}
         before = len(self._counted) + len(self._growing)
-        for change in self._around.changes():
+        for change in self._ended.changes:
             if (id(change.container), change.key) in known or self._tracer.follows(change.before):
                 continue
             if change.name.startswith(("optimizer.", "optimizer[")):
                 raise CaptureError(f"a step changes {change.name}: change it by the task's schedule")
             if _is_number(change.before) and (_is_number(change.after) or type(change.after) is Counter):
                 self._counted[self._unused(change.name)] = _Place(change.container, change.key)
+                known.add((id(change.container), change.key))
             elif change.before is MISSING and (places := self._places_of(change.container.list)):
                 self._growing[change.container.path] = places
             elif not _Likeness(read, seen).between(change.before, change.after):
@@ -253,13 +299,14 @@ class LaterSteps:
 
     def _find_logged(self) -> bool:
         """Whether there are numbers that a step has computed from its values, and that were not known to be such."""
-        logged = {name: place for name, place in self._counted.items() if is_logged(place.get())}
+        logged = {name: place for name, place in self._counted.items() if name in self._ended.logged}
         self._counted = {name: place for name, place in self._counted.items() if name not in logged}
         known = {(id(place.container), place.key) for place in (*self._logged.values(), *logged.values())}
         self._logged |= logged
-        for change in self._around.changes():
+        for change in self._ended.changes:
             new = (id(change.container), change.key) not in known and is_logged(change.after)
             if new and _is_number(change.before):
+                known.add((id(change.container), change.key))
                 logged[change.name] = self._logged[self._unused(change.name)] = _Place(change.container, change.key)
         return bool(logged)
 

@@ -3,6 +3,7 @@ buffers, and whether the steps after it do the same."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from roundlog.capture.constants import written
 from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.lines import place_of_error
 from roundlog.capture.model_tensors import model_tensors
+from roundlog.capture.python_draws import GENERATOR
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
@@ -60,18 +62,21 @@ class _Left:
             self.others.append(name)
 
 
-def traced(task: Task, around: Surroundings, known: frozenset[str]) -> tuple[TracedStep, dict[str, torch.Tensor]]:
+def traced(
+    task: Task, around: Surroundings, known: frozenset[str], *, decides: bool
+) -> tuple[TracedStep, dict[str, torch.Tensor]]:
     """A step of the task, traced as the task stands, and again after a step of the user's own. Also the tensors beside
     parameters and buffers that are part of the state. known: names of the buffers that are constants if no step changes
-    them. Raises CaptureError if a later step is another one."""
-    tracer, first = _first(task, around, {}, known)
+    them. decides: whether the step may decide by values. Raises CaptureError if a later step is another one."""
+    first_trace = functools.partial(_first, task, around, decides=decides)
+    tracer, first, replaced = first_trace({}, known)
     written = _written(first.graph, around)
     around.restore()
     left = _rehearse(task, around)
-    attributes = {**left.attributes, **written}
+    attributes = {**left.attributes, **replaced, **written}
     if attributes:
         around.restore()
-        tracer, first = _first(task, around, attributes, known)
+        tracer, first, _ = first_trace(attributes, known)
         around.restore()
         left = _rehearse(task, around)
     around.drop_gradients()
@@ -82,22 +87,48 @@ def traced(task: Task, around: Surroundings, known: frozenset[str]) -> tuple[Tra
 
 
 def _first(
-    task: Task, around: Surroundings, attributes: dict[str, torch.Tensor], known: frozenset[str]
-) -> tuple[Tracer, TracedStep]:
-    """The step traced as the task stands, with as many of the known buffers as it does not change."""
+    task: Task, around: Surroundings, attributes: dict[str, torch.Tensor], known: frozenset[str], *, decides: bool
+) -> tuple[Tracer, TracedStep, dict[str, torch.Tensor]]:
+    """The step traced as the task stands, with as many of the known buffers as it does not change. Also the tensors
+    that only some paths put others in the place of: the rehearsal may take another path."""
+
+    ended: list[dict[str, torch.Tensor]] = []
+
+    def begin() -> None:
+        if ended:
+            around.restore()
+            around.move()
+
+    def end() -> None:
+        ended.append(_replaced(task, around))
+
     while True:
+        ended.clear()
         around.move()  # whatever escapes the trace writes into copies
-        tracer = Tracer(task, around, attributes, known)
+        tracer = Tracer(task, around, attributes, known, decides=decides)
         if told := [change.name for change in around.changes() if not change.name.startswith(_OWN)]:
             raise CaptureError(f"the schedule changes {told[0]}: make it depend on the step alone, and change nothing")
         try:
-            return tracer, tracer.trace()
+            step = tracer.trace(begin, end)
+            several = ended if len(ended) > 1 else []
+            return tracer, step, {name: tensor for found in several for name, tensor in found.items()}
         except ChangedBuffersError as error:
             known -= error.names
             around.restore()
             for name, tensor in model_tensors(plain_model(task.model)).items():
                 if name in error.names and tensor.dtype not in STORED:
                     raise CaptureError(f"a step changes {_conversion(name.partition('/')[2], tensor)}") from None
+
+
+def _replaced(task: Task, around: Surroundings) -> dict[str, torch.Tensor]:
+    """Tensors, neither parameters nor buffers, in whose place a step that is traced has put others like them."""
+    left = _Left({}, [])
+    known = {id(tensor) for tensor in (*task.model.parameters(), *task.model.buffers())}
+    for change in around.changes():
+        is_tensor = isinstance(change.before, torch.Tensor) and isinstance(change.after, torch.Tensor)
+        if is_tensor and not change.name.startswith(_OWN) and id(change.before) not in known:
+            left.add(change.name, change.before, change.after)
+    return left.attributes
 
 
 def _conversion(name: str, tensor: torch.Tensor) -> str:
@@ -123,6 +154,7 @@ def _rehearse(task: Task, around: Surroundings, *, again: bool = False) -> _Left
     numbers moved the first time."""
     around.move()
     torch.manual_seed(task.seed % 2**63 + 1)
+    torch.empty(1).uniform_(generator=GENERATOR)  # so that later steps draw other numbers than the first one
     batch = task.batch(torch.arange(task.batch_size))
     try:
         with plainly():

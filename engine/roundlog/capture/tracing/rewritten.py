@@ -5,12 +5,14 @@ They are put in place for a trace only. The comparison with the user's own step 
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -20,8 +22,9 @@ from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import place_of_call
+from roundlog.capture.lines import is_internal, place_of_call
 from roundlog.capture.tracing.checks import noted, passing
+from roundlog.capture.tracing.decisions import decided
 from roundlog.capture.tracing.logged import UnseenText, with_logged
 
 
@@ -35,15 +38,16 @@ def rewritten() -> Iterator[None]:
             (torch, "ctc_loss", _ctc_loss),
             (torch._VF, "stft", _stft),
             (torch, "tensor", _tensor),
+            (torch, "from_numpy", _from_numpy),
             (torch.SymBool, "__bool__", _truth),
             (torch.SymFloat, "__float__", _noted(torch.SymFloat.__float__)),
             (torch.SymInt, "__int__", _noted(torch.SymInt.__int__)),
             *((kind, name, _shown) for kind in (torch.SymFloat, torch.SymInt) for name in ("__str__", "__format__")),
-            (torch.SymFloat, "__eq__", _compared(torch.SymFloat.__eq__)),
-            (torch.SymFloat, "__ne__", _compared(torch.SymFloat.__ne__)),
+            *((torch.SymFloat, name, _unless_known(getattr(torch.SymFloat, name))) for name in _OF_FLOATS),
+            *((owner, name, _asking(owner, name)) for owner in (math, np) for name in ("isnan", "isinf", "isfinite")),
             *(
-                (kind, name, with_logged(getattr(kind, name), name))
-                for kind in (torch.SymFloat, torch.SymInt)
+                (kind, name, with_logged(of_kind(getattr(kind, name)), name))
+                for kind, of_kind in ((torch.SymFloat, _unless_known), (torch.SymInt, lambda method: method))
                 for name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__")
             ),
             (torch.Tensor, "__format__", _formatted_tensor),
@@ -73,6 +77,9 @@ _truth_of_torch = torch.SymBool.__bool__
 def _truth(value: torch.SymBool) -> bool:
     """A check of what `.item()` gave passes, as one of a tensor does."""
     answer = passing(sys._getframe(1))
+    # PyTorch itself asks about sizes: whatever it does then, a program has shapes that are known.
+    if answer is None and not is_internal(sys._getframe(1).f_code.co_filename):
+        answer = decided(value)
     if answer is not None:
         return answer
     with noted():
@@ -92,18 +99,39 @@ def _shown(value: object, specification: str = "") -> str:
     return UnseenText("?")
 
 
-def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A comparison that does not take a number for equal to itself: it may be NaN."""
+_OF_FLOATS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__neg__", "__abs__", "__pow__")
 
-    def compared(value: torch.SymFloat, other: Any) -> Any:
-        if value is other:
-            raise CaptureError(
-                f"the step compares a number that it computes with itself{place_of_call()}: a run stops by itself at a "
-                "loss that is not finite, so leave the check out"
-            )
-        return compare(value, other)
 
-    return compared
+def _unless_known(method: Callable[..., Any]) -> Callable[..., Any]:
+    """An operation of what `.item()` gives whose result PyTorch does not take for known, as it does that a number
+    equals itself: it may be NaN."""
+
+    def computed(value: torch.SymFloat, *others: Any) -> Any:
+        result = method(value, *others)
+        symbol = getattr(getattr(result, "node", None), "expr", None)
+        if isinstance(result, bool | float) or (symbol is not None and not symbol.free_symbols):
+            if all(isinstance(other, bool | int | float | torch.SymFloat | torch.SymInt) for other in others):
+                with noted():
+                    raise CaptureError(
+                        "the step compares or combines a number that it computes with itself, or with zero"
+                        f"{place_of_call()}: ask by torch.isnan, or compute with the tensor itself"
+                    )
+        return result
+
+    return computed
+
+
+def _asking(owner: Any, name: str) -> Callable[..., Any]:
+    """`math.isnan` and the like, of what `.item()` gives too."""
+    own, of_torch = getattr(owner, name), getattr(torch, name)
+
+    def ask(value: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(value) is torch.SymFloat:
+            number: Any = value
+            return of_torch(torch.scalar_tensor(number))
+        return own(value, *args, **kwargs)
+
+    return ask
 
 
 def _update_parameters(averaged: AveragedModel, model: nn.Module) -> None:
@@ -240,6 +268,14 @@ def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> t
     found = _stacked(data)
     found = found if dtype is None else found.to(dtype)
     return found.requires_grad_() if options.get("requires_grad") else found
+
+
+_from_numpy_of_torch = torch.from_numpy
+
+
+def _from_numpy(array: Any) -> torch.Tensor:
+    """What numpy.random gives is a traced tensor already."""
+    return array if isinstance(array, FakeTensor) else _from_numpy_of_torch(array)
 
 
 def _is_number(leaf: object) -> bool:

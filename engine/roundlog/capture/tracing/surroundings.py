@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from numpy.lib.array_utils import byte_bounds
 
+from roundlog.capture.draws import generator_key
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.python_draws import GENERATOR
 from roundlog.capture.tracing.containers import Change, Container
 from roundlog.capture.tracing.contents import Array, Cache, Generator, Position
 from roundlog.capture.tracing.walk import Walk
@@ -31,6 +33,7 @@ class Surroundings:
         walk = Walk(names or {})
         walk.generators += [
             Generator("", torch.get_rng_state, torch.set_rng_state),
+            Generator("", GENERATOR.get_state, GENERATOR.set_state, generator_key(GENERATOR)),
             Generator("Python's random", random.getstate, random.setstate),
             Generator("numpy.random", np.random.get_state, np.random.set_state),
         ]

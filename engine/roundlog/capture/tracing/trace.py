@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from roundlog.capture.constants import written
+from roundlog.capture.constants import written, written_by
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.defects import DefectError, is_own_error
 from roundlog.capture.draws import Draws, draws
@@ -31,10 +29,14 @@ from roundlog.capture.optimizers import clip_factor
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING
+from roundlog.capture.tracing.decisions import TOO_MANY, Decisions, deciding
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
 from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
 from roundlog.capture.tracing.hints import asks_for_values, control_flow
+from roundlog.capture.tracing.noise import noting_threads, quietly, without_collection
 from roundlog.capture.tracing.out_forms import OutForms
+from roundlog.capture.tracing.paths import TracedPath, explored, merged
+from roundlog.capture.tracing.places import PartsByNumbers
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
@@ -47,9 +49,8 @@ Named = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """A traced step. The graph's placeholders are the leaves of (states, columns, batch) in this order; its outputs
-    are the loss, the next states in the order of `states`, the gradients in the order of `gradients`, and what was
-    drawn at random, call by call."""
+    """A traced step. The graph's placeholders are the leaves of (states, columns, batch) in this order; its output is
+    the result of `paths.merged`, whose next states are in the order of `states`."""
 
     graph: fx.GraphModule
     states: Named
@@ -61,7 +62,7 @@ class TracedStep:
     trained: Named
     """The user's own parameters that the optimizer changes, by name."""
     gradients: tuple[str, ...]
-    """Names of those that have one."""
+    """Names of those that have one on some path."""
     known: frozenset[str] = frozenset()
     """Names of the buffers that are constants of the graph."""
 
@@ -83,9 +84,11 @@ class Tracer:
         surroundings: Surroundings,
         attributes: Mapping[str, torch.Tensor],
         known: frozenset[str] = frozenset(),
+        *,
+        decides: bool = False,
     ) -> None:
         """attributes: tensors that are neither parameters nor buffers, but that steps change; by name. known: names of
-        buffers that no step changes, so that they come in as constants.
+        buffers that no step changes, so that they come in as constants. decides: whether a step may decide by values.
 
         Raises CaptureError for an optimizer, an option or a schedule that is not supported."""
         model = plain_model(task.model)
@@ -120,6 +123,8 @@ class Tracer:
         """Names of the optimizer's options that the schedule changes."""
         self.stepped: str | None = None
         """Place in the loss, in words, where an optimizer has taken a step."""
+        self._decides = decides
+        self._parts = PartsByNumbers()
         self._lines = SourceLines()
         self._gradients: tuple[str, ...] = ()
         self._factors: list[float] = []
@@ -151,17 +156,52 @@ class Tracer:
         """Whether a tensor is part of the state, so that whatever takes its place is followed."""
         return any(thing is tensor for tensor in self._originals.values())
 
-    def trace(self) -> TracedStep:
-        """Trace a step from where the user's code stands now. Raises CaptureError where PyTorch cannot trace it
-        (control flow that depends on values, most often), naming the user's line."""
-        task = self._task
+    def trace(self, begin: Callable[[], None], end: Callable[[], None]) -> TracedStep:
+        """Trace a step, on all its paths. begin, end: called before and after each; the first has the user's code stand
+        where the step begins. Raises CaptureError where PyTorch cannot trace it, naming the user's line."""
+
+        def followed(decisions: Decisions) -> TracedPath:
+            begin()
+            path = self._path(decisions)
+            end()
+            return path
+
+        paths = explored(followed, allowed=self._decides)
+        gradients = dict.fromkeys(name for path in paths for name in path.gradients)
+        self._refuse_counted(paths)
+        return TracedStep(
+            graph=merged(paths, len(self.states)),
+            states=self.states,
+            columns=self.columns,
+            schedule=self.schedule,
+            trained={name: self._parameters[f"parameter/{name}"] for name in self._trainable},
+            gradients=tuple(name for name in self._trainable if name in gradients),
+            known=frozenset(self._known),
+        )
+
+    def _refuse_counted(self, paths: Sequence[TracedPath]) -> None:
+        """Raises CaptureError for a parameter that has a gradient on some paths only, if its optimizer counts the
+        steps that it has taken with it: which is not known before training."""
+        for name, number in self._trainable.items():
+            have = {name in path.gradients for path in paths}
+            if len(have) == 2 and self._groups[number].update.counts(self._task.steps):
+                kind = type(self._turns[self._groups[number].turn].optimizer).__name__
+                raise CaptureError(
+                    f"{name} gets a gradient on some of the step's paths only, and {kind} counts the steps that a "
+                    "parameter has taken: choose by torch.where between results that both are computed, or take "
+                    "torch.optim.SGD or RMSprop"
+                )
+
+    def _path(self, decisions: Decisions) -> TracedPath:
+        """One path through the step, from where the user's code stands now."""
+        task, self._parts = self._task, PartsByNumbers()
         row = {name: torch.zeros(()) for name in self.columns}
         batch = task.batch(torch.arange(task.batch_size))
 
         def step(
             states: Named, row: Named, batch: Named
         ) -> tuple[Any, ...]:  # make_fx cannot count a method's arguments
-            return self._step(states, row, batch)
+            return self._step(states, row, batch, decisions)
 
         threads: list[threading.Thread] = []
         try:
@@ -171,9 +211,9 @@ class Tracer:
                 without_onednn(),
                 rewritten(),
                 types_as_in_training(self._surroundings.asking_for_types()),
-                _quietly(),
-                _without_collection(),
-                _noting_threads(threads),
+                quietly(),
+                without_collection(),
+                noting_threads(threads),
                 self._noting_optimizers(),
             ):
                 # Tensors that the user's functions refer to (class weights, say) come in as constants.
@@ -186,7 +226,7 @@ class Tracer:
             if is_own_error(error):
                 raise DefectError(error, place=place_of_error(error)) from error
             if asks_for_values(error):
-                raise UnknownValueError(control_flow(error)) from error
+                raise UnknownValueError(control_flow(error) + (TOO_MANY if decisions.are_too_many else "")) from error
             # PyTorch's modes are a stack for all threads: two that trace at once leave it in disorder, for any error.
             if threads or any(
                 "concurrent/futures/thread" in place.path.replace("\\", "/") for place in places_of(error)
@@ -197,18 +237,11 @@ class Tracer:
             ) from error
         _drop_what_nothing_uses(graph.graph)
         _require_followed(graph)
+        self._parts.refuse_writes({node.name for node in written(graph.graph)})
         if changed := self._changed(graph):
             raise ChangedBuffersError(changed)
         self._own_constants(graph)
-        return TracedStep(
-            graph=graph,
-            states=self.states,
-            columns=self.columns,
-            schedule=self.schedule,
-            trained={name: self._parameters[f"parameter/{name}"] for name in self._trainable},
-            gradients=self._gradients,
-            known=frozenset(self._known),
-        )
+        return TracedPath(graph, self._gradients, decisions)
 
     @contextmanager
     def _noting_optimizers(self) -> Iterator[None]:
@@ -243,11 +276,11 @@ class Tracer:
             if self._surroundings.is_in_array(held):
                 setattr(graph, str(node.target), held.detach().clone())
 
-    def _step(self, states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[Any], list[Any], list[Any]]:
+    def _step(self, states: Named, row: Named, batch: Named, decisions: Decisions) -> tuple[Any, ...]:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
         drawn = Draws(self._surroundings.generator_states())
         memory, checks = _NoNewMemory(), PassedChecks()
-        with OutForms(), self._substitution, drawn, memory, checks:
+        with OutForms(), self._substitution, drawn, memory, self._parts, checks, deciding(decisions):
             with self._lines, self._lines.all_from("micro_batches"):
                 parts = self._task.parts(batch)
             losses: list[torch.Tensor] = []
@@ -263,10 +296,12 @@ class Tracer:
                 if turn is not self._turns[-1]:
                     self._write(gradients, states, following)
             loss = self._sum(losses)
-        for refused in (*drawn.refused, *memory.refused, *checks.refused):  # the user's code has caught it
+        # The user's code has caught these.
+        for refused in (*drawn.refused, *memory.refused, *checks.refused, *decisions.refused):
             raise refused
         self._gradients = tuple(kept)
-        return loss, [following[name].detach() for name in states], list(kept.values()), drawn.drawn
+        conditions = [decision.condition for decision in decisions.taken]
+        return loss, [following[name].detach() for name in states], list(kept.values()), drawn.drawn, conditions
 
     def _accumulate(self, turn: Turn, parts: Sequence[Named]) -> torch.Tensor:
         """Gradients of a batch, into `.grad`; gives the loss."""
@@ -389,9 +424,8 @@ def _drop_what_nothing_uses(graph: fx.Graph) -> None:
     """Leave out what changes nothing: numbers that are printed or logged, and what only checks look at. A step that
     prints in some turns only is then the same in all."""
     for node in reversed(graph.nodes):
-        schema = getattr(node.target, "_schema", None)
         # Random draws count, used or not.
-        kept = schema is not None and (schema.is_mutable or draws(node.target))
+        kept = bool(written_by(node)) or draws(node.target)
         if node.op in ("call_function", "get_attr") and not node.users and not kept:
             graph.erase_node(node)
 
@@ -420,47 +454,6 @@ def _checked(name: str, loss: object) -> torch.Tensor:
     if not loss.requires_grad:
         raise CaptureError(f"the {name} depends on no parameter that is trained: check the model and the optimizer")
     return loss
-
-
-@contextmanager
-def _noting_threads(threads: list[threading.Thread]) -> Iterator[None]:
-    """Appends the threads that are started meanwhile, but for those of the engine's kernels."""
-    start = threading.Thread.start
-
-    def noted(thread: threading.Thread) -> None:
-        if not thread.name.startswith("roundlog-kernel"):
-            threads.append(thread)
-        start(thread)
-
-    threading.Thread.start = noted  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        threading.Thread.start = start  # type: ignore[method-assign]
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Switches Python's cyclic garbage collector off, which would look again and again at all nodes that there are."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Silences PyTorch's log of failures of fake tensors, which it writes with tracebacks before it raises them."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    was_disabled = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = was_disabled
 
 
 def _kind(thing: object) -> str:

@@ -1,0 +1,104 @@
+"""Random numbers of Python's `random` and of `numpy.random`, drawn by torch instead.
+
+A program has no state of theirs. While this is active, their functions draw from a generator of torch's own: what they
+give is a number that a traced step draws like any other. Arrays, and what these functions draw in other ways, stay
+with them, and are refused for the state that they move."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from roundlog.capture.lines import is_internal
+
+GENERATOR = torch.Generator().manual_seed(0x2ED3_98E3_0725_C97C)
+"""Generator of their numbers: another than torch's, which activation checkpointing puts back."""
+
+_Function = Callable[..., Any]
+
+
+@contextmanager
+def drawn_by_torch() -> Iterator[None]:
+    """While this is active, the functions of `random` and `numpy.random` that give one number draw by torch."""
+    tables: tuple[tuple[Any, dict[str, _Function]], ...] = ((random, _OF_PYTHON), (np.random, _OF_NUMPY))
+    before = [(module, name, getattr(module, name), function) for module, of in tables for name, function in of.items()]
+    for module, name, own, function in before:
+        setattr(module, name, _instead(own, function))
+    try:
+        yield
+    finally:
+        for module, name, own, _ in before:
+            setattr(module, name, own)
+
+
+def _instead(own: _Function, function: _Function) -> _Function:
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        if is_internal(sys._getframe(1).f_code.co_filename):
+            return own(*args, **kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except TypeError:  # arguments that give arrays, or none that the function takes
+            result = NotImplemented
+        return own(*args, **kwargs) if result is NotImplemented else result
+
+    return draw
+
+
+def _uniform(low: float = 0.0, high: float = 1.0) -> Any:
+    if not all(isinstance(limit, int | float | np.number) for limit in (low, high)) or low > high:
+        return NotImplemented
+    return _number(torch.empty(()).uniform_(float(low), float(high), generator=GENERATOR))
+
+
+def _normal(mean: float = 0.0, deviation: float = 1.0) -> Any:
+    return mean + deviation * _number(torch.randn((), generator=GENERATOR))
+
+
+def _below(start: int, stop: int) -> Any:
+    """A whole number from start to stop - 1."""
+    if not all(isinstance(limit, int | np.integer) for limit in (start, stop)) or start >= stop:
+        return NotImplemented
+    return _number(torch.randint(int(start), int(stop), (), generator=GENERATOR))
+
+
+def _number(drawn: torch.Tensor) -> Any:
+    return drawn.item()
+
+
+def _randint_of_numpy(low: int, high: int | None = None) -> Any:
+    return _below(0, low) if high is None else _below(low, high)
+
+
+def _randrange(start: int, stop: int | None = None) -> Any:
+    return _below(0, start) if stop is None else _below(start, stop)
+
+
+def _permutation(count: int) -> Any:
+    if not isinstance(count, int | np.integer):
+        return NotImplemented
+    places = torch.randperm(int(count), generator=GENERATOR)
+    return places.numpy() if type(places) is torch.Tensor else places
+
+
+_OF_PYTHON: dict[str, _Function] = {
+    "random": lambda: _uniform(),
+    "uniform": lambda a, b: _uniform(a, b),
+    "randint": lambda a, b: _below(a, b + 1),
+    "randrange": _randrange,
+    "gauss": _normal,
+    "normalvariate": _normal,
+}
+_OF_NUMPY: dict[str, _Function] = {
+    **dict.fromkeys(("rand", "random", "random_sample"), lambda: _uniform()),
+    **dict.fromkeys(("randn", "standard_normal"), lambda: _normal()),
+    "uniform": _uniform,
+    "normal": lambda loc=0.0, scale=1.0: _normal(loc, scale),
+    "randint": _randint_of_numpy,
+    "permutation": _permutation,
+}

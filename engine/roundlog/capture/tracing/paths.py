@@ -1,0 +1,114 @@
+"""All paths through a step, traced one by one and put into one graph.
+
+Every path is traced as a whole, from the same beginning, and the graph that holds them all computes each of them. Its
+result is a tree: at every decision its condition, and what follows if it holds and if it does not. What paths have in
+common, all up to the first decision in which they differ, becomes the same operators of the program."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+from roundlog.capture.constants import written
+from roundlog.capture.draws import in_path
+from roundlog.capture.tracing.decisions import MOST_PATHS, Decision, Decisions
+
+Result = Any
+"""Result of a graph: a `leaf`, or a `fork` of two results."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedPath:
+    """One path through a step. The outputs of its graph are the loss, the next states, the gradients, what was drawn at
+    random, and the conditions of its decisions."""
+
+    graph: fx.GraphModule
+    gradients: tuple[str, ...]
+    """Names of the parameters that have a gradient."""
+    decisions: Decisions
+
+
+def leaf(loss: Any, states: Sequence[Any], gradients: dict[str, Any], drawn: Sequence[Any]) -> Result:
+    """Result of one path."""
+    return {"loss": loss, "states": list(states), "gradients": gradients, "drawn": list(drawn)}
+
+
+def fork(condition: Any, held: Result, otherwise: Result) -> Result:
+    """Result that is one of two: of the paths on which a condition held, and of the others."""
+    return {"condition": condition, "held": held, "otherwise": otherwise}
+
+
+def is_fork(result: Result) -> bool:
+    return "condition" in result
+
+
+def explored(trace: Callable[[Decisions], TracedPath], *, allowed: bool) -> list[TracedPath]:
+    """All paths of a step, in order. trace: follows one, from the beginning. allowed: whether the step may decide by
+    its values. Raises what it raises."""
+    paths: list[TracedPath] = []
+    before: list[Decision] | None = []
+    while before is not None:
+        paths.append(trace(Decisions(before, allowed=allowed, is_last=len(paths) == MOST_PATHS)))
+        before = paths[-1].decisions.following()
+    return paths
+
+
+def merged(paths: Sequence[TracedPath], states: int) -> fx.GraphModule:
+    """One graph of all paths, with the placeholders of each, whose output is a result. states: their number."""
+    graph, held = fx.Graph(), {}
+    shared: list[fx.Node] = []
+    results: list[Result] = []
+    conditions: list[Sequence[Any]] = []
+    for number, path in enumerate(paths):
+        values: dict[fx.Node, fx.Node] = {}
+        changing = written(path.graph.graph)
+        nodes = list(path.graph.graph.nodes)
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        shared = shared or [graph.node_copy(node) for node in placeholders]
+        for node, first in zip(placeholders, shared, strict=True):
+            values[node] = _copy_of(graph, first) if node in changing and len(paths) > 1 else first
+        for node in nodes:
+            if node.op == "get_attr":
+                name = f"{node.target}_{number}" if len(paths) > 1 else str(node.target)
+                held[name] = getattr(path.graph, str(node.target))
+                values[node] = graph.get_attr(name)
+                values[node].meta = dict(node.meta)
+            elif node.op == "call_function":
+                values[node] = graph.node_copy(node, values.__getitem__)
+                in_path(values[node], number)
+            elif node.op == "output":
+                loss, *rest = tree_leaves(fx.node.map_arg(node.args[0], values.__getitem__))
+                ends = [states, states + len(path.gradients), len(rest) - len(path.decisions.taken)]
+                following, gradients, drawn = (rest[a:b] for a, b in itertools.pairwise([0, *ends]))
+                results.append(leaf(loss, following, dict(zip(path.gradients, gradients, strict=True)), drawn))
+                conditions.append(rest[ends[-1] :])
+    graph.output(_tree(results, conditions, [path.decisions.taken for path in paths]))
+    return fx.GraphModule(held, graph)
+
+
+def _copy_of(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """What a path writes into is its own."""
+    copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+    copy.meta = dict(node.meta)
+    return copy
+
+
+def _tree(
+    results: Sequence[Result], conditions: Sequence[Sequence[Any]], taken: Sequence[Sequence[Decision]]
+) -> Result:
+    """The result of paths that are in order, and have the same decisions up to some depth."""
+    depth = 0
+    while len(results) > 1 and len({decisions[depth].answer for decisions in taken}) == 1:
+        depth += 1
+    if len(results) == 1:
+        return results[0]
+    first = sum(1 for decisions in taken if decisions[depth].answer)
+    parts = (slice(0, first), slice(first, None))
+    held, otherwise = (_tree(results[part], conditions[part], taken[part]) for part in parts)
+    return fork(conditions[0][depth], held, otherwise)
