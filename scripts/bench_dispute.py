@@ -34,18 +34,19 @@ from roundlog.training.run import Run
 from tiebreak.adversary.cunning import cunning
 from tiebreak.adversary.engines import execution_of
 from tiebreak.adversary.tampering import Lie, tampered
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.blocks import Receipt
-from tiebreak.chain.devnet import start_devnet
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.posted import find_chunk, find_rows
-from tiebreak.chain.records import Level, Outcome, Phase, Side, Terms
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.spec import PostedSpec
+from tiebreak.contract.enums import Level, Outcome, Phase, Side
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.posted import find_chunk, find_rows
+from tiebreak.contract.record_bases import PostedSpec
+from tiebreak.contract.records import Terms
+from tiebreak.devnet.launcher import start_devnet
 from tiebreak.game import Known, Need, NeedChunk, NeedRow, next_move
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.player import call_of
+from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.node import ChainNode, connect
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 STEPS, INTERVAL = 80_000, 16
 LIED_INTERVAL, LIED_STEP = 3_210, 11

@@ -14,13 +14,10 @@ from eth_typing import ChecksumAddress
 from roundlog.capture import Task
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.errors import ChainError
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import GameView, JobStatus, Outcome, Phase, Side, Terms
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.watch import ContractWatch
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Side
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.records import GameView, Terms
+from tiebreak.contract.watch import ContractWatch
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import post_job
@@ -29,7 +26,11 @@ from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.overdue import HEAD_START
 from tiebreak.roles.trainer import TrainerRole
+from tiebreak.rpc.chain_errors import ChainError
+from tiebreak.rpc.node import connect
 from tiebreak.store import FolderStore
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 from torch import nn
 
 from floods.puppets import Attacker, Manner, Puppet, puppet_account

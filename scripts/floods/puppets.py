@@ -16,13 +16,14 @@ from roundlog.training.replay import replay_interval
 from roundlog.training.run import Run
 from tiebreak.adversary.engines import execution_of
 from tiebreak.adversary.tampering import Lie, tampered
-from tiebreak.chain.errors import ChainError
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.posted import find_chunk, find_rows
-from tiebreak.chain.records import GameView, Phase, Side
+from tiebreak.contract.enums import Phase, Side
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.posted import find_chunk, find_rows
+from tiebreak.contract.records import GameView
 from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, NeedRow, Over, Wait, next_move
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.player import call_of
+from tiebreak.rpc.chain_errors import ChainError
 
 from floods.simulated import Chain
 

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import requests
 from roundlog.training.run import Run
-from tiebreak.chain.devnet import find_anvil
-from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
+from tiebreak.devnet.launcher import find_anvil
 from tiebreak.roles.agenda import Duty, order
 from tiebreak.roles.workshop import Errand, Lane, Workshop
+from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 
 BLOCK_GAS = 36_000_000
 """Gas limit of a block of Ethereum in 2025."""

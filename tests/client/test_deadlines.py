@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from tiebreak.chain.errors import ChainUnavailable, Stopped
-from tiebreak.chain.transport import HttpTransport
 from tiebreak.deadlines import Halted, TooLate, pause, within
+from tiebreak.rpc.chain_errors import ChainUnavailable, Stopped
+from tiebreak.rpc.transport import HttpTransport
 from tiebreak.store.builder import build_file
 from tiebreak.store.errors import FetchTooSlow, StoreUnavailable
 from tiebreak.store.kubo import KuboStore

@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 
 import pytest
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.blocks import Block
-from tiebreak.chain.devnet import find_anvil, start_devnet
-from tiebreak.chain.devnet_state import DevnetState
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.embedded_record import ChainRecord, Event
-from tiebreak.chain.errors import DevnetError
-from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.sender import Sender
+from tiebreak.devnet.devnet_state import DevnetState
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.devnet.embedded_record import ChainRecord, Event
+from tiebreak.devnet.launcher import find_anvil, start_devnet
+from tiebreak.rpc.answers import Block
+from tiebreak.rpc.chain_errors import DevnetError
+from tiebreak.rpc.node import ChainNode, connect
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 PAYEE = devnet_account(1).address
 WEEK = 7 * 86400

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 from disputes import Cast
-from tiebreak.chain import game
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import InvalidAnswer
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.sender import Sender
+from tiebreak.contract import game
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.roles import desk
 from tiebreak.roles.desk import Desk
+from tiebreak.rpc.chain_errors import InvalidAnswer
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 
 @pytest.fixture(scope="module")

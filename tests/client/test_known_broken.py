@@ -6,28 +6,28 @@ import json
 
 import pytest
 from disputes import Cast
-from tiebreak.chain import known_broken
-from tiebreak.chain.code import is_game
-from tiebreak.chain.errors import DeploymentError
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.known_broken import Broken, fingerprint, parse, why_broken
-from tiebreak.chain.node import connect
+from tiebreak.contract import denylist
+from tiebreak.contract.code import is_game
+from tiebreak.contract.denylist import Broken, fingerprint, parse, why_broken
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.rpc.chain_errors import DeploymentError
 
 
 def test_the_list_of_this_release_can_be_read_and_names_contracts_that_there_are() -> None:
-    for entry in known_broken.shipped():
+    for entry in denylist.shipped():
         assert entry.reason and entry.contract in ("VerificationGame", "Adjudicator", "Functions", "Verdicts", "Claims")
 
 
 @pytest.mark.parametrize("contract", ["VerificationGame", "Verdicts", "Adjudicator", "Functions"])
 def test_a_code_that_is_listed_is_refused_wherever_it_stands(contract: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cast = Cast.on(connect("embedded"))
+    cast = Cast.on(embedded_node())
     node, address, adjudicator = cast.customer.node, cast.customer.address, cast.customer.adjudicator()
     assert VerificationGame.at(node, address).job_count() == 0
     listed = parse(
         json.dumps([{"contract": contract, "fingerprint": "0x" + fingerprint(contract).hex(), "reason": "rounds up"}])
     )
-    monkeypatch.setattr(known_broken, "shipped", lambda: listed)
+    monkeypatch.setattr(denylist, "shipped", lambda: listed)
     games = contract in ("VerificationGame", "Verdicts")
     assert why_broken("VerificationGame", node.chain_id, address) == ("rounds up" if games else None)
     assert why_broken("Adjudicator", node.chain_id, adjudicator) == (None if games else "rounds up")
@@ -38,7 +38,7 @@ def test_a_code_that_is_listed_is_refused_wherever_it_stands(contract: str, monk
 
 
 def test_one_deployment_can_be_listed_alone() -> None:
-    node = connect("embedded")
+    node = embedded_node()
     game = Cast.on(node).customer.address
     other = Cast.on(node).customer.address
     listed = [Broken(contract="VerificationGame", reason="old", chain_id=node.chain_id, address=game)]

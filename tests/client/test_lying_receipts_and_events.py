@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from disputes import Cast
 from hostile_node import HostileNode
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import InvalidAnswer, RpcRefused
-from tiebreak.chain.events import JobPosted
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.several import SeveralNodes
+from tiebreak.contract.events import JobPosted
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.rpc.chain_errors import InvalidAnswer, RpcRefused
+from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.quorum import SeveralNodes
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 PARTY, STRANGER = devnet_account(2), devnet_account(3)
 

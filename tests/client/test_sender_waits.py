@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from simulated_chain import BLOCK_SECONDS, FakeAccount, SimulatedChain
-from tiebreak.chain.errors import ChainUnavailable, JournalError, JournalInUse, Stopped, TransactionPending
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.signer import MOST_GAS
+from tiebreak.rpc.chain_errors import ChainUnavailable, JournalError, JournalInUse, Stopped, TransactionPending
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.signer import MOST_GAS
 
 TO = FakeAccount().address
 GWEI = 10**9

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from hostile_node import BlockNode
-from tiebreak.chain.accord import CALM_SECONDS, UNDERTAKINGS
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ChainUnavailable, NodesDisagree, WrongChain
-from tiebreak.chain.heads import TURN_SECONDS
-from tiebreak.chain.rpc_server import RpcServer
-from tiebreak.chain.several import SeveralNodes, connect_all
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.devnet.rpc_server import RpcServer
+from tiebreak.rpc.agreement import CALM_SECONDS, UNDERTAKINGS
+from tiebreak.rpc.chain_errors import ChainUnavailable, NodesDisagree, WrongChain
+from tiebreak.rpc.newest_blocks import TURN_SECONDS
+from tiebreak.rpc.quorum import SeveralNodes, connect_all
 
 
 class Watch:

@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 from disputes import Cast, Party, Run
 from hostile_node import HostileNode, Lie
-from tiebreak.chain import members, several
-from tiebreak.chain.accord import FORK_SECONDS
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.devnet import find_anvil, start_devnet
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ChainError, ContractError, InvalidAnswer, NodesDisagree, RpcRefused
-from tiebreak.chain.events import JobPosted
-from tiebreak.chain.funds import funds
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.heads import TURN_SECONDS
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import JobStatus, Outcome, Side
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.several import SeveralNodes
-from tiebreak.chain.transport import HttpTransport, Transport
-from tiebreak.chain.watch import ContractWatch
+from tiebreak.contract.enums import JobStatus, Outcome, Side
+from tiebreak.contract.events import JobPosted
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.watch import ContractWatch
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.roles.desk import Desk, Order
+from tiebreak.rpc import quorum, quorum_members
+from tiebreak.rpc.agreement import FORK_SECONDS
+from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer, NodesDisagree, RpcRefused
+from tiebreak.rpc.newest_blocks import TURN_SECONDS
+from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.quorum import SeveralNodes
+from tiebreak.rpc.transport import HttpTransport, Transport
+from tiebreak.transactions.fees import funds
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 PARTY = devnet_account(2)
 
@@ -52,7 +52,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(several, "_SECONDS_BETWEEN_ESTIMATES", 0.01)
+    monkeypatch.setattr(quorum, "_SECONDS_BETWEEN_ESTIMATES", 0.01)
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +329,7 @@ def test_a_made_up_head_does_not_stop_a_watch(world: World) -> None:
 
 
 def test_a_slow_node_is_waited_for_once_and_then_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "GRACE", 0.05)
+    monkeypatch.setattr(quorum_members, "GRACE", 0.05)
     slow = HostileNode(world.chain, "the slow node")
     clock = [0.0]
     chain = SeveralNodes(

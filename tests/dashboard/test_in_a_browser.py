@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from disputes import JOB_CID, TERMS, Cast, Party, Run
 from looking import AXE, Look
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import Phase, Side
+from tiebreak.contract.enums import Phase, Side
 from tiebreak.dashboard.server import Server, listen
 from tiebreak.dashboard.site import Site
+from tiebreak.devnet.embedded import embedded_node
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -74,7 +74,7 @@ def test_a_page_follows_a_dispute_to_its_end_by_itself(cast: Cast, served: str, 
 @pytest.fixture(scope="module")
 def half_played() -> Iterator[str]:
     """The address of a site whose game is in the middle. Read only."""
-    cast = Cast.on(connect("embedded"))
+    cast = Cast.on(embedded_node())
     job = cast.post()
     cast.commit(job, CLAIMED)
     play(cast, cast.challenge(job, BELIEVED.checkpoints.root), 12)

@@ -21,9 +21,9 @@ from roundlog.training.job import Job
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 from test_words_and_pictures import JOB, game
-from tiebreak.chain.record_methods import ANYONE
-from tiebreak.chain.records import JobView, Level, LevelView
-from tiebreak.chain.spec import PostedSpec
+from tiebreak.contract.enums import Level
+from tiebreak.contract.record_bases import ANYONE, PostedSpec
+from tiebreak.contract.records import JobView, LevelView
 from tiebreak.dashboard.errands import Errands, passes
 from tiebreak.dashboard.local import LocalFiles
 from tiebreak.dashboard.names import UNKNOWN

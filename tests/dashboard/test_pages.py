@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from disputes import ETHER, JOB_CID, TERMS, Cast, Run
 from starlette.testclient import TestClient
-from tiebreak.chain import events
-from tiebreak.chain.errors import ContractError
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import connect
+from tiebreak.contract import events
+from tiebreak.contract.game import Call, VerificationGame
 from tiebreak.dashboard.course import event_words
 from tiebreak.dashboard.replay import OwnReplay
 from tiebreak.dashboard.showing import LONGEST, content, facts
@@ -22,6 +20,8 @@ from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.source import NEWEST_GAMES, PAGE, Source
 from tiebreak.dashboard.web import make_app
 from tiebreak.dashboard.words import status_words, tone
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.rpc.chain_errors import ContractError
 
 RIGHT, WRONG = Run.of(), Run.of(23)
 
@@ -266,7 +266,7 @@ class Endless:
 @pytest.fixture(scope="module")
 def posted() -> tuple[VerificationGame, int, int]:
     """A contract with a job and a game. Read only."""
-    cast = Cast.on(connect("embedded"))
+    cast = Cast.on(embedded_node())
     job = cast.post()
     cast.commit(job, WRONG)
     return cast.customer, job, cast.challenge(job, RIGHT.checkpoints.root)

@@ -12,15 +12,15 @@ import pytest
 from canned_node import HASH, Canned, block
 from disputes import Cast
 from starlette.testclient import TestClient
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ChainUnavailable
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
+from tiebreak.contract.game import VerificationGame
 from tiebreak.dashboard import lookout as lookouts
 from tiebreak.dashboard.lookout import Lookout
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.source import Busy, Readings
 from tiebreak.dashboard.web import make_app
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.rpc.chain_errors import ChainUnavailable
+from tiebreak.rpc.node import ChainNode
 
 
 class Line:

@@ -14,25 +14,19 @@ from disputes import SPEC, TERMS
 from eth_typing import ChecksumAddress
 from hypothesis import given
 from hypothesis import strategies as st
-from tiebreak.chain import events
-from tiebreak.chain.record_methods import ANYONE
-from tiebreak.chain.records import (
+from tiebreak.contract import events
+from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason
+from tiebreak.contract.record_bases import ANYONE, PostedSpec
+from tiebreak.contract.records import (
     Bisection,
     ClaimView,
     ElementView,
-    Finding,
     GameView,
-    JobStatus,
     JobView,
-    Level,
     LevelView,
     OperatorView,
-    Outcome,
     Partial,
-    Phase,
-    Reason,
 )
-from tiebreak.chain.spec import PostedSpec
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.course import Course
 from tiebreak.dashboard.curve import HEIGHT, POINTS, curve

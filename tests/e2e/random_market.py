@@ -19,20 +19,21 @@ from market import BLIND, FEE, OPEN, context
 from paced import Paced
 from tiebreak.adversary.desks import SilentDesk
 from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ContractError, RpcRefused
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import AuditStatus, JobStatus, JobView, Phase
-from tiebreak.chain.sender import Sender
+from tiebreak.contract.enums import AuditStatus, JobStatus, Phase
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.records import JobView
+from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Desk, Order
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer import TrainerRole
+from tiebreak.rpc.chain_errors import ContractError, RpcRefused
+from tiebreak.rpc.node import ChainNode
 from tiebreak.store import FolderStore
 from tiebreak.store.errors import StoreUnavailable
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 from world import CountingSender, World
 
 HONEST = "honest"

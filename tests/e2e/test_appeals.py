@@ -9,18 +9,18 @@ import pytest
 from market import FEE, OPEN, attest, by, pass_appeals, posted
 from tiebreak.adversary.desks import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
-from tiebreak.chain.funds import Funds
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import JobStatus, Outcome, Side
+from tiebreak.contract.enums import JobStatus, Outcome, Side
+from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer import TrainerRole
+from tiebreak.transactions.fees import Funds
 from world import World, ended
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(connect("embedded"), tmp_path)
+    return World(embedded_node(), tmp_path)
 
 
 def test_an_auditor_that_has_won_plays_the_appeal_and_takes_the_bonds(world: World) -> None:

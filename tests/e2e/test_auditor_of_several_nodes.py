@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from tiebreak.adversary.parties import poisoning_trainer
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import JobStatus, Outcome
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.several import SeveralNodes
+from tiebreak.contract.enums import JobStatus, Outcome
+from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.workshop import Inline
+from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.quorum import SeveralNodes
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 from world import NAMES, World
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "client"))

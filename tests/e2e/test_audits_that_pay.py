@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from market import CID, FEE, OPEN, attest, audit, by, context, posted
 from tiebreak.adversary.stores import withholding
-from tiebreak.chain.funds import Funds
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import AuditStatus, JobStatus
+from tiebreak.contract.enums import AuditStatus, JobStatus
+from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleLimits
 from tiebreak.roles.customer import CustomerRole
@@ -22,12 +21,13 @@ from tiebreak.roles.trainer import TrainerRole
 from tiebreak.store import ContentStore
 from tiebreak.store.errors import FetchTooSlow
 from tiebreak.store.reader import Plan
+from tiebreak.transactions.fees import Funds
 from world import Ticks, World, ended
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(connect("embedded"), tmp_path)
+    return World(embedded_node(), tmp_path)
 
 
 def test_an_honest_auditor_attests_serves_the_model_and_is_paid(world: World) -> None:

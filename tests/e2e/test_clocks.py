@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tiebreak.adversary.desks import silenced
 from tiebreak.adversary.parties import lying_auditor
-from tiebreak.chain.records import JobStatus, Outcome, Reason, Side
+from tiebreak.contract.enums import JobStatus, Outcome, Reason, Side
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer import TrainerRole
 from world import World, linear_task, with_terms

@@ -9,9 +9,9 @@ import pytest
 from tiebreak.adversary.desks import SilentDesk, silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer, tampering_trainer
 from tiebreak.adversary.tampering import Lie
-from tiebreak.chain.game import Call
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.contract.game import Call
+from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Order
@@ -24,7 +24,7 @@ ONE_AT_A_TIME = with_terms(concurrent_games=1)
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(connect("embedded"), tmp_path)
+    return World(embedded_node(), tmp_path)
 
 
 class ColludingDesk(SilentDesk):

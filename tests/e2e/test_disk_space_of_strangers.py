@@ -10,7 +10,8 @@ import pytest
 from crafted_blocks import Blocks, repeated
 from roundlog.parallel.published import NAME
 from roundlog.training.job import DATA, FILES, Job
-from tiebreak.chain.records import JobStatus, JobView
+from tiebreak.contract.enums import JobStatus
+from tiebreak.contract.records import JobView
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext, RoleLimits
 from tiebreak.roles.follower import JobFollower

@@ -18,7 +18,7 @@ from tiebreak.adversary.desks import silenced
 from tiebreak.adversary.engines import execution_of, lying
 from tiebreak.adversary.parties import hiding_trainer, tampering_auditor, tampering_trainer
 from tiebreak.adversary.tampering import Lie
-from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer import TrainerRole

@@ -11,7 +11,7 @@ from roundlog.execution import StepExecutor
 from roundlog.training.job import Job as EngineJob
 from tiebreak.adversary.engines import execution_of, lying, prescribed_executor
 from tiebreak.adversary.parties import lying_auditor
-from tiebreak.chain.records import JobStatus, Outcome
+from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.follower import JobFollower
 from tiebreak.roles.trainer import TrainerRole

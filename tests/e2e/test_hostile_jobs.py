@@ -11,9 +11,9 @@ from roundlog.data import fields_of, write_fields
 from roundlog.training.job import Job, JobError
 from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.amounts import in_ether, in_time
-from tiebreak.chain.code import ContractCode
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.records import JobStatus
+from tiebreak.contract.code import ContractCode
+from tiebreak.contract.enums import JobStatus
+from tiebreak.contract.game import VerificationGame
 from tiebreak.game import next_root_of
 from tiebreak.roles import disputable
 from tiebreak.roles import job_role as roles

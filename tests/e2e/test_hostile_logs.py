@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tiebreak.adversary.logs import spoiling
-from tiebreak.chain.game import Call
+from tiebreak.contract.game import Call
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.desk import Desk, Order
 from tiebreak.roles.trainer import TrainerRole

@@ -16,11 +16,9 @@ from market import BLIND
 from roundlog.training.job import Job
 from tiebreak.adversary.parties import poisoning_trainer, tampering_trainer
 from tiebreak.adversary.tampering import Lie
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.devnet import start_devnet
-from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.records import JobStatus, JobView, Outcome, Phase, Reason, Side
-from tiebreak.chain.sender import Sender
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.contract.records import JobView
+from tiebreak.devnet.launcher import start_devnet
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer import post_job
@@ -28,6 +26,9 @@ from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.referee import RefereeRole
 from tiebreak.roles.trainer import TrainerRole
+from tiebreak.rpc.node import ChainNode, connect
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 from world import NAMES, TERMS, World, function_of, linear_task
 
 FORK = multiprocessing.get_context("fork")

@@ -14,13 +14,13 @@ import pytest
 from roundlog.training.job import Job
 from tiebreak.adversary.desks import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
-from tiebreak.chain.errors import ContractError
-from tiebreak.chain.records import JobStatus, Outcome, Phase
+from tiebreak.contract.enums import JobStatus, Outcome, Phase
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.notices import What
 from tiebreak.roles.role import Role
 from tiebreak.roles.trainer import TrainerRole
 from tiebreak.roles.workshop import Threads
+from tiebreak.rpc.chain_errors import ContractError
 from world import Ticks, World, ended, linear_task
 
 

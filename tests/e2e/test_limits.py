@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tiebreak.adversary.parties import poisoning_trainer
-from tiebreak.chain.records import JobStatus
+from tiebreak.contract.enums import JobStatus
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import What

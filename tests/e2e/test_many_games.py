@@ -8,7 +8,7 @@ import pytest
 from roundlog.execution import StepExecutor
 from tiebreak.adversary.engines import execution_of, lying, prescribed_executor
 from tiebreak.adversary.parties import lying_auditor
-from tiebreak.chain.records import Outcome
+from tiebreak.contract.enums import Outcome
 from tiebreak.roles.evidence import Kept
 from tiebreak.roles.trainer import TrainerRole
 from world import World, with_terms

@@ -12,16 +12,16 @@ import pytest
 from market import BLIND, FEE, audit, by, context, pass_audits, pass_openings, posted, room, sealed, statuses
 from paced import Paced
 from tiebreak.adversary.parties import poisoning_trainer
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import AuditStatus, JobStatus
-from tiebreak.chain.sender import Sender
+from tiebreak.contract.enums import AuditStatus, JobStatus
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.desk import Desk, Order
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.spending import Spending
 from tiebreak.roles.trainer import TrainerRole
+from tiebreak.transactions.sender import Sender
 from world import World, ended
 
 BOND = BLIND.attestation_bond
@@ -30,7 +30,7 @@ THREE = replace(BLIND, attestations_needed=3, audit_fee=3 * FEE)
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    yield World(connect("embedded"), tmp_path)
+    yield World(embedded_node(), tmp_path)
 
 
 def paced(world: World, name: str = "auditor", pace: float = 1.0, **context_parts: object) -> tuple[AuditorRole, Paced]:

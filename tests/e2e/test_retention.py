@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tiebreak.chain.records import JobStatus
+from tiebreak.contract.enums import JobStatus
 from tiebreak.roles.custody import Custody, Keeper
 from tiebreak.roles.notices import What
 from tiebreak.roles.trainer import TrainerRole

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console, RenderableType
 from tiebreak.adversary.parties import lying_auditor
-from tiebreak.chain.errors import ChainUnavailable
-from tiebreak.chain.records import Outcome, Side
 from tiebreak.cli.standing import Part, Reader, Standing
 from tiebreak.cli.standing_view import account_text, games_text, jobs_table, plain_standing
 from tiebreak.cli.views import game_text, job_text
 from tiebreak.cli.watch import Screen
+from tiebreak.contract.enums import Outcome, Side
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.role import Role
 from tiebreak.roles.trainer import TrainerRole
+from tiebreak.rpc.chain_errors import ChainUnavailable
 from world import TERMS, World
 
 _HASH = re.compile(r"0x[0-9a-f]{64}|0x[0-9a-fA-F]{40}|baf[a-z2-7]{56}")

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.posted import find_rows
-from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.cli.standing import Part, Reader, Standing
 from tiebreak.cli.standing_view import next_step
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.posted import find_rows
+from tiebreak.devnet.embedded import embedded_node
 from tiebreak.game import Known, Leaves
 from tiebreak.game.strategy import forced_move
 from tiebreak.roles.player import call_of
@@ -26,7 +26,7 @@ CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(connect("embedded"), tmp_path)
+    return World(embedded_node(), tmp_path)
 
 
 def by(world: World, name: str) -> VerificationGame:

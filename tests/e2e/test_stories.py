@@ -26,7 +26,7 @@ from tiebreak.adversary.parties import (
     tampering_trainer,
 )
 from tiebreak.adversary.tampering import Lie
-from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.roles import evidence
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.engine import Engine

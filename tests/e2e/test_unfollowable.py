@@ -8,7 +8,7 @@ import pytest
 from roundlog.commitments import MerkleTree
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
-from tiebreak.chain.records import JobStatus
+from tiebreak.contract.enums import JobStatus
 from tiebreak.game import next_root_of
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.trainer import TrainerRole

@@ -10,9 +10,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.adversary.parties import lying_auditor
-from tiebreak.chain.errors import ChainUnavailable
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import Outcome, Side
+from tiebreak.contract.enums import Outcome, Side
 from tiebreak.operation.alarms import OUTAGE_SECONDS, Cause
 from tiebreak.operation.messenger import Messenger
 from tiebreak.operation.metrics import Metrics
@@ -21,6 +19,8 @@ from tiebreak.operation.watchman import Watchman
 from tiebreak.roles.notices import Look, Notice, Progress, What
 from tiebreak.roles.role import Role
 from tiebreak.roles.trainer import TrainerRole
+from tiebreak.rpc.chain_errors import ChainUnavailable
+from tiebreak.rpc.node import ChainNode
 from tiebreak.store.errors import StoreUnavailable
 from world import TERMS, World
 

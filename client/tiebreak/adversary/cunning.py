@@ -9,7 +9,7 @@ from roundlog.adjudication.partial import ExactSum, IntegerSum, RunningResult
 from roundlog.adjudication.scalars import wrap
 from roundlog.dispute import RunningResults
 
-from tiebreak.chain.records import Side
+from tiebreak.contract.enums import Side
 from tiebreak.game import Output, Place, Tree
 from tiebreak.roles.evidence import Evidence
 

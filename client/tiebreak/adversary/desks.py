@@ -7,12 +7,12 @@ from hashlib import sha256
 
 from roundlog.commitments import node_hash
 
-from tiebreak.chain.errors import ChainError, ContractError
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.records import Descent, NextRoot
-from tiebreak.chain.sender import Sender
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.records import Descent, NextRoot
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Desk, Order
+from tiebreak.rpc.chain_errors import ChainError, ContractError
+from tiebreak.transactions.sender import Sender
 
 _MOVES = {
     *("inTurn", "bisect", "openLevel", "openOperator", "proveStore", "postChunk"),

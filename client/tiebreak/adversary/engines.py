@@ -16,7 +16,7 @@ from roundlog.training.run import Run
 from roundlog.training.trainer import TrainingResult
 
 from tiebreak.adversary.cunning import cunning
-from tiebreak.chain.records import Side
+from tiebreak.contract.enums import Side
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.evidence import Evidence

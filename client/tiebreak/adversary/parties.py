@@ -16,7 +16,7 @@ from tiebreak.adversary.desks import FabricatingDesk, ResigningDesk
 from tiebreak.adversary.engines import CopyingEngine, execution_of, lying
 from tiebreak.adversary.logs import forge, spoiling
 from tiebreak.adversary.tampering import Lie, hiding, tampered
-from tiebreak.chain.records import Side
+from tiebreak.contract.enums import Side
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.trainer import TrainerRole

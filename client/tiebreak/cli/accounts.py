@@ -24,8 +24,8 @@ app = typer.Typer(no_args_is_help=True, help="The key with which you take part."
 @app.command()
 def create(file: File, json: options.Json = False) -> None:
     """Make a new account. Its password is asked for, or read from TIEBREAK_KEYSTORE_PASSWORD."""
-    from tiebreak.chain.accounts import create_keystore
     from tiebreak.cli import output
+    from tiebreak.transactions.keys import create_keystore
 
     _require_new(file)
     made = create_keystore(file, _new_password(file))
@@ -57,7 +57,7 @@ def import_(
 ) -> None:
     """Encrypt a key that you have. The key is typed in, piped in, or read from a file, never an argument: those are on
     record in the shell's history and in the list of processes."""
-    from tiebreak.chain.accounts import account_from_key, create_keystore, read_key
+    from tiebreak.transactions.keys import account_from_key, create_keystore, read_key
 
     _require_new(file)
 
@@ -81,7 +81,7 @@ def _require_new(file: Path) -> None:
 
 
 def _new_password(file: Path) -> str:
-    from tiebreak.chain.accounts import PASSWORD_VARIABLE
+    from tiebreak.transactions.keys import PASSWORD_VARIABLE
 
     password = os.environ.get(PASSWORD_VARIABLE)
     if password is None:

@@ -13,8 +13,8 @@ from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.groups import examples, takes_groups
 
 if TYPE_CHECKING:
-    from tiebreak.chain.game import VerificationGame
     from tiebreak.cli.standing import Reader
+    from tiebreak.contract.game import VerificationGame
 
 
 def register(app: typer.Typer) -> None:
@@ -37,9 +37,9 @@ def deploy(
     json: options.Json = False,
 ) -> None:
     """Put a new contract on a chain. It belongs to nobody; all who use its address share it."""
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.sender import Sender
     from tiebreak.cli import output
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.transactions.sender import Sender
 
     key = network.key(keystore, signer, signer_account)
     game = VerificationGame.deploy(Sender(node.connect(), key))

@@ -172,7 +172,7 @@ def sentence(error: Exception) -> str:
 
 
 def _one_line(text: str) -> str:
-    from tiebreak.chain.errors import printable
+    from tiebreak.rpc.chain_errors import printable
 
     text = printable(" ".join(text.split()))
     return text if text.endswith((".", "?", "!")) else text + "."

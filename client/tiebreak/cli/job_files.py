@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from roundlog.spec import TrainingSpec
     from roundlog.training.job import Job
 
-    from tiebreak.chain.records import JobView
+    from tiebreak.contract.records import JobView
     from tiebreak.store.store import Store
 
 _MAX_SIZE = "16GiB"

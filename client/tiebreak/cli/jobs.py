@@ -279,8 +279,8 @@ def list_jobs(
     json: options.Json = False,
 ) -> None:
     """List the posted jobs."""
-    from tiebreak.chain.records import JobStatus
     from tiebreak.cli.views import show_list
+    from tiebreak.contract.enums import JobStatus
 
     wanted = None
     if status is not None:

@@ -7,9 +7,9 @@ from types import TracebackType
 
 from rich.markup import escape
 
-from tiebreak.chain.errors import printable
 from tiebreak.cli import output
 from tiebreak.roles.notices import Notice, What, plain, time_of
+from tiebreak.rpc.chain_errors import printable
 
 _STYLES = {What.SENT: "green", What.WARNING: "yellow", What.ALERT: "bold red", What.HEARTBEAT: "dim"}
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from tiebreak.chain.errors import printable
+from tiebreak.rpc.chain_errors import printable
 
 COLUMNS = 80
 """Width of what is printed for people, which every terminal has."""

@@ -154,7 +154,7 @@ def _draw_run(one: Curves, color: str, axes: Any, right: Any, column: str | None
 
 def _shown(name: str) -> str:
     """A name as a legend shows it: short, printable, no formula, and not hidden, as names that start with _ are."""
-    from tiebreak.chain.errors import printable
+    from tiebreak.rpc.chain_errors import printable
 
     text = printable(name)
     text = (text if len(text) <= 60 else f"...{text[-57:]}").replace("$", r"\$")

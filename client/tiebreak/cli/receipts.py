@@ -97,7 +97,7 @@ def receipt(
 
 
 def _signed(made: Receipt, keystore: Path | None) -> Receipt:
-    from tiebreak.chain.messages import sign_text
+    from tiebreak.transactions.keys import sign_text
 
     account = network.account(keystore)
     named = made.by(bytes.fromhex(account.address[2:]))
@@ -219,7 +219,7 @@ def _repeat(
 
 def _wrong_signature(read: Receipt, wanted: str | None) -> str | None:
     """Fault of the signature, in one clause; None if it is right, or if there is none and none was asked for."""
-    from tiebreak.chain.messages import signer_of
+    from tiebreak.transactions.keys import signer_of
 
     if read.signer is None or read.signature is None:
         return None if wanted is None else f"nobody has signed it, and {wanted} should have"

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from roundlog.training.helpers import Helpers
     from roundlog.training.options import RunOptions
 
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.signer import Key
+    from tiebreak.contract.game import VerificationGame
     from tiebreak.operation.watchman import Watchman
     from tiebreak.roles.context import RoleContext
     from tiebreak.roles.notices import Notify, OnLook, Progress
     from tiebreak.roles.policy import Policy
     from tiebreak.roles.role import Role
+    from tiebreak.transactions.signer import Key
 
 
 class RoleSetup:
@@ -64,13 +64,13 @@ class RoleSetup:
         """The context of a role. Raises CommandError, ChainError, StoreError, OSError."""
         from roundlog.training.options import RunOptions
 
-        from tiebreak.chain.sender import Sender
         from tiebreak.memory import usable_memory
         from tiebreak.roles.context import RoleContext, RoleLimits
         from tiebreak.roles.custody import Custody
         from tiebreak.roles.engine import Engine
         from tiebreak.roles.notices import of_transfers, of_warnings, unseen
         from tiebreak.roles.policy import Policy
+        from tiebreak.transactions.sender import Sender
 
         contract, signer = self.contract()
         directory = self._party.directory
@@ -105,11 +105,11 @@ class RoleSetup:
 
         Raises CommandError and AccountError, the latter also for a directory in which another process works, and
         DeploymentError once the chain has said the same several times."""
-        from tiebreak.chain.errors import AccountError, ChainError, DeploymentError
         from tiebreak.roles.ending import LOOKS
         from tiebreak.roles.notices import Notice, Warnings, What
         from tiebreak.roles.pauses import Pauses
         from tiebreak.roles.role import sentence
+        from tiebreak.rpc.chain_errors import AccountError, ChainError, DeploymentError
         from tiebreak.store import StoreError
 
         self._party.check_content()  # what is wrong for good is no outage

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from roundlog.commitments import depth_of
 
-from tiebreak.chain.audit_fees import fee_at, place_of
-from tiebreak.chain.records import AuditStatus, JobStatus, Level, Outcome, Phase, Side
+from tiebreak.contract.enums import AuditStatus, JobStatus, Level, Outcome, Phase, Side
+from tiebreak.contract.payouts import fee_at, place_of
 from tiebreak.game import moves_in
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
     from roundlog.spec import TrainingSpec
 
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.records import AuditView, GameView, JobView
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.contract.records import AuditView, GameView, JobView
 
 ROUND_GAS = 110_000
 OPENING_GAS = 170_000

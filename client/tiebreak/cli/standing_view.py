@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tiebreak.amounts import in_ether, in_time
-from tiebreak.chain.records import AuditStatus, JobStatus, JobView, Outcome, Side
 from tiebreak.cli import output
 from tiebreak.cli.standing import GameStanding, JobStanding, Part, Standing
 from tiebreak.cli.views import deadline, next_move, plain_game, plain_job
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
+from tiebreak.contract.records import JobView
 
 _BAR = 20
 _NAMES = {Side.TRAINER: "trainer", Side.CHALLENGER: "challenger"}

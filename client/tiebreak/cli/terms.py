@@ -14,7 +14,7 @@ from tiebreak.cli.failures import CommandError
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
-    from tiebreak.chain.records import Terms
+    from tiebreak.contract.records import Terms
     from tiebreak.roles.policy import Policy
 
 _POSTED = "Posting it on the chain"
@@ -134,8 +134,8 @@ class PostedTerms:
 
     def record(self, reward: int) -> Terms:
         """The terms as the contract takes them."""
-        from tiebreak.chain.record_methods import ANYONE
-        from tiebreak.chain.records import Terms
+        from tiebreak.contract.record_bases import ANYONE
+        from tiebreak.contract.records import Terms
 
         bond = reward if self.trainer_bond is None else self.trainer_bond
         challengers = bond if self.challenger_bond is None else self.challenger_bond

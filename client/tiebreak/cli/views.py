@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tiebreak.amounts import in_ether, in_time
-from tiebreak.chain.audit_fees import fee_share
 from tiebreak.cli.failures import CommandError
+from tiebreak.contract.payouts import fee_share
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.records import GameView, JobStatus, JobView
+    from tiebreak.contract.enums import JobStatus
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.contract.records import GameView, JobView
 
 
 def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_json: bool) -> None:

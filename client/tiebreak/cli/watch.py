@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.text import Text
 
 from tiebreak.amounts import in_utc
-from tiebreak.chain.errors import ChainError, printable
 from tiebreak.cli.standing import Reader, Standing
 from tiebreak.cli.standing_view import account_text, games_text, jobs_table
 from tiebreak.cli.views import job_text
+from tiebreak.rpc.chain_errors import ChainError, printable
 
 _FRAME = 0.25
 """Seconds between two drawings; clocks are shown to the second."""

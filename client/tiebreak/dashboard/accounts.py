@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from tiebreak.chain.events import Event
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.record_methods import ANYONE
-from tiebreak.chain.records import GameView, JobView, Side
+from tiebreak.contract.enums import Side
+from tiebreak.contract.events import Event
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.record_bases import ANYONE
+from tiebreak.contract.records import GameView, JobView
 from tiebreak.dashboard.course import Receipts, mover
 from tiebreak.dashboard.source import Source
 from tiebreak.dashboard.words import SIDES, is_settled

@@ -8,15 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tiebreak.chain import events
-from tiebreak.chain.blocks import Receipt
-from tiebreak.chain.events import Event
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.posted import last_block_before
-from tiebreak.chain.records import Finding, JobView, Level, Side
+from tiebreak.contract import events
+from tiebreak.contract.enums import Finding, Level, Side
+from tiebreak.contract.events import Event
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.posted import last_block_before
+from tiebreak.contract.records import JobView
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.words import ENDS, EVENTS, LEVELS, OUTCOMES, SIDES, name_words
 from tiebreak.game import stride
+from tiebreak.rpc.answers import Receipt
 
 MOST_MOVES = 400
 """Transactions of one game that are shown; the longest game of a job that the contract takes has some 250."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from roundlog.storage import open_regular
 
-from tiebreak.chain.records import JobView
+from tiebreak.contract.records import JobView
 from tiebreak.dashboard.curve import Curve, read_curve
 from tiebreak.dashboard.errands import Errands
 from tiebreak.dashboard.names import UNKNOWN, Names

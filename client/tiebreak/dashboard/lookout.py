@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tiebreak.chain.blocks import Block
-from tiebreak.chain.errors import ChainError, printable
-from tiebreak.chain.node import DEVELOPMENT_CHAINS, ChainNode
 from tiebreak.dashboard.showing import span
+from tiebreak.rpc.answers import Block
+from tiebreak.rpc.chain_errors import ChainError, printable
+from tiebreak.rpc.node import DEVELOPMENT_CHAINS, ChainNode
 
 LAG = 300
 """Seconds by which a newest block may be old: 25 slots of Ethereum."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tiebreak.chain.records import GameView, JobView, Level, LevelView, Phase
+from tiebreak.contract.enums import Level, Phase
+from tiebreak.contract.records import GameView, JobView, LevelView
 from tiebreak.dashboard.names import Names
 from tiebreak.dashboard.words import LEVELS, name_words
 from tiebreak.game import stride

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tiebreak.chain.records import GameView, JobView, Level, Side
+from tiebreak.contract.enums import Level, Side
+from tiebreak.contract.records import GameView, JobView
 from tiebreak.dashboard.errands import Errands
 from tiebreak.dashboard.local import LocalFiles
 from tiebreak.dashboard.words import LEVELS, SIDES

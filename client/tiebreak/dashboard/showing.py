@@ -9,9 +9,9 @@ from enum import Enum
 from typing import Any
 
 from tiebreak.amounts import by_unit, exact_ether, in_utc
-from tiebreak.chain.errors import printable
-from tiebreak.chain.record_methods import ANYONE
+from tiebreak.contract.record_bases import ANYONE
 from tiebreak.dashboard.words import POLICIES, field_words, name_words
+from tiebreak.rpc.chain_errors import printable
 from tiebreak.store.cid import Cid
 from tiebreak.store.errors import InvalidCid
 

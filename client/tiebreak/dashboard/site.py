@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiebreak.chain.audit_fees import fee_at, place_of
-from tiebreak.chain.errors import ChainError
-from tiebreak.chain.events import Attested
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.records import AuditView, ClaimView, GameView, JobView, Phase, Side
+from tiebreak.contract.enums import Phase, Side
+from tiebreak.contract.events import Attested
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.payouts import fee_at, place_of
+from tiebreak.contract.records import AuditView, ClaimView, GameView, JobView
 from tiebreak.dashboard import showing, words
 from tiebreak.dashboard.accounts import read_accounts
 from tiebreak.dashboard.course import Course, Receipts, first_block, read_course
@@ -22,6 +22,7 @@ from tiebreak.dashboard.path import rungs
 from tiebreak.dashboard.replay import Replays
 from tiebreak.dashboard.source import PATIENCE, Busy, Missing, Moment, Readings, Source
 from tiebreak.dashboard.verdict import verdict
+from tiebreak.rpc.chain_errors import ChainError
 
 if TYPE_CHECKING:
     from tiebreak.store.store import Store

@@ -14,9 +14,9 @@ from concurrent.futures import TimeoutError as TooSlow
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
-from tiebreak.chain.errors import ChainError, ContractError, InvalidAnswer
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.records import GameView, JobView
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.records import GameView, JobView
+from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer
 
 PAGE = 25
 """Jobs or games on one page."""

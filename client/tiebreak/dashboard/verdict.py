@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiebreak.chain import events
-from tiebreak.chain.records import Finding, GameView, JobView, Level, Outcome, Reason, Side
+from tiebreak.contract import events
+from tiebreak.contract.enums import Finding, Level, Outcome, Reason, Side
+from tiebreak.contract.records import GameView, JobView
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.course import Course
 from tiebreak.dashboard.names import Names

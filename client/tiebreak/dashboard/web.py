@@ -25,11 +25,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiebreak.amounts import exact_ether, in_utc
-from tiebreak.chain.errors import ChainError
 from tiebreak.dashboard import showing, words
 from tiebreak.dashboard.lookout import Sight
 from tiebreak.dashboard.site import Busy, Missing, Site
 from tiebreak.loopback import names_this_machine
+from tiebreak.rpc.chain_errors import ChainError
 
 MOST_STREAMS = 32
 """Event streams that are open at the same time; each further client is told to come back."""

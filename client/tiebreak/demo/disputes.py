@@ -24,9 +24,10 @@ from tiebreak.adversary.desks import RememberingDesk
 from tiebreak.adversary.frauds import Fraud, FraudKind, fraudulent_challenger, fraudulent_trainer
 from tiebreak.adversary.places import all_frauds
 from tiebreak.adversary.trainings import TRAININGS, Training
-from tiebreak.chain.events import ElementProven
-from tiebreak.chain.records import Finding, GameView, JobStatus, JobView, Level, Outcome, Phase, Reason, Side
-from tiebreak.chain.shares import Shares
+from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.events import ElementProven
+from tiebreak.contract.payouts import Shares
+from tiebreak.contract.records import GameView, JobView
 from tiebreak.demo.ledger import gas_by_level
 from tiebreak.demo.report import Dispute, LiePlace, Report, StoryName
 from tiebreak.demo.scene import PACE, Party, Scene

@@ -14,9 +14,9 @@ from pathlib import Path
 from roundlog.commitments import MerkleTree
 
 from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
-from tiebreak.chain.audit_fees import fee_share
-from tiebreak.chain.records import AuditStatus, GameView, JobStatus, JobView, Outcome, Phase, Side
-from tiebreak.chain.shares import Shares
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
+from tiebreak.contract.payouts import Shares, fee_share
+from tiebreak.contract.records import GameView, JobView
 from tiebreak.demo.report import Report, Story, StoryName
 from tiebreak.demo.scene import PACE, Scene
 from tiebreak.demo.screen import Screen

@@ -10,17 +10,17 @@ from types import TracebackType
 from eth_account.signers.local import LocalAccount
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.accounts import KEY_VARIABLE, devnet_account
-from tiebreak.chain.devnet import start_devnet
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.transport import HttpTransport
+from tiebreak.contract.game import VerificationGame
 from tiebreak.demo.ledger import Spent, transactions
 from tiebreak.demo.machines import A, B, Machine
+from tiebreak.devnet.launcher import start_devnet
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Notify
+from tiebreak.rpc.node import connect
+from tiebreak.rpc.transport import HttpTransport
 from tiebreak.store import open_store
+from tiebreak.transactions.keys import KEY_VARIABLE, devnet_account
+from tiebreak.transactions.sender import Sender
 
 PACE = 0.5
 """Seconds between two looks of a party at the chain: every look costs its process some milliseconds, on cores that

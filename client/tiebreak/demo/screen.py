@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from tiebreak.chain.errors import printable
 from tiebreak.demo.report import Check, Dispute, Report
 from tiebreak.demo.tables import disputes_table
+from tiebreak.rpc.chain_errors import printable
 
 _WHO = 16
 _DOING = 28

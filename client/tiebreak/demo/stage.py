@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from tiebreak.chain.events import Challenged
-from tiebreak.chain.records import GameView, JobView, Terms
+from tiebreak.contract.events import Challenged
+from tiebreak.contract.records import GameView, JobView, Terms
 from tiebreak.demo.processes import PATIENCE, ChildProcesses
 from tiebreak.demo.report import Account, Check, Story
 from tiebreak.demo.scene import Party, Scene

@@ -12,21 +12,17 @@ from eth_utils.crypto import keccak
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, leaf_hash
 from roundlog.dispute import RunningResults
 
-from tiebreak.chain.openings import opening_arguments
-from tiebreak.chain.records import (
+from tiebreak.contract.enums import Level, Outcome, Phase, Side
+from tiebreak.contract.records import (
     NO_OPERAND,
     Descent,
     ElementProof,
     GameView,
-    Level,
     OperandRoot,
     OperatorOpening,
-    Outcome,
     Partial,
     PartialsOpening,
-    Phase,
     SegmentProof,
-    Side,
 )
 from tiebreak.game.moves import (
     Bisect,
@@ -50,6 +46,7 @@ from tiebreak.game.moves import (
     ProveStore,
     ReleaseBond,
     Wait,
+    opening_arguments,
 )
 from tiebreak.game.trees import Leaves, Output, Place, Row, Trace, Tree, row, stride
 

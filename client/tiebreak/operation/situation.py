@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.accord import ALONE, Accord
-from tiebreak.chain.records import GameView, JobView, Phase, Side
+from tiebreak.contract.enums import Phase, Side
+from tiebreak.contract.records import GameView, JobView
 from tiebreak.roles.notices import Look
+from tiebreak.rpc.agreement import ALONE, Accord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

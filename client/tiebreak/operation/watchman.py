@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tiebreak.chain.errors import ChainError, printable
-from tiebreak.chain.funds import funds
 from tiebreak.operation.alarms import STUCK_SECONDS, Alarms, Alert, Cause
 from tiebreak.operation.messenger import Messenger
 from tiebreak.operation.record import LogFile
@@ -19,7 +17,9 @@ from tiebreak.operation.situation import Probe, Situation, due_of, games_of
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Look, Notice, Notify, What, ignore, plain
 from tiebreak.roles.role import sentence
+from tiebreak.rpc.chain_errors import ChainError, printable
 from tiebreak.store import StoreError
+from tiebreak.transactions.fees import funds
 
 if TYPE_CHECKING:
     from tiebreak.operation.metrics import Metrics  # its library is an extra

@@ -3,8 +3,8 @@ again, on the trainer's side, before the verdict takes its bond."""
 
 from __future__ import annotations
 
-from tiebreak.chain.errors import NotConfirmed
-from tiebreak.chain.records import AuditView, GameView, JobView, Phase, Side
+from tiebreak.contract.enums import Phase, Side
+from tiebreak.contract.records import AuditView, GameView, JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.attesting import lacks
 from tiebreak.roles.auditing import Auditing
@@ -13,6 +13,7 @@ from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_appeals, end_overdue
 from tiebreak.roles.player import Games, earliest_deadline
 from tiebreak.roles.policy import stakes
+from tiebreak.rpc.chain_errors import NotConfirmed
 
 
 class Appealing:

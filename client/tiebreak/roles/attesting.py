@@ -8,8 +8,9 @@ from functools import partial
 from roundlog.training.checkpoints import checkpoint_path, wrong_state
 
 from tiebreak.amounts import in_ether
-from tiebreak.chain.audit_fees import fee_at, place_of, sure_fee
-from tiebreak.chain.records import AuditStatus, AuditView, JobStatus, JobView, Phase
+from tiebreak.contract.enums import AuditStatus, JobStatus, Phase
+from tiebreak.contract.payouts import fee_at, place_of, sure_fee
+from tiebreak.contract.records import AuditView, JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, fetch_readable_log, fetch_state
 from tiebreak.roles.evidence import Evidence

@@ -16,7 +16,7 @@ from roundlog.training import job as engine
 from roundlog.training.options import StepEvent
 from roundlog.training.verdict import Verdict
 
-from tiebreak.chain.records import JobView
+from tiebreak.contract.records import JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import fetch_log, require_decidable
 from tiebreak.roles.evidence import Evidence

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tiebreak.chain.audit_fees import ANY_PLACE
-from tiebreak.chain.records import AuditStatus, AuditView, GameView, JobStatus, JobView, Outcome, Phase, Side
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
+from tiebreak.contract.payouts import ANY_PLACE
+from tiebreak.contract.records import AuditView, GameView, JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.appealing import Appealing
 from tiebreak.roles.attesting import Attesting, audit_of, bond_in

@@ -7,8 +7,8 @@ done in time, and filled with the seal of its root then."""
 from __future__ import annotations
 
 from tiebreak.amounts import in_ether, in_utc
-from tiebreak.chain.audit_fees import sure_fee
-from tiebreak.chain.records import AuditView, JobView
+from tiebreak.contract.payouts import sure_fee
+from tiebreak.contract.records import AuditView, JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.attesting import Attesting
 from tiebreak.roles.auditing import BLIND, Auditing

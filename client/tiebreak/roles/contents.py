@@ -16,9 +16,9 @@ from roundlog.training import job as engine
 from roundlog.training.sizes import kept_bytes, most_job_bytes, most_state_bytes
 from roundlog.training.trainer import log_header, log_path
 
-from tiebreak.chain.known_broken import why_broken
-from tiebreak.chain.records import JobView
-from tiebreak.chain.spec import PostedSpec
+from tiebreak.contract.denylist import why_broken
+from tiebreak.contract.record_bases import PostedSpec
+from tiebreak.contract.records import JobView
 from tiebreak.parallel.fetching import fetch_named, job_plan, log_plan
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.disputable import unanswerable_program, unanswerable_spec

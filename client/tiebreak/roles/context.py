@@ -9,10 +9,8 @@ from pathlib import Path
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import DEVELOPMENT_CHAINS
-from tiebreak.chain.records import JobView
-from tiebreak.chain.sender import Sender
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.records import JobView
 from tiebreak.memory import usable_memory
 from tiebreak.roles.desk import Desk
 from tiebreak.roles.engine import Engine
@@ -21,7 +19,9 @@ from tiebreak.roles.policy import Policy
 from tiebreak.roles.rooms import Rooms
 from tiebreak.roles.spending import Spending
 from tiebreak.roles.workshop import Threads, Workshop
+from tiebreak.rpc.node import DEVELOPMENT_CHAINS
 from tiebreak.store import ContentStore
+from tiebreak.transactions.sender import Sender
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,11 +17,12 @@ from typing import Any
 
 from roundlog.storage import StorageError, read_record, write_record
 
-from tiebreak.chain.errors import ContractError
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.records import JobStatus, JobView
+from tiebreak.contract.enums import JobStatus
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.records import JobView
 from tiebreak.roles.notices import Notice, Notify, Warnings, What
 from tiebreak.roles.role import OUTAGES, sentence
+from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.store import ContentStore
 from tiebreak.store.cid import Cid
 from tiebreak.store.errors import InvalidCid

@@ -10,11 +10,12 @@ from roundlog.storage import read_record, write_record
 from roundlog.training import job as engine
 from roundlog.training.checkpoints import wrong_state
 
-from tiebreak.chain.code import is_adjudicator
-from tiebreak.chain.events import JobPosted
-from tiebreak.chain.known_broken import why_broken
-from tiebreak.chain.records import AuditStatus, JobStatus, JobView, Terms
-from tiebreak.chain.spec import PostedSpec
+from tiebreak.contract.code import is_adjudicator
+from tiebreak.contract.denylist import why_broken
+from tiebreak.contract.enums import AuditStatus, JobStatus
+from tiebreak.contract.events import JobPosted
+from tiebreak.contract.record_bases import PostedSpec
+from tiebreak.contract.records import JobView, Terms
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, fetch_state
 from tiebreak.roles.context import RoleContext

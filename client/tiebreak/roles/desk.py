@@ -12,21 +12,21 @@ from dataclasses import dataclass, field, replace
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.accord import UNDERTAKINGS
-from tiebreak.chain.batch import MoveBatches, NamedCall
-from tiebreak.chain.blocks import Receipt
-from tiebreak.chain.code import is_adjudicator
-from tiebreak.chain.errors import ChainError, ContractError, NodesDisagree, RpcRefused
-from tiebreak.chain.events import JobPosted
-from tiebreak.chain.flight import Sent, purpose_of
-from tiebreak.chain.funds import Funds, funds
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import DEVELOPMENT_CHAINS
-from tiebreak.chain.pace import block_time
-from tiebreak.chain.records import GameView, JobView
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.watch import ContractWatch, News
+from tiebreak.contract.batch import MoveBatches, NamedCall
+from tiebreak.contract.code import is_adjudicator
+from tiebreak.contract.events import JobPosted
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.records import GameView, JobView
+from tiebreak.contract.watch import ContractWatch, News
 from tiebreak.roles.spending import UNDERTAKING_GAS, Spending, SpendingLimit
+from tiebreak.rpc.agreement import UNDERTAKINGS
+from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.block_pace import block_time
+from tiebreak.rpc.chain_errors import ChainError, ContractError, NodesDisagree, RpcRefused
+from tiebreak.rpc.node import DEVELOPMENT_CHAINS
+from tiebreak.transactions.fees import Funds, funds
+from tiebreak.transactions.pending_transactions import Sent, purpose_of
+from tiebreak.transactions.sender import Sender
 
 SLOWEST_BLOCKS = 30.0
 _SLOWEST_ON_DEMAND = 12.0

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from roundlog.arithmetic import MachineError
 
-from tiebreak.chain.errors import AccountError
-from tiebreak.chain.records import JobView
+from tiebreak.contract.records import JobView
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What, together
 from tiebreak.roles.role import OUTAGES, Role, sentence
 from tiebreak.roles.workshop import Interrupted
+from tiebreak.rpc.chain_errors import AccountError
 
 Make = Callable[[int, JobView], JobRole | None]
 """Makes the role of a job, in the follower's context; None for a job to be left alone for good."""

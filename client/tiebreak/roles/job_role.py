@@ -14,8 +14,7 @@ from roundlog.training import job as engine
 from roundlog.training.options import StepEvent
 
 from tiebreak.causes import causes
-from tiebreak.chain.errors import AccountError, ContractError, NotConfirmed
-from tiebreak.chain.records import GameView, JobView
+from tiebreak.contract.records import GameView, JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Damaged, Refused, fetch_job, read_files
 from tiebreak.roles.context import RoleContext
@@ -27,6 +26,7 @@ from tiebreak.roles.role import OUTAGES, Role, sentence
 from tiebreak.roles.spending import SpendingLimit
 from tiebreak.roles.time_to_answer import MeasuredPace, least_clock
 from tiebreak.roles.workshop import Errand, Interrupted, Lane
+from tiebreak.rpc.chain_errors import AccountError, ContractError, NotConfirmed
 
 T = TypeVar("T")
 

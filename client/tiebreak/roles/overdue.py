@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tiebreak.chain.records import GameView, JobView, Side
+from tiebreak.contract.enums import Side
+from tiebreak.contract.records import GameView, JobView
 from tiebreak.game import ClaimTimeout, timeout_is_due
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress

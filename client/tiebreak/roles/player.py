@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import get_args
 
-from tiebreak.chain.game import Call
-from tiebreak.chain.records import GameView, Level, Phase, Side
+from tiebreak.contract.enums import Level, Phase, Side
+from tiebreak.contract.game import Call
+from tiebreak.contract.records import GameView
 from tiebreak.game import (
     RUNNING,
     Bisect,

@@ -9,7 +9,7 @@ from pathlib import Path
 from roundlog.parallel.published import Publisher
 from roundlog.training.checkpoints import checkpoint_path
 
-from tiebreak.chain.records import JobView
+from tiebreak.contract.records import JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What

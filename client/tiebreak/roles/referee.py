@@ -9,9 +9,10 @@ from roundlog.adjudication.exactly import function_value
 from roundlog.descriptors import Descriptor, Family, Function, describe, encode_descriptor
 from roundlog.program import Program
 
-from tiebreak.chain.events import ElementProven
-from tiebreak.chain.posted import last_block_before
-from tiebreak.chain.records import Finding, GameView, JobStatus, JobView, Level, Phase
+from tiebreak.contract.enums import Finding, JobStatus, Level, Phase
+from tiebreak.contract.events import ElementProven
+from tiebreak.contract.posted import last_block_before
+from tiebreak.contract.records import GameView, JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused
 from tiebreak.roles.context import RoleContext

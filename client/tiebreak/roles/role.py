@@ -7,14 +7,14 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 
 from tiebreak.amounts import in_ether, in_time
-from tiebreak.chain.blocks import Receipt
-from tiebreak.chain.errors import AccountError, ChainError, ContractError
-from tiebreak.chain.game import Call
+from tiebreak.contract.game import Call
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.desk import Order
 from tiebreak.roles.notices import Look, Notice, Progress, Warnings, What
 from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.workshop import Interrupted
+from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.chain_errors import AccountError, ChainError, ContractError
 from tiebreak.store import StoreError
 
 OUTAGES = (ChainError, StoreError, OSError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tiebreak.chain.records import JobView
+from tiebreak.contract.records import JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.job_role import JobRole

@@ -17,7 +17,7 @@ from roundlog.parallel.result import ParallelAudit, Reports, Sharing
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run import Run
 
-from tiebreak.chain.records import JobView
+from tiebreak.contract.records import JobView
 from tiebreak.parallel.source import Stores
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused

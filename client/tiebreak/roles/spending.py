@@ -1,6 +1,6 @@
 """Spending: what an account has put into new undertakings, on disk, and the limits on it by day and by job.
 
-Limits hold back what begins something (`tiebreak.chain.accord.UNDERTAKINGS`) and nothing else: a move in a live game,
+Limits hold back what begins something (`tiebreak.rpc.agreement.UNDERTAKINGS`) and nothing else: a move in a live game,
 the opening of a seal or an appeal that is not made costs more than it saves.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from roundlog.storage import StorageError, read_record, write_record
 
 from tiebreak.amounts import in_ether, in_utc
-from tiebreak.chain.errors import ChainError
-from tiebreak.chain.reserve import Reserve
+from tiebreak.rpc.chain_errors import ChainError
+from tiebreak.transactions.reserve import Reserve
 
 DAY = 86_400
 """Seconds of a day: the last 24 hours, whenever they begin. They are over once both clocks say so, the chain's and this

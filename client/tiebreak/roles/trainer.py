@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from roundlog.execution import StoppedError
 
-from tiebreak.chain.record_methods import ANYONE
-from tiebreak.chain.records import JobStatus, JobView, Phase, Side
+from tiebreak.contract.enums import JobStatus, Phase, Side
+from tiebreak.contract.record_bases import ANYONE
+from tiebreak.contract.records import JobView
 from tiebreak.roles.agenda import Duty
 from tiebreak.roles.contents import Refused, require_decidable
 from tiebreak.roles.context import RoleContext

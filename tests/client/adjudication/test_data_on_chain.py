@@ -19,10 +19,10 @@ from roundlog.program import Program
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.trainer import Trainer
-from tiebreak.chain.openings import opening_arguments
-from tiebreak.chain.record_methods import ANYONE
-from tiebreak.chain.records import ChunkOpening
+from tiebreak.contract.record_bases import ANYONE
+from tiebreak.contract.records import ChunkOpening
 from tiebreak.game import Output
+from tiebreak.game.moves import opening_arguments
 from tiebreak.parallel.elsewhere import fetch_without_data, read_elsewhere
 from tiebreak.roles.evidence import Evidence
 from tiebreak.store import FolderStore

@@ -11,13 +11,13 @@ from cli_world import Chain, Run, Trained
 from roundlog.examples.digits import digits
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.devnet import start_devnet
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.sender import Sender
 from tiebreak.cli.app import app
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.launcher import start_devnet
 from tiebreak.roles.workshop import Threads
+from tiebreak.rpc.node import connect
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 from typer.testing import CliRunner, Result
 
 

@@ -16,11 +16,11 @@ import typer
 from cli_world import Chain, Run, refused
 from tiebreak import quantities
 from tiebreak.amounts import in_ether, in_time
-from tiebreak.chain.errors import InsufficientFunds, InvalidAnswer, JournalInUse
 from tiebreak.cli import output, training
 from tiebreak.cli.app import app
 from tiebreak.cli.failures import ERROR_CODES, error_code
 from tiebreak.roles.contents import Refused
+from tiebreak.rpc.chain_errors import InsufficientFunds, InvalidAnswer, JournalInUse
 from tiebreak.store.errors import ContentMissing
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from cli_world import Chain, Run, refused
-from tiebreak.chain.devnet import start_devnet
+from tiebreak.devnet.launcher import start_devnet
 
 
 def test_several_nodes_are_given_by_option_or_variable(run: Run, chain: Chain) -> None:

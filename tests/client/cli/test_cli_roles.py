@@ -10,14 +10,14 @@ import pytest
 from cli_world import Chain, Run, Trained, refused
 from roundlog.arithmetic import MachineError
 from tiebreak import quantities
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.sender import Sender
 from tiebreak.cli import terms
 from tiebreak.roles import auditor, engine
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.notices import Progress
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.shared_audits import Workers
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 QUICK = ("--poll", "50ms")
 CUSTOMER, TRAINER, REFEREE = (devnet_account(number).address for number in (0, 1, 3))

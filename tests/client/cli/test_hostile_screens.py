@@ -10,12 +10,12 @@ import pytest
 from disputes import Cast, Run
 from rich.cells import cell_len
 from rich.console import Console
-from tiebreak.chain.abi import _typed
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ChainUnavailable
-from tiebreak.chain.node import ChainNode
 from tiebreak.cli.standing import Reader, Standing
 from tiebreak.cli.watch import Screen
+from tiebreak.contract.abi import _typed
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.rpc.chain_errors import ChainUnavailable
+from tiebreak.rpc.node import ChainNode
 
 NAMES = {
     "control sequences": "\x1b[2J\x1b[1;1H\x1b]0;owned\x07\x9b31m\r\n\x08",

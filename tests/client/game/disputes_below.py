@@ -21,7 +21,8 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.adversary.engines import execution_of
-from tiebreak.chain.records import GameView, Outcome, Phase, Side
+from tiebreak.contract.enums import Outcome, Phase, Side
+from tiebreak.contract.records import GameView
 from tiebreak.game import (
     Bisect,
     ClaimTimeout,

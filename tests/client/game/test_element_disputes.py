@@ -23,7 +23,7 @@ from roundlog.training.job import Job
 from test_stops import hostile
 from tiebreak.adversary.cunning import cunning
 from tiebreak.adversary.tampering import Lie, hiding, tampered
-from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
 from tiebreak.game import ProveSegment, ProveStore, Trace
 from tiebreak.roles.evidence import Evidence
 from tiebreak.roles.referee import asked_operator, verdict

@@ -14,7 +14,7 @@ from model_trees import Refused, depth, root_of
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
-from tiebreak.chain.records import Outcome, Phase, Reason, Side
+from tiebreak.contract.enums import Outcome, Phase, Reason, Side
 from tiebreak.game import (
     Bisect,
     ClaimTimeout,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tiebreak.chain.accord import Accord
 from tiebreak.operation.alarms import LEAST_DISK, OUTAGE_SECONDS, STUCK_SECONDS, Alarms, Alert, Cause
 from tiebreak.operation.situation import Due, GameState, Probe, Situation, due_of
 from tiebreak.roles.notices import Look, Progress
+from tiebreak.rpc.agreement import Accord
 
 QUIET = Situation(
     at=1000.0,

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tiebreak.chain.accord import Accord
 from tiebreak.operation.metrics import Metrics
 from tiebreak.operation.situation import Probe, Situation
 from tiebreak.roles.notices import Look, Progress
+from tiebreak.rpc.agreement import Accord
 
 FILE = Path(__file__).resolve().parents[3] / "docs" / "operating" / "alerts.yml"
 RULES: dict[str, dict[str, Any]] = {

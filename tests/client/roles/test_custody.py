@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 from roundlog.storage import StorageError
-from tiebreak.chain.errors import ChainUnavailable, ContractError
-from tiebreak.chain.records import JobStatus
+from tiebreak.contract.enums import JobStatus
 from tiebreak.roles.custody import OVER, Custody, Keeper
 from tiebreak.roles.notices import Notice, What
+from tiebreak.rpc.chain_errors import ChainUnavailable, ContractError
 from tiebreak.store import FolderStore
 from tiebreak.store.errors import StoreUnavailable
 from tiebreak.store.kubo import KuboStore

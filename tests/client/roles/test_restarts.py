@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 from disputes import TERMS, Cast
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import JobView
-from tiebreak.chain.sender import Sender
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.records import JobView
+from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.roles.auditor import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.follower import JobFollower
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer import TrainerRole
 from tiebreak.roles.workshop import Inline
+from tiebreak.rpc.node import ChainNode
 from tiebreak.store import FolderStore
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 
 class Counting:

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from disputes import Cast, Run
 from tiebreak.amounts import in_utc
-from tiebreak.chain.accord import UNDERTAKINGS
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.blocks import Receipt
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ChainError
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.sender import Sender
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.roles.desk import Desk, Order
 from tiebreak.roles.spending import DAY, Spending, SpendingLimit
+from tiebreak.rpc.agreement import UNDERTAKINGS
+from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.chain_errors import ChainError
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 START = 1_700_000_000
 
