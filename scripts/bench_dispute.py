@@ -37,11 +37,11 @@ from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.contract.enums import Level, Outcome, Phase, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.posted import find_chunk, find_rows
-from tiebreak.contract.record_bases import PostedSpec
-from tiebreak.contract.records import Terms
+from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import Terms
 from tiebreak.devnet.launcher import start_devnet
 from tiebreak.game import Known, Need, NeedChunk, NeedRow, next_move
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import Evidence
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.answers import Receipt
 from tiebreak.rpc.node import ChainNode, connect

@@ -1,4 +1,4 @@
-"""Writes enums.py, records.py and events.py in client/tiebreak/contract: the contract's enums, structs and events.
+"""Writes enums.py, structs.py and events.py in client/tiebreak/contract: the contract's enums, structs and events.
 
     .venv/bin/python scripts/make_contract_records.py
 
@@ -23,7 +23,7 @@ Parameter = Mapping[str, Any]
 """One entry of `inputs`, `outputs` or `components` in an ABI."""
 
 BASES = {"Side": "SideMethods", "GameView": "GameMethods[LevelView]"}
-"""Record -> class of `record_bases` that it inherits."""
+"""Struct -> class of `struct_bases` that it inherits."""
 
 CLIENTS_OWN = {"TrainingSpec": "PostedSpec"}
 """Struct -> class of the client that stands for it."""
@@ -48,10 +48,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from tiebreak.contract.record_bases import SideMethods
+from tiebreak.contract.struct_bases import SideMethods
 '''
 
-_RECORDS = '''"""Structs of the contract. Made by scripts/make_contract_records.py, not by hand.
+_STRUCTS = '''"""Structs of the contract. Made by scripts/make_contract_records.py, not by hand.
 
 Amounts are in wei, instants in seconds since 1970 (0: never), durations in seconds, roots and nodes 32 bytes. Pairs
 are indexed by `Side`.
@@ -64,7 +64,7 @@ from dataclasses import dataclass
 from eth_typing import ChecksumAddress
 
 from tiebreak.contract.enums import {enums}
-from tiebreak.contract.record_bases import {bases}
+from tiebreak.contract.struct_bases import {bases}
 '''
 
 _EVENTS = '''"""Events of the contract. Made by scripts/make_contract_records.py, not by hand."""
@@ -76,8 +76,8 @@ from dataclasses import dataclass
 from eth_typing import ChecksumAddress
 
 from tiebreak.contract.enums import {enums}
-from tiebreak.contract.record_bases import PostedSpec
-from tiebreak.contract.records import {records}
+from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import {structs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +105,11 @@ def pages() -> dict[Path, str]:
     shown += [item for entry in refused if entry["type"] == "error" for item in entry["inputs"]]
     types, docs = _Types(shown), _Sources()
     enums = [_enum(name, docs) for name in sorted(types.enums)]
-    records = [_struct(name, components, docs) for name, components in types.structs.items()]
+    structs = [_struct(name, components, docs) for name, components in types.structs.items()]
     events = [_event(entry, docs) for entry in logged]
     return {
         ROOM / "enums.py": _page(_ENUMS, enums, types),
-        ROOM / "records.py": _page(_RECORDS, records, types),
+        ROOM / "structs.py": _page(_STRUCTS, structs, types),
         ROOM / "events.py": _page(_EVENTS, events, types),
     }
 
@@ -119,7 +119,7 @@ def _page(head: str, parts: list[str], types: _Types) -> str:
     code = re.sub(r'""".*?"""', "", "\n".join(parts), flags=re.DOTALL)
     used = set(re.findall(r"\w+", code))
     from_bases = {"ANYONE", "GameMethods", "PostedSpec"}
-    for mark, names in (("{enums}", types.enums), ("{bases}", from_bases), ("{records}", {*types.structs})):
+    for mark, names in (("{enums}", types.enums), ("{bases}", from_bases), ("{structs}", {*types.structs})):
         head = head.replace(mark, ", ".join(sorted(used & names)))
     return "\n\n".join([head, *parts])
 

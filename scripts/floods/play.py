@@ -14,18 +14,18 @@ from eth_typing import ChecksumAddress
 from roundlog.capture import Task
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
+from tiebreak.contract.contract_watch import ContractWatch
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Side
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.records import GameView, Terms
-from tiebreak.contract.watch import ContractWatch
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.structs import GameView, Terms
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.customer import post_job
-from tiebreak.roles.desk import Desk
+from tiebreak.roles.customer_role import post_job
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.overdue import HEAD_START
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.roles.transaction_queue import Desk
 from tiebreak.rpc.chain_errors import ChainError
 from tiebreak.rpc.node import connect
 from tiebreak.store import FolderStore

@@ -19,9 +19,9 @@ from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.game import Call, VerificationGame
 from tiebreak.contract.posted import find_chunk, find_rows
-from tiebreak.contract.records import GameView
+from tiebreak.contract.structs import GameView
 from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, NeedRow, Over, Wait, next_move
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import Evidence
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.chain_errors import ChainError
 

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 import requests
 from roundlog.training.run import Run
 from tiebreak.devnet.launcher import find_anvil
-from tiebreak.roles.agenda import Duty, order
-from tiebreak.roles.workshop import Errand, Lane, Workshop
+from tiebreak.roles.background_jobs import Duty, Errand, Lane, Workshop, order
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 
 BLOCK_GAS = 36_000_000

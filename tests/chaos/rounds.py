@@ -19,7 +19,7 @@ from parties import Party, slowness
 from plans import Audits, Event, Plan, Trouble
 from stage import Stage
 from tiebreak.contract.enums import AuditStatus, JobStatus, Phase, Side
-from tiebreak.contract.records import AuditView, GameView
+from tiebreak.contract.structs import AuditView, GameView
 
 _LOOK = 0.1
 _MOST_SECONDS = 150.0

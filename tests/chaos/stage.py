@@ -14,9 +14,9 @@ from jobs import KINDS
 from parties import Party
 from plans import Audits, Plan
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.records import Terms
+from tiebreak.contract.structs import Terms
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.customer import post_job
+from tiebreak.roles.customer_role import post_job
 from tiebreak.roles.policy import Policy
 from tiebreak.rpc.node import connect
 from tiebreak.store import FolderStore

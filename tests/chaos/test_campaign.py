@@ -24,8 +24,8 @@ from faulty_node import FaultyNode, Weather, _drawn
 from plans import Audits, Trouble, plan
 from tiebreak.devnet.launcher import find_anvil
 from tiebreak.store import FolderStore
-from tiebreak.store.errors import StoreError
 from tiebreak.store.gateway import GatewayStore
+from tiebreak.store.store_errors import StoreError
 from tiebreak.transactions.keys import devnet_account
 
 needs_anvil = pytest.mark.skipif(find_anvil() is None, reason="anvil is not installed: run npm ci")
@@ -59,7 +59,7 @@ def test_the_judge_sees_a_round_whose_appeals_were_not_held_or_were_lost() -> No
     import judge
     from stage import Stage
     from tiebreak.contract.enums import JobStatus, Outcome
-    from tiebreak.contract.records import GameView
+    from tiebreak.contract.structs import GameView
 
     stage = Stage.__new__(Stage)
     stage.plan = plan(1, appeals=True)

@@ -12,8 +12,8 @@ from roundlog.spec import TrainingSpec
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.posted import find_rows
-from tiebreak.contract.record_bases import PostedSpec
-from tiebreak.contract.records import Terms
+from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import Terms
 from tiebreak.game import Known, Leaves, Move, Need, NeedRow, Place, Trace, Tree, next_move, next_root_of
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.answers import Receipt

@@ -18,8 +18,8 @@ from tiebreak.contract import events as ev
 from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.enums import JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.game import Call, VerificationGame
-from tiebreak.contract.record_bases import ANYONE, PostedSpec
-from tiebreak.contract.records import Descent
+from tiebreak.contract.struct_bases import ANYONE, PostedSpec
+from tiebreak.contract.structs import Descent
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.rpc.chain_errors import AccountError, ContractError, DeploymentError, InsufficientFunds
 from tiebreak.rpc.node import ChainNode

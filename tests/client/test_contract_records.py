@@ -11,7 +11,7 @@ import make_contract_records
 import pytest
 from make_contract_records import ROOM, pages, snake_case
 from roundlog.spec import TrainingSpec
-from tiebreak.contract import enums, events, record_bases, records
+from tiebreak.contract import enums, events, struct_bases, structs
 from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.code import load_artifact
 from tiebreak.rpc.chain_errors import OF_A_MOVE, REMEDIES, ContractError, DeploymentError, remedy
@@ -19,7 +19,7 @@ from tiebreak.rpc.chain_errors import OF_A_MOVE, REMEDIES, ContractError, Deploy
 ABI = json.loads((ROOM / "artifacts" / "VerificationGame.json").read_text())["abi"]
 
 
-@pytest.mark.parametrize("name", ["enums.py", "records.py", "events.py"])
+@pytest.mark.parametrize("name", ["enums.py", "structs.py", "events.py"])
 def test_what_is_shipped_is_what_the_script_makes_of_the_artifacts(name: str) -> None:
     assert (ROOM / name).read_text() == pages()[ROOM / name], "run scripts/make_contract_records.py"
 
@@ -36,9 +36,9 @@ def test_the_records_have_exactly_the_fields_of_the_contracts_structs_and_events
             names = [snake_case(item["name"]) for item in parameter["components"]]
             if name == "TrainingSpec":
                 assert names == [*(field.name for field in fields(TrainingSpec)), "referee", "adjudicator"]
-                assert tuple(item["type"] for item in parameter["components"]) == record_bases._TYPES
+                assert tuple(item["type"] for item in parameter["components"]) == struct_bases._TYPES
             else:
-                assert names == [field.name for field in fields(getattr(records, name))]
+                assert names == [field.name for field in fields(getattr(structs, name))]
             seen.add(name)
             for item in parameter["components"]:
                 check(item)
@@ -47,8 +47,8 @@ def test_the_records_have_exactly_the_fields_of_the_contracts_structs_and_events
     for entry in (*(entry for entry in ABI if entry["type"] == "function"), *logged):
         for parameter in (*entry["inputs"], *entry.get("outputs", [])):
             check(parameter)
-    structs = {name for name, kind in vars(records).items() if isinstance(kind, type) and is_dataclass(kind)}
-    assert seen == (structs - {"PostedSpec"}) | {"TrainingSpec"}
+    made = {name for name, kind in vars(structs).items() if isinstance(kind, type) and is_dataclass(kind)}
+    assert seen == (made - {"PostedSpec"}) | {"TrainingSpec"}
     base = [field.name for field in fields(events.Event)]
     for entry in logged:
         names = ["leaf_index" if item["name"] == "index" else snake_case(item["name"]) for item in entry["inputs"]]
@@ -72,7 +72,7 @@ def test_a_malformed_descriptor_is_refused_by_the_fault_that_the_contract_named(
 
 
 def test_a_comment_of_the_contract_is_the_docstring() -> None:
-    assert records.Terms.__doc__ == "Terms of a job: the customer's offer and conditions. Amounts in wei."
+    assert structs.Terms.__doc__ == "Terms of a job: the customer's offer and conditions. Amounts in wei."
 
 
 def test_every_error_of_the_contract_says_what_to_do() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiebreak.devnet.devnet_state import DevnetState
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.devnet.embedded_record import ChainRecord, Event
+from tiebreak.devnet.embedded_record import ChainRecord, RecordedEvent
 from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import DevnetError
@@ -115,7 +115,7 @@ def test_a_damaged_record_is_named_with_what_to_do(tmp_path: Path, lines: bytes)
 
 def test_nothing_follows_a_block_that_could_not_be_recorded(tmp_path: Path) -> None:
     class Full(ChainRecord):
-        def add(self, event: Event) -> None:
+        def add(self, event: RecordedEvent) -> None:
             raise DevnetError("no room")
 
     path = tmp_path / "record"

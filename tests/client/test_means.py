@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from canned_node import ADDRESS, Canned, block
-from tiebreak.amounts import in_ether
-from tiebreak.memory import usable_memory
+from tiebreak.process_resources import usable_memory
+from tiebreak.quantities import in_ether
 from tiebreak.roles.context import RoleLimits
 from tiebreak.rpc.block_pace import block_time
 from tiebreak.rpc.node import ChainNode

@@ -10,9 +10,9 @@ import pytest
 from hostile_node import BlockNode
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.rpc_server import RpcServer
-from tiebreak.rpc.agreement import CALM_SECONDS, UNDERTAKINGS
 from tiebreak.rpc.chain_errors import ChainUnavailable, NodesDisagree, WrongChain
 from tiebreak.rpc.newest_blocks import TURN_SECONDS
+from tiebreak.rpc.node_agreement import CALM_SECONDS, UNDERTAKINGS
 from tiebreak.rpc.quorum import SeveralNodes, connect_all
 
 

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from disputes import Cast, Party, Run
 from hostile_node import HostileNode, Lie
+from tiebreak.contract.contract_watch import ContractWatch
 from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.contract.events import JobPosted
 from tiebreak.contract.game import Call, VerificationGame
-from tiebreak.contract.watch import ContractWatch
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.launcher import find_anvil, start_devnet
-from tiebreak.roles.desk import Desk, Order
+from tiebreak.roles.transaction_queue import Desk, Order
 from tiebreak.rpc import quorum, quorum_members
-from tiebreak.rpc.agreement import FORK_SECONDS
 from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer, NodesDisagree, RpcRefused
 from tiebreak.rpc.newest_blocks import TURN_SECONDS
 from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.node_agreement import FORK_SECONDS
 from tiebreak.rpc.quorum import SeveralNodes
 from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.transactions.fees import funds

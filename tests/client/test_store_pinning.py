@@ -16,10 +16,10 @@ from http_stand_in import Request, serving
 from pinning_stand_in import TOKEN, Service
 from tiebreak.store import FolderStore, open_stores
 from tiebreak.store.cid import RAW, Cid
-from tiebreak.store.errors import StoreError, StoreUnavailable
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.pinning import PinningService, read_token
-from tiebreak.store.several import SeveralStores
+from tiebreak.store.replicated_store import SeveralStores
+from tiebreak.store.store_errors import StoreError, StoreUnavailable
 
 X = str(Cid.of(b"x", RAW))
 

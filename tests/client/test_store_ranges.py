@@ -15,19 +15,13 @@ from crafted_blocks import Blocks, everything
 from http_stand_in import Request, serving
 from test_store_gateway import answering
 from tiebreak.store import FolderStore
-from tiebreak.store.builder import CHUNK
 from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dag_builder import CHUNK
 from tiebreak.store.dagpb import FILE, SYMLINK, Link, UnixFsNode
-from tiebreak.store.errors import (
-    ContentMissing,
-    CorruptBlock,
-    MalformedContent,
-    StoreError,
-    StoreUnavailable,
-)
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
-from tiebreak.store.several import SeveralStores
+from tiebreak.store.replicated_store import SeveralStores
+from tiebreak.store.store_errors import ContentMissing, CorruptBlock, MalformedContent, StoreError, StoreUnavailable
 
 DATA = random.Random(5).randbytes(3 * CHUNK + 1000)
 FIRST, SIZE = CHUNK - 100, 300

@@ -12,20 +12,14 @@ import pytest
 from http_stand_in import Request, serving
 from tiebreak.store import FolderStore, open_stores
 from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dag_reader import as_file
 from tiebreak.store.dagpb import FILE, Link, UnixFsNode, encode
-from tiebreak.store.errors import (
-    ContentMissing,
-    CorruptBlock,
-    FetchTooSlow,
-    StoreUnavailable,
-    UnsupportedFile,
-)
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.location import locations
-from tiebreak.store.reader import as_file
-from tiebreak.store.several import SeveralStores
+from tiebreak.store.replicated_store import SeveralStores
 from tiebreak.store.store import Store
+from tiebreak.store.store_errors import ContentMissing, CorruptBlock, FetchTooSlow, StoreUnavailable, UnsupportedFile
 
 DATA = random.Random(8).randbytes(600_000)
 GONE = "http://127.0.0.1:1"

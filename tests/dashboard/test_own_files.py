@@ -22,16 +22,18 @@ from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 from test_words_and_pictures import JOB, game
 from tiebreak.contract.enums import Level
-from tiebreak.contract.record_bases import ANYONE, PostedSpec
-from tiebreak.contract.records import JobView, LevelView
-from tiebreak.dashboard.errands import Errands, passes
-from tiebreak.dashboard.local import LocalFiles
-from tiebreak.dashboard.names import UNKNOWN
-from tiebreak.dashboard.replay import OwnReplay, Replays
+from tiebreak.contract.struct_bases import ANYONE, PostedSpec
+from tiebreak.contract.structs import JobView, LevelView
+from tiebreak.dashboard.background_work import Errands, passes
+from tiebreak.dashboard.local_files import LocalFiles
+from tiebreak.dashboard.own_replay import OwnReplay, Replays
+from tiebreak.dashboard.showing import UNKNOWN
 from tiebreak.parallel.elsewhere import fetch_without_data
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import Evidence
 from tiebreak.store import FolderStore
-from tiebreak.store.errors import (
+from tiebreak.store.gateway import GatewayStore
+from tiebreak.store.replicated_store import SeveralStores
+from tiebreak.store.store_errors import (
     ContentMissing,
     CorruptBlock,
     FetchTooSlow,
@@ -39,8 +41,6 @@ from tiebreak.store.errors import (
     StoreError,
     StoreUnavailable,
 )
-from tiebreak.store.gateway import GatewayStore
-from tiebreak.store.several import SeveralStores
 from torch import nn
 
 

@@ -13,11 +13,11 @@ from disputes import ETHER, JOB_CID, TERMS, Cast, Run
 from starlette.testclient import TestClient
 from tiebreak.contract import events
 from tiebreak.contract.game import Call, VerificationGame
-from tiebreak.dashboard.course import event_words
-from tiebreak.dashboard.replay import OwnReplay
+from tiebreak.dashboard.chain_reader import NEWEST_GAMES, PAGE, Source
+from tiebreak.dashboard.game_history import event_words
+from tiebreak.dashboard.own_replay import OwnReplay
 from tiebreak.dashboard.showing import LONGEST, content, facts
 from tiebreak.dashboard.site import Site
-from tiebreak.dashboard.source import NEWEST_GAMES, PAGE, Source
 from tiebreak.dashboard.web import make_app
 from tiebreak.dashboard.words import status_words, tone
 from tiebreak.devnet.embedded import embedded_node

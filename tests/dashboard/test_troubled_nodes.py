@@ -13,10 +13,10 @@ from canned_node import HASH, Canned, block
 from disputes import Cast
 from starlette.testclient import TestClient
 from tiebreak.contract.game import VerificationGame
-from tiebreak.dashboard import lookout as lookouts
-from tiebreak.dashboard.lookout import Lookout
+from tiebreak.dashboard import head_monitor as lookouts
+from tiebreak.dashboard.chain_reader import Busy, Readings
+from tiebreak.dashboard.head_monitor import Lookout
 from tiebreak.dashboard.site import Site
-from tiebreak.dashboard.source import Busy, Readings
 from tiebreak.dashboard.web import make_app
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ChainUnavailable

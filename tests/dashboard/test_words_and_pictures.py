@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.contract import events
 from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason
-from tiebreak.contract.record_bases import ANYONE, PostedSpec
-from tiebreak.contract.records import (
+from tiebreak.contract.struct_bases import ANYONE, PostedSpec
+from tiebreak.contract.structs import (
     Bisection,
     ClaimView,
     ElementView,
@@ -28,11 +28,11 @@ from tiebreak.contract.records import (
     Partial,
 )
 from tiebreak.dashboard import showing
-from tiebreak.dashboard.course import Course
 from tiebreak.dashboard.curve import HEIGHT, POINTS, curve
-from tiebreak.dashboard.names import Names
+from tiebreak.dashboard.game_history import Course
+from tiebreak.dashboard.game_verdict import verdict
 from tiebreak.dashboard.path import LEAST, WIDTH, depth, rungs
-from tiebreak.dashboard.verdict import verdict
+from tiebreak.dashboard.showing import Names
 from tiebreak.dashboard.words import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES
 
 ETHER = 10**18

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.workshop import Errand, Inline, Lane
+from tiebreak.roles.background_jobs import Duty, Errand, Inline, Lane
 
 T = TypeVar("T")
 

@@ -17,21 +17,21 @@ from eth_account import Account
 from eth_hash.auto import keccak
 from market import BLIND, FEE, OPEN, context
 from paced import Paced
-from tiebreak.adversary.desks import SilentDesk
+from tiebreak.adversary.dishonest_queues import SilentDesk
 from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
 from tiebreak.contract.enums import AuditStatus, JobStatus, Phase
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.records import JobView
+from tiebreak.contract.structs import JobView
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.desk import Desk, Order
 from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.roles.transaction_queue import Desk, Order
 from tiebreak.rpc.chain_errors import ContractError, RpcRefused
 from tiebreak.rpc.node import ChainNode
 from tiebreak.store import FolderStore
-from tiebreak.store.errors import StoreUnavailable
+from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from world import CountingSender, World

@@ -10,9 +10,9 @@ import pytest
 from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.background_jobs import Inline
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.workshop import Inline
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.quorum import SeveralNodes
 from tiebreak.transactions.keys import devnet_account

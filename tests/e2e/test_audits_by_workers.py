@@ -28,18 +28,17 @@ from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from test_endless_claims import diverging_task
+from tiebreak.adversary.dishonest_logs import spoiling, withholding
 from tiebreak.adversary.engines import execution_of, lying
-from tiebreak.adversary.logs import spoiling
 from tiebreak.adversary.parties import PoisonedBatches
-from tiebreak.adversary.stores import withholding
 from tiebreak.adversary.tampering import Lie, hiding, tampered, turned
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Reason, Side
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles import engine
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.shared_audits import SHARED, Workers
-from tiebreak.roles.trainer import TrainerRole
-from tiebreak.store.errors import StoreUnavailable
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.store.store_errors import StoreUnavailable
 from world import TERMS, Ticks, World, ended, linear_task
 
 STEPS, INTERVAL = 12, 2

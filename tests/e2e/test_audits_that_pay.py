@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 from market import CID, FEE, OPEN, attest, audit, by, context, posted
-from tiebreak.adversary.stores import withholding
+from tiebreak.adversary.dishonest_logs import withholding
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleLimits
-from tiebreak.roles.customer import CustomerRole
+from tiebreak.roles.customer_role import CustomerRole
 from tiebreak.roles.notices import Notice
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import ContentStore
-from tiebreak.store.errors import FetchTooSlow
-from tiebreak.store.reader import Plan
+from tiebreak.store.dag_reader import Plan
+from tiebreak.store.store_errors import FetchTooSlow
 from tiebreak.transactions.fees import Funds
 from world import Ticks, World, ended
 

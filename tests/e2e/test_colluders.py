@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.adversary.desks import SilentDesk, silenced
+from tiebreak.adversary.dishonest_queues import SilentDesk, silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer, tampering_trainer
 from tiebreak.adversary.tampering import Lie
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.contract.game import Call
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.desk import Order
 from tiebreak.roles.overdue import HEAD_START
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.roles.transaction_queue import Order
 from world import World, function_of, with_terms
 
 ONE_AT_A_TIME = with_terms(concurrent_games=1)

@@ -14,11 +14,10 @@ from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from test_endless_claims import diverging_task
 from tiebreak.adversary.engines import execution_of, lying
 from tiebreak.adversary.tampering import BentExecutor
-from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.engine import Engine
-from tiebreak.roles.evidence import Evidence
-from tiebreak.roles.stops import confirm_stop
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.auditing import confirm_stop
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.engine import Engine, Evidence
+from tiebreak.roles.trainer_role import TrainerRole
 from world import World, ended, linear_task
 
 

@@ -16,13 +16,13 @@ from tiebreak.adversary.tampering import Lie
 from tiebreak.contract.enums import Outcome, Phase, Side
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditing import ALONE
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.shared_audits import SHARED, Workers
-from tiebreak.roles.trainer import TrainerRole
-from tiebreak.store.errors import StoreUnavailable
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.store.store_errors import StoreUnavailable
 from world import Ticks, World, linear_task
 
 DATA, INITIAL = "data.safetensors", "initial.safetensors"

@@ -8,8 +8,8 @@ import pytest
 from roundlog.commitments import tensor_root
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
-from tiebreak.roles import evidence as module
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles import engine as module
+from tiebreak.roles.engine import Evidence
 from world import linear_task
 
 STEP = (1, 0)

@@ -12,10 +12,10 @@ from roundlog.training.job import Job as EngineJob
 from tiebreak.adversary.engines import execution_of, lying, prescribed_executor
 from tiebreak.adversary.parties import lying_auditor
 from tiebreak.contract.enums import JobStatus, Outcome
-from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.follower import JobFollower
-from tiebreak.roles.trainer import TrainerRole
-from tiebreak.roles.workshop import Threads
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.background_jobs import Threads
+from tiebreak.roles.follower_role import JobFollower
+from tiebreak.roles.trainer_role import TrainerRole
 from world import World, linear_task, with_terms
 
 

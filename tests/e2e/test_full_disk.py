@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 from market import FEE, OPEN, posted
-from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.dishonest_queues import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.operation.alarms import Cause
-from tiebreak.operation.watchman import Watchman
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.operation.monitor import Watchman
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Notice, What
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.transactions.journal import Entry, Journal
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.reserve import Reserve

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.adversary.logs import spoiling
+from tiebreak.adversary.dishonest_logs import spoiling
 from tiebreak.contract.game import Call
-from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.desk import Desk, Order
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.roles.transaction_queue import Desk, Order
 from world import World, ended
 
 

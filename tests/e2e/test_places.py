@@ -15,13 +15,13 @@ from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.desk import Desk, Order
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.spending import Spending
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.roles.transaction_queue import Desk, Order
 from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.spending import Spending
 from world import World, ended
 
 BOND = BLIND.attestation_bond

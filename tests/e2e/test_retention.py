@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tiebreak.contract.enums import JobStatus
-from tiebreak.roles.custody import Custody, Keeper
 from tiebreak.roles.notices import What
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.published_content import Custody, Keeper
+from tiebreak.roles.trainer_role import TrainerRole
 from world import World, acts, conv_task, ended
 
 DAY = 86_400

@@ -24,8 +24,8 @@ from tiebreak.contract.enums import JobStatus, Outcome, Reason
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.roles import engine
-from tiebreak.roles.customer import post_job
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.customer_role import post_job
+from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import connect
 from tiebreak.transactions.keys import devnet_account
 from world import NAMES, TERMS, World, ended, linear_task

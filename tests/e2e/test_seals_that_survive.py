@@ -21,17 +21,17 @@ from market import (
     sealed,
     statuses,
 )
-from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.dishonest_queues import silenced
 from tiebreak.adversary.parties import lying_auditor
 from tiebreak.contract.enums import AuditStatus, JobStatus, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.devnet.launcher import find_anvil, start_devnet
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.sealing import Sealing
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import connect
 from tiebreak.store import FolderStore, StoreError
 from tiebreak.transactions.sender import Sender

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console, RenderableType
 from tiebreak.adversary.parties import lying_auditor
-from tiebreak.cli.standing import Part, Reader, Standing
-from tiebreak.cli.standing_view import account_text, games_text, jobs_table, plain_standing
+from tiebreak.cli.account_summary import Part, Reader, Standing
+from tiebreak.cli.live_status import LiveScreen
+from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_standing
 from tiebreak.cli.views import game_text, job_text
-from tiebreak.cli.watch import Screen
 from tiebreak.contract.enums import Outcome, Side
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.role import Role
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from world import TERMS, World
 
@@ -131,7 +131,7 @@ def test_the_screen_runs_clocks_down_and_outlives_an_outage(world: World) -> Non
     while not world.contract.job(world.job).game_count:
         play(world, [trainer, auditor], 1)
     seconds = [100.0]
-    screen = Screen("a \x1b[2Jnode", world.contract.address, clock=lambda: seconds[0])
+    screen = LiveScreen("a \x1b[2Jnode", world.contract.address, clock=lambda: seconds[0])
     assert "reading" in printed(screen)
     screen.show(found := standing(world, "trainer"))
     before = printed(screen)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.cli.standing import Part, Reader, Standing
-from tiebreak.cli.standing_view import next_step
+from tiebreak.cli.account_summary import Part, Reader, Standing
+from tiebreak.cli.summary_text import next_step
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.posted import find_rows

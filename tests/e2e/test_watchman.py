@@ -14,14 +14,13 @@ from tiebreak.contract.enums import Outcome, Side
 from tiebreak.operation.alarms import OUTAGE_SECONDS, Cause
 from tiebreak.operation.messenger import Messenger
 from tiebreak.operation.metrics import Metrics
-from tiebreak.operation.record import LogFile
-from tiebreak.operation.watchman import Watchman
+from tiebreak.operation.monitor import LogFile, Watchman
 from tiebreak.roles.notices import Look, Notice, Progress, What
 from tiebreak.roles.role import Role
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.node import ChainNode
-from tiebreak.store.errors import StoreUnavailable
+from tiebreak.store.store_errors import StoreUnavailable
 from world import TERMS, World
 
 

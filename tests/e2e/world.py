@@ -13,15 +13,15 @@ from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.record_bases import PostedSpec
-from tiebreak.contract.records import GameView, Terms
+from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import GameView, Terms
+from tiebreak.roles.background_jobs import Inline
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.customer import CustomerRole, post_job
+from tiebreak.roles.customer_role import CustomerRole, post_job
 from tiebreak.roles.notices import Notice, Progress
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.referee import RefereeRole
+from tiebreak.roles.referee_role import RefereeRole
 from tiebreak.roles.role import Role
-from tiebreak.roles.workshop import Inline
 from tiebreak.rpc.node import ChainNode
 from tiebreak.store import FolderStore
 from tiebreak.transactions.keys import devnet_account

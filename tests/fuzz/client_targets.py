@@ -21,12 +21,12 @@ from tiebreak.rpc.chain_errors import ChainError
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import HttpTransport
 from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dag_reader import read_file, write_directory
 from tiebreak.store.dagpb import DIRECTORY, FILE, Link, decode
 from tiebreak.store.dagpb import UnixFsNode as Block
 from tiebreak.store.dagpb import encode as encode_block
-from tiebreak.store.errors import ContentMissing, InvalidCid, MalformedContent, StoreError, UnsafeName
-from tiebreak.store.graph import reachable
-from tiebreak.store.reader import read_file, write_directory
+from tiebreak.store.store import reachable
+from tiebreak.store.store_errors import ContentMissing, InvalidCid, MalformedContent, StoreError, UnsafeName
 
 _ADDRESS = cast(ChecksumAddress, "0x" + "11" * 20)
 _WORD = "0x" + "22" * 32

@@ -11,7 +11,7 @@ from roundlog.dispute import RunningResults
 
 from tiebreak.contract.enums import Side
 from tiebreak.game import Output, Place, Tree
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import Evidence
 
 _ONE = 0x3F800000
 """The FP32 number 1."""

@@ -18,8 +18,7 @@ from roundlog.training.trainer import TrainingResult
 from tiebreak.adversary.cunning import cunning
 from tiebreak.contract.enums import Side
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.engine import Engine
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import Engine, Evidence
 
 MakeExecution = Callable[[Job, int, Path], Execution]
 

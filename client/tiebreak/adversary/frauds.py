@@ -21,9 +21,9 @@ from roundlog.training.job import Job
 from tiebreak.adversary.engines import MakeExecution, execution_of, lying, prescribed_batches, prescribed_executor
 from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.contract.enums import Side
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 
 
 class FraudKind(StrEnum):

@@ -12,14 +12,14 @@ from roundlog.execution.batches import CPU
 from roundlog.program import first_store
 from roundlog.training.job import Job
 
-from tiebreak.adversary.desks import FabricatingDesk, ResigningDesk
+from tiebreak.adversary.dishonest_logs import forge, spoiling
+from tiebreak.adversary.dishonest_queues import FabricatingDesk, ResigningDesk
 from tiebreak.adversary.engines import CopyingEngine, execution_of, lying
-from tiebreak.adversary.logs import forge, spoiling
 from tiebreak.adversary.tampering import Lie, hiding, tampered
 from tiebreak.contract.enums import Side
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 
 
 class PoisonedBatches(Batches):

@@ -19,10 +19,10 @@ from typing import Annotated
 import typer
 from eth_utils.address import to_checksum_address
 
-from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.dishonest_queues import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.contract.game import VerificationGame
-from tiebreak.memory import usable_memory
+from tiebreak.process_resources import usable_memory
 from tiebreak.quantities import interval
 from tiebreak.roles.context import RoleContext, RoleLimits
 from tiebreak.roles.notices import Notice, plain

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak import quantities
-from tiebreak.amounts import in_ether
-from tiebreak.cli import network, options
+from tiebreak.cli import network, option_groups
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.groups import examples, takes_groups
+from tiebreak.cli.option_groups import examples, takes_groups
+from tiebreak.quantities import in_ether
 
 if TYPE_CHECKING:
-    from tiebreak.cli.standing import Reader
+    from tiebreak.cli.account_summary import Reader
     from tiebreak.contract.game import VerificationGame
 
 
@@ -34,7 +34,7 @@ def deploy(
     signer_account: network.SignerAccount = None,
     *,
     node: network.ChainOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Put a new contract on a chain. It belongs to nobody; all who use its address share it."""
     from tiebreak.cli import output
@@ -65,11 +65,11 @@ def status(
     ] = "4s",  # type: ignore[assignment]  # parsed like what a user gives
     *,
     chain: network.ContractOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Show the state of the contract, of one job and its games, or of an account."""
     from tiebreak.cli import output
-    from tiebreak.cli.standing import Reader
+    from tiebreak.cli.account_summary import Reader
     from tiebreak.cli.views import find_job, show_posted
 
     if job is not None and account is not None:
@@ -83,12 +83,12 @@ def status(
     game = chain.open_game()
     reader = Reader(game, who, job)
     if watch:
-        from tiebreak.cli.watch import Screen
-        from tiebreak.cli.watch import watch as play
+        from tiebreak.cli.live_status import LiveScreen
+        from tiebreak.cli.live_status import watch as play
 
         if job is not None:
             find_job(game, job)
-        play(reader, Screen(game.node.name, game.address), console, poll)
+        play(reader, LiveScreen(game.node.name, game.address), console, poll)
     elif job is not None:
         show_posted(game, job, with_games=True, as_json=json)
     else:
@@ -97,7 +97,7 @@ def status(
 
 def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool) -> None:
     from tiebreak.cli import output
-    from tiebreak.cli.standing_view import account_text, games_text, jobs_table, plain_standing
+    from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_standing
 
     facts = {
         "chain_id": game.node.chain_id,
@@ -124,7 +124,7 @@ def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool)
 def withdraw(
     *,
     chain: network.AccountOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Fetch what the contract owes to your account: rewards, returned bonds, shares of lost ones."""
     from tiebreak.cli import output

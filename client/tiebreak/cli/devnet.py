@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak import quantities
-from tiebreak.amounts import in_ether, in_utc
-from tiebreak.cli import network, options
+from tiebreak.cli import network, option_groups
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.groups import examples
+from tiebreak.cli.option_groups import examples
+from tiebreak.quantities import in_ether, in_utc
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
@@ -74,7 +74,7 @@ def devnet(
             help="Move the clock of the chain that runs at this port, and do not run one.",
         ),
     ] = None,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Run a development chain with the contract on it, until interrupted; or fund accounts of one that runs, or move
     its clock."""

@@ -14,7 +14,7 @@ from tiebreak.cli.failures import CommandError, WrongUsage
 
 if TYPE_CHECKING:
     from tiebreak.operation.metrics import Metrics
-    from tiebreak.operation.watchman import Watchman
+    from tiebreak.operation.monitor import Watchman
     from tiebreak.roles.notices import Notify
 
 _PANEL = "Operation"
@@ -60,8 +60,7 @@ class Operation:
         """The watchman of a role, until the block ends. Raises CommandError, WrongUsage."""
         from tiebreak.operation.endpoint import Endpoint
         from tiebreak.operation.messenger import Messenger, target
-        from tiebreak.operation.record import LogFile
-        from tiebreak.operation.watchman import Watchman
+        from tiebreak.operation.monitor import LogFile, Watchman
         from tiebreak.roles.notices import Notice, What
 
         try:

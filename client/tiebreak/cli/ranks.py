@@ -73,7 +73,7 @@ class Crew:
         from roundlog.training.job import JobLimits
 
         from tiebreak.cli import output
-        from tiebreak.memory import usable_memory
+        from tiebreak.process_resources import usable_memory
 
         agree_without_job(self._ranks, self._device(str(chosen.device) if chosen else "cpu"))
         if not self._ranks.rank:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.operation import Operation
+from tiebreak.cli.option_groups import SpendingLimits
 from tiebreak.cli.ranks import Crew, crew, refuse_ranks
-from tiebreak.cli.spending import SpendingLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from roundlog.training.options import RunOptions
 
     from tiebreak.contract.game import VerificationGame
-    from tiebreak.operation.watchman import Watchman
+    from tiebreak.operation.monitor import Watchman
     from tiebreak.roles.context import RoleContext
     from tiebreak.roles.notices import Notify, OnLook, Progress
     from tiebreak.roles.policy import Policy
@@ -64,12 +64,12 @@ class RoleSetup:
         """The context of a role. Raises CommandError, ChainError, StoreError, OSError."""
         from roundlog.training.options import RunOptions
 
-        from tiebreak.memory import usable_memory
+        from tiebreak.process_resources import usable_memory
         from tiebreak.roles.context import RoleContext, RoleLimits
-        from tiebreak.roles.custody import Custody
         from tiebreak.roles.engine import Engine
         from tiebreak.roles.notices import of_transfers, of_warnings, unseen
         from tiebreak.roles.policy import Policy
+        from tiebreak.roles.published_content import Custody
         from tiebreak.transactions.sender import Sender
 
         contract, signer = self.contract()
@@ -105,10 +105,9 @@ class RoleSetup:
 
         Raises CommandError and AccountError, the latter also for a directory in which another process works, and
         DeploymentError once the chain has said the same several times."""
-        from tiebreak.roles.ending import LOOKS
+        from tiebreak.deadlines import Pauses
         from tiebreak.roles.notices import Notice, Warnings, What
-        from tiebreak.roles.pauses import Pauses
-        from tiebreak.roles.role import sentence
+        from tiebreak.roles.role import LOOKS, sentence
         from tiebreak.rpc.chain_errors import AccountError, ChainError, DeploymentError
         from tiebreak.store import StoreError
 
@@ -203,9 +202,9 @@ def _played(
 ) -> tuple[Progress, int | None]:
     """The progress of a role when it has ended, and the signal that made it end, if one did."""
     from tiebreak.cli import failures
-    from tiebreak.cli.notices import Teller
-    from tiebreak.roles.custody import Custody, Keeper
+    from tiebreak.cli.notice_printer import Teller
     from tiebreak.roles.notices import Progress
+    from tiebreak.roles.published_content import Custody, Keeper
 
     ended_by: int | None = None
 

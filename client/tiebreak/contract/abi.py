@@ -19,9 +19,9 @@ from eth_abi.exceptions import DecodingError, EncodingError
 from eth_utils.abi import collapse_if_tuple, event_abi_to_log_topic, function_abi_to_4byte_selector
 from eth_utils.address import to_checksum_address
 
-from tiebreak.contract import enums, events, records
+from tiebreak.contract import enums, events, structs
 from tiebreak.contract.code import damaged, load_artifact
-from tiebreak.contract.record_bases import PostedSpec
+from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import ContractError, InvalidAnswer
 
@@ -142,7 +142,7 @@ def _typed(parameter: Parameter, value: Any) -> Any:
         return getattr(enums, name)(value)
     if kind == "tuple":
         values = [_typed(item, element) for item, element in zip(parameter["components"], value, strict=True)]
-        return PostedSpec.of(values) if name == "TrainingSpec" else _record(getattr(records, name), values)
+        return PostedSpec.of(values) if name == "TrainingSpec" else _record(getattr(structs, name), values)
     if kind == "address":
         return to_checksum_address(value)
     if kind == "string":

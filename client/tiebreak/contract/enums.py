@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from tiebreak.contract.record_bases import SideMethods
+from tiebreak.contract.struct_bases import SideMethods
 
 
 class AuditStatus(IntEnum):

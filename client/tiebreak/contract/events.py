@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from eth_typing import ChecksumAddress
 
 from tiebreak.contract.enums import Finding, Level, Outcome, Reason, Side
-from tiebreak.contract.record_bases import PostedSpec
-from tiebreak.contract.records import Partial, Terms
+from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import Partial, Terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from tiebreak.contract.code import LIBRARIES, deploy_adjudicator, deploy_game, i
 from tiebreak.contract.denylist import why_broken
 from tiebreak.contract.events import Appealed, Challenged, Event, JobPosted, Withdrawn
 from tiebreak.contract.payouts import ANY_PLACE
-from tiebreak.contract.record_bases import PostedSpec
-from tiebreak.contract.records import Answer, AuditView, GameView, JobView, NextRoot, Terms
+from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import Answer, AuditView, GameView, JobView, NextRoot, Terms
 from tiebreak.rpc.answers import Log, Receipt, Topic
 from tiebreak.rpc.chain_errors import (
     REVERTED,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from eth_typing import ChecksumAddress
 
 from tiebreak.contract.enums import AuditStatus, JobStatus
-from tiebreak.contract.records import AuditView, JobView, Terms
+from tiebreak.contract.structs import AuditView, JobView, Terms
 
 ANY_PLACE = 2**64 - 1
 """The last place, for an auditor that takes any."""

@@ -8,7 +8,7 @@ from roundlog.commitments import leaf_hash
 from tiebreak.contract.enums import Level, Side
 from tiebreak.contract.events import Bisected, ChunkPosted, RootOpened, RowShown
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.records import GameView
+from tiebreak.contract.structs import GameView
 from tiebreak.rpc.node import ChainNode
 
 _FIRST_STEP = 64

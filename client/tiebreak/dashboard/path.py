@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tiebreak.contract.enums import Level, Phase
-from tiebreak.contract.records import GameView, JobView, LevelView
-from tiebreak.dashboard.names import Names
+from tiebreak.contract.structs import GameView, JobView, LevelView
+from tiebreak.dashboard.showing import Names
 from tiebreak.dashboard.words import LEVELS, name_words
 from tiebreak.game import stride
 

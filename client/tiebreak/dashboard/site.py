@@ -11,17 +11,17 @@ from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.events import Attested
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.payouts import fee_at, place_of
-from tiebreak.contract.records import AuditView, ClaimView, GameView, JobView
+from tiebreak.contract.structs import AuditView, ClaimView, GameView, JobView
 from tiebreak.dashboard import showing, words
-from tiebreak.dashboard.accounts import read_accounts
-from tiebreak.dashboard.course import Course, Receipts, first_block, read_course
-from tiebreak.dashboard.errands import Errands
-from tiebreak.dashboard.local import LocalFiles
-from tiebreak.dashboard.lookout import Lookout, Sight
+from tiebreak.dashboard.account_list import read_accounts
+from tiebreak.dashboard.background_work import Errands
+from tiebreak.dashboard.chain_reader import PATIENCE, Busy, Missing, Moment, Readings, Source
+from tiebreak.dashboard.game_history import Course, Receipts, first_block, read_course
+from tiebreak.dashboard.game_verdict import verdict
+from tiebreak.dashboard.head_monitor import Lookout, Sight
+from tiebreak.dashboard.local_files import LocalFiles
+from tiebreak.dashboard.own_replay import Replays
 from tiebreak.dashboard.path import rungs
-from tiebreak.dashboard.replay import Replays
-from tiebreak.dashboard.source import PATIENCE, Busy, Missing, Moment, Readings, Source
-from tiebreak.dashboard.verdict import verdict
 from tiebreak.rpc.chain_errors import ChainError
 
 if TYPE_CHECKING:

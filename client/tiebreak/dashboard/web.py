@@ -24,11 +24,11 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiebreak.amounts import exact_ether, in_utc
 from tiebreak.dashboard import showing, words
-from tiebreak.dashboard.lookout import Sight
+from tiebreak.dashboard.head_monitor import Sight
 from tiebreak.dashboard.site import Busy, Missing, Site
 from tiebreak.loopback import names_this_machine
+from tiebreak.quantities import exact_ether, in_utc
 from tiebreak.rpc.chain_errors import ChainError
 
 MOST_STREAMS = 32

@@ -20,22 +20,22 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 
-from tiebreak.adversary.desks import RememberingDesk
+from tiebreak.adversary.dishonest_queues import RememberingDesk
 from tiebreak.adversary.frauds import Fraud, FraudKind, fraudulent_challenger, fraudulent_trainer
 from tiebreak.adversary.places import all_frauds
 from tiebreak.adversary.trainings import TRAININGS, Training
 from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import ElementProven
 from tiebreak.contract.payouts import Shares
-from tiebreak.contract.records import GameView, JobView
+from tiebreak.contract.structs import GameView, JobView
 from tiebreak.demo.ledger import gas_by_level
 from tiebreak.demo.report import Dispute, LiePlace, Report, StoryName
 from tiebreak.demo.scene import PACE, Party, Scene
 from tiebreak.demo.screen import Aside, Screen
 from tiebreak.demo.stage import TERMS, Stage
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 
 LIE_AT = 4
 """The step that is lied about: the second one of the second interval."""

@@ -10,7 +10,7 @@ from roundlog.training.job import Job
 
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.contract.payouts import Shares
-from tiebreak.contract.records import GameView
+from tiebreak.contract.structs import GameView
 from tiebreak.demo.scene import Party
 from tiebreak.demo.stage import TERMS, Stage
 

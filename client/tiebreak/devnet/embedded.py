@@ -19,7 +19,7 @@ from web3.exceptions import ContractLogicError
 from web3.types import RPCEndpoint
 
 from tiebreak.devnet.embedded_logs import LogIndex
-from tiebreak.devnet.embedded_record import ChainRecord, Event
+from tiebreak.devnet.embedded_record import ChainRecord, RecordedEvent
 from tiebreak.rpc.chain_errors import DevnetError, RpcRefused
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC, restore_recursion_limit
@@ -137,14 +137,14 @@ class EmbeddedChain:
                 value = None
         if method == "evm_increaseTime" and isinstance(value, int) and 0 <= value < 2**40:
             self._offset += value
-            self._remember(Event(offset=self._offset))
+            self._remember(RecordedEvent(offset=self._offset))
             return self._offset
         if method == "evm_setNextBlockTimestamp" and isinstance(value, int) and 0 <= value < 2**40:
             if value <= self._latest_timestamp:
                 raise RpcRefused(method, -32602, "time does not run backwards")
             self._next_timestamp = value
             self._offset = value - int(time.time())
-            self._remember(Event(offset=self._offset))
+            self._remember(RecordedEvent(offset=self._offset))
             return None
         if method == "evm_snapshot":
             length = 0 if self._record is None else self._record.length
@@ -169,9 +169,9 @@ class EmbeddedChain:
         raise RpcRefused(method, -32602, "no such method, or a parameter out of its range")
 
     def _remember_block(self, transaction: str | None) -> None:
-        self._remember(Event(timestamp=self._latest_timestamp, transaction=transaction))
+        self._remember(RecordedEvent(timestamp=self._latest_timestamp, transaction=transaction))
 
-    def _remember(self, event: Event) -> None:
+    def _remember(self, event: RecordedEvent) -> None:
         if self._record is None:
             return
         try:

@@ -24,7 +24,7 @@ _LATEST = 2**40
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RecordedEvent:
     """One line of a record: a block at `timestamp` (with its signed `transaction` as hex, if it has one), or a new
     `offset` of the clock."""
 
@@ -59,19 +59,19 @@ class ChainRecord:
             self._append({"genesis": self.genesis})
 
     @property
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[RecordedEvent]:
         """The events that the record held when it was opened. Raises DevnetError at a line that is none."""
         for line in self._events:
             found = self._object(line)
             if "offset" in found:
-                yield Event(offset=self._number(found, "offset"))
+                yield RecordedEvent(offset=self._number(found, "offset"))
                 continue
             transaction = found.get("transaction")
             if transaction is not None and not re.fullmatch("0x([0-9a-fA-F]{2})+", str(transaction)):
                 raise self.damaged("a transaction is no hex")
-            yield Event(self._number(found, "block"), None if transaction is None else str(transaction))
+            yield RecordedEvent(self._number(found, "block"), None if transaction is None else str(transaction))
 
-    def add(self, event: Event) -> None:
+    def add(self, event: RecordedEvent) -> None:
         """Adds a line. Raises DevnetError, and then the record is as it was."""
         if event.offset is not None:
             self._append({"offset": event.offset})

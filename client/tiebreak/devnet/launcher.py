@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from tiebreak.child_environment import environment_of_others
 from tiebreak.devnet.devnet_state import DevnetState
 from tiebreak.devnet.rpc_server import RpcServer, port_taken
+from tiebreak.process_resources import environment_of_others
 from tiebreak.rpc.chain_errors import DevnetError
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import HttpTransport

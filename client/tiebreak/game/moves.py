@@ -9,11 +9,12 @@ from roundlog.adjudication.adjudicate import Tree
 from roundlog.adjudication.openings import OperandOpening
 from roundlog.descriptors import Descriptor
 
-from tiebreak.contract.enums import Outcome, Side
-from tiebreak.contract.records import (
+from tiebreak.contract.enums import Level, Outcome, Phase, Side
+from tiebreak.contract.structs import (
     ChunkOpening,
     Descent,
     ElementProof,
+    GameView,
     LeafOpening,
     NextRoot,
     OperatorOpening,
@@ -188,3 +189,33 @@ def opening_arguments(descriptor: Descriptor, openings: Sequence[OperandOpening]
         else:
             add(0, chunk.index, opening.payload, opening.siblings)
     return tuple(sorted(arguments, key=lambda argument: (argument.input, argument.chunk)))
+
+
+def describe_move(game: GameView, move: Move) -> str:
+    """A move in words."""
+    level, index = game.current.level, game.search.index
+    match move:
+        case InTurn(moves):
+            return f"{describe_move(game, moves[0])}, and go on below it"
+        case Bisect():
+            return f"bisect {level.name} at height {game.search.height}, from leaf {index}"
+        case OpenLevel():
+            return f"open leaf {index} of {level.name} and the level below it"
+        case OpenOperator():
+            return f"open the output of operator {index}"
+        case ProveStore():
+            return "prove what a store of the state keeps"
+        case PostChunk():
+            return f"post chunk {index} of the output of operator {game.levels[Level.OPERATOR].index}"
+        case ProveElement(proof):
+            return f"have the contract compute element {proof.position} of chunk {index}"
+        case DisputeSum(_, _, position):
+            return f"dispute the sum that is element {position} of chunk {index}"
+        case OpenPartials():
+            return f"open the running results of element {game.disputed.element}"
+        case ProveSegment():
+            return f"have the contract compute segment {index} of element {game.disputed.element}"
+        case ClaimTimeout():
+            return "claim the timeout of the referee" if game.phase is Phase.REFEREE else "claim the opponent's timeout"
+        case ReleaseBond():
+            return "fetch the bond of a void game back"

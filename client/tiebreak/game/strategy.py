@@ -13,7 +13,7 @@ from roundlog.commitments import CHUNK_SIZE, MerkleTree, leaf_hash
 from roundlog.dispute import RunningResults
 
 from tiebreak.contract.enums import Level, Outcome, Phase, Side
-from tiebreak.contract.records import (
+from tiebreak.contract.structs import (
     NO_OPERAND,
     Descent,
     ElementProof,

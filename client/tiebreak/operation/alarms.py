@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tiebreak.amounts import in_ether, in_time
 from tiebreak.operation.situation import Situation
+from tiebreak.quantities import in_ether, in_time
 
 LEAST_DISK = 2 << 30
 """Free bytes below which the disk counts as nearly full. A dispute's evidence takes less; a training's checkpoints may

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from eth_typing import ChecksumAddress
 
 from tiebreak.contract.enums import Phase, Side
-from tiebreak.contract.records import GameView, JobView
+from tiebreak.contract.structs import GameView, JobView
 from tiebreak.roles.notices import Look
-from tiebreak.rpc.agreement import ALONE, Accord
+from tiebreak.rpc.node_agreement import ALONE, Accord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ again, on the trainer's side, before the verdict takes its bond."""
 from __future__ import annotations
 
 from tiebreak.contract.enums import Phase, Side
-from tiebreak.contract.records import AuditView, GameView, JobView
-from tiebreak.roles.agenda import Duty
+from tiebreak.contract.structs import AuditView, GameView, JobView
 from tiebreak.roles.attesting import lacks
 from tiebreak.roles.auditing import Auditing
+from tiebreak.roles.background_jobs import Duty
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_appeals, end_overdue

@@ -7,19 +7,18 @@ from functools import partial
 
 from roundlog.training.checkpoints import checkpoint_path, wrong_state
 
-from tiebreak.amounts import in_ether
 from tiebreak.contract.enums import AuditStatus, JobStatus, Phase
 from tiebreak.contract.payouts import fee_at, place_of, sure_fee
-from tiebreak.contract.records import AuditView, JobView
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import Refused, fetch_readable_log, fetch_state
-from tiebreak.roles.evidence import Evidence
+from tiebreak.contract.structs import AuditView, JobView
+from tiebreak.quantities import in_ether
+from tiebreak.roles.background_jobs import Duty, Errand, Lane
+from tiebreak.roles.engine import Evidence
+from tiebreak.roles.fetched_content import Refused, fetch_readable_log, fetch_state
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_claim, end_overdue, start_waiting
 from tiebreak.roles.policy import stakes
-from tiebreak.roles.publishing import Addresses
-from tiebreak.roles.workshop import Errand, Lane
+from tiebreak.roles.publishing import PublishedAddresses
 from tiebreak.store import StoreError
 
 _RETURNED = (JobStatus.FINAL, JobStatus.LAPSED, JobStatus.REJECTED)
@@ -128,7 +127,7 @@ class Attesting:
         role.order(f"collect {what}", "collect", role.job, role.context.address, job=role.job)
         return Progress(state=f"collects {what}")
 
-    def _served(self, posted: JobView, evidence: Evidence, duty: Duty) -> Addresses | None:
+    def _served(self, posted: JobView, evidence: Evidence, duty: Duty) -> PublishedAddresses | None:
         """The addresses by which the own store serves log and model; None until it does. Raises Refused for a log or a
         model that is not what it should be.
 
@@ -136,7 +135,7 @@ class Attesting:
         bytes would come from there. If not, the claimed address is fetched: it may hold anything."""
         role, claim = self._role, posted.claim
 
-        def serve(errand: Errand[Addresses]) -> Addresses:
+        def serve(errand: Errand[PublishedAddresses]) -> PublishedAddresses:
             context, job = role.context, evidence.job
             room = context.room(role.job, posted)
             within = role.patience("serving")
@@ -157,7 +156,7 @@ class Attesting:
                 model_cid = context.store.add_file(fetched)
                 fetched.unlink()
             role.notify_job(What.PUBLISHED, f"serves the log as {log_cid} and the model as {model_cid}")
-            return Addresses(log_cid, model_cid)
+            return PublishedAddresses(log_cid, model_cid)
 
         doing = "getting log and model of the claim"
         return role.work(Lane.FILES, "serving", serve, duty, doing, about=claim)

@@ -6,12 +6,12 @@ done in time, and filled with the seal of its root then."""
 
 from __future__ import annotations
 
-from tiebreak.amounts import in_ether, in_utc
 from tiebreak.contract.payouts import sure_fee
-from tiebreak.contract.records import AuditView, JobView
-from tiebreak.roles.agenda import Duty
+from tiebreak.contract.structs import AuditView, JobView
+from tiebreak.quantities import in_ether, in_utc
 from tiebreak.roles.attesting import Attesting
 from tiebreak.roles.auditing import BLIND, Auditing
+from tiebreak.roles.background_jobs import Duty
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_unopened

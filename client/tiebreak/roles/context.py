@@ -10,18 +10,18 @@ from pathlib import Path
 from eth_typing import ChecksumAddress
 
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.records import JobView
-from tiebreak.memory import usable_memory
-from tiebreak.roles.desk import Desk
+from tiebreak.contract.structs import JobView
+from tiebreak.process_resources import usable_memory
+from tiebreak.roles.background_jobs import Threads, Workshop
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.notices import Notify, OnLook, ignore, unseen
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.rooms import Rooms
-from tiebreak.roles.spending import Spending
-from tiebreak.roles.workshop import Threads, Workshop
+from tiebreak.roles.transaction_queue import Desk
 from tiebreak.rpc.node import DEVELOPMENT_CHAINS
 from tiebreak.store import ContentStore
 from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.spending import Spending
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,20 +13,18 @@ from roundlog.storage import StorageError
 from roundlog.training import job as engine
 from roundlog.training.options import StepEvent
 
-from tiebreak.causes import causes
-from tiebreak.contract.records import GameView, JobView
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import Damaged, Refused, fetch_job, read_files
+from tiebreak.contract.structs import GameView, JobView
+from tiebreak.deadlines import Pauses
+from tiebreak.roles.background_jobs import Duty, Errand, Interrupted, Lane
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.ending import Ending
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import Evidence
+from tiebreak.roles.fetched_content import Damaged, Refused, fetch_job, read_files
 from tiebreak.roles.notices import Notice, Progress, What
-from tiebreak.roles.pauses import Pauses
-from tiebreak.roles.role import OUTAGES, Role, sentence
-from tiebreak.roles.spending import SpendingLimit
+from tiebreak.roles.role import OUTAGES, Ending, Role, sentence
 from tiebreak.roles.time_to_answer import MeasuredPace, least_clock
-from tiebreak.roles.workshop import Errand, Interrupted, Lane
 from tiebreak.rpc.chain_errors import AccountError, ContractError, NotConfirmed
+from tiebreak.store.store_errors import causes
+from tiebreak.transactions.spending import SpendingLimit
 
 T = TypeVar("T")
 

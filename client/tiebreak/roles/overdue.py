@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping
 
 from tiebreak.contract.enums import Side
-from tiebreak.contract.records import GameView, JobView
+from tiebreak.contract.structs import GameView, JobView
 from tiebreak.game import ClaimTimeout, timeout_is_due
+from tiebreak.game.moves import describe_move
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress
-from tiebreak.roles.player import describe
 
 HEAD_START = 2
 """Blocks in which only the parties of a game claim its timeout, so that not all roles pay for the same call."""
@@ -73,6 +73,6 @@ def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
         elif game.deadlines[side]:
             continue  # a party does not profit from the end of a game that it has lost
         else:
-            late, text = 0, describe(game, ClaimTimeout())
+            late, text = 0, describe_move(game, ClaimTimeout())
         if timeout_is_due(game, now - late):
             role.order(text, "claimTimeout", number, job=game.job, game=number)

@@ -9,7 +9,7 @@ from typing import get_args
 
 from tiebreak.contract.enums import Level, Phase, Side
 from tiebreak.contract.game import Call
-from tiebreak.contract.records import GameView
+from tiebreak.contract.structs import GameView
 from tiebreak.game import (
     RUNNING,
     Bisect,
@@ -39,11 +39,11 @@ from tiebreak.game import (
     next_move,
     place_of,
 )
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.evidence import Evidence
+from tiebreak.game.moves import describe_move
+from tiebreak.roles.background_jobs import Duty, Lane
+from tiebreak.roles.engine import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.workshop import Lane
 
 
 class Games:
@@ -113,7 +113,7 @@ class Games:
     def order(self, game_id: int, game: GameView, move: Move) -> None:
         """Orders a move, to be sent with this look."""
         function, arguments = call_of(game_id, move, self._role.context.contract.encode)
-        self._role.order(describe(game, move), function, *arguments, job=game.job, game=game_id)
+        self._role.order(describe_move(game, move), function, *arguments, job=game.job, game=game_id)
 
     def _decide(self, game_id: int, game: GameView, evidence: Evidence) -> Decision | None:
         """The decision in a game; None while it is computed, or what the other side has shown cannot be had."""
@@ -222,33 +222,3 @@ def call_of(game_id: int, move: Move, encode: Callable[[Call], bytes]) -> tuple[
             return "claimTimeout", (game_id,)
         case ReleaseBond():
             return "releaseBond", (game_id,)
-
-
-def describe(game: GameView, move: Move) -> str:
-    """A move in words."""
-    level, index = game.current.level, game.search.index
-    match move:
-        case InTurn(moves):
-            return f"{describe(game, moves[0])}, and go on below it"
-        case Bisect():
-            return f"bisect {level.name} at height {game.search.height}, from leaf {index}"
-        case OpenLevel():
-            return f"open leaf {index} of {level.name} and the level below it"
-        case OpenOperator():
-            return f"open the output of operator {index}"
-        case ProveStore():
-            return "prove what a store of the state keeps"
-        case PostChunk():
-            return f"post chunk {index} of the output of operator {game.levels[Level.OPERATOR].index}"
-        case ProveElement(proof):
-            return f"have the contract compute element {proof.position} of chunk {index}"
-        case DisputeSum(_, _, position):
-            return f"dispute the sum that is element {position} of chunk {index}"
-        case OpenPartials():
-            return f"open the running results of element {game.disputed.element}"
-        case ProveSegment():
-            return f"have the contract compute segment {index} of element {game.disputed.element}"
-        case ClaimTimeout():
-            return "claim the timeout of the referee" if game.phase is Phase.REFEREE else "claim the opponent's timeout"
-        case ReleaseBond():
-            return "fetch the bond of a void game back"

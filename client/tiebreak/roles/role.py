@@ -6,13 +6,13 @@ import threading
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
-from tiebreak.amounts import in_ether, in_time
 from tiebreak.contract.game import Call
+from tiebreak.deadlines import Pauses
+from tiebreak.quantities import in_ether, in_time
+from tiebreak.roles.background_jobs import Interrupted
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.desk import Order
 from tiebreak.roles.notices import Look, Notice, Progress, Warnings, What
-from tiebreak.roles.pauses import Pauses
-from tiebreak.roles.workshop import Interrupted
+from tiebreak.roles.transaction_queue import Order
 from tiebreak.rpc.answers import Receipt
 from tiebreak.rpc.chain_errors import AccountError, ChainError, ContractError
 from tiebreak.store import StoreError
@@ -20,6 +20,11 @@ from tiebreak.store import StoreError
 OUTAGES = (ChainError, StoreError, OSError)
 """Errors of outages, which end by themselves or by hand: the chain or the store is away, the disk is full or
 read-only."""
+
+
+LOOKS = 3
+"""Times in a row that a role has to see the same reason. A single answer may come from a node that lags behind, or from
+a block that is taken back."""
 
 
 class Role(ABC):
@@ -173,3 +178,25 @@ class Pulse:
         if repeated := self._role.repeated_warnings():
             parts.append(repeated)
         return "; ".join(parts)
+
+
+class Ending:
+    """A count of how often in a row a role has seen the same reason to end."""
+
+    def __init__(self, confirmations: int) -> None:
+        self._confirmations = confirmations
+        self._why = ""
+        self._looks = 0
+        self._first_block = 0
+
+    def seen(self, why: str, block: int) -> bool:
+        """Counts a sight of `why` (one clause; another clause starts the count anew) at the newest block `block`.
+        Returns whether the role may leave."""
+        if why != self._why or block < self._first_block:
+            self._why, self._looks, self._first_block = why, 0, block
+        self._looks += 1
+        return self._looks >= LOOKS and block >= self._first_block + self._confirmations
+
+    def clear(self) -> None:
+        """Forgets the reason, because there is something to do after all."""
+        self._why = ""

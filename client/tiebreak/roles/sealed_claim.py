@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tiebreak.contract.records import JobView
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.evidence import Evidence
+from tiebreak.contract.structs import JobView
+from tiebreak.roles.background_jobs import Duty
+from tiebreak.roles.engine import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.publishing import Addresses, Publishing
+from tiebreak.roles.publishing import PublishedAddresses, Publishing
 from tiebreak.roles.sealing import Sealing, Secret
 
 
@@ -75,7 +75,7 @@ class SealedClaim:
             secret = secret or self._again(posted, evidence, duty)
             if secret is None:
                 return Progress(working=True, state="computes its seal again", stake=stake, deadline=deadline)
-            if published is not None and published != Addresses(secret.log_cid, secret.model_cid):
+            if published is not None and published != PublishedAddresses(secret.log_cid, secret.model_cid):
                 why = f"log and model were sealed as {secret.log_cid} and {secret.model_cid}, which are other addresses"
                 self._role.notify_job(What.WARNING, f"{why}: publish them with the release that sealed them")
         claimed, final = secret.claimed, secret.final_state_root

@@ -19,11 +19,11 @@ from eth_utils.crypto import keccak
 from roundlog.storage import StorageError, read_record
 from roundlog.storage.atomic import replace_file
 
-from tiebreak.contract.records import JobView, NextRoot
+from tiebreak.contract.structs import JobView, NextRoot
 from tiebreak.game import Leaves, Row
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
-from tiebreak.roles.publishing import Addresses
+from tiebreak.roles.publishing import PublishedAddresses
 
 _MOST_BYTES = 1 << 16
 SALT_BYTES = 32
@@ -95,7 +95,7 @@ class Sealing:
         self._role = role
         self._kind = kind
 
-    def of_claim(self, posted: JobView, claim: Leaves, addresses: Addresses) -> Secret:
+    def of_claim(self, posted: JobView, claim: Leaves, addresses: PublishedAddresses) -> Secret:
         """The content of the seal of a claim."""
         return Secret(
             checkpoint_root=claim.root,

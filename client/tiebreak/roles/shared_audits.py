@@ -17,14 +17,13 @@ from roundlog.parallel.result import ParallelAudit, Reports, Sharing
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run import Run
 
-from tiebreak.contract.records import JobView
-from tiebreak.parallel.source import Stores
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import Refused
-from tiebreak.roles.evidence import Evidence
+from tiebreak.contract.structs import JobView
+from tiebreak.parallel.stored_states import Stores
+from tiebreak.roles.background_jobs import Duty, Errand, Interrupted
+from tiebreak.roles.engine import Evidence
+from tiebreak.roles.fetched_content import Refused
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
-from tiebreak.roles.workshop import Errand, Interrupted
 
 SHARED = "shared"
 """Name of such an audit's directory in the job's room."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tiebreak.rpc.agreement import Contradictions
 from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import ChainError
+from tiebreak.rpc.node_agreement import Contradictions
 from tiebreak.rpc.quorum_members import Member, names
 
 LAG = 3

@@ -10,7 +10,6 @@ from typing import Any
 from eth_typing import ChecksumAddress
 
 from tiebreak.rpc import answers, log_search
-from tiebreak.rpc.agreement import ALONE, Accord
 from tiebreak.rpc.answers import (
     MAX_LOGS,
     Block,
@@ -26,6 +25,7 @@ from tiebreak.rpc.answers import (
     wanted_topic,
 )
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
+from tiebreak.rpc.node_agreement import ALONE, Accord
 from tiebreak.rpc.transport import HttpTransport, Transport
 
 MAX_BLOCKS = 1_000_000_000

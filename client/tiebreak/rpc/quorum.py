@@ -18,11 +18,11 @@ from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
 
 from tiebreak.deadlines import Halted, pause
-from tiebreak.rpc.agreement import Accord, Contradictions
 from tiebreak.rpc.answers import Block, Log, Receipt, Topic
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, WrongChain
 from tiebreak.rpc.newest_blocks import Heads
 from tiebreak.rpc.node import ChainNode, connect, transport_to
+from tiebreak.rpc.node_agreement import Accord, Contradictions
 from tiebreak.rpc.quorum_members import Member, Said, ask_together, names, other_chain
 from tiebreak.rpc.transport import Transport
 

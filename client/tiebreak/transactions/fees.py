@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.amounts import in_ether
+from tiebreak.quantities import in_ether
 from tiebreak.rpc.answers import Block, Fees
 from tiebreak.rpc.node import ChainNode
 

@@ -19,12 +19,12 @@ from roundlog.program import Program
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.trainer import Trainer
-from tiebreak.contract.record_bases import ANYONE
-from tiebreak.contract.records import ChunkOpening
+from tiebreak.contract.struct_bases import ANYONE
+from tiebreak.contract.structs import ChunkOpening
 from tiebreak.game import Output
 from tiebreak.game.moves import opening_arguments
 from tiebreak.parallel.elsewhere import fetch_without_data, read_elsewhere
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import Evidence
 from tiebreak.store import FolderStore
 from web3.exceptions import ContractLogicError
 

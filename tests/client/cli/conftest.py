@@ -14,7 +14,7 @@ from roundlog.training.trainer import Trainer
 from tiebreak.cli.app import app
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.launcher import start_devnet
-from tiebreak.roles.workshop import Threads
+from tiebreak.roles.background_jobs import Threads
 from tiebreak.rpc.node import connect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender

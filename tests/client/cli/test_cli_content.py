@@ -11,7 +11,7 @@ from crafted_blocks import everything
 from http_stand_in import serving
 from pinning_stand_in import TOKEN, Service
 from tiebreak.cli import output
-from tiebreak.cli.notices import Teller
+from tiebreak.cli.notice_printer import Teller
 from tiebreak.roles.notices import Notice, What, of_transfers, of_warnings
 from tiebreak.store import FolderStore, Transfer, open_store
 from tiebreak.transactions.keys import devnet_account

@@ -10,8 +10,8 @@ import pytest
 from disputes import Cast, Run
 from rich.cells import cell_len
 from rich.console import Console
-from tiebreak.cli.standing import Reader, Standing
-from tiebreak.cli.watch import Screen
+from tiebreak.cli.account_summary import Reader, Standing
+from tiebreak.cli.live_status import LiveScreen
 from tiebreak.contract.abi import _typed
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ChainUnavailable
@@ -36,7 +36,7 @@ def cast() -> Cast:
     return cast
 
 
-def drawn(screen: Screen) -> str:
+def drawn(screen: LiveScreen) -> str:
     file = io.StringIO()
     Console(file=file, width=80, height=40, force_terminal=False, color_system=None).print(screen)
     return file.getvalue()
@@ -57,7 +57,7 @@ def looking_on(cast: Cast, cid: str) -> Standing:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_on_the_screen_controls_the_terminal(cast: Cast, name: str) -> None:
     cid = NAMES[name][:128]  # as much as the contract, and the reader of what a node shows, let through
-    screen = Screen("http://node:8545", cast.customer.address)
+    screen = LiveScreen("http://node:8545", cast.customer.address)
     screen.show(looking_on(cast, cid))
     shown = drawn(screen)
     assert is_plain(shown) and "challenge by" in shown and "CLAIMED" in shown
@@ -69,7 +69,7 @@ def test_no_name_on_the_screen_controls_the_terminal(cast: Cast, name: str) -> N
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_outage_on_the_screen_leaves_the_clocks_there(cast: Cast, name: str) -> None:
-    screen = Screen("http://node:8545", cast.customer.address)
+    screen = LiveScreen("http://node:8545", cast.customer.address)
     for _ in range(2):
         screen.fail(ChainUnavailable(f"the node says {NAMES[name]}"))
         shown = drawn(screen)

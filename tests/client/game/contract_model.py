@@ -28,7 +28,7 @@ from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_des
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.program import Stored
 from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
-from tiebreak.contract.records import (
+from tiebreak.contract.structs import (
     ChunkOpening,
     ElementProof,
     ElementView,

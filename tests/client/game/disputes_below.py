@@ -22,7 +22,7 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.adversary.engines import execution_of
 from tiebreak.contract.enums import Outcome, Phase, Side
-from tiebreak.contract.records import GameView
+from tiebreak.contract.structs import GameView
 from tiebreak.game import (
     Bisect,
     ClaimTimeout,
@@ -44,7 +44,7 @@ from tiebreak.game import (
     ProveStore,
     next_move,
 )
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import Evidence
 
 
 def job_of(program: Program, inputs: StepInputs) -> Job:

@@ -25,8 +25,8 @@ from tiebreak.adversary.cunning import cunning
 from tiebreak.adversary.tampering import Lie, hiding, tampered
 from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
 from tiebreak.game import ProveSegment, ProveStore, Trace
-from tiebreak.roles.evidence import Evidence
-from tiebreak.roles.referee import asked_operator, verdict
+from tiebreak.roles.engine import Evidence
+from tiebreak.roles.referee_role import asked_operator, verdict
 
 STEP = (0, 0)
 

@@ -38,7 +38,7 @@ from tiebreak.game import (
     timeout_is_due,
 )
 from tiebreak.game.strategy import descent
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import Evidence
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.player import Games
 

@@ -8,7 +8,7 @@ import pytest
 from tiebreak.operation.alarms import LEAST_DISK, OUTAGE_SECONDS, STUCK_SECONDS, Alarms, Alert, Cause
 from tiebreak.operation.situation import Due, GameState, Probe, Situation, due_of
 from tiebreak.roles.notices import Look, Progress
-from tiebreak.rpc.agreement import Accord
+from tiebreak.rpc.node_agreement import Accord
 
 QUIET = Situation(
     at=1000.0,

@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-from tiebreak.operation import record
-from tiebreak.operation.record import LogFile
+from tiebreak.operation import monitor
+from tiebreak.operation.monitor import LogFile
 
 
 def test_files_are_rotated_and_every_line_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "FILE_BYTES", 2000)
+    monkeypatch.setattr(monitor, "FILE_BYTES", 2000)
     log = LogFile(tmp_path / "role.log")
     for number in range(1000):
         log.write({"what": "sent", "text": f"move {number} \n\x1b"})
     log.close()
     files = sorted(tmp_path.iterdir())
-    assert len(files) == record.FILES and all(file.stat().st_size <= 2000 for file in files)
+    assert len(files) == monitor.FILES and all(file.stat().st_size <= 2000 for file in files)
     kept = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     numbers = sorted(int(entry["text"].split()[1]) for entry in kept)
     assert numbers == list(range(numbers[0], 1000)) and log.lost == 0

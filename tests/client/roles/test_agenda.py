@@ -6,7 +6,7 @@ from itertools import permutations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiebreak.roles.agenda import Duty, order
+from tiebreak.roles.background_jobs import Duty, order
 
 ETHER = 10**18
 

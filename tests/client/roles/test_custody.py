@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 from roundlog.storage import StorageError
 from tiebreak.contract.enums import JobStatus
-from tiebreak.roles.custody import OVER, Custody, Keeper
 from tiebreak.roles.notices import Notice, What
+from tiebreak.roles.published_content import OVER, Custody, Keeper
 from tiebreak.rpc.chain_errors import ChainUnavailable, ContractError
 from tiebreak.store import FolderStore
-from tiebreak.store.errors import StoreUnavailable
 from tiebreak.store.kubo import KuboStore
-from tiebreak.store.several import SeveralStores
+from tiebreak.store.replicated_store import SeveralStores
+from tiebreak.store.store_errors import StoreUnavailable
 
 DAY = 86_400
 SPEC = bytes(range(32))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from tiebreak.contract.enums import Side
-from tiebreak.contract.records import GameView
+from tiebreak.contract.structs import GameView
 from tiebreak.roles.player import earliest_deadline
 
 

@@ -14,11 +14,11 @@ from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.run import Run
+from tiebreak.deadlines import Pauses
 from tiebreak.roles import time_to_answer
-from tiebreak.roles.ending import LOOKS, Ending
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.notices import Notice, Progress, Warnings, What, plain, together
-from tiebreak.roles.pauses import Pauses
+from tiebreak.roles.role import LOOKS, Ending
 from tiebreak.roles.time_to_answer import MeasuredPace, least_clock, most_moves
 
 

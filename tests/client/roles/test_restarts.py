@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from disputes import TERMS, Cast
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.records import JobView
+from tiebreak.contract.structs import JobView
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.background_jobs import Inline
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.follower import JobFollower
+from tiebreak.roles.follower_role import JobFollower
 from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.trainer import TrainerRole
-from tiebreak.roles.workshop import Inline
+from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import ChainNode
 from tiebreak.store import FolderStore
 from tiebreak.transactions.keys import devnet_account

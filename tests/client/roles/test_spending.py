@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 from disputes import Cast, Run
-from tiebreak.amounts import in_utc
 from tiebreak.contract.game import Call, VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.roles.desk import Desk, Order
-from tiebreak.roles.spending import DAY, Spending, SpendingLimit
-from tiebreak.rpc.agreement import UNDERTAKINGS
+from tiebreak.quantities import in_utc
+from tiebreak.roles.transaction_queue import Desk, Order
 from tiebreak.rpc.answers import Receipt
 from tiebreak.rpc.chain_errors import ChainError
 from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.node_agreement import UNDERTAKINGS
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.spending import DAY, Spending, SpendingLimit
 
 START = 1_700_000_000
 

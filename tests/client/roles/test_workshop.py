@@ -10,11 +10,10 @@ from typing import cast
 
 import pytest
 from roundlog.arithmetic import MachineError
-from tiebreak.roles.agenda import Duty
+from tiebreak.roles.background_jobs import Duty, Errand, Inline, Interrupted, Lane, Threads
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Progress, ignore
 from tiebreak.roles.role import Role
-from tiebreak.roles.workshop import Errand, Inline, Interrupted, Lane, Threads
 
 ETHER = 10**18
 SOON, LATER = Duty(deadline=100, stake=ETHER), Duty(deadline=1000, stake=ETHER)
