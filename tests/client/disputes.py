@@ -81,7 +81,7 @@ class Run:
         return MerkleTree(self.states[INTERVAL - 1 :: INTERVAL])
 
     def tree(self, place: Place) -> Tree:
-        """Tree as a party's evidence gives it."""
+        """Tree as a party's dispute trees give it."""
         if not place:
             return Leaves(self.states[INTERVAL - 1 :: INTERVAL])
         if len(place) == 1:

@@ -120,12 +120,12 @@ def test_without_scripts_a_page_is_whole_and_has_a_link_to_reload_it(
     job = cast.post()
     cast.commit(job, CLAIMED)
     play(cast, cast.challenge(job, BELIEVED.checkpoints.root), 4)
-    shown.lookout.look()
+    shown.head_monitor.look()
     look.page.goto(f"{served}games/1")
     assert look.page.locator("table.moves tbody tr").count() >= 4
     seen = look.page.locator("table.moves tbody tr").count()
     play(cast, 1, 3)
-    shown.lookout.look()
+    shown.head_monitor.look()
     look.page.get_by_role("link", name="reload it").click()
     assert look.page.locator("table.moves tbody tr").count() > seen
     look.close(served)
@@ -133,7 +133,7 @@ def test_without_scripts_a_page_is_whole_and_has_a_link_to_reload_it(
 
 def test_the_keyboard_reaches_everything(cast: Cast, shown: Site, served: str, look: Look) -> None:
     cast.post()
-    shown.lookout.look()
+    shown.head_monitor.look()
     look.page.goto(served)
     reached = []
     while len(reached) < 20:
@@ -159,7 +159,7 @@ def test_the_focus_stays_where_it_was_when_a_page_is_made_anew(cast: Cast, serve
 def test_what_strangers_write_stays_text(cast: Cast, shown: Site, served: str, look: Look) -> None:
     hostile = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
     cast.customer.post_job(cast.spec(), TERMS, hostile)
-    shown.lookout.look()
+    shown.head_monitor.look()
     look.page.goto(f"{served}jobs/1")
     look.page.get_by_text("not a content address").wait_for()
     assert look.page.locator("dd.hash").filter(has_text="<script>").count() == 1

@@ -36,7 +36,7 @@ def text(client: TestClient, path: str, status: int = 200) -> str:
 
 def seen(site: Site) -> None:
     """Lets the site see what has happened."""
-    site.lookout.look()
+    site.head_monitor.look()
 
 
 def test_an_empty_contract_has_pages(empty: TestClient) -> None:
@@ -98,7 +98,7 @@ def test_accounts_are_told_by_role_with_what_they_have_at_stake(cast: Cast, site
     cast.dispute(first, WRONG, RIGHT)
     cast.commit(second, RIGHT)
     seen(site)
-    page = site.accounts(site.lookout.sight())["page"]
+    page = site.accounts(site.head_monitor.sight())["page"]
     by_role = {role: one for one in page.accounts for role in one.roles}
     assert by_role["trainer"].bonds == TERMS.trainer_bond and by_role["trainer"].roles["trainer"] == 2
     assert by_role["challenger"].bonds == 0

@@ -29,7 +29,7 @@ from tiebreak.contract.structs import (
 )
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.curve import HEIGHT, POINTS, curve
-from tiebreak.dashboard.game_history import Course
+from tiebreak.dashboard.game_history import GameHistory
 from tiebreak.dashboard.game_verdict import verdict
 from tiebreak.dashboard.path import LEAST, WIDTH, depth, rungs
 from tiebreak.dashboard.showing import Names
@@ -197,7 +197,7 @@ PLACE = {"block": 1, "index": 0, "transaction": b""}
 
 
 def told(over: GameView, *found: events.Event) -> tuple[str, str]:
-    shown = verdict(over, JOB, Course([], list(found)), NAMES)
+    shown = verdict(over, JOB, GameHistory([], list(found)), NAMES)
     assert shown is not None
     return shown.subject, shown.sentence
 
@@ -257,7 +257,7 @@ def test_a_game_without_a_proof_is_told_by_its_end(outcome: Outcome, reason: Rea
 
 
 def test_a_game_that_goes_on_has_no_verdict() -> None:
-    assert verdict(game((Level.CHECKPOINT, 12, 0), height=3), JOB, Course([], []), NAMES) is None
+    assert verdict(game((Level.CHECKPOINT, 12, 0), height=3), JOB, GameHistory([], []), NAMES) is None
 
 
 @given(st.integers(-1, 200))

@@ -182,12 +182,12 @@ def test_an_appeal_that_the_policy_forbids_is_told_and_not_made(world: World) ->
 
 def test_an_appeal_waits_for_the_money_that_it_takes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     auditor, _ = lost_by_silence(world)
-    enough = auditor.context.desk.funds
+    enough = auditor.context.queue.funds
 
     def poor(bond: int, clock: float, *, job: int | None = None) -> Funds:
         return replace(enough(bond, clock), balance=OPEN.challenger_bond)
 
-    monkeypatch.setattr(auditor.context.desk, "funds", poor)
+    monkeypatch.setattr(auditor.context.queue, "funds", poor)
     progress = [auditor.step() for _ in range(3)][-1]
     assert "and needs" in progress.state and progress.deadline == posted(world).audits.appeal_deadline
     assert posted(world).game_count == 1

@@ -309,7 +309,7 @@ def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
     world.post(terms=OPEN)
     world.run(TrainerRole(world.context("trainer"), world.job))
     auditor = AuditorRole(world.context("auditor"), world.job)
-    enough = auditor.context.desk.funds
+    enough = auditor.context.queue.funds
 
     def poor(bond: int, clock: float, *, job: int | None = None) -> Funds:
         """An account with a bond and the gas of a dispute, and a wei less than the other bond."""
@@ -317,7 +317,7 @@ def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
         first = replace(found, bond=OPEN.challenger_bond).needed
         return replace(found, balance=first + OPEN.attestation_bond - 1)
 
-    monkeypatch.setattr(auditor.context.desk, "funds", poor)
+    monkeypatch.setattr(auditor.context.queue, "funds", poor)
     progress = [auditor.step() for _ in range(5)][-1]
     assert "send it 1 wei more" in progress.state and not progress.finished
     assert posted(world).attestations == 0 and len(world.said("send it 1 wei more")) == 1
@@ -361,14 +361,14 @@ def test_an_attestation_that_others_get_in_front_of_pays_no_bond(world: World) -
     world.post(terms=OPEN)
     world.run(TrainerRole(world.context("trainer"), world.job))
     auditor = AuditorRole(world.context("auditor"), world.job)
-    flush = auditor.context.desk.flush
+    flush = auditor.context.queue.flush
 
     def overtaken() -> bool:
-        if auditor.context.desk.is_busy and not posted(world).attestations:
+        if auditor.context.queue.is_busy and not posted(world).attestations:
             attest(world, "second")
         return flush()
 
-    auditor.context.desk.flush = overtaken  # type: ignore[method-assign]
+    auditor.context.queue.flush = overtaken  # type: ignore[method-assign]
     last = [auditor.step() for _ in range(8)][-1]
     assert "it has the 1 that it needs" in last.state and world.said("PlaceTaken")
     assert posted(world).attestations == 1 and world.gains() == {

@@ -16,7 +16,7 @@ from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.operation.alarms import Cause
-from tiebreak.operation.monitor import Watchman
+from tiebreak.operation.monitor import RoleMonitor
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Notice, What
@@ -111,10 +111,10 @@ def test_on_a_full_disk_of_1_mib_a_wrong_claim_is_challenged_and_rejected(
 
 def watched(context: RoleContext) -> list[Cause]:
     """The causes for which a person is called at present."""
-    watchman = Watchman("auditor")
-    watchman.attach(context)
-    watchman.probe()
-    return [alert.cause for alert in watchman.tick()]
+    monitor = RoleMonitor("auditor")
+    monitor.attach(context)
+    monitor.probe()
+    return [alert.cause for alert in monitor.tick()]
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["with a reserve", "without one"])

@@ -298,7 +298,7 @@ def test_a_node_that_lags_behind_makes_nobody_seal_twice(world: World, monkeypat
     again = reborn(world, "auditor")
     with monkeypatch.context() as lagging:
         lagging.setattr(again, "posted", lambda: before)
-        lagging.setattr(again.context.desk.watch, "audits_of", lambda job: [])
+        lagging.setattr(again.context.queue.watch, "audits_of", lambda job: [])
         for _ in range(5):
             again.step()
     assert posted(world).audits.count == 1

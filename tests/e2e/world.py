@@ -162,7 +162,7 @@ class World:
             directory=self.root / name,
             policy=self.policy,
             notify=self.notices.append,
-            workshop=Inline(),
+            background_jobs=Inline(),
         )
 
     def post(self, task: Task | None = None, terms: Terms = TERMS) -> int:

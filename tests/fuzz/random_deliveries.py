@@ -31,7 +31,7 @@ from shaky_store import ShakyStore
 from tiebreak.parallel.elsewhere import fetch_without_data, read_elsewhere
 from tiebreak.parallel.fetching import fetch_named, job_plan
 from tiebreak.store import FolderStore, StoreError, dag_builder, replicated_store
-from tiebreak.store.replicated_store import SeveralStores
+from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store import Store
 
 _MOST_SECONDS = 60.0
@@ -97,7 +97,7 @@ class Delivery:
             cid = self.shaky.add_directory(self.trained.directory / "job")
             if self.good is not None:
                 assert self.good.add_directory(self.trained.directory / "job") == cid
-        store: Store = self.shaky if self.good is None else SeveralStores([self.shaky, self.good], warn=_nothing)
+        store: Store = self.shaky if self.good is None else ReplicatedStore([self.shaky, self.good], warn=_nothing)
         is_stuck = type(self.good) is FolderStore and self.draw.random() < 0.2
         self.told.append(
             f"delivered in blocks of {chunk}{', by parts' if parts else ''}, {self.chance} wrong"

@@ -1,4 +1,4 @@
-"""Dishonest desks, which change or drop the orders of their role."""
+"""Dishonest queues, which change or drop the orders of their role."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from roundlog.commitments import node_hash
 from tiebreak.contract.game import Call, VerificationGame
 from tiebreak.contract.structs import Descent, NextRoot
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.transaction_queue import Desk, Order
+from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.rpc.chain_errors import ChainError, ContractError
 from tiebreak.transactions.sender import Sender
 
@@ -20,8 +20,8 @@ _MOVES = {
 }
 
 
-class SilentDesk(Desk):
-    """A desk that sends only the first `moves` moves, and all other orders."""
+class SilentQueue(TransactionQueue):
+    """A queue that sends only the first `moves` moves, and all other orders."""
 
     def __init__(self, contract: VerificationGame, sender: Sender, *, moves: int = 0) -> None:
         super().__init__(contract, sender)
@@ -35,15 +35,15 @@ class SilentDesk(Desk):
         return super().put(order)
 
 
-class ResigningDesk(Desk):
-    """A desk that makes no appeals."""
+class ResigningQueue(TransactionQueue):
+    """A queue that makes no appeals."""
 
     def put(self, order: Order) -> bool:
         return order.call.function != "appeal" and super().put(order)
 
 
-class CheatingDesk(Desk):
-    """A desk that sends bisection moves with two nodes swapped, which no hash supports."""
+class CheatingQueue(TransactionQueue):
+    """A queue that sends bisection moves with two nodes swapped, which no hash supports."""
 
     def put(self, order: Order) -> bool:
         if order.call.function == "bisect":
@@ -54,8 +54,8 @@ class CheatingDesk(Desk):
         return super().put(order)
 
 
-class FabricatingDesk(Desk):
-    """A desk that claims a root with nothing below it but its row and its last leaf, so that no other leaf can ever be
+class FabricatingQueue(TransactionQueue):
+    """A queue that claims a root with nothing below it but its row and its last leaf, so that no other leaf can ever be
     opened."""
 
     def put(self, order: Order) -> bool:
@@ -96,8 +96,8 @@ def _folded(payload: bytes, proof: tuple[bytes, ...], leaf: int) -> bytes:
     return node
 
 
-class RememberingDesk(Desk):
-    """A desk that keeps the contract's errors about refused proofs of elements."""
+class RememberingQueue(TransactionQueue):
+    """A queue that keeps the contract's errors about refused proofs of elements."""
 
     def __init__(self, contract: VerificationGame, sender: Sender) -> None:
         super().__init__(contract, sender)
@@ -117,9 +117,9 @@ class RememberingDesk(Desk):
 
 def silenced(context: RoleContext, *, moves: int = 0) -> RoleContext:
     """The context of a party that falls silent after its first `moves` moves."""
-    return replace(context, make_desk=lambda contract, sender: SilentDesk(contract, sender, moves=moves))
+    return replace(context, make_queue=lambda contract, sender: SilentQueue(contract, sender, moves=moves))
 
 
 def cheating(context: RoleContext) -> RoleContext:
     """The context of a party that sends wrong children of its nodes."""
-    return replace(context, make_desk=CheatingDesk)
+    return replace(context, make_queue=CheatingQueue)

@@ -1,4 +1,4 @@
-"""The standing of an account on the contract: its jobs, bonds, clocks and games, and what gas they cost."""
+"""The summary of an account on the contract: its jobs, bonds, clocks and games, and what gas they cost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GameStanding:
+class GameSummary:
     """A game from one party's side. Amounts in wei, instants in seconds since 1970 by the chain's clock."""
 
     number: int
@@ -81,14 +81,14 @@ class GameStanding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobStanding:
+class JobSummary:
     """A job with the parts that an account plays in it, its games, and the account's own bonded audit. `place`: of that
     audit among all, counted from 0; `fee`: wei of the audit fee that it has as things stand."""
 
     number: int
     view: JobView
     parts: tuple[Part, ...]
-    games: tuple[GameStanding, ...]
+    games: tuple[GameSummary, ...]
     audit: AuditView | None = None
     place: int = 0
     fee: int = 0
@@ -126,7 +126,7 @@ class JobStanding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class AccountSummary:
     """State of the contract's jobs, and of an account in them. `price`: wei per gas at present. `now`: the chain's
     time. `account`: None for an onlooker; balance and credit are 0 then, and all jobs are there."""
 
@@ -136,10 +136,10 @@ class Standing:
     price: int
     block: int
     now: int
-    jobs: tuple[JobStanding, ...]
+    jobs: tuple[JobSummary, ...]
 
     @property
-    def games(self) -> Iterator[GameStanding]:
+    def games(self) -> Iterator[GameSummary]:
         """The games in which this account is a party."""
         return (game for job in self.jobs for game in job.games if game.side is not None)
 
@@ -166,21 +166,21 @@ class Standing:
 
 
 class Reader:
-    """A reader of standings that keeps jobs in which nothing can happen any more, so that they are read once.
+    """A reader of summaries that keeps jobs in which nothing can happen any more, so that they are read once.
 
     `account`: whose; `job`: only that one; None: any."""
 
     def __init__(self, game: VerificationGame, account: ChecksumAddress | None = None, job: int | None = None) -> None:
         self._game, self._account, self._number = game, account, job
-        self._settled: dict[int, JobStanding] = {}
+        self._settled: dict[int, JobSummary] = {}
 
-    def read(self) -> Standing:
-        """The standing now. Raises the errors of ChainNode."""
+    def read(self) -> AccountSummary:
+        """The summary now. Raises the errors of ChainNode."""
         game, account = self._game, self._account
         numbers = range(1, game.job_count() + 1) if self._number is None else [self._number]
         jobs = [self._job(number) for number in numbers]
         head = game.node.head()
-        return Standing(
+        return AccountSummary(
             account=account,
             balance=game.node.balance(account) if account is not None else 0,
             credit=game.credit_of(account) if account is not None else 0,
@@ -190,7 +190,7 @@ class Reader:
             jobs=tuple(job for job in jobs if job.parts or account is None or self._number is not None),
         )
 
-    def _job(self, number: int) -> JobStanding:
+    def _job(self, number: int) -> JobSummary:
         if (found := self._settled.get(number)) is None:
             found = _job(self._game, number, self._account)
             if not found.live:
@@ -198,7 +198,7 @@ class Reader:
         return found
 
 
-def _job(game: VerificationGame, number: int, account: ChecksumAddress | None) -> JobStanding:
+def _job(game: VerificationGame, number: int, account: ChecksumAddress | None) -> JobSummary:
     view = game.job(number)
     games = tuple(_games(game, number, view, account))
     audits = game.audits_of(number) if view.audits.count and account is not None else []
@@ -213,16 +213,16 @@ def _job(game: VerificationGame, number: int, account: ChecksumAddress | None) -
         Part.REFEREE: view.spec.referee == account and any(one.view.phase is Phase.REFEREE for one in games),
     }
     parts = tuple(part for part, does in plays.items() if does)
-    found = JobStanding(number=number, view=view, games=games, parts=parts, audit=audit)
+    found = JobSummary(number=number, view=view, games=games, parts=parts, audit=audit)
     return found if place is None else replace(found, place=place, fee=fee_at(view, audits, place))
 
 
-def _games(game: VerificationGame, job: int, view: JobView, account: ChecksumAddress | None) -> Iterator[GameStanding]:
+def _games(game: VerificationGame, job: int, view: JobView, account: ChecksumAddress | None) -> Iterator[GameSummary]:
     for number in game.games_of(job) if view.game_count else []:
         found = game.game(number)
         side = next((side for side in Side if found.party(side) == account), None)
         to_come = gas_to_come(view.spec.training, found) if side is not None else 0
-        yield GameStanding(number=number, view=found, side=side, gas_to_come=to_come)
+        yield GameSummary(number=number, view=found, side=side, gas_to_come=to_come)
 
 
 def gas_to_come(spec: TrainingSpec, game: GameView) -> int:

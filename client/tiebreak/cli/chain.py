@@ -97,7 +97,7 @@ def status(
 
 def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool) -> None:
     from tiebreak.cli import output
-    from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_standing
+    from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_summary
 
     facts = {
         "chain_id": game.node.chain_id,
@@ -107,12 +107,12 @@ def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool)
         "games": game.game_count(),
     }
     found = reader.read() if reader is not None else None
-    accord = game.node.accord  # after all that was read
-    if accord.nodes > 1:
-        said = [accord.contradiction] if accord.contradiction else []
-        facts["nodes"] = "; ".join([*said, *(one.rstrip(".") for one in accord.missing)]) or "agree"
+    agreement = game.node.agreement  # after all that was read
+    if agreement.nodes > 1:
+        said = [agreement.contradiction] if agreement.contradiction else []
+        facts["nodes"] = "; ".join([*said, *(one.rstrip(".") for one in agreement.missing)]) or "agree"
     if as_json:
-        output.show_json(facts | (plain_standing(found) if found is not None else {}))
+        output.show_json(facts | (plain_summary(found) if found is not None else {}))
         return
     output.show_facts(game.node.name, {name.replace("_", " "): value for name, value in facts.items()})
     if found is not None:

@@ -1,4 +1,4 @@
-"""`tiebreak status --watch`: the standing on a full screen, with clocks that run, until Ctrl-C."""
+"""`tiebreak status --watch`: the summary on a full screen, with clocks that run, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from tiebreak.cli.account_summary import Reader, Standing
+from tiebreak.cli.account_summary import AccountSummary, Reader
 from tiebreak.cli.summary_text import account_text, games_text, jobs_table
 from tiebreak.cli.views import job_text
 from tiebreak.quantities import in_utc
@@ -25,44 +25,44 @@ _MOST_WORDS = 300
 
 
 class LiveScreen:
-    """The page that is drawn: the newest standing, moved on by the time since it was read, or why it could not be."""
+    """The page that is drawn: the newest summary, moved on by the time since it was read, or why it could not be."""
 
     def __init__(self, name: str, contract: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         """name: of the node. clock: seconds."""
         self._title = f"{name}  {contract}"
         self._clock = clock
-        self._standing: Standing | None = None
+        self._summary: AccountSummary | None = None
         self._read_at = 0.0
         self._outage = ""
 
-    def show(self, standing: Standing) -> None:
-        """Takes a standing that was just read."""
-        self._standing, self._read_at, self._outage = standing, self._clock(), ""
+    def show(self, summary: AccountSummary) -> None:
+        """Takes a summary that was just read."""
+        self._summary, self._read_at, self._outage = summary, self._clock(), ""
 
     def fail(self, error: ChainError) -> None:
-        """Takes an error; the last standing stays, with its age."""
+        """Takes an error; the last summary stays, with its age."""
         self._outage = printable(str(error))[:_MOST_WORDS]
 
     def __rich__(self) -> RenderableType:
-        if self._standing is None:
+        if self._summary is None:
             return Group(Text(printable(self._title), style="bold"), Text(self._outage or "reading ..."))
         age = int(self._clock() - self._read_at)
         # A screen has few lines: what is over stands at the end.
-        jobs = tuple(sorted(self._standing.jobs, key=lambda job: not job.live))
-        standing = replace(self._standing, now=self._standing.now + age, jobs=jobs)
+        jobs = tuple(sorted(self._summary.jobs, key=lambda job: not job.live))
+        summary = replace(self._summary, now=self._summary.now + age, jobs=jobs)
         parts: list[RenderableType] = [
             Text(printable(self._title), style="bold"),
-            Text(f"block {standing.block:,}  {in_utc(standing.now)} by the chain's clock  Ctrl-C ends", style="dim"),
+            Text(f"block {summary.block:,}  {in_utc(summary.now)} by the chain's clock  Ctrl-C ends", style="dim"),
         ]
         if self._outage:
             parts.append(Text(f"{self._outage} What follows was read {age} seconds ago.", style="yellow"))
         parts.append(Text(""))
-        if standing.account is not None:
-            parts += [account_text(standing), Text("")]
-        if len(standing.jobs) == 1 and standing.account is None:
-            parts += [job_text(standing.jobs[0].number, standing.jobs[0].view, standing.now), Text("")]
-        parts.append(jobs_table(standing))
-        for game in games_text(standing):
+        if summary.account is not None:
+            parts += [account_text(summary), Text("")]
+        if len(summary.jobs) == 1 and summary.account is None:
+            parts += [job_text(summary.jobs[0].number, summary.jobs[0].view, summary.now), Text("")]
+        parts.append(jobs_table(summary))
+        for game in games_text(summary):
             parts += [Text(""), game]
         return Group(*parts)
 

@@ -1,4 +1,4 @@
-"""The standing of an account, or of all jobs, as text: for `status` and, with clocks that run, for `status --watch`."""
+"""The summary of an account, or of all jobs, as text: for `status` and, with clocks that run, for `status --watch`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tiebreak.cli import output
-from tiebreak.cli.account_summary import GameStanding, JobStanding, Part, Standing
+from tiebreak.cli.account_summary import AccountSummary, GameSummary, JobSummary, Part
 from tiebreak.cli.views import deadline, next_move, plain_game, plain_job
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.contract.structs import JobView
@@ -20,27 +20,27 @@ _BAR = 20
 _NAMES = {Side.TRAINER: "trainer", Side.CHALLENGER: "challenger"}
 
 
-def account_text(standing: Standing) -> Text:
+def account_text(summary: AccountSummary) -> Text:
     """The account's money."""
-    gwei = f"{standing.price / 10**9:.3g} gwei"
+    gwei = f"{summary.price / 10**9:.3g} gwei"
     return output.facts_text(
-        f"Account {standing.account}",
+        f"Account {summary.account}",
         {
-            "balance": in_ether(standing.balance),
-            "credit": in_ether(standing.credit) + (", which `withdraw` fetches" if standing.credit else ""),
-            "bonds out": in_ether(standing.bonds),
-            "rewards escrowed": in_ether(standing.escrow),
-            "audit fees due": in_ether(standing.due),
-            "gas so far": f"{in_ether(standing.spent)} in games, as the contract meters it",
-            "gas to come": f"{in_ether(standing.to_come)} at most, in games at {gwei}",
+            "balance": in_ether(summary.balance),
+            "credit": in_ether(summary.credit) + (", which `withdraw` fetches" if summary.credit else ""),
+            "bonds out": in_ether(summary.bonds),
+            "rewards escrowed": in_ether(summary.escrow),
+            "audit fees due": in_ether(summary.due),
+            "gas so far": f"{in_ether(summary.spent)} in games, as the contract meters it",
+            "gas to come": f"{in_ether(summary.to_come)} at most, in games at {gwei}",
         },
     )
 
 
-def jobs_table(standing: Standing) -> RenderableType:
+def jobs_table(summary: AccountSummary) -> RenderableType:
     """The jobs, a line each; of a person who only looks on, all of them."""
-    mine = standing.account is not None
-    if not standing.jobs:
+    mine = summary.account is not None
+    if not summary.jobs:
         return Text("This account takes part in no job yet." if mine else "There are no jobs yet.")
     table = Table(box=None, pad_edge=False, header_style="dim", width=output.COLUMNS)
     table.add_column("job", justify="right")
@@ -48,18 +48,18 @@ def jobs_table(standing: Standing) -> RenderableType:
     for name in ("as", "bond") if mine else ("reward", "bond"):
         table.add_column(name)
     table.add_column("next", ratio=1)
-    for job in standing.jobs:
+    for job in summary.jobs:
         terms = job.view.terms
         cells = (
             (", ".join(job.parts), in_ether(job.bond) if job.bond else "")
             if mine
             else (in_ether(terms.reward), in_ether(terms.trainer_bond))
         )
-        table.add_row(str(job.number), job.view.status.name, *cells, next_step(job, standing.now))
+        table.add_row(str(job.number), job.view.status.name, *cells, next_step(job, summary.now))
     return table
 
 
-def next_step(job: JobStanding, now: int) -> str:
+def next_step(job: JobSummary, now: int) -> str:
     """The next step of a job, in a clause; with the place of the account's audit, and its share of the fee."""
     step = _next_step(job, now)
     if job.audit is None or not job.collects:
@@ -68,7 +68,7 @@ def next_step(job: JobStanding, now: int) -> str:
     return f"{step}, with {fee} of the audit fee" if job.due else f"{step}; audit {job.place + 1}, fee {fee}"
 
 
-def _next_step(job: JobStanding, now: int) -> str:
+def _next_step(job: JobSummary, now: int) -> str:
     view = job.view
     for game in job.games:
         if game.deadline is not None:
@@ -97,7 +97,7 @@ def _sealed(view: JobView, now: int) -> str:
     )
 
 
-def _claimed(job: JobStanding, now: int) -> str:
+def _claimed(job: JobSummary, now: int) -> str:
     view = job.view
     if job.audit is not None and job.audit.status is AuditStatus.SEALED and now <= view.audits.audit_opening_deadline:
         return _by("open your audit", view.audits.audit_opening_deadline, now)
@@ -118,23 +118,23 @@ def _by(what: str, instant: int, now: int) -> str:
     return f"{what}, {deadline(instant, now)}"
 
 
-def games_text(standing: Standing) -> Iterator[RenderableType]:
-    """The live games of the standing, with both clocks."""
-    for job in standing.jobs:
+def games_text(summary: AccountSummary) -> Iterator[RenderableType]:
+    """The live games of the summary, with both clocks."""
+    for job in summary.jobs:
         for game in job.games:
-            if game.live and (game.side is not None or standing.account is None or Part.REFEREE in job.parts):
-                yield _game(job, game, standing)
+            if game.live and (game.side is not None or summary.account is None or Part.REFEREE in job.parts):
+                yield _game(job, game, summary)
 
 
-def _game(job: JobStanding, game: GameStanding, standing: Standing) -> RenderableType:
-    view, now = game.view, standing.now
+def _game(job: JobSummary, game: GameSummary, summary: AccountSummary) -> RenderableType:
+    view, now = game.view, summary.now
     place = f"{view.phase.name} at {view.current.level.name} {view.current.index}" if view.levels else view.phase.name
     facts: dict[str, object] = {"next move by": next_move(view, now)}
     if game.side is not None:
         facts |= {
             "you are": _NAMES[game.side],
             "gas so far": in_ether(game.spent),
-            "gas to come": f"{in_ether(game.gas_to_come * standing.price)} at most",
+            "gas to come": f"{in_ether(game.gas_to_come * summary.price)} at most",
         }
     clocks = Table.grid(padding=(0, 2))
     for side, name in _NAMES.items():
@@ -151,30 +151,30 @@ def _game(job: JobStanding, game: GameStanding, standing: Standing) -> Renderabl
     return Group(output.facts_text(f"Game {game.number} of job {job.number}: {place}", facts), clocks)
 
 
-def plain_standing(standing: Standing) -> dict[str, object]:
-    """The standing of an account as JSON."""
+def plain_summary(summary: AccountSummary) -> dict[str, object]:
+    """The summary of an account as JSON."""
     return {
-        "account": standing.account,
-        "balance_wei": str(standing.balance),
-        "credit_wei": str(standing.credit),
-        "bonds_wei": str(standing.bonds),
-        "escrowed_wei": str(standing.escrow),
-        "audit_fees_due_wei": str(standing.due),
-        "gas_so_far_wei": str(standing.spent),
-        "gas_to_come_wei": str(standing.to_come),
+        "account": summary.account,
+        "balance_wei": str(summary.balance),
+        "credit_wei": str(summary.credit),
+        "bonds_wei": str(summary.bonds),
+        "escrowed_wei": str(summary.escrow),
+        "audit_fees_due_wei": str(summary.due),
+        "gas_so_far_wei": str(summary.spent),
+        "gas_to_come_wei": str(summary.to_come),
         "account_jobs": [
             plain_job(job.number, job.view)
             | {
                 "parts": [str(part) for part in job.parts],
                 "bond_wei": str(job.bond),
                 "audit": None if job.audit is None else {"place": job.place, "fee_wei": str(job.fee)},
-                "next": next_step(job, standing.now),
+                "next": next_step(job, summary.now),
                 "games": [
                     plain_game(game.number, game.view)
                     | {"gas_so_far_wei": str(game.spent), "gas_to_come": game.gas_to_come}
                     for game in job.games
                 ],
             }
-            for job in standing.jobs
+            for job in summary.jobs
         ],
     }

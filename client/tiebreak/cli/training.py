@@ -17,7 +17,7 @@ from tiebreak.cli.option_groups import examples, takes_groups
 from tiebreak.cli.output import Listener
 from tiebreak.cli.parallel import WorkerOptions, audit_by_workers
 from tiebreak.cli.published_audit import PublishedOptions, audit_published, is_published
-from tiebreak.cli.ranks import crew, refuse_ranks
+from tiebreak.cli.ranks import rank_group, refuse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +105,7 @@ def train(
 
     every = published_every(publish_every, computing.keep_every)
     computing.use_threads()
-    with crew() as ranks:
+    with rank_group() as ranks:
         job = read_job(job_directory, computing.max_memory, micro_batches, content=content)
         chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
         if ranks.serves(job, computing.device):
@@ -316,7 +316,7 @@ def audit(
         return
     if follow:
         raise WrongUsage("a run under way is followed by workers: add --workers N.")
-    with crew() as ranks:
+    with rank_group() as ranks:
         # Only the rank that leads needs what the trainer has written.
         claimed = read_claim(claim) if claim is not None and ranks.leads else None
         if log is not None and ranks.leads and not log.is_dir():

@@ -377,7 +377,7 @@ class VerificationGame:
         is to be begun while the nodes contradict each other, and the errors of Sender."""
         if self._sender is None:
             raise AccountError(f"{function} needs an account: give a keystore or a private key.")
-        self.node.accord.require(function)
+        self.node.agreement.require(function)
         call = self._abi.encode_call(function, *arguments)
         try:
             return self._sender.send(self.address, call, value=value, purpose=purpose)

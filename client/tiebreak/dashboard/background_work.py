@@ -40,7 +40,7 @@ class _Result:
     """The instant of the next attempt, by `time.monotonic`."""
 
 
-class Errands:
+class BackgroundWork:
     """Work of one thread, each piece named; its newest results are kept. `done` is called after each piece, and when a
     failed one may be done again, so that pages which are open ask for it.
 
@@ -52,7 +52,7 @@ class Errands:
     ) -> None:
         self._done = done
         self._first_pause, self._longest_pause = first_pause, longest_pause
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="errands")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="work")
         self._lock = threading.Lock()
         self._waiting: set[Any] = set()
         self._results: OrderedDict[Any, _Result] = OrderedDict()

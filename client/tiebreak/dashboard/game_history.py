@@ -1,4 +1,4 @@
-"""The course of a game: its moves in words, with gas and time, from the contract's events and the receipts."""
+"""The history of a game: its moves in words, with gas and time, from the contract's events and the receipts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class GameHistory:
     """All moves of a game, and its events."""
 
     moves: list[Move]
@@ -122,14 +122,14 @@ def first_block(contract: VerificationGame, job: JobView, newest: int) -> int:
     return max(contract.first_block, last_block_before(contract.node, job.posted_at, newest))
 
 
-def read_course(contract: VerificationGame, receipts: Receipts, number: int, job: JobView, newest: int) -> Course:
-    """The course of a game up to block `newest`. Raises ChainError."""
+def read_history(contract: VerificationGame, receipts: Receipts, number: int, job: JobView, newest: int) -> GameHistory:
+    """The history of a game up to block `newest`. Raises ChainError."""
     found = contract.events(game=number, from_block=first_block(contract, job, newest), to_block=newest)
-    return course_of(found, job, receipts)
+    return history_of(found, job, receipts)
 
 
-def course_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> Course:
-    """The course that these events make. Raises ChainError."""
+def history_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> GameHistory:
+    """The history that these events make. Raises ChainError."""
     grouped: OrderedDict[bytes, list[Event]] = OrderedDict()
     for event in found:
         grouped.setdefault(event.transaction, []).append(event)
@@ -161,7 +161,7 @@ def course_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> Cours
                 shared=any(game not in games for game in others),
             )
         )
-    return Course(moves, list(found), cut=len(grouped) > MOST_MOVES)
+    return GameHistory(moves, list(found), cut=len(grouped) > MOST_MOVES)
 
 
 def mover(group: Iterable[Event]) -> str:

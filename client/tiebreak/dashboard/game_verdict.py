@@ -8,7 +8,7 @@ from tiebreak.contract import events
 from tiebreak.contract.enums import Finding, Level, Outcome, Reason, Side
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.dashboard import showing
-from tiebreak.dashboard.game_history import Course
+from tiebreak.dashboard.game_history import GameHistory
 from tiebreak.dashboard.path import half_of, left_to_search, step_of
 from tiebreak.dashboard.showing import Names, Number
 from tiebreak.dashboard.words import ENDS, FINDINGS, OUTCOMES, name_words
@@ -45,14 +45,14 @@ def subject(game: GameView, job: JobView, names: Names) -> str:
     return ", ".join(parts)
 
 
-def verdict(game: GameView, job: JobView, course: Course, names: Names) -> Verdict | None:
+def verdict(game: GameView, job: JobView, history: GameHistory, names: Names) -> Verdict | None:
     """Finding of the contract, or another end of the game; None as long as there is nothing to tell."""
     about, width = subject(game, job, names), game.operator.width
-    if (proof := course.last(events.ElementProven)) is not None:
-        return _element(game, proof, about, width, course)
-    if (proven := course.last(events.SegmentProven)) is not None:
+    if (proof := history.last(events.ElementProven)) is not None:
+        return _element(game, proof, about, width, history)
+    if (proven := history.last(events.SegmentProven)) is not None:
         return _segment(game, proven, about, width)
-    if (store := course.last(events.StoreProven)) is not None:
+    if (store := history.last(events.StoreProven)) is not None:
         return _store(game, store, about)
     if game.disputed.known:
         claimed = showing.number(game.disputed.claimed, width)
@@ -63,7 +63,7 @@ def verdict(game: GameView, job: JobView, course: Course, names: Names) -> Verdi
     return Verdict(about, _how(game))
 
 
-def _element(game: GameView, proof: events.ElementProven, about: str, width: int, course: Course) -> Verdict:
+def _element(game: GameView, proof: events.ElementProven, about: str, width: int, history: GameHistory) -> Verdict:
     if f"element {proof.element:,}" not in about:
         about = f"{about}, element {proof.element:,}"
     claimed = showing.number(proof.claimed, width)
@@ -75,7 +75,7 @@ def _element(game: GameView, proof: events.ElementProven, about: str, width: int
         )
         return Verdict(about, said, claimed, computed)
     said = f"The trainer claims {claimed.bits} ({claimed.value}); the contract: {FINDINGS.get(proof.finding, '')}."
-    if (answer := course.last(events.Adjudicated)) is not None:
+    if (answer := history.last(events.Adjudicated)) is not None:
         computed = showing.number(answer.bits, width)
         said += f" The referee says {computed.bits} ({computed.value})."
         return Verdict(about, said, claimed, computed, by="the referee says")

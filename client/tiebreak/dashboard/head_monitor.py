@@ -1,4 +1,4 @@
-"""The lookout: one thread that asks a node for its newest block, and notices when it hangs, lags or contradicts
+"""The head monitor: one thread that asks a node for its newest block, and notices when it hangs, lags or contradicts
 itself."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sight:
         return self.timestamp + int(time.monotonic() - self.at) if self.timestamp else 0
 
 
-class Lookout:
+class HeadMonitor:
     """Looks every `every` seconds until `close`. `wall`: this machine's time, for tests."""
 
     def __init__(self, node: ChainNode, *, every: float = 1.0, wall: Callable[[], float] = time.time) -> None:
@@ -56,7 +56,7 @@ class Lookout:
         self._changes = 0
         self._told = ""
         self._at = 0.0
-        self._thread = threading.Thread(target=self._watch, name="lookout", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="head_monitor", daemon=True)
         self._first = threading.Event()
 
     def start(self, patience: float = SILENCE) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from roundlog.storage import open_regular
 
 from tiebreak.contract.structs import JobView
-from tiebreak.dashboard.background_work import Errands
+from tiebreak.dashboard.background_work import BackgroundWork
 from tiebreak.dashboard.curve import Curve, read_curve
 from tiebreak.dashboard.showing import UNKNOWN, Names
 
@@ -43,14 +43,14 @@ class LocalFiles:
 
     def __init__(
         self,
-        errands: Errands,
+        work: BackgroundWork,
         *,
         files: Sequence[Path] = (),
         follow: Sequence[Path] = (),
         store: Store | None = None,
     ) -> None:
         """files: directories of jobs, or of roles. follow: directories of runs, or of roles."""
-        self._errands = errands
+        self._work = work
         self._files = [*files, *follow]
         self._follow = list(follow)
         self._store = store
@@ -64,10 +64,10 @@ class LocalFiles:
         """The names of a job's operators and slots, as far as they are known."""
         root = job.spec.training.program_root
         rooms = tuple(path for path in self.jobs(job) if (path / "program.json").is_file())
-        found = self._errands.result(("names", root, rooms), lambda: self._read_names(rooms, root)) if rooms else None
+        found = self._work.result(("names", root, rooms), lambda: self._read_names(rooms, root)) if rooms else None
         if found is None and self._store is not None:
             cid, store = job.job_cid, self._store
-            found = self._errands.result(("names", root, cid), lambda: _fetch_names(store, cid, root))
+            found = self._work.result(("names", root, cid), lambda: _fetch_names(store, cid, root))
         return found or UNKNOWN
 
     def jobs(self, job: JobView) -> list[Path]:
@@ -102,7 +102,7 @@ class LocalFiles:
                 size = (run / "history.jsonl").stat().st_size
             except OSError:
                 continue
-            found = self._errands.result(("curve", run), partial(read_curve, run, steps), version=size)
+            found = self._work.result(("curve", run), partial(read_curve, run, steps), version=size)
             if found is not None:
                 return found
         return None

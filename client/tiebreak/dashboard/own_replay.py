@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from tiebreak.contract.enums import Level, Side
 from tiebreak.contract.structs import GameView, JobView
-from tiebreak.dashboard.background_work import Errands
+from tiebreak.dashboard.background_work import BackgroundWork
 from tiebreak.dashboard.local_files import LocalFiles
 from tiebreak.dashboard.words import LEVELS, SIDES
 
 if TYPE_CHECKING:
-    from tiebreak.roles.engine import Evidence
+    from tiebreak.roles.engine import DisputeTrees
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ class OwnReplay:
 class Replays:
     """Replays of the runs that are followed."""
 
-    def __init__(self, local: LocalFiles, errands: Errands) -> None:
+    def __init__(self, local: LocalFiles, work: BackgroundWork) -> None:
         self._local = local
-        self._errands = errands
-        self._evidence: tuple[Path, Evidence] | None = None
-        """Evidence of the run used last; only the thread of the errands touches it."""
+        self._work = work
+        self._trees: tuple[Path, DisputeTrees] | None = None
+        """Trees of the run used last; only the thread of the background work touches them."""
 
     def claim(self, job: JobView) -> bool | None:
         """Whether the followed run of a job has the claimed root; None if there is none, or it is not done."""
@@ -84,7 +84,7 @@ class Replays:
 
     def trouble(self, job: JobView) -> str:
         """Why the followed run of a job cannot be held against its claim; empty if nothing is wrong."""
-        return self._errands.trouble(_key(job, (), None)) if self._local.runs(job) else ""
+        return self._work.trouble(_key(job, (), None)) if self._local.runs(job) else ""
 
     def game(self, game: GameView, job: JobView) -> OwnReplay | None:
         """Comparison of a game with the followed run; None if none is followed."""
@@ -108,7 +108,7 @@ class Replays:
             if level is game.current or not self._has_tree(level.level, level.index, job):
                 break
         key = _key(job, place, sum_of)
-        return OwnReplay(found, self._errands.is_waiting(key), self._errands.trouble(key))
+        return OwnReplay(found, self._work.is_waiting(key), self._work.trouble(key))
 
     @staticmethod
     def _has_tree(level: Level, index: int, job: JobView) -> bool:
@@ -122,7 +122,7 @@ class Replays:
             return None
         rooms = tuple(self._local.jobs(job))
         replayed = partial(self._replayed, rooms, runs, job, place, sum_of)
-        return self._errands.result(_key(job, place, sum_of), replayed, version=runs)
+        return self._work.result(_key(job, place, sum_of), replayed, version=runs)
 
     def _replayed(
         self,
@@ -133,25 +133,25 @@ class Replays:
         sum_of: tuple[int, int] | None,
     ) -> bytes | None:
         for run in runs:
-            evidence = self._evidence_of(rooms, run, job)
-            if evidence is None:
+            trees = self._trees_of(rooms, run, job)
+            if trees is None:
                 continue
-            tree = evidence.tree(place)
+            tree = trees.tree(place)
             if sum_of is not None:
                 return tree.running(*sum_of).tree.root  # type: ignore[union-attr]
             return tree.tree.root
         return None
 
-    def _evidence_of(self, rooms: tuple[Path, ...], run: Path, job: JobView) -> Evidence | None:
+    def _trees_of(self, rooms: tuple[Path, ...], run: Path, job: JobView) -> DisputeTrees | None:
         """The trees of a run that has ended; None if its record is damaged or its job's files are not at hand. Raises
         JobError for files that are damaged, unless others are at hand."""
         from roundlog.training.job import JobError
         from roundlog.training.run import Run
 
-        from tiebreak.roles.engine import Evidence
+        from tiebreak.roles.engine import DisputeTrees
 
-        if self._evidence is not None and self._evidence[0] == run:
-            return self._evidence[1]
+        if self._trees is not None and self._trees[0] == run:
+            return self._trees[1]
         damaged: JobError | None = None
         for room in rooms:
             if not (room / "program.json").is_file():
@@ -166,8 +166,8 @@ class Replays:
             roots = Run(read, run).recorded_roots()
             if len(roots) < read.spec.intervals:
                 return None
-            self._evidence = run, Evidence(read, run, roots, cache_bytes=1 << 28)
-            return self._evidence[1]
+            self._trees = run, DisputeTrees(read, run, roots, cache_bytes=1 << 28)
+            return self._trees[1]
         if damaged is not None:
             raise damaged
         return None

@@ -52,7 +52,8 @@ class AccountReport:
 
 @dataclass(kw_only=True, slots=True)
 class Story:
-    """The course of a story. `rounds`: moves in all its games, challenge to verdict; `gas`: of all its transactions."""
+    """A story as it was played. `rounds`: moves in all its games, challenge to verdict; `gas`: of all its
+    transactions."""
 
     name: StoryName
     title: str

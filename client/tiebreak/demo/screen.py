@@ -158,7 +158,7 @@ class Screen:
         self.console.print(f"{mark} [{style}]{escape(cells)}[/]", soft_wrap=True)
 
 
-class Aside(Screen):
+class QuietScreen(Screen):
     """Shows of a story only what is being done, and what is not as it should be: for stories that are many."""
 
     def __init__(self, screen: Screen) -> None:

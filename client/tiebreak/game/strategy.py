@@ -56,7 +56,7 @@ RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
 
 @dataclass(slots=True)
 class Known:
-    """Evidence that a party has at hand: trees of its own, the chunk that the trainer has posted, and rows that the
+    """What a party has at hand: trees of its own, the chunk that the trainer has posted, and rows that the
     other side may have shown.
 
     rows: None if nobody has looked for them; they are held against their hash, so any others may be among them."""
@@ -306,7 +306,7 @@ class _Turn:
                 found.append(NO_OPERAND)
         return tuple(found)
 
-    # This side's evidence, held against what it has claimed.
+    # This side's trees, held against what it has claimed.
 
     def at(self, place: Place) -> Tree:
         tree = self.known.trees.get(place)

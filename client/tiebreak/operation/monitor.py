@@ -86,7 +86,7 @@ class _Handler(logging.handlers.RotatingFileHandler):
         self.lost += 1
 
 
-class Watchman:
+class RoleMonitor:
     """Watches one role. `tell`: shows notices, alerts too. `clock`: steady seconds; `today`: seconds since 1970.
 
     Its threads never wait for the role, nor the role for them."""
@@ -117,7 +117,7 @@ class Watchman:
     # Notices and looks of the role.
 
     def attach(self, context: RoleContext) -> None:
-        """Takes the role's surroundings, once chain and store could be reached."""
+        """Takes the role's context, once chain and store could be reached."""
         self._context = context
         if self._metrics is not None:
             self._metrics.attach(context.address)
@@ -134,13 +134,13 @@ class Watchman:
     def look(self, look: Look) -> None:
         """Takes in a look of the role; called in the role's thread, and waits for nobody."""
         error = look.outage
-        games, due, accord = self._now.games, self._now.due, self._now.accord
+        games, due, agreement = self._now.games, self._now.due, self._now.agreement
         head = None
         if self._context is not None:
-            accord = self._context.contract.node.accord
-            head = self._context.desk.watch.head
+            agreement = self._context.contract.node.agreement
+            head = self._context.queue.watch.head
             if error is None:
-                jobs, views = self._context.desk.watch.at_hand()
+                jobs, views = self._context.queue.watch.at_hand()
                 now = self._context.now()
                 games = games_of(jobs, views, self._context.address, now)
                 due = due_of(look, games, now)
@@ -153,7 +153,7 @@ class Watchman:
                 chain_error=printable(chain_error),
                 games=games,
                 due=due,
-                accord=accord,
+                agreement=agreement,
             )
         if self._metrics is not None:
             block, timestamp = (None, None) if head is None else (head.number, head.timestamp)
@@ -174,12 +174,12 @@ class Watchman:
         # The command says it on standard error; of a role that never began there is nothing else to be told.
         self._call(Alert(cause=Cause.ROLE_ENDED, text=why.rstrip(".")), show=self._context is not None)
 
-    # The watchman's own rounds.
+    # The monitor's own rounds.
 
     def start(self) -> None:
-        """Begins to judge, and to probe once the role's surroundings are there."""
+        """Begins to judge, and to probe once the role's context is there."""
         for seconds, work in ((TICK, self.tick), (PROBE_SECONDS, self._probe_in_time)):
-            thread = threading.Thread(target=self._repeat, args=(seconds, work), name="watchman", daemon=True)
+            thread = threading.Thread(target=self._repeat, args=(seconds, work), name="monitor", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -301,7 +301,7 @@ class Watchman:
                 work()
             except Exception as error:
                 # A defect here must not silence the alarms for the rest of the month.
-                text = f"the watchman has failed ({type(error).__name__}: {error})"
+                text = f"the monitor has failed ({type(error).__name__}: {error})"
                 self.notice(Notice(role=self._role, what=What.WARNING, text=printable(text)))
                 self._stop.wait(60.0)
             self._stop.wait(seconds)

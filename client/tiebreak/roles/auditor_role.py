@@ -14,10 +14,10 @@ from tiebreak.contract.structs import AuditView, GameView, JobView
 from tiebreak.roles.appealing import Appealing
 from tiebreak.roles.attesting import Attesting, audit_of, bond_in
 from tiebreak.roles.auditing import Auditing
-from tiebreak.roles.background_jobs import Duty
+from tiebreak.roles.background_jobs import Priority
 from tiebreak.roles.blind_audits import BlindAudits
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.engine import Evidence
+from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_appeals, end_overdue, start_waiting
@@ -129,7 +129,7 @@ class AuditorRole(JobRole):
     def _has_a_share(self, posted: JobView, mine: dict[int, GameView]) -> bool:
         """Whether a challenge of this auditor, which another one's verdict has made void, holds the root that has won:
         half of the fine is the first such challenger's, and is paid at the end of the appeals only."""
-        won = self.context.desk.games_of(self.job)[posted.audits.verdict].levels[0].roots
+        won = self.context.queue.games_of(self.job)[posted.audits.verdict].levels[0].roots
         return any(game.outcome is Outcome.VOID and game.levels[0].roots == won for game in mine.values())
 
     def _during_seals(self, posted: JobView, audit: AuditView | None) -> Progress:
@@ -168,40 +168,40 @@ class AuditorRole(JobRole):
             return self.leave(f"job {self.job} is left alone: {why}")
         if (missing := self.missing_funds(posted.terms.challenger_bond)) is not None:
             return Progress(state=missing)
-        evidence = self._auditing.audited(posted, self._duty(posted))
-        if evidence is None:
+        trees = self._auditing.audited(posted, self._priority(posted))
+        if trees is None:
             return Progress(working=True, state="audits", until=posted.claim.challenge_deadline)
-        return self._conclude(posted, evidence)
+        return self._conclude(posted, trees)
 
-    def _duty(self, posted: JobView) -> Duty:
-        return Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond)
+    def _priority(self, posted: JobView) -> Priority:
+        return Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond)
 
-    def _conclude(self, posted: JobView, evidence: Evidence) -> Progress:
-        root, claimed = evidence.claim.root, posted.claim.checkpoint_root
+    def _conclude(self, posted: JobView, trees: DisputeTrees) -> Progress:
+        root, claimed = trees.claim.root, posted.claim.checkpoint_root
         if root == claimed and (missing := self._auditing.unaudited) is not None:
             return self.leave(f"nothing wrong was found in the claim on job {self.job}, and {missing}")
         if self.context.now() > posted.claim.challenge_deadline:
-            return self._help_others(root == claimed, evidence)
-        if root == claimed and evidence.fabricated.needed:
+            return self._help_others(root == claimed, trees)
+        if root == claimed and trees.fabricated.needed:
             return self.leave(
                 f"the claim on job {self.job} is about a run that has no end, and nothing in it shows that"
             )
         if root != claimed:
-            return self._challenge(posted, evidence)
+            return self._challenge(posted, trees)
         if posted.terms.opening_window:
             return self.leave(f"the claim on job {self.job} is right, and attestations had to be sealed before it")
         if posted.terms.attestations_needed:
-            if (why := self._auditing.too_large(evidence.job)) is not None:
+            if (why := self._auditing.too_large(trees.job)) is not None:
                 return self.leave(f"the claim on job {self.job} is right, and gets no attestation from here: {why}")
-            return self._attesting.attest(posted, evidence, self._duty(posted))
+            return self._attesting.attest(posted, trees, self._priority(posted))
         self.order("attest", "attest", self.job, posted.spec_hash, root, "", "", ANY_PLACE, job=self.job)
         return Progress(state="attests")
 
-    def _challenge(self, posted: JobView, evidence: Evidence) -> Progress:
-        root, bond = evidence.claim.root, posted.terms.challenger_bond
+    def _challenge(self, posted: JobView, trees: DisputeTrees) -> Progress:
+        root, bond = trees.claim.root, posted.terms.challenger_bond
         objection = self.context.policy.objection(posted, bond)
         if objection is None:
-            doubts = self._auditing.doubts(posted, evidence, self._duty(posted))
+            doubts = self._auditing.doubts(posted, trees, self._priority(posted))
             if doubts is None:
                 return Progress(working=True, state="asks for a second opinion on a stop")
             objection = doubts[0]
@@ -231,27 +231,27 @@ class AuditorRole(JobRole):
         # While all own games are queued, games of others whose clocks ran out hold them up.
         end_overdue(self, running or self._live())
         due = earliest_deadline(running.values(), Side.CHALLENGER)
-        duty = Duty(
+        priority = Priority(
             deadline=due or self.context.now() + posted.terms.clock_allowance,
             stake=posted.terms.challenger_bond + posted.terms.trainer_bond,
             bonded=True,
         )
         challenged = next(iter(mine.values())).levels[0].roots[Side.CHALLENGER]
-        evidence = self._auditing.evidence(posted, duty, challenged)
-        if evidence is None:
+        trees = self._auditing.trees(posted, priority, challenged)
+        if trees is None:
             return Progress(working=True, state="gets its audit ready for a game", deadline=due)
         if not running:
             return Progress(state="waits until its game begins")
-        return self._games.play(running, evidence)
+        return self._games.play(running, trees)
 
-    def _help_others(self, claim_is_right: bool, evidence: Evidence) -> Progress:
+    def _help_others(self, claim_is_right: bool, trees: DisputeTrees) -> Progress:
         """Make moves after the challenge deadline, in the games of others that hold the right root."""
         if claim_is_right:
             return self.leave(f"the claim on job {self.job} is right")
-        root, live = evidence.claim.root, self._live()
+        root, live = trees.claim.root, self._live()
         mates = {number: game for number, game in live.items() if game.levels[0].roots[Side.CHALLENGER] == root}
         for number, game in mates.items():
-            self._games.help_along(number, game, evidence)
+            self._games.help_along(number, game, trees)
         # A game that is lost by the clock is left alone, unless a game that can be won waits behind it.
         waits = any(game.phase is Phase.QUEUED for game in mates.values())
         won = {number: game for number, game in mates.items() if not game.deadlines[Side.CHALLENGER]}

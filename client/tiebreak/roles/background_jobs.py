@@ -19,7 +19,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Duty:
+class Priority:
     """The stake and the deadline of a piece of long work. `stake`: wei that it earns, or that are lost without it."""
 
     deadline: float
@@ -36,23 +36,23 @@ class Duty:
         return self.bonded, self.stake / max(self.seconds, 1.0)
 
 
-def order(duties: Mapping[K, Duty], now: float) -> list[K]:
+def order(priorities: Mapping[K, Priority], now: float) -> list[K]:
     """All keys in the order of work, first one first.
 
-    The earliest deadline goes first, which meets all deadlines if that is possible. Otherwise the duties with the least
+    The earliest deadline goes first, which meets all deadlines if that is possible. Otherwise the jobs with the least
     worth per second give way until the others are in time (after Moore and Hodgson, 1968). They come last, the
     worthiest first."""
     kept: list[K] = []
     late: list[K] = []
-    for key in sorted(duties, key=lambda key: duties[key].deadline):
+    for key in sorted(priorities, key=lambda key: priorities[key].deadline):
         kept.append(key)
-        while kept and now + sum(duties[one].seconds for one in kept) > duties[kept[-1]].deadline:
-            # Only duties that take time make others late.
-            slow = [one for one in kept if duties[one].seconds > 0] or kept
-            least = min(slow, key=lambda one: duties[one].worth)
+        while kept and now + sum(priorities[one].seconds for one in kept) > priorities[kept[-1]].deadline:
+            # Only jobs that take time make others late.
+            slow = [one for one in kept if priorities[one].seconds > 0] or kept
+            least = min(slow, key=lambda one: priorities[one].worth)
             kept.remove(least)
             late.append(least)
-    return kept + sorted(late, key=lambda key: duties[key].worth, reverse=True)
+    return kept + sorted(late, key=lambda key: priorities[key].worth, reverse=True)
 
 
 T = TypeVar("T")
@@ -70,8 +70,8 @@ class Lane(Enum):
 
     @property
     def width(self) -> int:
-        """Most errands of this lane at a time; of `FILES`, of those with a bond behind them, and as many of those
-        without: what strangers can have fetched for nothing must not keep waiting what a bond is lost without."""
+        """Most jobs of this lane at a time; of `FILES`, of those with a bond behind them, and as many of those without:
+        what strangers can have fetched for nothing must not keep waiting what a bond is lost without."""
         return 8 if self is Lane.FILES else 1
 
 
@@ -83,12 +83,14 @@ class GivesWay(Interrupted):
     """A run gives way to a more urgent one, and will be resumed."""
 
 
-class Errand(Generic[T]):
+class BackgroundJob(Generic[T]):
     """A piece of long work. `doing`: a clause that describes it to people while it runs."""
 
-    def __init__(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str) -> None:
+    def __init__(
+        self, lane: Lane, key: Hashable, work: Callable[[BackgroundJob[T]], T], priority: Priority, doing: str
+    ) -> None:
         self.lane, self.key, self.doing = lane, key, doing
-        self.duty = duty
+        self.priority = priority
         self.stop = threading.Event()
         """Once set, the work ends at its next step, because it is not wanted any more."""
         self.gives_way = threading.Event()
@@ -149,23 +151,25 @@ class Errand(Generic[T]):
         if self.stop.is_set():
             raise Interrupted
 
-    def measured(self) -> Duty:
-        """The duty with the time that is left, as far as it is measured."""
+    def measured(self) -> Priority:
+        """The priority with the time that is left, as far as it is measured."""
         if not self.total or not self.step_seconds:
-            return self.duty
-        return replace(self.duty, seconds=(self.total - self.steps) * self.step_seconds)
+            return self.priority
+        return replace(self.priority, seconds=(self.total - self.steps) * self.step_seconds)
 
 
-class Workshop(ABC):
-    """A place where errands are done. One key is one errand, however often it is asked for."""
+class BackgroundJobs(ABC):
+    """The background jobs of a role. One key is one job, however often it is asked for."""
 
     @abstractmethod
-    def ask(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str = "") -> Errand[T]:
-        """The errand of `key`, begun if there is none. duty: its present stake and deadline."""
+    def ask(
+        self, lane: Lane, key: Hashable, work: Callable[[BackgroundJob[T]], T], priority: Priority, doing: str = ""
+    ) -> BackgroundJob[T]:
+        """The job of `key`, begun if there is none. priority: its present stake and deadline."""
 
     @abstractmethod
     def forget(self, key: Hashable) -> None:
-        """Drops an errand. A running errand is told to stop; asking for its key again begins a new one."""
+        """Drops a job. A running one is told to stop; asking for its key again begins a new one."""
 
     @abstractmethod
     def promised(self, key: Hashable) -> float:
@@ -173,24 +177,26 @@ class Workshop(ABC):
 
     @abstractmethod
     def close(self, patience: float = 1.0) -> bool:
-        """Tells all errands to stop, and waits at most `patience` seconds for that. Returns whether they all did."""
+        """Tells all jobs to stop, and waits at most `patience` seconds for that. Returns whether they all did."""
 
 
-class Inline(Workshop):
-    """A workshop that does every errand at once, while the role waits; for tests and stories that count steps."""
+class Inline(BackgroundJobs):
+    """Background jobs that are each done at once, while the role waits; for tests and stories that count steps."""
 
     def __init__(self) -> None:
-        self._errands: dict[Hashable, Errand[Any]] = {}
+        self._jobs: dict[Hashable, BackgroundJob[Any]] = {}
 
-    def ask(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str = "") -> Errand[T]:
-        if key not in self._errands:
-            self._errands[key] = errand = Errand(lane, key, work, duty, doing)
-            errand.run()
-        return self._errands[key]
+    def ask(
+        self, lane: Lane, key: Hashable, work: Callable[[BackgroundJob[T]], T], priority: Priority, doing: str = ""
+    ) -> BackgroundJob[T]:
+        if key not in self._jobs:
+            self._jobs[key] = job = BackgroundJob(lane, key, work, priority, doing)
+            job.run()
+        return self._jobs[key]
 
     def forget(self, key: Hashable) -> None:
-        if (errand := self._errands.pop(key, None)) is not None:
-            errand.stop.set()
+        if (job := self._jobs.pop(key, None)) is not None:
+            job.stop.set()
 
     def promised(self, key: Hashable) -> float:
         return 0.0
@@ -199,44 +205,47 @@ class Inline(Workshop):
         return True
 
 
-class Threads(Workshop):
-    """A workshop with threads, which end with the process. `now`: the chain's clock, in seconds since 1970."""
+class Threads(BackgroundJobs):
+    """Background jobs in threads, which end with the process. `now`: the chain's clock, in seconds since
+    1970."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
-        self._errands: dict[Hashable, Errand[Any]] = {}
-        self._waiting: dict[Lane, dict[Hashable, Errand[Any]]] = {lane: {} for lane in Lane}
-        # Not by key: a forgotten errand may end after another with its key has begun.
-        self._running: dict[Lane, list[Errand[Any]]] = {lane: [] for lane in Lane}
+        self._jobs: dict[Hashable, BackgroundJob[Any]] = {}
+        self._waiting: dict[Lane, dict[Hashable, BackgroundJob[Any]]] = {lane: {} for lane in Lane}
+        # Not by key: a forgotten job may end after another with its key has begun.
+        self._running: dict[Lane, list[BackgroundJob[Any]]] = {lane: [] for lane in Lane}
         self._change = threading.Condition()
         self._closed = False
 
-    def ask(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str = "") -> Errand[T]:
+    def ask(
+        self, lane: Lane, key: Hashable, work: Callable[[BackgroundJob[T]], T], priority: Priority, doing: str = ""
+    ) -> BackgroundJob[T]:
         with self._change:
-            if (known := self._errands.get(key)) is not None:
-                known.duty = duty
+            if (known := self._jobs.get(key)) is not None:
+                known.priority = priority
                 self._prefer(lane)
                 self._begin(lane)
                 return known
-            self._errands[key] = errand = Errand(lane, key, work, duty, doing)
+            self._jobs[key] = job = BackgroundJob(lane, key, work, priority, doing)
             if lane is Lane.RUNS:
-                errand.hold = self._wait_for_games
-            self._waiting[lane][key] = errand
+                job.hold = self._wait_for_games
+            self._waiting[lane][key] = job
             self._prefer(lane)
             self._begin(lane)
-            return errand
+            return job
 
     def forget(self, key: Hashable) -> None:
         with self._change:
-            if (errand := self._errands.pop(key, None)) is not None:
-                errand.stop.set()
-                self._waiting[errand.lane].pop(key, None)
+            if (job := self._jobs.pop(key, None)) is not None:
+                job.stop.set()
+                self._waiting[job.lane].pop(key, None)
                 self._change.notify_all()
 
     def promised(self, key: Hashable) -> float:
         with self._change:
             runs = [*self._running[Lane.RUNS], *self._waiting[Lane.RUNS].values()]
-            return sum(one.measured().seconds for one in runs if one.key != key and one.duty.bonded)
+            return sum(one.measured().seconds for one in runs if one.key != key and one.priority.bonded)
 
     def close(self, patience: float = 1.0) -> bool:
         deadline = time.monotonic() + patience
@@ -244,41 +253,41 @@ class Threads(Workshop):
             self._closed = True
             for waiting in self._waiting.values():
                 waiting.clear()
-            for errand in self._errands.values():
-                errand.stop.set()
+            for job in self._jobs.values():
+                job.stop.set()
             self._change.notify_all()
             while any(self._running.values()) and (left := deadline - time.monotonic()) > 0:
                 self._change.wait(left)
             return not any(self._running.values())
 
     def _begin(self, lane: Lane) -> None:
-        """Starts a thread for each errand that waits, in their order, where the lane has room for it. Called with the
+        """Starts a thread for each job that waits, in their order, where the lane has room for it. Called with the
         lock held."""
         for first in self._order(lane) if self._waiting[lane] and not self._closed else ():
             if not self._has_room(lane, self._waiting[lane][first]):
                 continue
-            errand = self._waiting[lane].pop(first)
-            self._running[lane].append(errand)
-            threading.Thread(
-                target=self._run, args=(errand,), name=f"tiebreak-{lane.name.lower()}", daemon=True
-            ).start()
+            job = self._waiting[lane].pop(first)
+            self._running[lane].append(job)
+            threading.Thread(target=self._run, args=(job,), name=f"tiebreak-{lane.name.lower()}", daemon=True).start()
 
-    def _has_room(self, lane: Lane, errand: Errand[Any]) -> bool:
-        alike = [one for one in self._running[lane] if lane is not Lane.FILES or one.duty.bonded == errand.duty.bonded]
+    def _has_room(self, lane: Lane, job: BackgroundJob[Any]) -> bool:
+        alike = [
+            one for one in self._running[lane] if lane is not Lane.FILES or one.priority.bonded == job.priority.bonded
+        ]
         return len(alike) < lane.width
 
-    def _run(self, errand: Errand[Any]) -> None:
-        errand.run()
+    def _run(self, job: BackgroundJob[Any]) -> None:
+        job.run()
         with self._change:
-            lane = errand.lane
-            self._running[lane].remove(errand)
-            if not errand.done and self._errands.get(errand.key) is errand:
-                self._waiting[lane][errand.key] = errand  # it gave way
+            lane = job.lane
+            self._running[lane].remove(job)
+            if not job.done and self._jobs.get(job.key) is job:
+                self._waiting[lane][job.key] = job  # it gave way
             self._begin(lane)
             self._change.notify_all()
 
     def _order(self, lane: Lane) -> list[Hashable]:
-        return order({key: errand.measured() for key, errand in self._waiting[lane].items()}, self._now())
+        return order({key: job.measured() for key, job in self._waiting[lane].items()}, self._now())
 
     def _prefer(self, lane: Lane) -> None:
         """Tells the current run to give way if a waiting run is more urgent."""
@@ -286,7 +295,7 @@ class Threads(Workshop):
             return
         running = self._running[lane][0]
         both = {running.key: running, **self._waiting[lane]}  # first, so that it continues if all else is equal
-        if order({key: errand.measured() for key, errand in both.items()}, self._now())[0] != running.key:
+        if order({key: job.measured() for key, job in both.items()}, self._now())[0] != running.key:
             running.gives_way.set()
         else:
             running.gives_way.clear()

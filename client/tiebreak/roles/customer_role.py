@@ -16,7 +16,7 @@ from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.events import JobPosted
 from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.contract.structs import JobView, Terms
-from tiebreak.roles.background_jobs import Duty, Errand, Lane
+from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import step_seconds
 from tiebreak.roles.fetched_content import Refused, fetch_state, unanswerable_program, unanswerable_spec
@@ -76,7 +76,7 @@ def require_time(context: RoleContext, job: engine.Job, terms: Terms) -> None:
     policy = context.policy
     needed = policy.least_clock
     if needed is None:
-        pace = MeasuredPace(block=context.desk.block_seconds(), step=step_seconds(job))
+        pace = MeasuredPace(block=context.queue.block_seconds(), step=step_seconds(job))
         needed = least_clock(job.program, job.spec, pace, terms.concurrent_games)
     if terms.clock_allowance < needed:
         raise engine.JobError(
@@ -146,7 +146,7 @@ class CustomerRole(JobRole):
     def _watch(self, posted: JobView) -> Progress:
         start_waiting(self, posted)
         if games := posted.live_games + posted.queued_games:
-            end_overdue(self, self.context.desk.games_of(self.job))
+            end_overdue(self, self.context.queue.games_of(self.job))
             return Progress(state=f"waits for {games} games")
         deadline = posted.claim.challenge_deadline
         if self.context.now() <= deadline:
@@ -160,11 +160,11 @@ class CustomerRole(JobRole):
         deadline = posted.audits.audit_opening_deadline
         if not deadline or self.context.now() <= deadline:
             return
-        audits = self.context.desk.watch.audits_of(self.job)
+        audits = self.context.queue.watch.audits_of(self.job)
         unopened = [audit.auditor for audit in audits if audit.status is AuditStatus.SEALED]
         if not unopened:
             return
-        gas = COLLECT_GAS * self.context.desk.funds(0, self.context.clock()).price
+        gas = COLLECT_GAS * self.context.queue.funds(0, self.context.clock()).price
         for auditor in unopened if posted.terms.attestation_bond // 2 > gas else ():
             text = f"take the bond of {auditor}, whose sealed audit was not opened"
             self.order(text, "collect", self.job, auditor, job=self.job)
@@ -179,18 +179,18 @@ class CustomerRole(JobRole):
     def _await_appeals(self, posted: JobView) -> Progress:
         """The claim is rejected; the reward comes back once the auditors that attested to it had time to appeal."""
         if games := posted.live_games + posted.queued_games:
-            end_overdue(self, self.context.desk.games_of(self.job))
+            end_overdue(self, self.context.queue.games_of(self.job))
             return Progress(state=f"waits for {games} appeals")
         return end_appeals(self, posted)
 
     def _collect(self, posted: JobView) -> Progress:
-        duty = Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)
-        if not self.files_are_here(posted, duty):
+        priority = Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)
+        if not self.files_are_here(posted, priority):
             return Progress(working=True, state="fetches the job's files")
         if self._model.exists() and not self.is_done("model"):
-            return self._found(posted, duty)
+            return self._found(posted, priority)
 
-        def fetch(errand: Errand[Path]) -> Path:
+        def fetch(background_job: BackgroundJob[Path]) -> Path:
             self._model.parent.mkdir(parents=True, exist_ok=True)
             part = self._model.with_name(f".{self._model.name}.partial")
             self._fetch_model(posted, part)
@@ -198,19 +198,19 @@ class CustomerRole(JobRole):
             self.notify_job(What.FETCHED, f"the trained model is in {self._model}")
             return self._model
 
-        if self.work(Lane.FILES, "model", fetch, duty, "fetching the model") is None:
+        if self.work(Lane.FILES, "model", fetch, priority, "fetching the model") is None:
             return Progress(working=True, state="fetches the model")
         return self.leave(f"the model is in {self._model}")
 
-    def _found(self, posted: JobView, duty: Duty) -> Progress:
+    def _found(self, posted: JobView, priority: Priority) -> Progress:
         """Do what is due where a file is at the model's path already: a former process's, or any other."""
         place, state = self._model.stat(), posted.claim.final_state_root
 
-        def check(errand: Errand[list[str | None]]) -> list[str | None]:
+        def check(background_job: BackgroundJob[list[str | None]]) -> list[str | None]:
             return [wrong_state(self._model, self.read_job(posted).program, state)]
 
         about = place.st_ino, place.st_size, place.st_mtime_ns
-        checked = self.work(Lane.FILES, "checking", check, duty, "checking the model", about=about)
+        checked = self.work(Lane.FILES, "checking", check, priority, "checking the model", about=about)
         if checked is None:
             return Progress(working=True, state=f"checks {self._model}")
         if checked[0] is None:
@@ -223,7 +223,7 @@ class CustomerRole(JobRole):
         """Fetches the model from the claim's address, or else from one by which an auditor has promised to serve it.
         Raises Refused or StoreError if none has it. An address that lets the model drip does not hold up the next."""
         job = self.read_job(posted)
-        audits = self.context.desk.watch.audits_of(self.job)
+        audits = self.context.queue.watch.audits_of(self.job)
         served = [audit.model_cid for audit in audits if audit.model_cid]
         errors: list[Refused | StoreError] = []
         within = self.patience("model")

@@ -1,5 +1,5 @@
-"""The engine of a role: trains and audits jobs on this machine, and gives evidence of runs: their trees, computed as
-deep as a dispute needs them."""
+"""The engine of a role: trains and audits jobs on this machine, and gives the trees of a run, computed as deep as a
+dispute needs them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Evidence:
-    """Evidence of a run that a party has executed in `run_dir`. Parts are executed again where a dispute asks for more.
+class DisputeTrees:
+    """Trees of a run that a party has executed in `run_dir`. Parts are executed again where a dispute asks for more.
 
     A disputed step is executed once; its outputs stay on disk for all later openings. One thread at a time may call
     `tree`; any thread may call `at_hand`."""
@@ -264,14 +264,14 @@ class Engine:
         options = self._options(job)
         return audit_in_parallel(job, look, source, run_dir, sharing, options, challenged=challenged, reports=reports)
 
-    def evidence(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> Evidence:
-        """The evidence of a run that was executed in `run_dir`. state_roots: one an interval."""
-        return Evidence(job, run_dir, state_roots, self._options(job), cache_bytes=self.cache_bytes)
+    def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
+        """The dispute trees of a run that was executed in `run_dir`. state_roots: one an interval."""
+        return DisputeTrees(job, run_dir, state_roots, self._options(job), cache_bytes=self.cache_bytes)
 
-    def recall(self, job: Job, run_dir: Path) -> Evidence | None:
-        """The evidence of a run that an earlier process has finished; None if there is none."""
+    def recall(self, job: Job, run_dir: Path) -> DisputeTrees | None:
+        """The dispute trees of a run that an earlier process has finished; None if there is none."""
         roots = Run(job, run_dir).recorded_roots()
-        return self.evidence(job, run_dir, roots) if len(roots) == job.spec.intervals else None
+        return self.trees(job, run_dir, roots) if len(roots) == job.spec.intervals else None
 
     def step_seconds(self, job: Job) -> float:
         """Seconds of a step of a job as this process executes it for games, without the helpers."""

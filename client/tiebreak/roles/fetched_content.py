@@ -91,7 +91,7 @@ def require_decidable(context: RoleContext, posted: JobView) -> None:
     if posted.spec.training.steps > limits.steps:
         raise Refused(f"the job has {posted.spec.training.steps} steps, more than the {limits.steps} allowed")
     adjudicator = posted.spec.adjudicator
-    if not context.desk.is_adjudicator(adjudicator):
+    if not context.queue.is_adjudicator(adjudicator):
         raise Refused(
             f"the posted adjudicator {adjudicator} is not this version's, so that nobody knows what it would compute"
         )

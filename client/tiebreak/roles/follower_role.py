@@ -49,11 +49,11 @@ class JobFollower(Role):
         )
 
     def _look_for_jobs(self) -> None:
-        desk = self.context.desk
-        for number, posted in desk.jobs_after(self._seen):
+        queue = self.context.queue
+        for number, posted in queue.jobs_after(self._seen):
             role = self._make(number, posted)
             if role is None:
-                desk.watch.unfollow(number)
+                queue.watch.unfollow(number)
             else:
                 role.stop = self.stop
                 self._roles[number] = role

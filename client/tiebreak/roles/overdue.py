@@ -56,13 +56,13 @@ def end_unopened(role: JobRole, posted: JobView) -> Progress:
 
 def _head_start(role: JobRole) -> int:
     """Seconds of `HEAD_START`."""
-    return math.ceil(HEAD_START * role.context.desk.block_seconds())
+    return math.ceil(HEAD_START * role.context.queue.block_seconds())
 
 
 def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
     """Ends games in which every running clock, or the referee's, is out; games of others after a head start.
 
-    Colluding parties would never end their games, and other games are queued behind them. This needs no evidence, and
+    Colluding parties would never end their games, and other games are queued behind them. This needs no trees, and
     only games that are at hand."""
     now = role.context.now()
     for number, game in games.items():

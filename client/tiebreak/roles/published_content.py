@@ -1,4 +1,4 @@
-"""Custody: which content a role has published for which job, and its release when the job is long over.
+"""Published content: which content a role has published for which job, and its release when the job is long over.
 
     <directory>/published.json   room of a job -> what it has published, and when the job was seen to be over
 
@@ -45,7 +45,7 @@ class Published:
     over_in: int | None = None
 
 
-class Custody:
+class PublishedContent:
     """A `ContentStore` that remembers what was added from the rooms of a role's jobs.
 
     `store`: where everything goes. `directory`: the role's directory, whose rooms are named as by `RoleContext.room`;
@@ -210,9 +210,9 @@ class Keeper:
     long enough. `retention`: seconds to keep content after the end of its job; None to keep it for ever."""
 
     def __init__(
-        self, role: str, custody: Custody, contract: VerificationGame, notify: Notify, retention: int | None
+        self, role: str, published: PublishedContent, contract: VerificationGame, notify: Notify, retention: int | None
     ) -> None:
-        self._role, self._custody, self._contract = role, custody, contract
+        self._role, self._published, self._contract = role, published, contract
         self._notify, self._retention = notify, retention
         self._warnings = Warnings()
         self._begun = False
@@ -226,9 +226,9 @@ class Keeper:
         """One round. What fails is told, and tried again at the next."""
         with self._one_at_a_time:
             try:
-                self._custody.mend(frozenset() if self._begun else self._custody.held())
+                self._published.mend(frozenset() if self._begun else self._published.held())
                 self._begun = True
-                if self._retention is not None and self._custody.held():
+                if self._retention is not None and self._published.held():
                     self._release(self._retention)
             except OUTAGES as error:
                 self._warn(sentence(error))
@@ -238,12 +238,12 @@ class Keeper:
     def _release(self, retention: int) -> None:
         node = self._contract.node
         head = node.head()
-        gone = self._custody.release(retention, head.timestamp, head.number, node.confirmations, self._look)
+        gone = self._published.release(retention, head.timestamp, head.number, node.confirmations, self._look)
         for job, cid in gone:
             text = f"unpinned {cid}, since the job is over and its time is up"
             self._notify(Notice(role=self._role, what=What.UNPINNED, text=text, job=job))
         if gone:
-            self._custody.tidy()
+            self._published.tidy()
 
     def _look(self, job: int) -> JobView | None:
         try:

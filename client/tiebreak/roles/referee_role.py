@@ -13,7 +13,7 @@ from tiebreak.contract.enums import Finding, JobStatus, Level, Phase
 from tiebreak.contract.events import ElementProven
 from tiebreak.contract.posted import last_block_before
 from tiebreak.contract.structs import GameView, JobView
-from tiebreak.roles.background_jobs import Duty, Lane
+from tiebreak.roles.background_jobs import Lane, Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.fetched_content import Refused
 from tiebreak.roles.job_role import JobRole
@@ -29,25 +29,25 @@ class RefereeRole(Role):
     def __init__(self, context: RoleContext) -> None:
         super().__init__(context)
         self._seen = 0
-        self._desks: dict[int, RefereesJob] = {}
+        self._jobs: dict[int, RefereesJob] = {}
 
     def look(self) -> Progress:
-        for number, posted in self.context.desk.jobs_after(self._seen):
+        for number, posted in self.context.queue.jobs_after(self._seen):
             if posted.spec.referee == self.context.address:
-                self._desks[number] = RefereesJob(self.context, number)
+                self._jobs[number] = RefereesJob(self.context, number)
             else:
-                self.context.desk.watch.unfollow(number)
+                self.context.queue.watch.unfollow(number)
             self._seen = number
         found = []
-        for number, desk in list(self._desks.items()):
-            progress = desk.look()
+        for number, job in list(self._jobs.items()):
+            progress = job.look()
             if progress.finished:
-                self._desks.pop(number).close()
+                self._jobs.pop(number).close()
             found.append(progress)
-        return together(found, f"watches {len(self._desks)} jobs")
+        return together(found, f"watches {len(self._jobs)} jobs")
 
     def doing(self) -> list[str]:
-        return [clause for desk in self._desks.values() for clause in desk.doing()]
+        return [clause for job in self._jobs.values() for clause in job.doing()]
 
 
 class RefereesJob(JobRole):
@@ -75,16 +75,21 @@ class RefereesJob(JobRole):
         due = min(game.referee_deadline for game in asked.values())
         for game_id, game in asked.items():
             # A verdict names no hash: after a reorganisation it could reach another game with this number.
-            if self.context.desk.watch.is_confirmed(game_id):
+            if self.context.queue.watch.is_confirmed(game_id):
                 self._rule(posted, game_id, game)
         return Progress(working=True, state=f"decides {len(asked)} games", deadline=due)
 
     def _rule(self, posted: JobView, game_id: int, game: GameView) -> None:
-        duty = Duty(deadline=game.referee_deadline, stake=game.trainer_bond, bonded=True)
-        if not self.files_are_here(posted, duty):
+        priority = Priority(deadline=game.referee_deadline, stake=game.trainer_bond, bonded=True)
+        if not self.files_are_here(posted, priority):
             return
         job = self.work(
-            Lane.GAMES, "job", lambda errand: self.read_job(posted), duty, "reading the files", about=posted.spec_hash
+            Lane.GAMES,
+            "job",
+            lambda background_job: self.read_job(posted),
+            priority,
+            "reading the files",
+            about=posted.spec_hash,
         )
         if job is None:
             return
@@ -100,8 +105,10 @@ class RefereesJob(JobRole):
         bits = self.work(
             Lane.GAMES,
             f"game {game_id}",
-            lambda errand: verdict(Function(descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed),
-            duty,
+            lambda background_job: verdict(
+                Function(descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed
+            ),
+            priority,
             f"deciding game {game_id}",
             about=game,
         )

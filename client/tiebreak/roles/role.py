@@ -51,14 +51,14 @@ class Role(ABC):
 
     def step(self) -> Progress:
         """One look at the chain, and all calls that can be made now."""
-        desk = self.context.desk
-        desk.look()
+        queue = self.context.queue
+        queue.look()
         progress = self.look()
-        if (held := desk.held()) is not None:
+        if (held := queue.held()) is not None:
             # One job of many may be held back: the others' next instant counts if it is earlier.
             until = min((one for one in (held.until, progress.until) if one is not None), default=None)
             progress = replace(progress, until=until)
-        return replace(progress, acted=desk.flush() or progress.acted, working=progress.working or desk.is_busy)
+        return replace(progress, acted=queue.flush() or progress.acted, working=progress.working or queue.is_busy)
 
     def run(self, *, poll: float = 1.0, heartbeat: float = 60.0) -> Progress:
         """Steps until the role has finished or `stop` is set. Waits `poll` seconds when there is nothing to do, and
@@ -88,7 +88,7 @@ class Role(ABC):
                     self.stop.wait(pause)
         finally:
             # However the role ends: nobody waits for what its threads would come to.
-            self.context.workshop.close()
+            self.context.background_jobs.close()
         return progress
 
     def tell(
@@ -131,13 +131,13 @@ class Role(ABC):
                 return
             self.tell(What.WARNING, f"could not {text}: {error}", job=job, game=game)
 
-        return self.context.desk.put(
+        return self.context.queue.put(
             Order(call=Call.of(function, *arguments), sent=sent, failed=failed, value=value, purpose=purpose)
         )
 
     def withdraw(self) -> bool:
         """Withdraws this account's credit from the contract. False if there is none."""
-        credit = self.context.desk.credit()
+        credit = self.context.queue.credit()
         if credit:
             self.order(f"withdraw {in_ether(credit)}", "withdraw")
         return credit > 0

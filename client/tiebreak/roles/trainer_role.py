@@ -10,9 +10,9 @@ from roundlog.execution import StoppedError
 from tiebreak.contract.enums import JobStatus, Phase, Side
 from tiebreak.contract.struct_bases import ANYONE
 from tiebreak.contract.structs import JobView
-from tiebreak.roles.background_jobs import Duty, Errand, Lane
+from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.engine import Evidence
+from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import Refused, require_decidable
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
@@ -39,7 +39,7 @@ class TrainerRole(JobRole):
         super().__init__(context, job)
         self._games = Games(self, Side.TRAINER)
         self._publishing = Publishing(self, _RUN, publish_every)
-        self._sealed = SealedClaim(self, self._publishing, self._evidence)
+        self._sealed = SealedClaim(self, self._publishing, self._trees)
         self._told_stakes = False
 
     # The work.
@@ -67,19 +67,19 @@ class TrainerRole(JobRole):
             # Told before the work, so that a user can object in time.
             self.notify_job(What.STAKED, stakes(posted, posted.terms.trainer_bond))
             self._told_stakes = True
-        duty = Duty(deadline=posted.commit_deadline, stake=posted.terms.reward)
-        if not self.files_are_here(posted, duty):
+        priority = Priority(deadline=posted.commit_deadline, stake=posted.terms.reward)
+        if not self.files_are_here(posted, priority):
             return Progress(working=True, state="fetches the job's files", until=posted.commit_deadline)
-        evidence = self._trained(posted, duty)
-        if evidence is None:
-            self._publishing.publish_so_far(posted, duty)
+        trees = self._trained(posted, priority)
+        if trees is None:
+            self._publishing.publish_so_far(posted, priority)
             return Progress(working=True, state="trains", until=posted.commit_deadline)
         if posted.terms.opening_window:
-            return self._sealed.seal(posted, evidence, duty)
-        addresses = self._publishing.published(posted, duty)
+            return self._sealed.seal(posted, trees, priority)
+        addresses = self._publishing.published(posted, priority)
         if addresses is None:
             return Progress(working=True, state="publishes log and model", until=posted.commit_deadline)
-        return self._commit(posted, evidence, addresses)
+        return self._commit(posted, trees, addresses)
 
     def _after_commit(self, posted: JobView) -> Progress:
         if posted.claim.trainer != self.context.address:
@@ -90,26 +90,28 @@ class TrainerRole(JobRole):
             return self.leave(f"job {self.job} is {posted.status.name}")
         return self._defend(posted)
 
-    def _trained(self, posted: JobView, duty: Duty) -> Evidence | None:
-        """The evidence of the finished training; None until it is done."""
-        return self.work(Lane.RUNS, "training", lambda errand: self._train(posted, errand), duty, "the training")
+    def _trained(self, posted: JobView, priority: Priority) -> DisputeTrees | None:
+        """The dispute trees of the finished training; None until it is done."""
+        return self.work(
+            Lane.RUNS, "training", lambda background_job: self._train(posted, background_job), priority, "the training"
+        )
 
-    def _train(self, posted: JobView, errand: Errand[Evidence]) -> Evidence:
+    def _train(self, posted: JobView, background_job: BackgroundJob[DisputeTrees]) -> DisputeTrees:
         """Trains. Raises Refused for a run that stops, or for clocks that are too short for this machine."""
         room, job = self.context.room(self.job, posted), self.read_job(posted)
         bonded = posted.status is not JobStatus.OPEN
-        on_step = self.on_step(errand, posted, job, "training", bonded=bonded)
+        on_step = self.on_step(background_job, posted, job, "training", bonded=bonded)
         try:
             result = self.context.engine.train(job, room / _RUN, on_step)
         except StoppedError as error:
             raise Refused(str(error)) from error
         self.notify_job(What.COMPUTED, f"trained to checkpoint root 0x{result.checkpoint_root.hex()}")
-        return self.context.engine.evidence(job, room / _RUN, result.state_roots)
+        return self.context.engine.trees(job, room / _RUN, result.state_roots)
 
-    def _commit(self, posted: JobView, evidence: Evidence, addresses: PublishedAddresses) -> Progress:
+    def _commit(self, posted: JobView, trees: DisputeTrees, addresses: PublishedAddresses) -> Progress:
         if not self.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
-        claim = evidence.claim
+        claim = trees.claim
         self.order(
             f"commit to checkpoint root 0x{claim.root.hex()}",
             "commit",
@@ -131,7 +133,7 @@ class TrainerRole(JobRole):
         if posted.terms.opening_window and not self._publishing.is_done:
             self._sealed.finish_publishing(posted)
         else:
-            # Evidence for games is on disk; a role with many claims keeps none in memory.
+            # What games need is on disk; a role with many claims keeps none in memory.
             self.forget("training")
             self.forget("recalling")
         if self.context.now() <= posted.claim.challenge_deadline:
@@ -147,21 +149,21 @@ class TrainerRole(JobRole):
         end_overdue(self, games)
         due = earliest_deadline(games.values(), Side.TRAINER)
         later = self.context.now() + posted.terms.clock_allowance
-        duty = Duty(deadline=due or later, stake=stake, bonded=True)
-        evidence = self._evidence(posted, duty)
-        if evidence is None:
+        priority = Priority(deadline=due or later, stake=stake, bonded=True)
+        trees = self._trees(posted, priority)
+        if trees is None:
             return Progress(working=True, state="gets its run ready for a game", stake=stake, deadline=due)
-        return replace(self._games.play(games, evidence), stake=stake)
+        return replace(self._games.play(games, trees), stake=stake)
 
-    def _evidence(self, posted: JobView, duty: Duty) -> Evidence | None:
-        """The evidence that games are played with; None until it is ready."""
-        if not self.files_are_here(posted, duty):
+    def _trees(self, posted: JobView, priority: Priority) -> DisputeTrees | None:
+        """The trees that games are played with; None until they are ready."""
+        if not self.files_are_here(posted, priority):
             return None
-        recalled = self.recalled(posted, duty, (_RUN,), "reading the run again")
+        recalled = self.recalled(posted, priority, (_RUN,), "reading the run again")
         if recalled is None:
             return None
         if recalled:
             self.forget("training")
             return recalled[0]
         # The run directory is lost, but training gives the same bits again.
-        return self._trained(posted, duty)
+        return self._trained(posted, priority)

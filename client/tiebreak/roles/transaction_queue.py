@@ -1,4 +1,4 @@
-"""A role's desk: reads the chain once a look for all of its jobs, and sends all of its transactions.
+"""The transaction queue of a role: reads the chain once a look for all of its jobs, and sends all of its transactions.
 
 Nothing here waits for a block. Orders of one look are sent together, as many in one transaction as fit; a later look
 reads their results.
@@ -66,7 +66,7 @@ class _Parcel:
     orders: dict[str, Order] = field(default_factory=dict)
 
 
-class Desk:
+class TransactionQueue:
     """The view of the chain and the sending of transactions, for one account."""
 
     def __init__(self, contract: VerificationGame, sender: Sender) -> None:
@@ -196,7 +196,7 @@ class Desk:
         """Puts a new undertaking on record. Raises NodesDisagree, SpendingLimit if it has to wait."""
         if order.call.function not in UNDERTAKINGS:
             return
-        self.contract.node.accord.require(order.call.function)
+        self.contract.node.agreement.require(order.call.function)
         if self.spending is not None:
             job = int(str(order.call.arguments[0]))
             self.require_allowed(job, order.value, name=name)
@@ -238,7 +238,7 @@ class Desk:
 
     def flush(self) -> bool:
         """Sends all orders. True if one of them is mined already, so that another look is worth it."""
-        if not self._orders or len(self._sender.in_flight) >= MOST_UNDER_WAY:
+        if not self._orders or len(self._sender.pending) >= MOST_UNDER_WAY:
             return False
         orders, self._orders = self._orders, {}
         parcels: dict[int, _Parcel] = {}

@@ -25,7 +25,7 @@ from tiebreak.rpc.answers import (
     wanted_topic,
 )
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
-from tiebreak.rpc.node_agreement import ALONE, Accord
+from tiebreak.rpc.node_agreement import ALONE, NodeAgreement
 from tiebreak.rpc.transport import HttpTransport, Transport
 
 MAX_BLOCKS = 1_000_000_000
@@ -60,13 +60,13 @@ class ChainNode:
         return self._transport.name
 
     @property
-    def accord(self) -> Accord:
+    def agreement(self) -> NodeAgreement:
         """Agreement of the nodes behind this chain; a single one agrees with itself."""
         return ALONE
 
     @property
     def view(self) -> int:
-        """A number that changes when another node is gone by: what was seen of the chain is to be read again then."""
+        """A number that changes when another node is believed: what was seen of the chain is to be read again then."""
         return 0
 
     @property

@@ -1,4 +1,4 @@
-"""Accord: how the nodes of one chain stand to each other, and for how long a contradiction between them counts."""
+"""Agreement: how the nodes of one chain stand to each other, and for how long a contradiction between them counts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ fetch money back, and are held back by nothing: a party that cannot move loses i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accord:
-    """The nodes' accord now. `contradiction`: what they contradict each other about, in one clause; empty if nothing.
-    `undecided`: whether no more than half of them say the same about it. `missing`: those that do not answer or lag
-    behind, a clause each. `nodes`: all of them."""
+class NodeAgreement:
+    """The nodes' agreement now. `contradiction`: what they contradict each other about, in one clause; empty if
+    nothing. `undecided`: whether no more than half of them say the same about it. `missing`: those that do not answer
+    or lag behind, a clause each. `nodes`: all of them."""
 
     nodes: int = 1
     contradiction: str = ""
@@ -43,8 +43,8 @@ class Accord:
             )
 
 
-ALONE = Accord()
-"""The accord of a single node, which agrees with itself."""
+ALONE = NodeAgreement()
+"""The agreement of a single node, which agrees with itself."""
 
 
 class Contradictions:

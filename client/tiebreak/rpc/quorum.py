@@ -3,7 +3,7 @@
 Reads are asked of all nodes that answer, at the same time. Equal answers are believed. Where answers about the same
 block differ, somebody lies or is broken: what more than half say is believed, and without a majority the nodes are gone
 by in turns, so that a move that is due is seen through an honest one within a turn; new undertakings wait meanwhile
-(`Accord.require`). The newest block is the highest that more than half have. Transactions go to all.
+(`NodeAgreement.require`). The newest block is the highest that more than half have. Transactions go to all.
 docs/threat-model.md says what a lying node gains.
 """
 
@@ -20,9 +20,9 @@ from eth_typing import ChecksumAddress
 from tiebreak.deadlines import Halted, pause
 from tiebreak.rpc.answers import Block, Log, Receipt, Topic
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, WrongChain
-from tiebreak.rpc.newest_blocks import Heads
+from tiebreak.rpc.newest_blocks import NewestBlocks
 from tiebreak.rpc.node import ChainNode, connect, transport_to
-from tiebreak.rpc.node_agreement import Accord, Contradictions
+from tiebreak.rpc.node_agreement import Contradictions, NodeAgreement
 from tiebreak.rpc.quorum_members import Member, Said, ask_together, names, other_chain
 from tiebreak.rpc.transport import Transport
 
@@ -57,7 +57,7 @@ class Relay:
         raise last
 
 
-class SeveralNodes(ChainNode):
+class NodeQuorum(ChainNode):
     """Nodes of one chain, in the order of their transports. `clock`: steady seconds; `today`: seconds since 1970.
 
     Raises ChainUnavailable if none answers, and WrongChain if no more than half of those that answer are of one chain.
@@ -74,7 +74,7 @@ class SeveralNodes(ChainNode):
     ) -> None:
         self._members = [Member(one, stop, clock) for one in transports]
         self._contradictions = Contradictions(clock)
-        self._heads = Heads(self._members, self._contradictions, clock, today)
+        self._newest_blocks = NewestBlocks(self._members, self._contradictions, clock, today)
         super().__init__(Relay(self._members, lambda: self._lead), confirmations=confirmations, stop=stop)
         self._looking = threading.RLock()
         self._agreed: Block | None = None
@@ -100,24 +100,24 @@ class SeveralNodes(ChainNode):
                 if 2 * known.count(self._identity) <= len(known):
                     raise wrong
                 member.leave_alone(str(wrong))
-        self._heads.follow(next(one for one in self._members if one.identity is not None))
+        self._newest_blocks.follow(next(one for one in self._members if one.identity is not None))
 
-    # The nodes' accord.
+    # The nodes' agreement.
 
     @property
-    def accord(self) -> Accord:
+    def agreement(self) -> NodeAgreement:
         about, undecided = self._contradictions.now()
         missing = [one.away for one in self._members if one.away]
-        missing += [why for one, why in self._heads.behind.items() if not one.away]
-        return Accord(nodes=len(self._members), contradiction=about, undecided=undecided, missing=tuple(missing))
+        missing += [why for one, why in self._newest_blocks.behind.items() if not one.away]
+        return NodeAgreement(nodes=len(self._members), contradiction=about, undecided=undecided, missing=tuple(missing))
 
     @property
     def view(self) -> int:
-        return self._heads.view
+        return self._newest_blocks.view
 
     @property
     def _lead(self) -> Member:
-        return self._heads.lead
+        return self._newest_blocks.lead
 
     # The newest block.
 
@@ -126,13 +126,13 @@ class SeveralNodes(ChainNode):
         turn it is."""
         with self._looking:
             said = self._together(self._usable(), lambda node: node.head())
-            heads = {one.member: one.value for one in said if one.value is not None}
-            if not heads:
+            blocks = {one.member: one.value for one in said if one.value is not None}
+            if not blocks:
                 raise self._no_answer(said)
-            for member, block in heads.items():
+            for member, block in blocks.items():
                 member.head = block
             before = self.view
-            self._agreed = self._heads.agreed(heads, self.confirmations)
+            self._agreed = self._newest_blocks.agreed(blocks, self.confirmations)
             if self.view != before:
                 self._newest = 0
             return self._agreed
@@ -334,7 +334,7 @@ class SeveralNodes(ChainNode):
             else:
                 self._contradictions.note(about, decided=decided)
             if not decided:
-                self._heads.doubt()
+                self._newest_blocks.doubt()
                 chosen = next((one for one in groups if self._lead in [said.member for said in one]), groups[0])
         return _result(next((one for one in chosen if one.member is self._lead), chosen[0]))
 
@@ -366,4 +366,4 @@ def connect_all(locations: Sequence[str], *, confirmations: int = 0, stop: threa
         # A node that is away must not keep the others waiting for long, and may come later.
         options = {"timeout": 8.0, "deadline": 12.0, "attempts": 3}
         transports.append(transport_to(location, stop, may_be_away=True, **options))
-    return SeveralNodes(transports, confirmations=confirmations, stop=stop)
+    return NodeQuorum(transports, confirmations=confirmations, stop=stop)

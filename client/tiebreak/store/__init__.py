@@ -59,6 +59,6 @@ def open_stores(
     stores = [open_store(location, stop=stop, on_transfer=on_transfer) for location in locations]
     if len(stores) == 1 and not services:
         return stores[0]
-    from tiebreak.store.replicated_store import SeveralStores
+    from tiebreak.store.replicated_store import ReplicatedStore
 
-    return SeveralStores(stores, services, warn=warn, stop=stop, on_transfer=on_transfer)
+    return ReplicatedStore(stores, services, warn=warn, stop=stop, on_transfer=on_transfer)

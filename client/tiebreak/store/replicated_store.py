@@ -35,22 +35,22 @@ class _Member:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.owed: set[str] = set()
-        self._strikes, self._aside_until = 0, 0.0
+        self._strikes, self._paused_until = 0, 0.0
 
-    def is_aside(self) -> bool:
-        return time.monotonic() < self._aside_until
+    def is_paused(self) -> bool:
+        return time.monotonic() < self._paused_until
 
     def well(self) -> None:
-        self._strikes, self._aside_until = 0, 0.0
+        self._strikes, self._paused_until = 0, 0.0
 
     def failed(self, error: StoreError, seconds: float) -> None:
         # A store that says at once that it lacks a block costs nothing to ask again.
         if seconds >= _SLOW or not isinstance(error, ContentMissing):
-            self._aside_until = time.monotonic() + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._strikes)
+            self._paused_until = time.monotonic() + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._strikes)
             self._strikes = min(10, self._strikes + 1)
 
 
-class SeveralStores(Store):
+class ReplicatedStore(Store):
     """A `ContentStore` of stores, in the order in which they are asked, and of pinning services.
 
     What is added is added to every store that can be written to; one that succeeds is enough, the others are told by
@@ -104,7 +104,7 @@ class SeveralStores(Store):
     def _first(self, fetch: Callable[[Store, float | None], bytes], what: str, seconds: float | None) -> bytes:
         """Bytes from the first store that gives them. `fetch`: asks a store that has so many seconds."""
         ends = None if seconds is None else time.monotonic() + seconds
-        order = sorted(self._members, key=_Member.is_aside)
+        order = sorted(self._members, key=_Member.is_paused)
         failures: list[StoreError] = []
         for left, member in zip(range(len(order), 0, -1), order, strict=True):
             began = time.monotonic()

@@ -58,7 +58,7 @@ class Outbox(Signer):
         self._replace_after = replace_after
         self._clock = clock
         self._lock = threading.RLock()
-        self._flights: dict[int, Sent] = {}
+        self._pending: dict[int, Sent] = {}
         self._next = 0
         self._pace = BlockPace(clock)
         self._view = node.view
@@ -67,10 +67,10 @@ class Outbox(Signer):
         """A nonce below ours that no block takes, with the block and time since it was seen."""
 
     @property
-    def in_flight(self) -> tuple[Sent, ...]:
+    def pending(self) -> tuple[Sent, ...]:
         """Transactions that no block has taken yet, in the order of their nonces."""
         with self._lock:
-            return tuple(sent for _, sent in sorted(self._flights.items()) if not sent.done)
+            return tuple(sent for _, sent in sorted(self._pending.items()) if not sent.done)
 
     def open(self) -> None:
         """Takes the directory for this process, before the first transaction does. Raises JournalInUse if another
@@ -88,7 +88,7 @@ class Outbox(Signer):
             if self._journal is not None:
                 self._journal.close()
                 self._journal = None
-                self._flights = {}
+                self._pending = {}
 
     # Knowledge of the chain.
 
@@ -110,22 +110,22 @@ class Outbox(Signer):
         except BaseException:
             journal.close()
             raise
-        self._flights = {}
+        self._pending = {}
         for entry in entries:
-            twin = next((one for one in self._flights.values() if one.purpose == entry.purpose), None)
+            twin = next((one for one in self._pending.values() if one.purpose == entry.purpose), None)
             if twin is not None and (twin.named or not (entry.heard or twin.entry.heard)):
                 # A foreign transaction had taken the first nonce; the process died before it could forget it.
-                del self._flights[twin.nonce]
+                del self._pending[twin.nonce]
                 journal.remove(twin.entry)
-            self._flights[entry.nonce] = Sent(entry, former=True)
+            self._pending[entry.nonce] = Sent(entry, former=True)
         self._journal = journal
-        self._next = max([waiting, *(nonce + 1 for nonce in self._flights)])
-        if self._flights:
+        self._next = max([waiting, *(nonce + 1 for nonce in self._pending)])
+        if self._pending:
             self._poll()
 
     def _known(self, purpose: str) -> Sent | None:
         """The transaction that carries out this purpose; None if there is none, or if it is to be repeated."""
-        for nonce, sent in sorted(self._flights.items(), reverse=True):
+        for nonce, sent in sorted(self._pending.items(), reverse=True):
             if sent.purpose != purpose or sent.error is not None:
                 continue
             if sent.receipt is not None and not sent.receipt.succeeded:
@@ -157,7 +157,7 @@ class Outbox(Signer):
 
     def _see(self, head: Block) -> None:
         if self._node.view != self._view:
-            # Another node is gone by now, and its newest block counts, higher or lower.
+            # Another node is believed now, and its newest block counts, higher or lower.
             self._view, self._head, self._pace = self._node.view, None, BlockPace(self._clock)
         # A node that lags behind shows nothing new.
         if self._head is None or head.number >= self._head.number - MAX_REORGANISATION:
@@ -171,7 +171,7 @@ class Outbox(Signer):
             self._next = sent.nonce
 
     def _forget(self, nonce: int) -> None:
-        sent = self._flights.pop(nonce, None)
+        sent = self._pending.pop(nonce, None)
         if sent is not None and self._journal is not None:
             self._journal.remove(sent.entry)
 
@@ -181,20 +181,20 @@ class Outbox(Signer):
         with self._lock:
             self._open()
             self._see(head if head is not None else self._node.head())
-            if not self._flights:
+            if not self._pending:
                 return []
             count = self._node.nonce(self.address)
-            for nonce, sent in sorted(self._flights.items()):
+            for nonce, sent in sorted(self._pending.items()):
                 if sent.error is None:
                     # A fault of the node about one keeps no other waiting; the next look comes soon.
                     with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused, SignerError):
                         self._look_at(sent, nonce < count)
-            lowest = next((sent for _, sent in sorted(self._flights.items()) if not sent.done), None)
+            lowest = next((sent for _, sent in sorted(self._pending.items()) if not sent.done), None)
             with contextlib.suppress(SignerError):  # what was signed before is out, and can be heard of
                 if lowest is not None and lowest.nonce == count:
                     self._push(lowest)
                 self._watch_gap(count, lowest)
-            ended = [sent for sent in self._flights.values() if sent.done and not sent.entry.heard and not sent.awaited]
+            ended = [sent for sent in self._pending.values() if sent.done and not sent.entry.heard and not sent.awaited]
             ended = [sent for sent in ended if not sent.former]
             for sent in ended:
                 sent.entry.heard = True
@@ -281,7 +281,7 @@ class Outbox(Signer):
         )  # fmt: skip
         filler = Sent(entry)
         self._sign(filler, self._offers.first(self._head))
-        self._flights[count] = filler
+        self._pending[count] = filler
         self._offer_again(filler)
 
     def _evade(self, sent: Sent) -> None:
@@ -310,8 +310,8 @@ class Outbox(Signer):
         sent.entry = new
         self._sign(sent, fees)
         sent.suspected = sent.between = sent.taken = sent.offered_at = None
-        del self._flights[old.nonce]
-        self._flights[nonce] = sent
+        del self._pending[old.nonce]
+        self._pending[nonce] = sent
         self._next = nonce + 1
         self._journal.remove(old)
         self._offer_again(sent)
@@ -319,7 +319,7 @@ class Outbox(Signer):
     def _clear(self) -> None:
         """Forgets what has ended and what no reorganisation can bring back."""
         assert self._head is not None
-        for nonce, sent in list(self._flights.items()):
+        for nonce, sent in list(self._pending.items()):
             if sent.error is not None and (sent.entry.heard or sent.former):
                 self._forget(nonce)
             elif sent.receipt is not None:

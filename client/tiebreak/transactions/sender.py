@@ -38,7 +38,7 @@ class Sender(Outbox):
 
     `directory`: where the journal lies (the role's own directory); None: in memory only, for commands that end at once.
     `max_fee`: wei per gas that are offered at most. `replace_after`: blocks after which a transaction that none has
-    taken is replaced by one that pays more. `most_in_flight`: transactions that wait for a block at the same time; a
+    taken is replaced by one that pays more. `most_pending`: transactions that wait for a block at the same time; a
     node keeps sixteen of an account for certain. `patience`: seconds for which `send` waits. `stop`: ends every wait
     at once (default: the node's). `clock` and `sleep` are there for tests and simulations.
     """
@@ -51,14 +51,14 @@ class Sender(Outbox):
         directory: Path | None = None,
         max_fee: int = MAX_FEE,
         replace_after: int = 3,
-        most_in_flight: int = 16,
+        most_pending: int = 16,
         patience: float = 120.0,
         stop: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
         super().__init__(node, account, directory=directory, max_fee=max_fee, replace_after=replace_after, clock=clock)
-        self._most_in_flight = most_in_flight
+        self._most_pending = most_pending
         self._patience = patience
         self._stop = stop if stop is not None else node.stop
         self._sleep = sleep
@@ -111,7 +111,7 @@ class Sender(Outbox):
             entry = Entry(purpose=name, nonce=self._next, to=to, data=data, value=value, gas=limit, since=head.number)
             sent = Sent(entry)
             self._sign(sent, self._offers.first(head))
-            self._flights[entry.nonce] = sent
+            self._pending[entry.nonce] = sent
             self._next += 1
             try:
                 self._offer(sent)
@@ -155,7 +155,7 @@ class Sender(Outbox):
         deadline = self._clock() + self._patience
         with self._lock:
             self._open()
-        while self.in_flight or self._node.nonce(self.address, pending=True) > self._node.nonce(self.address):
+        while self.pending or self._node.nonce(self.address, pending=True) > self._node.nonce(self.address):
             if self._clock() > deadline:
                 return
             self._poll()
@@ -165,7 +165,7 @@ class Sender(Outbox):
 
     def _wait_for_room(self, purpose: str) -> None:
         deadline = self._clock() + self._patience
-        while len(waiting := self.in_flight) >= self._most_in_flight:
+        while len(waiting := self.pending) >= self._most_pending:
             if any(sent.purpose == purpose for sent in waiting):
                 return
             if self._clock() > deadline:

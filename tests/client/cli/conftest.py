@@ -31,19 +31,19 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_errand_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_background_job_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Threads of a role that gave up go on until their process ends, and would print into the next test's output."""
-    workshops: list[Threads] = []
+    begun: list[Threads] = []
     make = Threads.__init__
 
     def remembered(self: Threads, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
-        workshops.append(self)
+        begun.append(self)
 
     monkeypatch.setattr(Threads, "__init__", remembered)
     yield
-    for workshop in workshops:
-        assert workshop.close(60), "an errand goes on for a minute after it was told to stop"
+    for background_jobs in begun:
+        assert background_jobs.close(60), "a background job goes on for a minute after it was told to stop"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from disputes import Cast, Run
 from rich.cells import cell_len
 from rich.console import Console
-from tiebreak.cli.account_summary import Reader, Standing
+from tiebreak.cli.account_summary import AccountSummary, Reader
 from tiebreak.cli.live_status import LiveScreen
 from tiebreak.contract.abi import _typed
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -46,8 +46,8 @@ def is_plain(text: str) -> bool:
     return all(one == "\n" or (one.isprintable() and unicodedata.category(one)[0] != "C") for one in text)
 
 
-def looking_on(cast: Cast, cid: str) -> Standing:
-    """The standing of nobody, whose job and claim have these addresses of content."""
+def looking_on(cast: Cast, cid: str) -> AccountSummary:
+    """The summary of nobody, whose job and claim have these addresses of content."""
     seen = Reader(cast.customer, None).read()
     (job,) = seen.jobs
     claim = replace(job.view.claim, log_cid=cid, model_cid=cid)

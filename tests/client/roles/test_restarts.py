@@ -50,7 +50,7 @@ def asked_by(kind: type[JobRole], cast: Cast, line: Counting, place: Path) -> in
     sender = Sender(cast.customer.node, devnet_account(4), directory=place)
     contract = VerificationGame(cast.customer.node, cast.customer.address, sender)
     store = FolderStore(place / "store")
-    context = RoleContext(contract=contract, sender=sender, store=store, directory=place, workshop=Inline())
+    context = RoleContext(contract=contract, sender=sender, store=store, directory=place, background_jobs=Inline())
 
     def make(number: int, posted: JobView) -> JobRole:
         return kind(context, number)

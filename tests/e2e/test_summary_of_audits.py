@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.cli.account_summary import Part, Reader, Standing
+from tiebreak.cli.account_summary import AccountSummary, Part, Reader
 from tiebreak.cli.summary_text import next_step
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.contract.game import VerificationGame
@@ -33,14 +33,14 @@ def by(world: World, name: str) -> VerificationGame:
     return world.contract.by(world.senders[name])
 
 
-def standings(world: World) -> Iterator[tuple[str, Standing]]:
+def summaries(world: World) -> Iterator[tuple[str, AccountSummary]]:
     for name in NAMES:
         yield name, Reader(world.contract, world.senders[name].address).read()
 
 
 def stakes(world: World) -> dict[str, int]:
     """Bonds and escrows of every account that has any. INVARIANT: with credits they are what lies in the contract."""
-    found = dict(standings(world))
+    found = dict(summaries(world))
     assert sum(one.bonds + one.escrow + one.due + one.credit for one in found.values()) == world.contract_balance()
     held = {name: one.bonds + one.escrow + one.due for name, one in found.items()}
     return {name: wei for name, wei in held.items() if wei}
@@ -48,7 +48,7 @@ def stakes(world: World) -> dict[str, int]:
 
 def steps(world: World, *names: str) -> list[str]:
     """The next step as each is told it."""
-    found = dict(standings(world))
+    found = dict(summaries(world))
     return [next_step(found[name].jobs[0], found[name].now) for name in names]
 
 
@@ -68,7 +68,7 @@ def test_sealed_bonds_are_counted_until_they_are_collected(world: World) -> None
     )
     by(world, "second").seal_audit(world.job, spec_hash=posted.spec_hash, seal=bytes(31) + b"2", bond=BOND)
     assert stakes(world) == escrow | {"trainer": BLIND.trainer_bond, "second": BOND}
-    assert dict(standings(world))["second"].jobs[0].parts == (Part.AUDITOR,)
+    assert dict(summaries(world))["second"].jobs[0].parts == (Part.AUDITOR,)
     audits = world.contract.job(world.job).audits
     assert all(said.startswith("seal audits, in") for said in steps(world, "trainer", "second", "customer"))
     assert steps(world, "second")[0].endswith("; audit 1, fee 0.0001 ether")
@@ -118,7 +118,7 @@ def test_attestations_and_appeals_are_counted_until_the_verdict_is_paid(world: W
 
     by(world, "second").appeal(world.job, spec_hash=posted.spec_hash, bond=OPEN.challenger_bond)
     assert stakes(world) == all_bonds | {"second": BOND + OPEN.challenger_bond}
-    assert dict(standings(world))["second"].jobs[0].games[1].side is Side.TRAINER
+    assert dict(summaries(world))["second"].jobs[0].games[1].side is Side.TRAINER
     assert steps(world, "auditor")[0].startswith("your move in game 2, in")
     play_silent_trainer(world, 2, better)
     assert stakes(world) == all_bonds

@@ -17,13 +17,13 @@ from tiebreak.contract.events import JobPosted
 from tiebreak.contract.game import Call, VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.launcher import find_anvil, start_devnet
-from tiebreak.roles.transaction_queue import Desk, Order
+from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.rpc import quorum, quorum_members
 from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer, NodesDisagree, RpcRefused
 from tiebreak.rpc.newest_blocks import TURN_SECONDS
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.node_agreement import FORK_SECONDS
-from tiebreak.rpc.quorum import SeveralNodes
+from tiebreak.rpc.quorum import NodeQuorum
 from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.transactions.fees import funds
 from tiebreak.transactions.keys import devnet_account
@@ -40,10 +40,10 @@ class World:
     cast: Cast
     job: int
 
-    def nodes(self, *liars: HostileNode, honest: int = 1) -> SeveralNodes:
+    def nodes(self, *liars: HostileNode, honest: int = 1) -> NodeQuorum:
         """The liars first. A second here counts as three minutes of theirs."""
         good = [HostileNode(self.chain, f"honest {i}") for i in range(honest)]
-        return SeveralNodes([*liars, *good], clock=lambda: 180 * time.monotonic(), today=lambda: self.now)
+        return NodeQuorum([*liars, *good], clock=lambda: 180 * time.monotonic(), today=lambda: self.now)
 
     @property
     def now(self) -> float:
@@ -140,7 +140,7 @@ def test_a_dispute_is_won_whatever_one_node_says(world: World, lie: str, honest:
     parties = [Party(cast.trainer, Run.of(33), Side.TRAINER), Party(contract, Run.of(), Side.CHALLENGER)]
     ends = time.monotonic() + 300
     while not cast.customer.game(game).outcome:
-        assert time.monotonic() < ends, f"{chain.accord}"
+        assert time.monotonic() < ends, f"{chain.agreement}"
         for party in parties:
             try:
                 party.move(game)
@@ -163,7 +163,7 @@ def test_equal_answers_need_no_vote(world: World) -> None:
     assert chain.nonce(PARTY.address) == good.node.nonce(PARTY.address)
     assert chain.balance(PARTY.address) == good.node.balance(PARTY.address)
     assert chain.now() == chain.head().timestamp
-    assert (chain.accord.contradiction, chain.accord.missing) == ("", ())
+    assert (chain.agreement.contradiction, chain.agreement.missing) == ("", ())
 
 
 def test_every_question_about_the_chain_goes_to_all_nodes(world: World) -> None:
@@ -187,11 +187,11 @@ def test_every_question_about_the_chain_goes_to_all_nodes(world: World) -> None:
         "search_back": lambda node: list(node.search_back(contract, from_block=0, to_block=3)),
         "one_range": lambda node: node.one_range(contract, 0, 3),
     }
-    others = {"name", "accord", "view", "chain_id", "send_raw", "advance_time"}
+    others = {"name", "agreement", "view", "chain_id", "send_raw", "advance_time"}
     """Not questions about the chain's state; `send_raw` has a test of its own."""
     assert {name for name in vars(ChainNode) if not name.startswith("_")} == set(questions) | others
     pair = [HostileNode(world.chain, name) for name in ("first", "second")]
-    nodes = SeveralNodes(pair)
+    nodes = NodeQuorum(pair)
     for name, ask in questions.items():
         for one in pair:
             one.asked.clear()
@@ -205,8 +205,10 @@ def test_two_honest_nodes_outvote_a_liar_and_bonds_go_on(world: World) -> None:
     chain = world.nodes(liar, honest=2)
     address = world.cast.customer.address
     assert chain.logs(address, from_block=0) == ChainNode(world.chain).logs(address, from_block=0)
-    assert chain.accord.contradiction.startswith("the liar and honest 0 and honest 1 say different things about the ev")
-    chain.accord.require("challenge")
+    assert chain.agreement.contradiction.startswith(
+        "the liar and honest 0 and honest 1 say different things about the ev"
+    )
+    chain.agreement.require("challenge")
 
 
 def test_without_a_majority_nothing_new_is_begun_and_games_go_on(world: World) -> None:
@@ -218,12 +220,12 @@ def test_without_a_majority_nothing_new_is_begun_and_games_go_on(world: World) -
     chain.logs(contract.address, from_block=0)
     with pytest.raises(NodesDisagree, match="and honest 0 say different things about the events of blocks 0 to"):
         contract.challenge(1, spec_hash=bytes(32), claimed_root=bytes(32), checkpoint_root=bytes(32), bond=1)
-    desk = Desk(contract, sender)
+    queue = TransactionQueue(contract, sender)
     refused: list[ChainError] = []
     order = Order(call=Call.of("challenge", 1, *[bytes(32)] * 3), sent=lambda _: None, failed=refused.append, value=1)
-    assert desk.put(order) is False
+    assert queue.put(order) is False
     assert [type(error) for error in refused] == [NodesDisagree]
-    assert desk.put(replace(order, call=Call.of("claimTimeout", 1), value=0))
+    assert queue.put(replace(order, call=Call.of("claimTimeout", 1), value=0))
 
 
 def test_a_balance_that_one_node_makes_up_takes_no_money_from_an_appeal(world: World) -> None:
@@ -233,25 +235,27 @@ def test_a_balance_that_one_node_makes_up_takes_no_money_from_an_appeal(world: W
     true = ChainNode(world.chain).balance(PARTY.address)
     nodes = world.nodes(liar, honest=2)
     assert true and funds(nodes, PARTY.address, 1).balance == true
-    assert "the balance of" in nodes.accord.contradiction and not nodes.accord.undecided
+    assert "the balance of" in nodes.agreement.contradiction and not nodes.agreement.undecided
     pair, seen = world.nodes(liar), set()
     ends = time.monotonic() + 10
     while len(seen) < 2 and time.monotonic() < ends:
         pair.head()
         seen.add(pair.balance(PARTY.address))
-    assert seen == {0, true} and pair.accord.undecided, "without a majority they are gone by in turns, and it is told"
+    assert seen == {0, true} and pair.agreement.undecided, (
+        "without a majority they are believed in turns, and it is told"
+    )
     lags = HostileNode(world.chain)
     lags.lag = 2
     nodes, node = world.nodes(lags), ChainNode(world.chain)
     both_have = node.balance(PARTY.address, block=node.head().number - lags.lag)
-    assert nodes.balance(PARTY.address) == both_have and not nodes.accord.contradiction
+    assert nodes.balance(PARTY.address) == both_have and not nodes.agreement.contradiction
 
 
 def test_what_differs_about_the_tip_may_be_a_fork_until_it_lasts(world: World) -> None:
     """A fork of a block or two is nothing to call a person for; a lie about the tip lasts, and is found out."""
     liar = HostileNode(world.chain)
     clock = [0.0]
-    chain = SeveralNodes(
+    chain = NodeQuorum(
         [liar, HostileNode(world.chain, "honest")], confirmations=5, clock=lambda: clock[0], today=lambda: world.now
     )
     watch = ContractWatch(VerificationGame(chain, world.cast.customer.address))
@@ -268,9 +272,9 @@ def test_what_differs_about_the_tip_may_be_a_fork_until_it_lasts(world: World) -
             seen.add(watch.job(job).status)
         assert watch.job(world.job) == honest
         if clock[0] < FORK_SECONDS:
-            chain.accord.require("challenge")
+            chain.agreement.require("challenge")
         clock[0] += 10.0
-    assert chain.accord.undecided
+    assert chain.agreement.undecided
     assert seen == {JobStatus.OPEN}, "the honest node had its turns"
 
 
@@ -286,7 +290,7 @@ def test_a_made_up_event_and_a_missing_one_are_contradictions(world: World) -> N
     liar.lies["eth_getLogs"] = another_job
     found = [event.job for event in contract.events() if isinstance(event, JobPosted)]
     assert max(found) < 1000
-    assert chain.accord.contradiction
+    assert chain.agreement.contradiction
 
 
 def test_a_watch_reads_everything_again_through_the_next_node(world: World) -> None:
@@ -297,7 +301,7 @@ def test_a_watch_reads_everything_again_through_the_next_node(world: World) -> N
     liar.lies["eth_call"] = _old_views(world)
     cast.commit(job, Run.of())
     clock = [0.0]
-    chain = SeveralNodes([liar, HostileNode(world.chain, "honest")], clock=lambda: clock[0], today=lambda: world.now)
+    chain = NodeQuorum([liar, HostileNode(world.chain, "honest")], clock=lambda: clock[0], today=lambda: world.now)
     watch = ContractWatch(VerificationGame(chain, cast.customer.address))
     watch.follow(job)
     seen = set()
@@ -311,7 +315,7 @@ def test_a_watch_reads_everything_again_through_the_next_node(world: World) -> N
 def test_a_made_up_head_does_not_stop_a_watch(world: World) -> None:
     liar = HostileNode(world.chain)
     clock = [0.0]
-    chain = SeveralNodes([liar, HostileNode(world.chain, "honest")], clock=lambda: clock[0], today=lambda: world.now)
+    chain = NodeQuorum([liar, HostileNode(world.chain, "honest")], clock=lambda: clock[0], today=lambda: world.now)
     watch = ContractWatch(VerificationGame(chain, world.cast.customer.address))
     watch.look()
     liar.lies["eth_getBlockByNumber"] = _made_up_head
@@ -332,7 +336,7 @@ def test_a_slow_node_is_waited_for_once_and_then_left_alone(world: World, monkey
     monkeypatch.setattr(quorum_members, "GRACE", 0.05)
     slow = HostileNode(world.chain, "the slow node")
     clock = [0.0]
-    chain = SeveralNodes(
+    chain = NodeQuorum(
         [slow, HostileNode(world.chain, "the quick node")], clock=lambda: clock[0], today=lambda: world.now
     )
     chain.head()
@@ -341,18 +345,18 @@ def test_a_slow_node_is_waited_for_once_and_then_left_alone(world: World, monkey
     for _ in range(20):
         chain.head()
     assert len(slow.asked) == 1
-    assert chain.accord.missing == ("the slow node did not answer within 0.05 seconds after another had",)
-    chain.accord.require("challenge")
+    assert chain.agreement.missing == ("the slow node did not answer within 0.05 seconds after another had",)
+    chain.agreement.require("challenge")
     slow.seconds = 0.0
     clock[0] += 100
     time.sleep(0.3)
     chain.head()
-    assert not chain.accord.missing
+    assert not chain.agreement.missing
 
 
 def test_a_defect_in_a_question_is_heard_of_at_once(world: World) -> None:
     broken = HostileNode(world.chain)
-    chain = SeveralNodes([broken, HostileNode(world.chain, "honest")])
+    chain = NodeQuorum([broken, HostileNode(world.chain, "honest")])
 
     def defect(params: list[Any], true: Any) -> Any:
         raise ZeroDivisionError
@@ -366,7 +370,7 @@ def test_transactions_go_to_every_node(world: World) -> None:
     liar = HostileNode(world.chain)
     liar.swallows = True
     other = HostileNode(world.chain, "honest")
-    chain = SeveralNodes([liar, other], today=lambda: world.now)
+    chain = NodeQuorum([liar, other], today=lambda: world.now)
     receipt = Sender(chain, devnet_account(5), patience=5.0).send(PARTY.address, b"", value=7)
     assert receipt.succeeded
     assert "eth_sendRawTransaction" in liar.asked and "eth_sendRawTransaction" in other.asked
@@ -383,18 +387,18 @@ def test_a_node_without_the_contract_lags_and_another_code_is_a_contradiction(wo
     liar.lies["eth_getCode"] = lambda params, true: "0x"
     chain = world.nodes(liar, honest=1)
     VerificationGame.at(chain, world.cast.customer.address)
-    assert not chain.accord.contradiction
+    assert not chain.agreement.contradiction
     liar.lies["eth_getCode"] = lambda params, true: "0x6001"
     chain.code(world.cast.customer.address)
-    assert chain.accord.undecided
+    assert chain.agreement.undecided
 
 
 def test_a_receipt_is_shown_once_the_block_is_agreed_on(world: World) -> None:
     late = HostileNode(world.chain, "the late node")
     late.lag = 1
-    chain = SeveralNodes([late, HostileNode(world.chain, "the other")], today=lambda: world.now)
+    chain = NodeQuorum([late, HostileNode(world.chain, "the other")], today=lambda: world.now)
     receipt = Sender(ChainNode(world.chain), devnet_account(6)).send(PARTY.address, b"", value=1)
     assert chain.receipt(receipt.transaction) is None
-    assert not chain.accord.contradiction
+    assert not chain.agreement.contradiction
     late.lag = 0
     assert chain.receipt(receipt.transaction) == receipt

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console, RenderableType
 from tiebreak.adversary.parties import lying_auditor
-from tiebreak.cli.account_summary import Part, Reader, Standing
+from tiebreak.cli.account_summary import AccountSummary, Part, Reader
 from tiebreak.cli.live_status import LiveScreen
-from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_standing
+from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_summary
 from tiebreak.cli.views import game_text, job_text
 from tiebreak.contract.enums import Outcome, Side
 from tiebreak.roles.auditor_role import AuditorRole
@@ -34,7 +34,7 @@ def printed(*parts: RenderableType) -> str:
     return file.getvalue()
 
 
-def standing(world: World, name: str) -> Standing:
+def summary(world: World, name: str) -> AccountSummary:
     return Reader(world.contract, world.senders[name].address).read()
 
 
@@ -46,9 +46,9 @@ def play(world: World, roles: Sequence[Role], looks: int) -> None:
 
 def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end(world: World) -> None:
     world.post()
-    nobody = standing(world, "second")
+    nobody = summary(world, "second")
     assert nobody.jobs == () and "no job yet" in printed(jobs_table(nobody))
-    customer = standing(world, "customer")
+    customer = summary(world, "customer")
     assert (customer.escrow, customer.bonds) == (TERMS.reward, 0)
     assert [job.parts for job in customer.jobs] == [(Part.CUSTOMER,)]
     assert "commit, in" in printed(account_text(customer), jobs_table(customer))
@@ -60,7 +60,7 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
     # In a search one side is to move; while a level is opened, both are.
     while not world.game().spent[Side.TRAINER] or sum(bool(clock.started_at) for clock in world.game().clocks) != 1:
         play(world, [trainer, auditor], 1)
-    mine, theirs = standing(world, "trainer"), standing(world, "auditor")
+    mine, theirs = summary(world, "trainer"), summary(world, "auditor")
     (game,) = mine.games
     assert mine.bonds == TERMS.trainer_bond and theirs.bonds == TERMS.challenger_bond
     assert game.view == world.game() and game.side is Side.TRAINER and not game.view.outcome
@@ -77,7 +77,7 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
             clock = world.game().clocks[side]
             assert 0 < left <= clock.remaining <= TERMS.clock_allowance
             assert (left < clock.remaining) <= bool(clock.started_at)
-    ends = [plain_standing(one)["bonds_wei"] for one in (mine, theirs)]
+    ends = [plain_summary(one)["bonds_wei"] for one in (mine, theirs)]
     assert ends == [str(TERMS.trainer_bond), str(TERMS.challenger_bond)]
 
     world.run(trainer, auditor)
@@ -86,11 +86,11 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
     moves = {name: world.game().spent[side] for name, side in (("trainer", Side.TRAINER), ("auditor", Side.CHALLENGER))}
     for one, name in ((mine, "trainer"), (theirs, "auditor")):
         assert moves[name] <= one.spent + one.to_come
-        assert standing(world, name).to_come == 0
-    assert standing(world, "auditor").bonds == 0
+        assert summary(world, name).to_come == 0
+    assert summary(world, "auditor").bonds == 0
     world.pass_challenge_window()
     world.run(trainer, world.customer())
-    over = standing(world, "trainer")
+    over = summary(world, "trainer")
     assert (over.bonds, over.escrow) == (0, 0) and "over" in printed(jobs_table(over))
     assert "challenge by" not in printed(job_text(world.job, world.contract.job(world.job), over.now))
 
@@ -98,7 +98,7 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
 def test_a_job_and_its_games_fit_a_terminal_with_every_hash_whole(world: World) -> None:
     world.post()
     world.run(TrainerRole(world.context("trainer"), world.job), AuditorRole(world.context("auditor"), world.job))
-    assert standing(world, "auditor").jobs[0].parts == (Part.AUDITOR,)
+    assert summary(world, "auditor").jobs[0].parts == (Part.AUDITOR,)
     world.run(lying_auditor(world.context("second"), world.job, first_wrong_step=4))
     job = world.contract.job(world.job)
     text = printed(job_text(world.job, job, world.node.now()), game_text(1, world.game(), world.node.now()))
@@ -133,7 +133,7 @@ def test_the_screen_runs_clocks_down_and_outlives_an_outage(world: World) -> Non
     seconds = [100.0]
     screen = LiveScreen("a \x1b[2Jnode", world.contract.address, clock=lambda: seconds[0])
     assert "reading" in printed(screen)
-    screen.show(found := standing(world, "trainer"))
+    screen.show(found := summary(world, "trainer"))
     before = printed(screen)
     assert "\x1b" not in before and f"{found.block:,}" in before
     (game,) = found.games

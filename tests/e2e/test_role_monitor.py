@@ -1,4 +1,4 @@
-"""A watchman beside a role that plays a whole game: what it calls a person for, and what it counts."""
+"""A monitor beside a role that plays a whole game: what it calls a person for, and what it counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiebreak.contract.enums import Outcome, Side
 from tiebreak.operation.alarms import OUTAGE_SECONDS, Cause
 from tiebreak.operation.messenger import Messenger
 from tiebreak.operation.metrics import Metrics
-from tiebreak.operation.monitor import LogFile, Watchman
+from tiebreak.operation.monitor import LogFile, RoleMonitor
 from tiebreak.roles.notices import Look, Notice, Progress, What
 from tiebreak.roles.role import Role
 from tiebreak.roles.trainer_role import TrainerRole
@@ -36,7 +36,7 @@ class Kept(Messenger):
 
 
 class Watched:
-    """A role's context with a watchman, whose clock only moves when told."""
+    """A role's context with a monitor, whose clock only moves when told."""
 
     def __init__(self, world: World, name: str) -> None:
         self.seconds = 0.0
@@ -44,7 +44,7 @@ class Watched:
         self.messenger = Kept()
         self.metrics = Metrics(name)
         self.log = world.root / f"{name}.log"
-        self.watchman = Watchman(
+        self.monitor = RoleMonitor(
             name,
             self.told.append,
             messenger=self.messenger,
@@ -54,12 +54,12 @@ class Watched:
             today=lambda: 1_000_000 + self.seconds,
             free=lambda _: 100 << 30,
         )
-        self.context = replace(world.context(name), notify=self.watchman.notice, on_look=self.watchman.look)
-        self.watchman.attach(self.context)
-        self.watchman.probe()
+        self.context = replace(world.context(name), notify=self.monitor.notice, on_look=self.monitor.look)
+        self.monitor.attach(self.context)
+        self.monitor.probe()
 
     def step(self, role: Role) -> Progress:
-        """One look of the role, as `Role.run` would have it watched, and one of the watchman."""
+        """One look of the role, as `Role.run` would have it watched, and one of the monitor."""
         progress = role.step()
         self.context.on_look(Look(progress=progress))
         self.pass_by(1.0)
@@ -67,7 +67,7 @@ class Watched:
 
     def pass_by(self, seconds: float) -> None:
         self.seconds += seconds
-        self.watchman.tick()
+        self.monitor.tick()
 
     @property
     def causes(self) -> list[tuple[object, object, object]]:
@@ -95,12 +95,12 @@ def test_a_person_is_called_once_when_half_a_clock_is_gone(quick_node: ChainNode
     assert watched.metric("games_live") == 1 and watched.metric("stake_ether") == TERMS.trainer_bond / 10**18
     assert watched.causes == []
     # The trainer looks on, and does not move: its machine is busy, say.
-    while watched.context.desk.is_busy or not world.game().deadlines[Side.TRAINER]:
-        watched.context.desk.look()  # a move of its own may still be on its way
+    while watched.context.queue.is_busy or not world.game().deadlines[Side.TRAINER]:
+        watched.context.queue.look()  # a move of its own may still be on its way
         auditor.step()
     world.pass_time(world.game().deadlines[Side.TRAINER] - TERMS.clock_allowance // 2 + 10)
     for _ in range(3):
-        watched.context.desk.look()
+        watched.context.queue.look()
         watched.context.on_look(Look(progress=Progress(state="is busy")))
         watched.pass_by(1.0)
     assert watched.causes == [(Cause.CLOCK_HALF_GONE, False, 1)]
@@ -110,7 +110,7 @@ def test_a_person_is_called_once_when_half_a_clock_is_gone(quick_node: ChainNode
         if not (auditor.step().acted or progress.acted or progress.working) and world.game().outcome:
             break
     assert world.game().outcome is Outcome.TRAINER_WON
-    while trainer.step().acted or watched.context.desk.is_busy:
+    while trainer.step().acted or watched.context.queue.is_busy:
         pass
     watched.step(trainer)
     assert watched.causes == [(Cause.CLOCK_HALF_GONE, False, 1), (Cause.CLOCK_HALF_GONE, True, 1)]
@@ -129,50 +129,50 @@ def test_a_person_is_called_once_when_half_a_clock_is_gone(quick_node: ChainNode
 def test_funds_store_and_chain_are_looked_after(quick_node: ChainNode, tmp_path: Path) -> None:
     world = World(quick_node, tmp_path)
     watched = Watched(world, "trainer")
-    watchman = watched.watchman
+    monitor = watched.monitor
     look = Look(progress=Progress(state="waits"))
-    watchman.look(look)
+    monitor.look(look)
     watched.pass_by(1.0)
     assert watched.causes == [] and watched.metric("balance_ether") > watched.metric("needed_ether") > 0
-    assert watchman.ready() == (True, {"role": "trainer", "chain": "", "store": ""})
+    assert monitor.ready() == (True, {"role": "trainer", "chain": "", "store": ""})
 
     # All but a little of the account's ether goes away.
     sender, second = world.senders["trainer"], world.senders["second"].address
     left = world.balance("trainer")
     sender.send(second, b"", value=left - 10**15)
-    watchman.probe()
+    monitor.probe()
     watched.pass_by(1.0)
     watched.pass_by(1.0)
     assert watched.causes == [(Cause.FUNDS_LOW, False, None)]
     world.senders["second"].send(sender.address, b"", value=10**18)
-    watchman.probe()
+    monitor.probe()
     watched.pass_by(1.0)
     assert watched.causes[1:] == [(Cause.FUNDS_LOW, True, None)]
 
     # The chain is away for a minute, then the store.
-    watchman.look(Look(progress=look.progress, outage=ChainUnavailable("no answer \x1b[2J.")))
+    monitor.look(Look(progress=look.progress, outage=ChainUnavailable("no answer \x1b[2J.")))
     watched.pass_by(1.0)
     watched.pass_by(OUTAGE_SECONDS)
     assert watched.causes[2:] == [(Cause.CHAIN_UNREACHABLE, False, None)]
     assert "\x1b" not in str(watched.messenger.sent[-1]["text"])
-    assert watchman.ready()[0] is False and watchman.health()[0] is True
-    watchman.look(look)
+    assert monitor.ready()[0] is False and monitor.health()[0] is True
+    monitor.look(look)
     watched.pass_by(1.0)
     watched.pass_by(OUTAGE_SECONDS)
     assert watched.causes[3:] == [(Cause.CHAIN_UNREACHABLE, True, None)]
 
-    watchman.unreachable(StoreUnavailable("the store is away."))
+    monitor.unreachable(StoreUnavailable("the store is away."))
     watched.pass_by(1.0)
     watched.pass_by(OUTAGE_SECONDS)
     assert watched.causes[4:] == [(Cause.STORE_UNREACHABLE, False, None)]
-    watchman.probe()  # the folder is there
+    monitor.probe()  # the folder is there
     watched.pass_by(1.0)
     watched.pass_by(OUTAGE_SECONDS)
     assert watched.causes[5:] == [(Cause.STORE_UNREACHABLE, True, None)]
 
     # And a loop that has stopped is what a supervisor is to restart it for.
     watched.pass_by(400)
-    assert watchman.health()[0] is False
+    assert monitor.health()[0] is False
     assert watched.causes[6:] == [(Cause.ROLE_STUCK, False, None)]
-    watchman.ended("this machine does not compute as it has to.")
+    monitor.ended("this machine does not compute as it has to.")
     assert watched.messenger.sent[-1]["cause"] == "role-ended"

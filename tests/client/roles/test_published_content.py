@@ -12,11 +12,11 @@ import pytest
 from roundlog.storage import StorageError
 from tiebreak.contract.enums import JobStatus
 from tiebreak.roles.notices import Notice, What
-from tiebreak.roles.published_content import OVER, Custody, Keeper
+from tiebreak.roles.published_content import OVER, Keeper, PublishedContent
 from tiebreak.rpc.chain_errors import ChainUnavailable, ContractError
 from tiebreak.store import FolderStore
 from tiebreak.store.kubo import KuboStore
-from tiebreak.store.replicated_store import SeveralStores
+from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store_errors import StoreUnavailable
 
 DAY = 86_400
@@ -30,10 +30,10 @@ def room(directory: Path, job: int, spec: bytes = SPEC) -> Path:
     return found
 
 
-def publish(custody: Custody, directory: Path, job: int, content: bytes, spec: bytes = SPEC) -> str:
+def publish(published: PublishedContent, directory: Path, job: int, content: bytes, spec: bytes = SPEC) -> str:
     path = room(directory, job, spec) / "model"
     path.write_bytes(content)
-    return custody.add_file(path)
+    return published.add_file(path)
 
 
 class Chain:
@@ -71,12 +71,12 @@ class World:
 
     def begin(self) -> None:
         """A new process."""
-        self.custody = Custody(self.store, self.directory)
+        self.published = PublishedContent(self.store, self.directory)
         contract = cast(Any, self.chain)
-        self.keeper = Keeper("trainer", self.custody, contract, self.notices.append, self.retention)
+        self.keeper = Keeper("trainer", self.published, contract, self.notices.append, self.retention)
 
     def publish(self, job: int, content: bytes, spec: bytes = SPEC) -> str:
-        return publish(self.custody, self.directory, job, content, spec)
+        return publish(self.published, self.directory, job, content, spec)
 
 
 @pytest.fixture
@@ -185,11 +185,11 @@ def test_what_lies_outside_of_the_rooms_is_not_touched(world: World, tmp_path: P
     (world.directory / "job-3-x").mkdir()
     (world.directory / "job-3-x" / "data").write_bytes(b"other")
     cids = [
-        world.custody.add_directory(tmp_path / "job"),
-        world.custody.add_directory(world.directory / "job-3-x"),
-        world.custody.add_bytes(b"bytes"),
+        world.published.add_directory(tmp_path / "job"),
+        world.published.add_directory(world.directory / "job-3-x"),
+        world.published.add_bytes(b"bytes"),
     ]
-    assert world.custody.held() == frozenset()
+    assert world.published.held() == frozenset()
     world.chain.set(3, JobStatus.FINAL)
     world.keeper.round()
     world.chain.later(100 * DAY)
@@ -240,7 +240,7 @@ def test_content_that_is_added_again_while_it_is_unpinned_stays(world: World, mo
     world.keeper.round()
     unpinned.set()
     adding.join()
-    assert world.store.pins() == [cid] and world.custody.held() == {cid}
+    assert world.store.pins() == [cid] and world.published.held() == {cid}
 
 
 @pytest.mark.parametrize(
@@ -263,15 +263,15 @@ def test_content_that_is_added_again_while_it_is_unpinned_stays(world: World, mo
 def test_a_damaged_record_is_refused_before_anything_is_unpinned(tmp_path: Path, record: bytes) -> None:
     (tmp_path / "published.json").write_bytes(record)
     with pytest.raises(StorageError, match=r"published\.json"):
-        Custody(FolderStore(tmp_path / "store"), tmp_path)
+        PublishedContent(FolderStore(tmp_path / "store"), tmp_path)
 
 
 def test_a_new_process_fills_what_a_store_has_missed(tmp_path: Path) -> None:
     a, b, warnings = FolderStore(tmp_path / "a"), FolderStore(tmp_path / "b"), list[str]()
     role = tmp_path / "role"
-    away = SeveralStores([a, KuboStore("http://127.0.0.1:1", attempts=1)], warn=warnings.append)
-    cid = publish(Custody(away, role), role, 3, b"model")
+    away = ReplicatedStore([a, KuboStore("http://127.0.0.1:1", attempts=1)], warn=warnings.append)
+    cid = publish(PublishedContent(away, role), role, 3, b"model")
     assert len(warnings) == 1
-    custody = Custody(SeveralStores([a, b], warn=warnings.append), role)
-    Keeper("trainer", custody, cast(Any, Chain()), pytest.fail, None).round()
+    published = PublishedContent(ReplicatedStore([a, b], warn=warnings.append), role)
+    Keeper("trainer", published, cast(Any, Chain()), pytest.fail, None).round()
     assert b.pins() == [cid] and len(warnings) == 1

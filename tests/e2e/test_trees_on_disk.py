@@ -1,4 +1,4 @@
-"""Evidence of a disputed step, with and without room for its outputs."""
+"""Trees of a disputed step, with and without room for its outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from roundlog.commitments import tensor_root
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from tiebreak.roles import engine as module
-from tiebreak.roles.engine import Evidence
+from tiebreak.roles.engine import DisputeTrees
 from world import linear_task
 
 STEP = (1, 0)
@@ -44,11 +44,11 @@ class FullDisk:
 def test_a_full_disk_costs_executions_and_changes_nothing(
     audited: tuple[Job, Path, list[bytes]], room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_room = Evidence(*audited)
+    with_room = DisputeTrees(*audited)
     right = with_room.tree(STEP)
     disk = FullDisk(room)
     monkeypatch.setattr(module, "OutputsOnDisk", disk)
-    without = Evidence(*audited)
+    without = DisputeTrees(*audited)
     assert without.tree(STEP).tree.root == right.tree.root
     for q in range(len(audited[0].program.nodes)):
         one, other = with_room.tree((*STEP, q)), without.tree((*STEP, q))
@@ -60,12 +60,12 @@ def test_a_full_disk_costs_executions_and_changes_nothing(
 def test_all_operators_of_a_step_are_opened_after_one_execution(
     audited: tuple[Job, Path, list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evidence, executed = Evidence(*audited), []
-    run = evidence._run.executor.run
-    monkeypatch.setattr(evidence._run.executor, "run", lambda *a, **k: (executed.append(k), run(*a, **k))[1])
-    trace = evidence.trace(2)
+    trees, executed = DisputeTrees(*audited), []
+    run = trees._run.executor.run
+    monkeypatch.setattr(trees._run.executor, "run", lambda *a, **k: (executed.append(k), run(*a, **k))[1])
+    trace = trees.trace(2)
     for q, node in enumerate(audited[0].program.nodes):
-        output = evidence.output(2, q)
+        output = trees.output(2, q)
         assert output.tree.root == trace.operators[q] == tensor_root(trace.outputs[q])
         assert all(value in output._values for value in node.inputs)
     assert sum("observe" in how for how in executed) == 1

@@ -17,7 +17,7 @@ from tiebreak.store.dagpb import FILE, Link, UnixFsNode, encode
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.location import locations
-from tiebreak.store.replicated_store import SeveralStores
+from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, FetchTooSlow, StoreUnavailable, UnsupportedFile
 
@@ -31,7 +31,7 @@ class Stores:
     def __init__(self, room: Path, *others: Store) -> None:
         self.a, self.b = FolderStore(room / "a"), FolderStore(room / "b")
         self.warnings: list[str] = []
-        self.both = SeveralStores([self.a, self.b, *others], warn=self.warnings.append)
+        self.both = ReplicatedStore([self.a, self.b, *others], warn=self.warnings.append)
 
 
 @pytest.fixture
@@ -81,10 +81,10 @@ def test_a_part_comes_from_stores_that_each_lack_another_block_of_it(stores: Sto
         for store, lost in ((stores.a, lost_in_a), (stores.b, lost_in_b)):
             (path,) = (one for one in block_files(store) if one.name == lost.digest.hex())
             path.rename(tmp_path / f"lost {store.name.rpartition('/')[2]}")
-        fresh = SeveralStores([FolderStore(tmp_path / "a"), FolderStore(tmp_path / "b")], warn=stores.warnings.append)
+        fresh = ReplicatedStore([FolderStore(tmp_path / "a"), FolderStore(tmp_path / "b")], warn=stores.warnings.append)
         assert fresh.part(cid, first, size, seconds=60) == DATA[first : first + size]
         with pytest.raises(ContentMissing, match="no store has given 300 bytes"):
-            SeveralStores([FolderStore(tmp_path / "a")], warn=stores.warnings.append).part(cid, first, size)
+            ReplicatedStore([FolderStore(tmp_path / "a")], warn=stores.warnings.append).part(cid, first, size)
         stores.both.add_bytes(DATA)
 
 
@@ -127,7 +127,7 @@ def test_a_slow_store_gets_its_share_of_the_time_only_once(tmp_path: Path) -> No
     with serving(hang) as url:
         folder = FolderStore(tmp_path / "a")
         cid = folder.add_bytes(DATA)
-        both = SeveralStores([GatewayStore(url), folder], warn=pytest.fail)
+        both = ReplicatedStore([GatewayStore(url), folder], warn=pytest.fail)
         started = time.monotonic()
         assert both.read(cid, max_bytes=len(DATA), within=2.4) == DATA
         # The first block has waited half of the time; the store is asked last from then on.
@@ -144,7 +144,7 @@ def test_a_store_that_was_set_aside_is_still_the_last_resort(tmp_path: Path) -> 
         request.send(*((503,) if len(calls) == 1 else (200, b"x")))
 
     with serving(late) as url:
-        both = SeveralStores([GatewayStore(url, attempts=1), folder], warn=pytest.fail)
+        both = ReplicatedStore([GatewayStore(url, attempts=1), folder], warn=pytest.fail)
         assert both.read(cid, max_bytes=10) == b"x" and len(calls) == 1
         assert both.read(cid, max_bytes=10) == b"x" and len(calls) == 1
         folder.unpin(cid)
@@ -155,7 +155,7 @@ def test_a_store_that_was_set_aside_is_still_the_last_resort(tmp_path: Path) -> 
 def test_all_of_the_time_has_one_end(tmp_path: Path) -> None:
     over = threading.Event()
     with serving(lambda request: (over.wait(10), None)[1]) as url:
-        both = SeveralStores([GatewayStore(url), GatewayStore(url)], warn=pytest.fail)
+        both = ReplicatedStore([GatewayStore(url), GatewayStore(url)], warn=pytest.fail)
         started = time.monotonic()
         with pytest.raises((FetchTooSlow, StoreUnavailable)):
             both.read(str(Cid.of(b"x", RAW)), max_bytes=10, within=0.5)
@@ -177,7 +177,7 @@ def test_a_fetch_from_several_ends_at_once_when_told_to_stop() -> None:
 
 def test_one_store_that_takes_the_content_is_enough_and_the_other_is_told(tmp_path: Path) -> None:
     folder, warnings = FolderStore(tmp_path / "a"), list[str]()
-    both = SeveralStores([KuboStore(GONE, attempts=1), folder], warn=warnings.append)
+    both = ReplicatedStore([KuboStore(GONE, attempts=1), folder], warn=warnings.append)
     cid = both.add_bytes(DATA)
     assert folder.pins() == [cid]
     assert len(warnings) == 1 and cid in warnings[0] and GONE in warnings[0]
@@ -206,7 +206,7 @@ def test_a_store_that_stays_away_is_tried_once_a_round(tmp_path: Path) -> None:
         request.connection.shutdown(socket.SHUT_RDWR)
 
     with serving(away) as url:
-        both = SeveralStores([KuboStore(url, attempts=1), folder], warn=warnings.append)
+        both = ReplicatedStore([KuboStore(url, attempts=1), folder], warn=warnings.append)
         cids = [both.add_bytes(bytes([number])) for number in range(3)]
         assert len(warnings) == 3
         calls.clear()
@@ -216,11 +216,11 @@ def test_a_store_that_stays_away_is_tried_once_a_round(tmp_path: Path) -> None:
 
 
 def test_no_store_that_takes_the_content_is_an_error_that_names_all(stores: Stores) -> None:
-    both = SeveralStores([KuboStore(GONE, attempts=1), GatewayStore(GONE)], warn=pytest.fail)
+    both = ReplicatedStore([KuboStore(GONE, attempts=1), GatewayStore(GONE)], warn=pytest.fail)
     with pytest.raises(StoreUnavailable, match=f"no store has taken the content: .*{GONE}"):
         both.add_bytes(b"x")
     with pytest.raises(StoreUnavailable, match="can only be read from"):
-        SeveralStores([GatewayStore(GONE)], warn=pytest.fail).add_bytes(b"x")
+        ReplicatedStore([GatewayStore(GONE)], warn=pytest.fail).add_bytes(b"x")
 
 
 def test_a_file_that_cannot_be_published_is_nobodys_failure(stores: Stores, tmp_path: Path) -> None:
@@ -269,5 +269,5 @@ def test_locations_stand_in_one_list(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailable):
             locations(wrong)
     store = open_stores([tmp_path / "a", "http://127.0.0.1:5001"], warn=pytest.fail)
-    assert isinstance(store, SeveralStores)
+    assert isinstance(store, ReplicatedStore)
     assert isinstance(open_stores([tmp_path / "a"], warn=pytest.fail), FolderStore)
