@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tiebreak.store import dagpb
-from tiebreak.store.builder import CHUNK, LINKS
 from tiebreak.store.cid import Cid
+from tiebreak.store.dag_builder import CHUNK, LINKS
 from tiebreak.store.dagpb import FILE, Link, UnixFsNode
 
 ROUNDS = 50

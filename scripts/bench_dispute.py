@@ -34,18 +34,19 @@ from roundlog.training.run import Run
 from tiebreak.adversary.cunning import cunning
 from tiebreak.adversary.engines import execution_of
 from tiebreak.adversary.tampering import Lie, tampered
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.blocks import Receipt
-from tiebreak.chain.devnet import start_devnet
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.posted import find_chunk, find_rows
-from tiebreak.chain.records import Level, Outcome, Phase, Side, Terms
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.spec import PostedSpec
+from tiebreak.contract.enums import Level, Outcome, Phase, Side
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.posted import find_chunk, find_rows
+from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import Terms
+from tiebreak.devnet.launcher import start_devnet
 from tiebreak.game import Known, Need, NeedChunk, NeedRow, next_move
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.player import call_of
+from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.node import ChainNode, connect
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 STEPS, INTERVAL = 80_000, 16
 LIED_INTERVAL, LIED_STEP = 3_210, 11
@@ -99,12 +100,12 @@ def room_before(job: Job, directory: Path) -> list[bytes]:
     return roots
 
 
-def evidence(job: Job, directory: Path, name: str, options: RunOptions = DEFAULT_OPTIONS) -> Evidence:
-    """The evidence of a run of which one interval is executed; the others are made up."""
+def trees(job: Job, directory: Path, name: str, options: RunOptions = DEFAULT_OPTIONS) -> DisputeTrees:
+    """The dispute trees of a run that executes one interval; the others are made up."""
     before = room_before(job, directory)
     steps = replay_interval(Run(job, directory, options), LIED_INTERVAL)
     after = [sha256(f"{name} {i}".encode()).digest() for i in range(LIED_INTERVAL + 1, STEPS // INTERVAL)]
-    return Evidence(job, directory, [*before, steps[-1], *after], options)
+    return DisputeTrees(job, directory, [*before, steps[-1], *after], options)
 
 
 def lying(lie: Lie) -> RunOptions:
@@ -113,7 +114,7 @@ def lying(lie: Lie) -> RunOptions:
     return RunOptions(execution=execution)
 
 
-def lies(job: Job, honest: Evidence) -> dict[str, Lie]:
+def lies(job: Job, honest: DisputeTrees) -> dict[str, Lie]:
     """Three places of the step where one number is another one, and the next state notices: by a few percent or, where
     that vanishes in every place, by so much that it cannot. The model's first weights differ from machine to machine,
     and with them what vanishes: the longest sums are those of the gradients' squares, and as long as gradients need no
@@ -130,7 +131,7 @@ def lies(job: Job, honest: Evidence) -> dict[str, Lie]:
             great = largest_bits(outputs[operator])
             tries.append(Lie(step=step, operator=operator, element=largest_first[0], claimed=great))
             # A lie that vanishes in a later rounding cannot be disputed.
-            noticed = (lie for lie in tries if evidence_of(job, honest.run_dir, lie).trace(step).states != right)
+            noticed = (lie for lie in tries if trees_of(job, honest.run_dir, lie).trace(step).states != right)
             if (first := next(noticed, None)) is not None:
                 found[what] = first
                 break
@@ -162,12 +163,12 @@ def kinds(job: Job) -> dict[str, list[int]]:
     }
 
 
-def evidence_of(job: Job, directory: Path, lie: Lie) -> Evidence:
-    """The evidence of a lie that is asked for single steps only."""
-    return Evidence(job, directory, [bytes(32)], lying(lie))
+def trees_of(job: Job, directory: Path, lie: Lie) -> DisputeTrees:
+    """The dispute trees of a lie, for single steps only."""
+    return DisputeTrees(job, directory, [bytes(32)], lying(lie))
 
 
-def dispute(node: ChainNode, job: Job, lie: Lie, bill: Bill, honest: Evidence, lying: Evidence) -> None:
+def dispute(node: ChainNode, job: Job, lie: Lie, bill: Bill, honest: DisputeTrees, lying: DisputeTrees) -> None:
     """Plays one claim, one challenge and one game by both sides' own strategy.
 
     Raises AssertionError unless the contract finds the lie."""
@@ -247,9 +248,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, start_devnet(kind=options.chain) as devnet:
         room = Path(name)
         node = connect(devnet.url)
-        honest = evidence(job, room / "honest", "auditor")
+        honest = trees(job, room / "honest", "auditor")
         for number, (what, lie) in enumerate(lies(job, honest).items()):
-            told = cunning(evidence(job, room / f"lie {number}", "trainer", lying(lie)), Side.TRAINER)
+            told = cunning(trees(job, room / f"lie {number}", "trainer", lying(lie)), Side.TRAINER)
             bill = Bill(what, job.program.describe(lie.operator), lie.element)
             dispute(node, job, lie, bill, honest, told)
             bills.append(bill)

@@ -18,9 +18,9 @@ from pathlib import Path
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 from roundlog.commitments import MerkleTree
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.node import connect
-from tiebreak.chain.sender import Sender
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 CONTRACTS = Path(__file__).resolve().parent.parent / "contracts"
 DEPTHS = (13, 4, 14, 5, 6)
@@ -112,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", type=int, default=6, help="the most that are tried")
     most = parser.parse_args().levels
-    sender = Sender(connect("embedded"), devnet_account(0))
+    sender = Sender(embedded_node(), devnet_account(0))
     print(f"| levels | {' | '.join(f'depth {depth}' for depth in DEPTHS)} | all |\n" + "|---" * (len(DEPTHS) + 2) + "|")
     for levels in range(1, most + 1):
         found = searched(sender, levels)

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tiebreak.store import Transfer, open_store
-from tiebreak.store.builder import CHUNK
-from tiebreak.store.errors import StoreUnavailable
+from tiebreak.store.dag_builder import CHUNK
+from tiebreak.store.store_errors import StoreUnavailable
 
 
 def make_file(path: Path, size: int) -> str:

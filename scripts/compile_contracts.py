@@ -1,6 +1,6 @@
 """Compile contracts/src and write the artifacts that the client ships (ABI, bytecode, hashes of the sources).
 
-    python scripts/compile_contracts.py           write client/tiebreak/chain/artifacts/*.json
+    python scripts/compile_contracts.py           write client/tiebreak/contract/artifacts/*.json
     python scripts/compile_contracts.py --check   exit 1 if what is there differs from a fresh compilation
 
 An artifact is JSON with the keys `contract`, `kind` ("contract" or "library"), `compiler` (long version), `settings`
@@ -28,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "contracts" / "src"
 COMPILER = ROOT / "contracts" / "tools" / "solc"
-ARTIFACTS = ROOT / "client" / "tiebreak" / "chain" / "artifacts"
+ARTIFACTS = ROOT / "client" / "tiebreak" / "contract" / "artifacts"
 
 CONTRACTS = {
     "VerificationGame": "src/VerificationGame.sol",

@@ -1,4 +1,4 @@
-"""Writes client/tiebreak/chain/records.py and events.py: the contract's enums, structs and events as typed Python.
+"""Writes enums.py, structs.py and events.py in client/tiebreak/contract: the contract's enums, structs and events.
 
     .venv/bin/python scripts/make_contract_records.py
 
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-CHAIN = ROOT / "client" / "tiebreak" / "chain"
+ROOM = ROOT / "client" / "tiebreak" / "contract"
 SOURCES = ROOT / "contracts" / "src"
 
 Parameter = Mapping[str, Any]
 """One entry of `inputs`, `outputs` or `components` in an ABI."""
 
 BASES = {"Side": "SideMethods", "GameView": "GameMethods[LevelView]"}
-"""Record -> class of `record_methods` that it inherits."""
+"""Struct -> class of `struct_bases` that it inherits."""
 
 CLIENTS_OWN = {"TrainingSpec": "PostedSpec"}
 """Struct -> class of the client that stands for it."""
@@ -42,7 +42,16 @@ ZEROS = {"OperandRoot": "NO_OPERAND"}
 RENAMED = {"index": "leaf_index"}
 """Events: `Event.index` is the place of a log in its block."""
 
-_RECORDS = '''"""Enums and structs of the contract. Made by scripts/make_contract_records.py, not by hand.
+_ENUMS = '''"""Enums of the contract. Made by scripts/make_contract_records.py, not by hand."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from tiebreak.contract.struct_bases import SideMethods
+'''
+
+_STRUCTS = '''"""Structs of the contract. Made by scripts/make_contract_records.py, not by hand.
 
 Amounts are in wei, instants in seconds since 1970 (0: never), durations in seconds, roots and nodes 32 bytes. Pairs
 are indexed by `Side`.
@@ -51,12 +60,11 @@ are indexed by `Side`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.record_methods import ANYONE, GameMethods, SideMethods
-from tiebreak.chain.spec import PostedSpec
+from tiebreak.contract.enums import {enums}
+from tiebreak.contract.struct_bases import {bases}
 '''
 
 _EVENTS = '''"""Events of the contract. Made by scripts/make_contract_records.py, not by hand."""
@@ -67,8 +75,9 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.records import {records}
-from tiebreak.chain.spec import PostedSpec
+from tiebreak.contract.enums import {enums}
+from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import {structs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,24 +95,33 @@ def snake_case(name: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Both files as they have to be, by path."""
+    """The files as they have to be, by path."""
     interface = _abi("VerificationGame")
     shown = [item for entry in interface if entry["type"] == "function" for item in entry["inputs"] + entry["outputs"]]
     logged = sorted((entry for entry in interface if entry["type"] == "event"), key=lambda entry: entry["name"])
     shown += [item for entry in logged for item in entry["inputs"]]
     # Errors carry enums as well, those of the contracts that the game calls too.
-    refused = [entry for path in sorted(CHAIN.glob("artifacts/*.json")) for entry in _abi(path.stem)]
+    refused = [entry for path in sorted(ROOM.glob("artifacts/*.json")) for entry in _abi(path.stem)]
     shown += [item for entry in refused if entry["type"] == "error" for item in entry["inputs"]]
     types, docs = _Types(shown), _Sources()
-    records = [_enum(name, docs) for name in sorted(types.enums)]
-    records += [_struct(name, components, docs) for name, components in types.structs.items()]
-    kinds = [_event(entry, docs) for entry in logged]
-    used = {_python_type(item).split("[")[-1].split(",")[0].rstrip("]") for entry in logged for item in entry["inputs"]}
-    names = ", ".join(sorted(used & {*types.enums, *types.structs}))
+    enums = [_enum(name, docs) for name in sorted(types.enums)]
+    structs = [_struct(name, components, docs) for name, components in types.structs.items()]
+    events = [_event(entry, docs) for entry in logged]
     return {
-        CHAIN / "records.py": "\n\n".join([_RECORDS, *records]),
-        CHAIN / "events.py": "\n\n".join([_EVENTS.replace("{records}", names), *kinds]),
+        ROOM / "enums.py": _page(_ENUMS, enums, types),
+        ROOM / "structs.py": _page(_STRUCTS, structs, types),
+        ROOM / "events.py": _page(_EVENTS, events, types),
     }
+
+
+def _page(head: str, parts: list[str], types: _Types) -> str:
+    """A file: its head, which gets the names that the parts use from the files before it, and the parts."""
+    code = re.sub(r'""".*?"""', "", "\n".join(parts), flags=re.DOTALL)
+    used = set(re.findall(r"\w+", code))
+    from_bases = {"ANYONE", "GameMethods", "PostedSpec"}
+    for mark, names in (("{enums}", types.enums), ("{bases}", from_bases), ("{structs}", {*types.structs})):
+        head = head.replace(mark, ", ".join(sorted(used & names)))
+    return "\n\n".join([head, *parts])
 
 
 class _Types:
@@ -228,7 +246,7 @@ def _docstring(text: str) -> Iterator[str]:
 
 
 def _abi(name: str) -> list[Any]:
-    abi: list[Any] = json.loads((CHAIN / "artifacts" / f"{name}.json").read_text())["abi"]
+    abi: list[Any] = json.loads((ROOM / "artifacts" / f"{name}.json").read_text())["abi"]
     return abi
 
 

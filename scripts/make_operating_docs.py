@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from tiebreak.chain.funds import DISPUTE_GAS
 from tiebreak.operation.metrics import Metrics
+from tiebreak.transactions.fees import DISPUTE_GAS
 
 _ROOT = Path(__file__).resolve().parents[1]
 FILE = _ROOT / "docs" / "operating.md"

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tiebreak.store.errors import NoSpace
-from tiebreak.store.space import taken
+from tiebreak.store.staging import taken
+from tiebreak.store.store_errors import NoSpace
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ATTEMPTS = 3

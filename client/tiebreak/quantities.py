@@ -1,19 +1,61 @@
-"""Amounts of money, times and sizes as people write them. Bare numbers are refused: nobody should guess a unit."""
+"""Amounts of money, times, instants and sizes, as people read them (exact) and as they write them.
+
+A bare number is refused where a unit belongs: nobody should guess it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 
-import typer
+from tiebreak.process_resources import usable_memory
 
-from tiebreak.memory import usable_memory
+_LAST = 253_402_300_799
+"""The last second of the year 9999, the last one that `datetime` has. Nodes and strangers may show any."""
+
 
 _WEI = {"wei": 1, "gwei": 10**9, "ether": 10**18, "eth": 10**18}
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
 _MILLISECONDS = {"ms": 1, **{unit: 1000 * count for unit, count in _SECONDS.items()}}
+
 _BYTES = {"MB": 10**6, "GB": 10**9, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def in_ether(amount: int) -> str:
+    """Wei for people, exact: `1.5 ether`, `7 wei`."""
+    return f"{amount} wei" if 0 < abs(amount) < 10**9 else exact_ether(amount)
+
+
+def exact_ether(amount: int) -> str:
+    """Wei as ether, exact, however little they are."""
+    whole, rest = divmod(abs(amount), 10**18)
+    digits = f"{whole}.{rest:018d}".rstrip("0").rstrip(".")
+    return f"{'-' if amount < 0 else ''}{digits} ether"
+
+
+def in_time(span: int) -> str:
+    """Seconds for people, exact: `1d 2h`, `90s` as `1m 30s`."""
+    return " ".join(f"{count}{unit}" for count, unit in by_unit(span)) or "0s"
+
+
+def by_unit(seconds: int) -> list[tuple[int, str]]:
+    """Days, hours, minutes and seconds of a span, the largest first, without those of which there are none."""
+    parts = []
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append((count, unit))
+    return parts
+
+
+def in_utc(instant: int) -> str:
+    """Seconds since 1970 as an instant for people: `2023-11-15 22:13:20 UTC`; beyond the year 9999, the second."""
+    if not 0 < instant <= _LAST:
+        return f"second {instant}"
+    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def wei(text: str) -> int:
@@ -32,7 +74,7 @@ def interval(least: float, most: float = float("inf")) -> Callable[[str], float]
     def read(text: str) -> float:
         value = _quantity(text, _MILLISECONDS, "a time like 500ms, 2s or 10m") / 1000
         if not least <= value <= most:
-            raise typer.BadParameter(
+            raise _refused(
                 f"{text!r} is less than {least:g} seconds."
                 if value < least
                 else f"{text!r} is more than {most:g} seconds."
@@ -60,7 +102,7 @@ def _quantity(text: str, units: dict[str, int], example: str) -> int:
         value = Decimal(found[1]) * units[found[2]]
         if value == int(value):
             return int(value)
-    raise typer.BadParameter(f"{text!r} is not {example}.")
+    raise _refused(f"{text!r} is not {example}.")
 
 
 def share(text: str) -> float:
@@ -72,5 +114,12 @@ def share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0.0 <= value <= 1.0:
-        raise typer.BadParameter(f"{text!r} is neither a share between 0 and 1 nor the word all.")
+        raise _refused(f"{text!r} is neither a share between 0 and 1 nor the word all.")
     return value
+
+
+def _refused(why: str) -> Exception:
+    """The error for a text that is no such quantity. Typer is imported here, since most rooms only write quantities."""
+    import typer
+
+    return typer.BadParameter(why)

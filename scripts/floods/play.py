@@ -14,26 +14,27 @@ from eth_typing import ChecksumAddress
 from roundlog.capture import Task
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.errors import ChainError
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import GameView, JobStatus, Outcome, Phase, Side, Terms
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.watch import ContractWatch
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.contract_watch import ContractWatch
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Side
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.structs import GameView, Terms
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.customer import post_job
-from tiebreak.roles.desk import Desk
+from tiebreak.roles.customer_role import post_job
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.overdue import HEAD_START
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.roles.transaction_queue import TransactionQueue
+from tiebreak.rpc.chain_errors import ChainError
+from tiebreak.rpc.node import connect
 from tiebreak.store import FolderStore
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 from torch import nn
 
 from floods.puppets import Attacker, Manner, Puppet, puppet_account
-from floods.simulated import Chain, Meter, SlowWorkshop
+from floods.simulated import Chain, Meter, SlowBackgroundJobs
 
 ETHER = 10**18
 INTERVAL, STEPS = 8, 1024
@@ -126,7 +127,7 @@ class Scene:
         self.chain = Chain(self.setting.block)
         self.node = connect(self.chain.url, confirmations=CONFIRMATIONS)
         self.contract = VerificationGame.deploy(Sender(connect(self.chain.url), devnet_account(9)))
-        self.workshop = SlowWorkshop(self.chain.time, meter, step=self.setting.replay / INTERVAL)
+        self.background_jobs = SlowBackgroundJobs(self.chain.time, meter, step=self.setting.replay / INTERVAL)
         self.store = FolderStore(room / "store")
         self.warnings: Counter[str] = Counter()
         self.gas: Counter[str] = Counter()
@@ -172,10 +173,10 @@ class Scene:
             self.node, devnet_account(number), directory=directory, clock=self.chain.time, sleep=lambda _: self.mine()
         )
 
-        def desk_in_simulated_time(contract: VerificationGame, sender: Sender) -> Desk:
-            desk = Desk(contract, sender)
-            desk.watch = ContractWatch(contract, clock=self.chain.time)
-            return desk
+        def queue_in_simulated_time(contract: VerificationGame, sender: Sender) -> TransactionQueue:
+            queue = TransactionQueue(contract, sender)
+            queue.watch = ContractWatch(contract, clock=self.chain.time)
+            return queue
 
         return RoleContext(
             contract=VerificationGame(self.node, self.contract.address, sender),
@@ -183,9 +184,9 @@ class Scene:
             store=self.store,
             directory=directory,
             notify=self._heard,
-            workshop=self.workshop,
+            background_jobs=self.background_jobs,
             clock=self.chain.time,
-            make_desk=desk_in_simulated_time,
+            make_queue=queue_in_simulated_time,
         )
 
     def _heard(self, notice: Notice) -> None:
@@ -205,14 +206,14 @@ class Scene:
         """Lets the role and the attacker act at every block in which anything can happen, until `done`."""
         nothing = 0
         while not done():
-            self.workshop.work()
+            self.background_jobs.work()
             until = None
             try:
                 progress = role.step()
                 until, self.finished = progress.until, progress.finished
             except (ChainError, OSError) as error:
                 self.warnings[str(error)[:120]] += 1
-            self.workshop.work()
+            self.background_jobs.work()
             live = self._look(role, honest)
             again = self.attacker.act(live)
             if self.chain.waiting:
@@ -221,7 +222,7 @@ class Scene:
                 continue
             if (nothing := nothing + 1) > _MOST_IDLE_BLOCKS:
                 raise RuntimeError(f"nothing happens any more: {dict(self.warnings)}")
-            instants = [self.workshop.next_end(), again, float(until or "inf")]
+            instants = [self.background_jobs.next_end(), again, float(until or "inf")]
             overdue = [max(game.deadlines) + 1.0 for game in live.values() if any(game.deadlines)]
             instants += [end + late for end in overdue for late in (0.0, HEAD_START * self.setting.block)]
             now = self.chain.time()
@@ -229,7 +230,7 @@ class Scene:
 
     def _look(self, role: JobRole, honest: Side) -> dict[int, GameView]:
         """The games that are played now, as the honest side's watch has just read them."""
-        watch = role.context.desk.watch
+        watch = role.context.queue.watch
         for number in watch.games_of(self.job):
             if number > self._next_game:
                 self.games[number] = watch.game(number)
@@ -265,7 +266,7 @@ class Scene:
         flood.games_lost, flood.most_live, flood.closest = self.lost, self.most_live, self.closest
         flood.honest_gas, flood.honest_transactions = self.gas[key], self.transactions[key]
         flood.attacker_gas = sum(self.gas.values()) - self.gas[key]
-        flood.worked, flood.blocks = int(self.workshop.busy), self.chain.blocks
+        flood.worked, flood.blocks = int(self.background_jobs.busy), self.chain.blocks
         flood.warnings = dict(self.warnings.most_common(3))
         return flood
 

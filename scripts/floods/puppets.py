@@ -16,13 +16,14 @@ from roundlog.training.replay import replay_interval
 from roundlog.training.run import Run
 from tiebreak.adversary.engines import execution_of
 from tiebreak.adversary.tampering import Lie, tampered
-from tiebreak.chain.errors import ChainError
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.posted import find_chunk, find_rows
-from tiebreak.chain.records import GameView, Phase, Side
+from tiebreak.contract.enums import Phase, Side
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.posted import find_chunk, find_rows
+from tiebreak.contract.structs import GameView
 from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, NeedRow, Over, Wait, next_move
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.player import call_of
+from tiebreak.rpc.chain_errors import ChainError
 
 from floods.simulated import Chain
 
@@ -40,8 +41,8 @@ class Manner(StrEnum):
     SILENT = "never"
 
 
-def puppet_evidence(job: Job, honest_run: Path, honest_roots: list[bytes], step: int, operator: int) -> Evidence:
-    """The evidence of a run with one lie, of which only the interval with the lie is executed: all later checkpoints
+def puppet_trees(job: Job, honest_run: Path, honest_roots: list[bytes], step: int, operator: int) -> DisputeTrees:
+    """The dispute trees of a run with one lie. Only the interval with the lie is executed: all later checkpoints
     are made up."""
     lie = Lie(step=step, operator=operator, bit=21)
     execution = execution_of(lambda job: tampered(job.program, job.spec.rounding_bits, [lie]))
@@ -53,7 +54,7 @@ def puppet_evidence(job: Job, honest_run: Path, honest_roots: list[bytes], step:
         raise ValueError(f"the lie about step {step} changes nothing")
     while len(states) < len(honest_roots):
         states.append(sha256(f"nobody computed {step} {len(states)}".encode()).digest())
-    return Evidence(job, honest_run, states, options)
+    return DisputeTrees(job, honest_run, states, options)
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Puppet:
     account: ChecksumAddress
     manner: Manner
     step: int
-    evidence: Evidence | None = None
+    trees: DisputeTrees | None = None
     given_up: set[int] = field(default_factory=set)
 
 
@@ -89,9 +90,9 @@ class Attacker:
     def commit(self, posted_job: int, trainer: Puppet, mine: Callable[[], None]) -> None:
         """Claims a run with a lie. mine: makes a block."""
         posted = self._contract.job(posted_job)
-        trainer.evidence = puppet_evidence(self._job, self._run, self._roots, trainer.step, self._lied)
+        trainer.trees = puppet_trees(self._job, self._run, self._roots, trainer.step, self._lied)
         self.trainer = trainer
-        leaves = trainer.evidence.claim
+        leaves = trainer.trees.claim
         arguments = (
             posted_job,
             posted.spec_hash,
@@ -112,8 +113,8 @@ class Attacker:
         before = set(contract.games_of(posted_job))
         for puppet in puppets:
             self._chain.rpc("anvil_setBalance", puppet.account, hex(10**21))
-            puppet.evidence = puppet_evidence(self._job, self._run, self._roots, puppet.step, self._lied)
-            root = puppet.evidence.claim.root
+            puppet.trees = puppet_trees(self._job, self._run, self._roots, puppet.step, self._lied)
+            root = puppet.trees.claim.root
             arguments = (posted_job, posted.spec_hash, posted.claim.checkpoint_root, root)
             self._send(puppet.account, "challenge", arguments, value=posted.terms.challenger_bond, gas=600_000)
         while self._chain.waiting:
@@ -149,11 +150,11 @@ class Attacker:
         return again
 
     def _move(self, puppet: Puppet, side: Side, number: int, game: GameView) -> None:
-        assert puppet.evidence is not None
-        known = Known({(): puppet.evidence.claim})
+        assert puppet.trees is not None
+        known = Known({(): puppet.trees.claim})
         while isinstance(decision := next_move(game, side, known, int(self._chain.time())), Need | NeedChunk | NeedRow):
             if isinstance(decision, Need):
-                known.trees[decision.place] = puppet.evidence.tree(decision.place)
+                known.trees[decision.place] = puppet.trees.tree(decision.place)
             elif isinstance(decision, NeedRow):
                 known.rows = find_rows(self._contract, number, game)
             else:

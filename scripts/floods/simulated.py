@@ -1,4 +1,5 @@
-"""Simulated time: an anvil whose blocks are mined by hand, and a workshop in which executing steps takes its time.
+"""Simulated time: an anvil whose blocks are mined by hand, and background jobs in which executing steps takes its
+time.
 
 What is real: the contract's code on an EVM, gas, blocks that can be full, the roles, their sender and their batches.
 What is simulated: how late it is, how long the machine of a role works, and the signatures of puppets.
@@ -16,10 +17,9 @@ from typing import Any, TypeVar
 
 import requests
 from roundlog.training.run import Run
-from tiebreak.chain.devnet import find_anvil
-from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
-from tiebreak.roles.agenda import Duty, order
-from tiebreak.roles.workshop import Errand, Lane, Workshop
+from tiebreak.devnet.launcher import find_anvil
+from tiebreak.roles.background_jobs import BackgroundJob, BackgroundJobs, Lane, Priority, order
+from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 
 BLOCK_GAS = 36_000_000
 """Gas limit of a block of Ethereum in 2025."""
@@ -125,7 +125,7 @@ class Meter:
         Run.step = self._before  # type: ignore[method-assign]
 
 
-class _SlowErrand(Errand[T]):
+class _SlowBackgroundJob(BackgroundJob[T]):
     """Work that is done when the simulated time has come."""
 
     ready = float("inf")
@@ -136,33 +136,35 @@ class _SlowErrand(Errand[T]):
         return self._over.is_set() and self.clock() >= self.ready
 
 
-class SlowWorkshop(Workshop):
-    """Does work in the order of the roles' agenda, lane by lane; a training step takes `step` simulated seconds, and
+class SlowBackgroundJobs(BackgroundJobs):
+    """Does work in the roles' order, lane by lane; a training step takes `step` simulated seconds, and
     what executes none takes `least`."""
 
     def __init__(self, clock: Time, meter: Meter, *, step: float, least: float = 1.0) -> None:
         self._clock, self._meter = clock, meter
         self._step, self._least = step, least
-        self._errands: dict[Hashable, _SlowErrand[Any]] = {}
-        self._waiting: dict[Lane, dict[Hashable, _SlowErrand[Any]]] = {lane: {} for lane in Lane}
+        self._jobs: dict[Hashable, _SlowBackgroundJob[Any]] = {}
+        self._waiting: dict[Lane, dict[Hashable, _SlowBackgroundJob[Any]]] = {lane: {} for lane in Lane}
         self._free_at = {lane: [0.0] * lane.width for lane in Lane}
         self.busy = 0.0
         """Seconds of work done so far, without fetching."""
 
-    def ask(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str = "") -> Errand[T]:
-        if (known := self._errands.get(key)) is None:
-            known = _SlowErrand(lane, key, work, duty, doing)
+    def ask(
+        self, lane: Lane, key: Hashable, work: Callable[[BackgroundJob[T]], T], priority: Priority, doing: str = ""
+    ) -> BackgroundJob[T]:
+        if (known := self._jobs.get(key)) is None:
+            known = _SlowBackgroundJob(lane, key, work, priority, doing)
             known.clock = self._clock
-            self._errands[key] = self._waiting[lane][key] = known
-        known.duty = duty
+            self._jobs[key] = self._waiting[lane][key] = known
+        known.priority = priority
         return known
 
     def forget(self, key: Hashable) -> None:
-        if (errand := self._errands.pop(key, None)) is not None:
-            self._waiting[errand.lane].pop(key, None)
+        if (background_job := self._jobs.pop(key, None)) is not None:
+            self._waiting[background_job.lane].pop(key, None)
 
     def promised(self, key: Hashable) -> float:
-        runs = [one for other, one in self._waiting[Lane.RUNS].items() if other != key and one.duty.bonded]
+        runs = [one for other, one in self._waiting[Lane.RUNS].items() if other != key and one.priority.bonded]
         return sum(one.measured().seconds for one in runs)
 
     def close(self, patience: float = 1.0) -> bool:
@@ -172,12 +174,12 @@ class SlowWorkshop(Workshop):
         """Begins whatever can begin now."""
         for lane, waiting in self._waiting.items():
             while waiting and min(self._free_at[lane]) <= self._clock():
-                first = order({key: one.duty for key, one in waiting.items()}, self._clock())[0]
-                errand, before = waiting.pop(first), self._meter.steps
-                errand.run()
+                first = order({key: one.priority for key, one in waiting.items()}, self._clock())[0]
+                background_job, before = waiting.pop(first), self._meter.steps
+                background_job.run()
                 seconds = max(self._least, (self._meter.steps - before) * self._step)
                 place = self._free_at[lane].index(min(self._free_at[lane]))
-                self._free_at[lane][place] = errand.ready = self._clock() + seconds
+                self._free_at[lane][place] = background_job.ready = self._clock() + seconds
                 self.busy += seconds if lane is not Lane.FILES else 0.0
 
     def next_end(self) -> float:

@@ -12,8 +12,8 @@ import time
 from typing import Any
 
 import requests
-from tiebreak.chain.devnet import find_anvil
-from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE, MNEMONIC
+from tiebreak.devnet.launcher import find_anvil
+from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 
 _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
 _START_SECONDS = 30.0

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from faulty_node import ServerOfThreads
 from tiebreak.store import FolderStore
 from tiebreak.store.cid import Cid
-from tiebreak.store.errors import InvalidCid, StoreError
+from tiebreak.store.store_errors import InvalidCid, StoreError
 
 
 class Flaw(StrEnum):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from stage import ETHER, Stage
-from tiebreak.chain.events import Appealed, Challenged, JobPosted
-from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Phase
-from tiebreak.chain.transport import HttpTransport
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase
+from tiebreak.contract.events import Appealed, Challenged, JobPosted
 from tiebreak.demo.ledger import transactions
+from tiebreak.rpc.transport import HttpTransport
 
 UNDECIDED = (JobStatus.OPEN, JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPEALABLE)
 """Statuses of a job that is not over."""

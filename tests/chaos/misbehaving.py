@@ -8,15 +8,15 @@ from enum import StrEnum
 from pathlib import Path
 
 from tiebreak import quantities
-from tiebreak.adversary.desks import cheating, silenced
+from tiebreak.adversary.dishonest_queues import cheating, silenced
 from tiebreak.adversary.parties import fabricating_trainer, log_forging_trainer, lying_auditor, poisoning_trainer
-from tiebreak.cli import options
+from tiebreak.cli import option_groups
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.role_process import RoleSetup, play
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.role import Role
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 
 
 class Kind(StrEnum):
@@ -69,6 +69,6 @@ def misbehave(words: Sequence[str]) -> None:
 
     chain, contract, store = (os.environ[f"TIEBREAK_{name}"] for name in ("CHAIN", "CONTRACT", "STORE"))
     party = PartyOptions(chain=[chain], contract=contract, store=store, confirmations=0, directory=Path(words[3]))
-    memory = quantities.memory(options.DEFAULT_MEMORY)
+    memory = quantities.memory(option_groups.DEFAULT_MEMORY)
     setup = RoleSetup(party, memory, Policy())
     play("trainer" if kind in TRAINERS else "auditor", setup, make, float(words[4]), True)

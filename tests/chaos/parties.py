@@ -19,7 +19,7 @@ from pathlib import Path
 
 from disks import Disk
 from eth_account.signers.local import LocalAccount
-from tiebreak.chain.accounts import KEY_VARIABLE
+from tiebreak.transactions.keys import KEY_VARIABLE
 
 SECONDS_TO_END = 6.0
 """Time to end after a stop signal, on a machine that has nothing else to do."""

@@ -18,7 +18,8 @@ from misbehaving import Kind
 from parties import Party, slowness
 from plans import Audits, Event, Plan, Trouble
 from stage import Stage
-from tiebreak.chain.records import AuditStatus, AuditView, GameView, JobStatus, Phase, Side
+from tiebreak.contract.enums import AuditStatus, JobStatus, Phase, Side
+from tiebreak.contract.structs import AuditView, GameView
 
 _LOOK = 0.1
 _MOST_SECONDS = 150.0

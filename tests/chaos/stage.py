@@ -13,15 +13,15 @@ from faulty_node import FaultyNode, Weather
 from jobs import KINDS
 from parties import Party
 from plans import Audits, Plan
-from tiebreak.chain.accounts import KEY_VARIABLE, devnet_account
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import Terms
-from tiebreak.chain.sender import Sender
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.structs import Terms
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.customer import post_job
+from tiebreak.roles.customer_role import post_job
 from tiebreak.roles.policy import Policy
+from tiebreak.rpc.node import connect
 from tiebreak.store import FolderStore
+from tiebreak.transactions.keys import KEY_VARIABLE, devnet_account
+from tiebreak.transactions.sender import Sender
 
 ETHER = 10**18
 CLOCK = 3 * 3600

@@ -22,11 +22,11 @@ from disks import Disk, obey
 from dripping_gateway import DrippingGateway, Flaw
 from faulty_node import FaultyNode, Weather, _drawn
 from plans import Audits, Trouble, plan
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.devnet import find_anvil
+from tiebreak.devnet.launcher import find_anvil
 from tiebreak.store import FolderStore
-from tiebreak.store.errors import StoreError
 from tiebreak.store.gateway import GatewayStore
+from tiebreak.store.store_errors import StoreError
+from tiebreak.transactions.keys import devnet_account
 
 needs_anvil = pytest.mark.skipif(find_anvil() is None, reason="anvil is not installed: run npm ci")
 
@@ -58,7 +58,8 @@ def test_five_rounds_of_chaos_with_appeals_end_without_a_violation() -> None:
 def test_the_judge_sees_a_round_whose_appeals_were_not_held_or_were_lost() -> None:
     import judge
     from stage import Stage
-    from tiebreak.chain.records import GameView, JobStatus, Outcome
+    from tiebreak.contract.enums import JobStatus, Outcome
+    from tiebreak.contract.structs import GameView
 
     stage = Stage.__new__(Stage)
     stage.plan = plan(1, appeals=True)
@@ -103,7 +104,7 @@ def test_the_judge_sees_a_job_that_was_posted_twice() -> None:
         address = devnet_account(9).address
 
         def events(self, to_block: int) -> list[object]:
-            from tiebreak.chain.events import JobPosted
+            from tiebreak.contract.events import JobPosted
 
             return [JobPosted.__new__(JobPosted) for _ in range(2)]
 

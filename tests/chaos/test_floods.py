@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiebreak.chain.devnet import find_anvil
+from tiebreak.devnet.launcher import find_anvil
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "simulate_floods.py"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiebreak.chain.accounts import devnet_account
+from tiebreak.transactions.keys import devnet_account
 
 ADDRESS = devnet_account(0).address
 HASH = "0x" + "11" * 32

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiebreak.chain.devnet import find_anvil, start_devnet
-from tiebreak.chain.node import ChainNode, connect
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.devnet.launcher import find_anvil, start_devnet
+from tiebreak.rpc.node import ChainNode, connect
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +45,7 @@ def kubo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def node(request: pytest.FixtureRequest) -> Iterator[ChainNode]:
     """A fresh chain of each kind: inside this process, the same one behind HTTP, and anvil."""
     if request.param == "in process":
-        yield connect("embedded")
+        yield embedded_node()
         return
     if request.param == "anvil" and find_anvil() is None:
         pytest.skip("anvil is not installed: run npm ci")

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from tiebreak.store import FolderStore
-from tiebreak.store.builder import CHUNK, LINKS
 from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dag_builder import CHUNK, LINKS
 from tiebreak.store.dagpb import DIRECTORY, FILE, Link, UnixFsNode, encode
 
 

@@ -9,16 +9,17 @@ from typing import Any
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.blocks import Receipt
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.posted import find_rows
-from tiebreak.chain.records import Phase, Side, Terms
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.spec import PostedSpec
+from tiebreak.contract.enums import Phase, Side
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.posted import find_rows
+from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import Terms
 from tiebreak.game import Known, Leaves, Move, Need, NeedRow, Place, Trace, Tree, next_move, next_root_of
 from tiebreak.roles.player import call_of
+from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 STEPS, INTERVAL = 60, 5
 ETHER = 10**18
@@ -80,7 +81,7 @@ class Run:
         return MerkleTree(self.states[INTERVAL - 1 :: INTERVAL])
 
     def tree(self, place: Place) -> Tree:
-        """Tree as a party's evidence gives it."""
+        """Tree as a party's dispute trees give it."""
         if not place:
             return Leaves(self.states[INTERVAL - 1 :: INTERVAL])
         if len(place) == 1:

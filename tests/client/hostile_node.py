@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from eth_utils.crypto import keccak
-from tiebreak.chain.errors import ChainUnavailable, RpcRefused
-from tiebreak.chain.transport import Transport
+from tiebreak.rpc.chain_errors import ChainUnavailable, RpcRefused
+from tiebreak.rpc.transport import Transport
 
 Lie = Callable[[list[Any], Any], Any]
 """From the parameters and the true answer to what is said."""

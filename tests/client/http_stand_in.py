@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 from tiebreak.store.cid import Cid
-from tiebreak.store.errors import StoreError
 from tiebreak.store.store import Store
+from tiebreak.store.store_errors import StoreError
 
 
 class Request(BaseHTTPRequestHandler):

@@ -12,7 +12,7 @@ from typing import Any
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
-from tiebreak.chain.errors import ChainUnavailable, InvalidAnswer, RpcRefused
+from tiebreak.rpc.chain_errors import ChainUnavailable, InvalidAnswer, RpcRefused
 
 BLOCK_SECONDS = 12
 START = 1_700_000_000

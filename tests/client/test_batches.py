@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from disputes import TERMS, Cast, Run
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.batch import BATCH_BYTES, BATCH_GAS, MoveBatches, NamedCall
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ContractError
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import JobStatus
-from tiebreak.chain.sender import Sender
+from tiebreak.contract.batch import BATCH_BYTES, BATCH_GAS, MoveBatches, NamedCall
+from tiebreak.contract.enums import JobStatus
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.rpc.chain_errors import ContractError
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 
 class World:

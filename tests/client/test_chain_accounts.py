@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from eth_account import Account
-from tiebreak.chain.accounts import (
+from tiebreak.rpc.chain_errors import AccountError
+from tiebreak.transactions.keys import (
     KEY_VARIABLE,
     PASSWORD_VARIABLE,
     account_from_key,
@@ -17,7 +18,6 @@ from tiebreak.chain.accounts import (
     load_account,
     read_keystore,
 )
-from tiebreak.chain.errors import AccountError
 
 KEY = "4c0883a69102937d6231471b5dbb6204fe5129617082792ae468d01a3f362318"
 ADDRESS = "0x2c7536E3605D9C16a7a3D7b1898e529396a65c23"

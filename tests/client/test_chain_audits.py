@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from disputes import JOB_CID, TERMS, Cast, Party, Run
 from eth_typing import ChecksumAddress
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.errors import ContractError
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Phase, Side
-from tiebreak.chain.seals import audit_seal, claim_seal, new_salt
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.game import next_root_of
+from tiebreak.roles.sealing import audit_seal, claim_seal, new_salt
+from tiebreak.rpc.chain_errors import ContractError
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.keys import devnet_account
 
 FEE = 10**17
 OPEN = replace(TERMS, attestations_needed=1, audit_fee=FEE, attestation_bond=10**18)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.code import LIBRARIES, ContractCode, deploy_adjudicator, is_adjudicator, is_game
-from tiebreak.chain.errors import DeploymentError, NoCode
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.sender import Sender
+from tiebreak.contract.code import LIBRARIES, ContractCode, deploy_adjudicator, is_adjudicator, is_game
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.rpc.chain_errors import DeploymentError, NoCode
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 
 @pytest.fixture(scope="module")
 def sender() -> Sender:
-    return Sender(connect("embedded"), devnet_account(0))
+    return Sender(embedded_node(), devnet_account(0))
 
 
 def word(address: ChecksumAddress) -> bytes:

@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 import requests
 from canned_node import ADDRESS, Canned, block
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.devnet import ANVIL_VARIABLE, find_anvil, start_devnet
-from tiebreak.chain.devnet_accounts import BALANCE
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ChainUnavailable, DevnetError, RpcRefused
-from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.rpc_server import MAX_REQUEST
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.transport import HttpTransport
+from tiebreak.devnet.embedded import EmbeddedChain, embedded_node
+from tiebreak.devnet.launcher import ANVIL_VARIABLE, find_anvil, start_devnet
+from tiebreak.devnet.rpc_server import MAX_REQUEST
+from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, RpcRefused
+from tiebreak.rpc.node import ChainNode, connect
+from tiebreak.rpc.transport import HttpTransport
+from tiebreak.transactions.keys import BALANCE, devnet_account
+from tiebreak.transactions.sender import Sender
 
 
 def test_a_development_chain_has_funded_accounts_and_a_clock_that_moves(node: ChainNode) -> None:
@@ -52,7 +51,7 @@ def test_time_travel_on_any_other_chain_is_refused() -> None:
 
 
 def test_time_does_not_run_backwards_or_stand_still() -> None:
-    node = connect("embedded")
+    node = embedded_node()
     for seconds in (0, -1, 2**41):
         with pytest.raises(DevnetError):
             node.advance_time(seconds)
@@ -83,7 +82,7 @@ def test_anvil_where_there_is_none_says_how_to_get_it(monkeypatch: pytest.Monkey
 
 
 def test_a_served_chain_is_shared_by_processes_and_is_gone_when_it_is_closed() -> None:
-    script = "import sys; from tiebreak.chain.node import connect; node = connect(sys.argv[1]); node.advance_time(500)"
+    script = "import sys; from tiebreak.rpc.node import connect; node = connect(sys.argv[1]); node.advance_time(500)"
     with start_devnet(kind="embedded") as devnet:
         node = connect(devnet.url)
         before = node.head()
@@ -183,7 +182,7 @@ def test_anvil_ends_with_the_process_that_started_it_however_that_ends() -> None
     if find_anvil() is None:
         pytest.skip("anvil is not installed: run npm ci")
     script = (
-        "import time; from tiebreak.chain.devnet import start_devnet\n"
+        "import time; from tiebreak.devnet.launcher import start_devnet\n"
         "print(start_devnet(kind='anvil').url, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:

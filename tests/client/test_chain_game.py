@@ -14,24 +14,17 @@ from eth_utils.address import to_checksum_address
 from make_contract_records import snake_case
 from roundlog.commitments import leaf_hash
 from roundlog.spec import TrainingSpec
-from tiebreak.chain import events as ev
-from tiebreak.chain.abi import ContractAbi
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.errors import AccountError, ContractError, DeploymentError, InsufficientFunds
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.record_methods import ANYONE
-from tiebreak.chain.records import (
-    Descent,
-    JobStatus,
-    Level,
-    Outcome,
-    Phase,
-    Reason,
-    Side,
-)
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.spec import PostedSpec
+from tiebreak.contract import events as ev
+from tiebreak.contract.abi import ContractAbi
+from tiebreak.contract.enums import JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.struct_bases import ANYONE, PostedSpec
+from tiebreak.contract.structs import Descent
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.rpc.chain_errors import AccountError, ContractError, DeploymentError, InsufficientFunds
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 
 @pytest.mark.parametrize("wrong", [33])
@@ -146,7 +139,7 @@ def test_whoever_falls_silent_loses_the_bond(node: ChainNode) -> None:
 
 @pytest.fixture
 def cast() -> Cast:
-    return Cast.on(connect("embedded"))
+    return Cast.on(embedded_node())
 
 
 def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_spent(cast: Cast) -> None:

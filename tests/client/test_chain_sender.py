@@ -11,18 +11,13 @@ from disputes import TERMS, Cast, Run
 from eth_account import Account
 from eth_account.typed_transactions import TypedTransaction
 from hexbytes import HexBytes
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import (
-    ContractError,
-    NonceTaken,
-    RpcRefused,
-    TransactionPending,
-)
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import JobStatus
-from tiebreak.chain.sender import Sender
+from tiebreak.contract.enums import JobStatus
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.rpc.chain_errors import ContractError, NonceTaken, RpcRefused, TransactionPending
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 FRIEND = devnet_account(9).address
 

@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tiebreak.chain import sockets as module
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.devnet import find_anvil, start_devnet
-from tiebreak.chain.errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.sockets import IpcTransport, WebSocketTransport
-from tiebreak.chain.transport import RepeatingTransport
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.launcher import find_anvil, start_devnet
+from tiebreak.rpc import sockets as module
+from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped
+from tiebreak.rpc.node import ChainNode, connect
+from tiebreak.rpc.sockets import IpcTransport, WebSocketTransport
+from tiebreak.rpc.transport import RepeatingTransport
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 from websockets.sync.server import ServerConnection, serve
 
 Answer = Callable[[bytes, Callable[[bytes], None]], None]

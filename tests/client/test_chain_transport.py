@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from tiebreak.chain import transport as transport_module
-from tiebreak.chain.errors import ChainUnavailable, InvalidAnswer, RpcRefused
-from tiebreak.chain.node import connect
-from tiebreak.chain.transport import HttpTransport
+from tiebreak.rpc import transport as transport_module
+from tiebreak.rpc.chain_errors import ChainUnavailable, InvalidAnswer, RpcRefused
+from tiebreak.rpc.node import connect
+from tiebreak.rpc.transport import HttpTransport
 
 
 @contextmanager

@@ -9,13 +9,13 @@ import pytest
 from canned_node import ADDRESS, Canned
 from disputes import TERMS, Cast, Run
 from eth_abi.abi import encode
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ContractError, NoCode, NotConfirmed, RpcRefused
-from tiebreak.chain.events import Committed, JobPosted, RowShown
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import MAX_REORGANISATION, ChainNode
-from tiebreak.chain.records import JobStatus
-from tiebreak.chain.watch import PAGE, ContractWatch
+from tiebreak.contract.contract_watch import PAGE, ContractWatch
+from tiebreak.contract.enums import JobStatus
+from tiebreak.contract.events import Committed, JobPosted, RowShown
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.rpc.chain_errors import ContractError, NoCode, NotConfirmed, RpcRefused
+from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
 
 
 class Line:

@@ -1,4 +1,5 @@
-"""Imports between the rooms of the client: they point one way."""
+"""The client as a house: rooms import each other one way; files have names of their own, and are neither tiny nor
+huge."""
 
 from __future__ import annotations
 
@@ -6,27 +7,89 @@ import ast
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2] / "client" / "tiebreak"
+ENGINE = ROOT.parents[1] / "engine" / "roundlog"
+ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+
+LEVELS = 8
+"""Most levels of imports at the top of files within a room."""
+SHORTEST, LONGEST = 60, 500
+"""Lines of a file. A room's `__init__` is its face, and may be shorter."""
+
+
+def imported(file: Path, *, at_the_top: bool = False) -> set[str]:
+    """Modules of the client that a file imports, at the top or in a function."""
+    found: set[str] = set()
+    tree = ast.parse(file.read_text())
+    for node in tree.body if at_the_top else ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tiebreak"):
+            found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {one.name for one in node.names if one.name.startswith("tiebreak.")}
+    return found
 
 
 def imports() -> dict[str, set[str]]:
-    """Room -> the other rooms that any file of it imports, at the top or in a function."""
-    found: dict[str, set[str]] = {}
-    for file in ROOT.glob("*/*.py"):
-        room = found.setdefault(file.parent.name, set())
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tiebreak."):
-                room.add(node.module.split(".")[1])
-            elif isinstance(node, ast.Import):
-                room.update(one.name.split(".")[1] for one in node.names if one.name.startswith("tiebreak."))
-        room.discard(file.parent.name)
+    """Room -> the other rooms that any file of it imports."""
+    found: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for room in ROOMS:
+        for file in (ROOT / room).glob("*.py"):
+            found[room] |= {name.split(".")[1] for name in imported(file) if "." in name}
+        found[room] = found[room] & {*ROOMS} - {room}
     return found
 
 
 def test_no_rooms_import_each_other_in_a_circle() -> None:
     found = imports()
-    assert {"chain", "cli", "demo", "game", "roles", "store"} <= set(found)
+    assert {"cli", "contract", "demo", "devnet", "game", "roles", "rpc", "store", "transactions"} <= set(found)
     list(TopologicalSorter(found).static_order())
+
+
+def test_the_rooms_of_the_chain_stand_on_each_other() -> None:
+    found = imports()
+    assert found["rpc"] == set()
+    assert found["transactions"] == {"rpc"}
+    assert found["contract"] == {"rpc", "transactions"}
+    assert found["devnet"] == {"rpc", "transactions"}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_has_few_levels_and_no_circle(room: str) -> None:
+    files = {f"tiebreak.{room}.{path.stem}": path for path in (ROOT / room).glob("*.py") if path.stem != "__init__"}
+    anywhere = {name: imported(path) & {*files} - {name} for name, path in files.items()}
+    list(TopologicalSorter(anywhere).static_order())
+    at_the_top = {name: imported(path, at_the_top=True) & {*files} - {name} for name, path in files.items()}
+    levels: dict[str, int] = {}
+    for name in TopologicalSorter(at_the_top).static_order():
+        levels[name] = 1 + max((levels[one] for one in at_the_top[name]), default=0)
+    assert max(levels.values()) <= LEVELS
+
+
+def test_every_file_has_a_name_of_its_own() -> None:
+    names = [path.name for path in ROOT.rglob("*.py") if path.name not in ("__init__.py", "__main__.py")]
+    assert len(names) > 100
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+    assert sorted({*names} & {path.name for path in ENGINE.rglob("*.py")}) == []
+
+
+def test_files_are_neither_tiny_nor_huge() -> None:
+    lines = {path: len(path.read_text().splitlines()) for path in ROOT.rglob("*.py")}
+    assert [path.name for path, count in lines.items() if count > LONGEST] == []
+    faces = ("__init__.py", "__main__.py")
+    assert [path.name for path, count in lines.items() if count < SHORTEST and path.name not in faces] == []
+
+
+def test_every_public_class_has_a_name_of_its_own() -> None:
+    names = [
+        node.name
+        for path in ROOT.rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert len(names) > 300
+    assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
 def test_only_the_demo_knows_dishonest_parties() -> None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from audit_coalitions import Coalition, End, Rule
 from disputes import JOB_CID, TERMS, Cast, Run
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.records import JobStatus
-from tiebreak.chain.seals import audit_seal, claim_seal
-from tiebreak.chain.sender import Sender
+from tiebreak.contract.enums import JobStatus
+from tiebreak.devnet.embedded import embedded_node
 from tiebreak.game import next_root_of
+from tiebreak.roles.sealing import audit_seal, claim_seal
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 FEE = 10**18 + 5
 SALT = bytes(range(32))
@@ -26,7 +27,7 @@ def coalition(needed: int, places: tuple[bool | None, ...], end: End) -> Coaliti
 
 @pytest.fixture(scope="module")
 def node() -> ChainNode:
-    return connect("embedded")
+    return embedded_node()
 
 
 @pytest.fixture(scope="module")

@@ -9,20 +9,19 @@ from typing import Any
 
 import make_contract_records
 import pytest
-from make_contract_records import CHAIN, pages, snake_case
+from make_contract_records import ROOM, pages, snake_case
 from roundlog.spec import TrainingSpec
-from tiebreak.chain import events, records, spec
-from tiebreak.chain.abi import ContractAbi
-from tiebreak.chain.code import load_artifact
-from tiebreak.chain.errors import ContractError, DeploymentError
-from tiebreak.chain.remedies import OF_A_MOVE, REMEDIES, remedy
+from tiebreak.contract import enums, events, struct_bases, structs
+from tiebreak.contract.abi import ContractAbi
+from tiebreak.contract.code import load_artifact
+from tiebreak.rpc.chain_errors import OF_A_MOVE, REMEDIES, ContractError, DeploymentError, remedy
 
-ABI = json.loads((CHAIN / "artifacts" / "VerificationGame.json").read_text())["abi"]
+ABI = json.loads((ROOM / "artifacts" / "VerificationGame.json").read_text())["abi"]
 
 
-@pytest.mark.parametrize("name", ["records.py", "events.py"])
+@pytest.mark.parametrize("name", ["enums.py", "structs.py", "events.py"])
 def test_what_is_shipped_is_what_the_script_makes_of_the_artifacts(name: str) -> None:
-    assert (CHAIN / name).read_text() == pages()[CHAIN / name], "run scripts/make_contract_records.py"
+    assert (ROOM / name).read_text() == pages()[ROOM / name], "run scripts/make_contract_records.py"
 
 
 def test_the_records_have_exactly_the_fields_of_the_contracts_structs_and_events() -> None:
@@ -32,14 +31,14 @@ def test_the_records_have_exactly_the_fields_of_the_contracts_structs_and_events
         family, _, name = str(parameter.get("internalType", "")).partition(" ")
         name = name.split("[")[0].rsplit(".", 1)[-1]
         if family == "enum":
-            assert issubclass(getattr(records, name), IntEnum)
+            assert issubclass(getattr(enums, name), IntEnum)
         if family == "struct":
             names = [snake_case(item["name"]) for item in parameter["components"]]
             if name == "TrainingSpec":
                 assert names == [*(field.name for field in fields(TrainingSpec)), "referee", "adjudicator"]
-                assert tuple(item["type"] for item in parameter["components"]) == spec._TYPES
+                assert tuple(item["type"] for item in parameter["components"]) == struct_bases._TYPES
             else:
-                assert names == [field.name for field in fields(getattr(records, name))]
+                assert names == [field.name for field in fields(getattr(structs, name))]
             seen.add(name)
             for item in parameter["components"]:
                 check(item)
@@ -48,8 +47,8 @@ def test_the_records_have_exactly_the_fields_of_the_contracts_structs_and_events
     for entry in (*(entry for entry in ABI if entry["type"] == "function"), *logged):
         for parameter in (*entry["inputs"], *entry.get("outputs", [])):
             check(parameter)
-    structs = {name for name, kind in vars(records).items() if isinstance(kind, type) and is_dataclass(kind)}
-    assert seen == (structs - {"PostedSpec"}) | {"TrainingSpec"}
+    made = {name for name, kind in vars(structs).items() if isinstance(kind, type) and is_dataclass(kind)}
+    assert seen == (made - {"PostedSpec"}) | {"TrainingSpec"}
     base = [field.name for field in fields(events.Event)]
     for entry in logged:
         names = ["leaf_index" if item["name"] == "index" else snake_case(item["name"]) for item in entry["inputs"]]
@@ -60,8 +59,8 @@ def test_the_records_have_exactly_the_fields_of_the_contracts_structs_and_events
 def test_an_enum_has_the_members_of_the_contracts() -> None:
     # An ABI has no members, so these are read from the sources: the same text that the compiler read.
     declared = make_contract_records._Sources().items("enum", "Fault")
-    assert list(declared) == [member.name for member in records.Fault] and len(declared) == 18
-    assert (records.Fault.DIVISOR, records.Fault.REDUCTION, records.Fault.ALIAS) == (9, 10, 17)
+    assert list(declared) == [member.name for member in enums.Fault] and len(declared) == 18
+    assert (enums.Fault.DIVISOR, enums.Fault.REDUCTION, enums.Fault.ALIAS) == (9, 10, 17)
 
 
 def test_a_malformed_descriptor_is_refused_by_the_fault_that_the_contract_named() -> None:
@@ -73,11 +72,11 @@ def test_a_malformed_descriptor_is_refused_by_the_fault_that_the_contract_named(
 
 
 def test_a_comment_of_the_contract_is_the_docstring() -> None:
-    assert records.Terms.__doc__ == "Terms of a job: the customer's offer and conditions. Amounts in wei."
+    assert structs.Terms.__doc__ == "Terms of a job: the customer's offer and conditions. Amounts in wei."
 
 
 def test_every_error_of_the_contract_says_what_to_do() -> None:
-    abi = ContractAbi.load("VerificationGame", *(path.stem for path in sorted(CHAIN.glob("artifacts/*.json"))))
+    abi = ContractAbi.load("VerificationGame", *(path.stem for path in sorted(ROOM.glob("artifacts/*.json"))))
     names = {entry["name"] for entry in abi._errors.values()}
     assert set(REMEDIES) <= names, "a remedy for an error that the contract does not have"
     for name in names:

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from tiebreak.chain.errors import ChainUnavailable, Stopped
-from tiebreak.chain.transport import HttpTransport
 from tiebreak.deadlines import Halted, TooLate, pause, within
-from tiebreak.store.builder import build_file
-from tiebreak.store.errors import FetchTooSlow, StoreUnavailable
+from tiebreak.rpc.chain_errors import ChainUnavailable, Stopped
+from tiebreak.rpc.transport import HttpTransport
+from tiebreak.store.dag_builder import build_file
 from tiebreak.store.kubo import KuboStore
+from tiebreak.store.store_errors import FetchTooSlow, StoreUnavailable
 
 
 @contextmanager

@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 
 import pytest
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.blocks import Block
-from tiebreak.chain.devnet import find_anvil, start_devnet
-from tiebreak.chain.devnet_state import DevnetState
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.embedded_record import ChainRecord, Event
-from tiebreak.chain.errors import DevnetError
-from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.sender import Sender
+from tiebreak.devnet.devnet_state import DevnetState
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.devnet.embedded_record import ChainRecord, RecordedEvent
+from tiebreak.devnet.launcher import find_anvil, start_devnet
+from tiebreak.rpc.answers import Block
+from tiebreak.rpc.chain_errors import DevnetError
+from tiebreak.rpc.node import ChainNode, connect
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 PAYEE = devnet_account(1).address
 WEEK = 7 * 86400
@@ -115,7 +115,7 @@ def test_a_damaged_record_is_named_with_what_to_do(tmp_path: Path, lines: bytes)
 
 def test_nothing_follows_a_block_that_could_not_be_recorded(tmp_path: Path) -> None:
     class Full(ChainRecord):
-        def add(self, event: Event) -> None:
+        def add(self, event: RecordedEvent) -> None:
             raise DevnetError("no room")
 
     path = tmp_path / "record"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from eth_utils.crypto import keccak
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import RpcRefused
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.sender import Sender
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.rpc.chain_errors import RpcRefused
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 from web3.types import RPCEndpoint
 
 

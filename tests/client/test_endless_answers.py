@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 from disputes import Cast
-from tiebreak.chain import game
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import InvalidAnswer
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.sender import Sender
-from tiebreak.roles import desk
-from tiebreak.roles.desk import Desk
+from tiebreak.contract import game
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.roles import transaction_queue
+from tiebreak.roles.transaction_queue import TransactionQueue
+from tiebreak.rpc.chain_errors import InvalidAnswer
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 
 @pytest.fixture(scope="module")
@@ -23,16 +23,16 @@ def cast() -> Cast:
     return cast
 
 
-def desk_of(cast: Cast) -> Desk:
+def queue_of(cast: Cast) -> TransactionQueue:
     node = cast.customer.node
-    return Desk(VerificationGame(node, cast.customer.address), Sender(node, devnet_account(2)))
+    return TransactionQueue(VerificationGame(node, cast.customer.address), Sender(node, devnet_account(2)))
 
 
 def test_of_a_made_up_number_of_jobs_those_that_are_there_are_taken_in(
     cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "MOST_NEW_JOBS", 50)
-    seen = desk_of(cast)
+    monkeypatch.setattr(transaction_queue, "MOST_NEW_JOBS", 50)
+    seen = queue_of(cast)
     monkeypatch.setattr(seen.contract, "job_count", lambda: 2**63)
     for _ in range(3):
         seen.look()
@@ -41,8 +41,8 @@ def test_of_a_made_up_number_of_jobs_those_that_are_there_are_taken_in(
 
 
 def test_many_jobs_are_taken_in_by_and_by(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "MOST_NEW_JOBS", 2)
-    seen = desk_of(cast)
+    monkeypatch.setattr(transaction_queue, "MOST_NEW_JOBS", 2)
+    seen = queue_of(cast)
     seen.look()
     assert [number for number, _ in seen.jobs_after(0)] == [1, 2]
     assert [number for number, _ in seen.jobs_after(2)] == [3]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from canned_node import ADDRESS, HASH, Canned, block, log
-from tiebreak.chain.errors import RpcRefused
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.posted import last_block_before
+from tiebreak.contract.posted import last_block_before
+from tiebreak.rpc.chain_errors import RpcRefused
+from tiebreak.rpc.node import ChainNode
 
 TEXTS = ["query exceeds max block range", "Log response size exceeded", "limit", "", "too many results", "-32005"]
 

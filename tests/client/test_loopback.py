@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import requests
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.rpc_server import RpcServer
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.devnet.rpc_server import RpcServer
 from tiebreak.loopback import LoopbackHandler, names_this_machine
 from tiebreak.operation.endpoint import Endpoint
 from troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS, seconds_until_cut_off, silent, status
@@ -80,7 +80,7 @@ def test_a_request_that_takes_long_to_come_is_cut_off(
 
 
 def test_a_body_that_takes_long_to_come_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tiebreak.chain import rpc_server
+    from tiebreak.devnet import rpc_server
 
     monkeypatch.setattr(rpc_server._Handler, "timeout", 1.0)
     made = RpcServer(EmbeddedChain())

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from disputes import Cast
 from hostile_node import HostileNode
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import InvalidAnswer, RpcRefused
-from tiebreak.chain.events import JobPosted
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.several import SeveralNodes
+from tiebreak.contract.events import JobPosted
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.rpc.chain_errors import InvalidAnswer, RpcRefused
+from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.quorum import NodeQuorum
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 PARTY, STRANGER = devnet_account(2), devnet_account(3)
 
@@ -28,10 +28,10 @@ def cast() -> Cast:
     return cast
 
 
-def several(cast: Cast, *nodes: HostileNode) -> SeveralNodes:
+def several(cast: Cast, *nodes: HostileNode) -> NodeQuorum:
     """A second here counts as three minutes of theirs."""
     newest = float(cast.customer.node.head().timestamp)
-    return SeveralNodes(nodes, clock=lambda: 0.0, today=lambda: newest)
+    return NodeQuorum(nodes, clock=lambda: 0.0, today=lambda: newest)
 
 
 def node_of(cast: Cast, name: str, most: int | None = None) -> HostileNode:
@@ -70,8 +70,8 @@ def test_a_node_that_allows_any_range_is_not_believed_for_it_alone(
     honest = [node_of(cast, f"honest {i}", most) for i, most in enumerate(limits)]
     nodes = several(cast, *honest, liar)
     found = jobs_in(nodes, cast)
-    assert "say different things about the events of blocks" in nodes.accord.contradiction
-    assert nodes.accord.undecided == (len(honest) == 1)
+    assert "say different things about the events of blocks" in nodes.agreement.contradiction
+    assert nodes.agreement.undecided == (len(honest) == 1)
     if len(honest) == 2:
         assert found == jobs_in(cast.customer.node, cast)
 
@@ -80,14 +80,14 @@ def test_nodes_with_different_limits_show_all_events(cast: Cast) -> None:
     for limits in ((1, 5), (2, 1000), (7, 3, 2), (1000, 1, 4)):
         nodes = several(cast, *(node_of(cast, f"node {i}", most) for i, most in enumerate(limits)))
         assert jobs_in(nodes, cast) == jobs_in(cast.customer.node, cast)
-        assert not nodes.accord.contradiction and not nodes.accord.missing
+        assert not nodes.agreement.contradiction and not nodes.agreement.missing
 
 
 def test_a_node_that_shows_no_events_at_all_is_left_alone_and_slows_nothing(cast: Cast) -> None:
     mute, good = node_of(cast, "the mute node", 0), node_of(cast, "the good node")
     nodes = several(cast, mute, good)
     assert jobs_in(nodes, cast) == jobs_in(cast.customer.node, cast)
-    assert nodes.accord.missing == ("the mute node shows no events, not even of one block",)
+    assert nodes.agreement.missing == ("the mute node shows no events, not even of one block",)
     asked = good.asked.count("eth_getLogs")
     assert asked <= 8, "the range is halved to one block, once"
     assert jobs_in(nodes, cast) == jobs_in(cast.customer.node, cast)
@@ -113,7 +113,7 @@ def test_a_receipt_that_the_transaction_cannot_have_is_not_believed(cast: Cast, 
     sender = Sender(ChainNode(liar), PARTY, patience=0.3)
     with pytest.raises(InvalidAnswer, match=said):
         sender.send(STRANGER.address, b"", value=1)
-    (sent,) = sender.in_flight
+    (sent,) = sender.pending
     assert sent.receipt is None
     liar.lies.clear()
     sender.poll()
@@ -150,14 +150,14 @@ def test_one_lying_node_among_several_ends_no_payment(cast: Cast, honest: int, l
     clock = [0.0]
     newest = float(cast.customer.node.head().timestamp)
     good = [HostileNode(cast.customer.node._transport, f"honest {i}") for i in range(honest)]
-    nodes = SeveralNodes([liar, *good], clock=lambda: clock[0], today=lambda: newest)
+    nodes = NodeQuorum([liar, *good], clock=lambda: clock[0], today=lambda: newest)
     sender = Sender(nodes, PARTY, patience=0.3)
     before = cast.customer.node.balance(STRANGER.address)
     sent = sender.submit(STRANGER.address, b"", value=7)
     was_undecided = False
     for _ in range(6):
         sender.poll()
-        was_undecided |= nodes.accord.undecided
+        was_undecided |= nodes.agreement.undecided
         clock[0] += 15.0
     assert sent.receipt is not None
     true = cast.customer.node.receipt(sent.hashes[0])

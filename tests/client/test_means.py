@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from canned_node import ADDRESS, Canned, block
-from tiebreak.amounts import in_ether
-from tiebreak.chain.funds import funds
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.pace import block_time
-from tiebreak.memory import usable_memory
+from tiebreak.process_resources import usable_memory
+from tiebreak.quantities import in_ether
 from tiebreak.roles.context import RoleLimits
+from tiebreak.rpc.block_pace import block_time
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.fees import funds
 
 GIB, ROOM = 1 << 30, 256 << 20
 

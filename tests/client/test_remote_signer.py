@@ -11,10 +11,11 @@ import pytest
 import rlp
 from disputes import Cast, Run
 from eth_account import Account
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.devnet import find_anvil, start_devnet
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import (
+from tiebreak.contract.enums import Outcome
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.devnet.launcher import find_anvil, start_devnet
+from tiebreak.devnet.rpc_server import RpcServer
+from tiebreak.rpc.chain_errors import (
     AccountError,
     ChainUnavailable,
     RpcRefused,
@@ -23,11 +24,10 @@ from tiebreak.chain.errors import (
     Stopped,
     WrongSignature,
 )
-from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.records import Outcome
-from tiebreak.chain.remote_signer import RemoteSigner, connect_signer
-from tiebreak.chain.rpc_server import RpcServer
-from tiebreak.chain.sender import Sender
+from tiebreak.rpc.node import ChainNode, connect
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.remote_signer import RemoteSigner, connect_signer
+from tiebreak.transactions.sender import Sender
 
 OWNER, STRANGER = devnet_account(1), devnet_account(2)
 ASKED: dict[str, Any] = {

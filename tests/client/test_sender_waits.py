@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from simulated_chain import BLOCK_SECONDS, FakeAccount, SimulatedChain
-from tiebreak.chain.errors import ChainUnavailable, JournalError, JournalInUse, Stopped, TransactionPending
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.signer import MOST_GAS
+from tiebreak.rpc.chain_errors import ChainUnavailable, JournalError, JournalInUse, Stopped, TransactionPending
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.signer import MOST_GAS
 
 TO = FakeAccount().address
 GWEI = 10**9
@@ -44,17 +44,17 @@ def test_a_transaction_takes_four_requests() -> None:
     assert len(chain.effects()) == 23
 
 
-def test_many_in_flight_share_what_they_ask() -> None:
+def test_many_pending_share_what_they_ask() -> None:
     chain = SimulatedChain()
     sender = sender_on(chain)
     chain.sleep(30)
     chain.requests.clear()
     sent = [sender.submit(TO, bytes([index])) for index in range(16)]
-    assert len(sender.in_flight) == 16
+    assert len(sender.pending) == 16
     chain.sleep(BLOCK_SECONDS)
     assert {one.purpose for one in sender.poll()} == {one.purpose for one in sent}
     assert len(chain.requests) <= 4 * 16
-    assert sender.in_flight == () and sender.poll() == []
+    assert sender.pending == () and sender.poll() == []
 
 
 def test_a_fee_spike_delays_a_transaction_by_a_few_blocks_and_not_longer() -> None:
@@ -78,7 +78,7 @@ def test_no_more_is_offered_than_the_cap_and_the_rest_waits() -> None:
     chain.base_fee = 40 * GWEI
     with pytest.raises(TransactionPending):
         sender.send(TO, b"too dear")
-    assert all(one.max_fee <= 20 * GWEI for sent in sender.in_flight for one in sent.entry.signed)
+    assert all(one.max_fee <= 20 * GWEI for sent in sender.pending for one in sent.entry.signed)
     chain.base_fee = 10 * GWEI
     assert sender.send(TO, b"too dear").succeeded
     assert chain.effects() == [b"too dear".hex()]
@@ -90,7 +90,7 @@ def test_while_no_block_comes_nothing_is_replaced() -> None:
     chain.halted = True
     with pytest.raises(TransactionPending):
         sender.send(TO, b"later")
-    (sent,) = sender.in_flight
+    (sent,) = sender.pending
     assert len(sent.hashes) == 1
     chain.halted = False
     assert sender.send(TO, b"later").succeeded

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from simulated_chain import FakeAccount, FaultyLine, Killed, SimulatedChain
-from tiebreak.chain.devnet_accounts import ACCOUNTS
-from tiebreak.chain.errors import ChainError, NonceTaken
-from tiebreak.chain.flight import Sent
-from tiebreak.chain.node import MAX_REORGANISATION, ChainNode
-from tiebreak.chain.sender import Sender
+from tiebreak.rpc.chain_errors import ChainError, NonceTaken
+from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
+from tiebreak.transactions.keys import ACCOUNTS
+from tiebreak.transactions.pending_transactions import Sent
+from tiebreak.transactions.sender import Sender
 
 TO = FakeAccount().address
 assert ACCOUNTS

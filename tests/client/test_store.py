@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tiebreak.store import FolderStore
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import FILE, Link, UnixFsNode
-from tiebreak.store.errors import (
+from tiebreak.store.store_errors import (
     ContentMissing,
     CorruptBlock,
     DestinationExists,

@@ -13,11 +13,11 @@ import pytest
 from crafted_blocks import Blocks
 from hypothesis import given
 from hypothesis import strategies as st
-from tiebreak.store.builder import CHUNK
 from tiebreak.store.cid import Cid
-from tiebreak.store.errors import ContentTooLarge, NoSpace, StoreError
-from tiebreak.store.reader import Plan
+from tiebreak.store.dag_builder import CHUNK
+from tiebreak.store.dag_reader import Plan
 from tiebreak.store.staging import set_back
+from tiebreak.store.store_errors import ContentTooLarge, NoSpace, StoreError
 
 FIRST, SECOND = "program.json", "data.safetensors"
 CONTENT = {FIRST: b"{}", SECOND: random.Random(3).randbytes(3 * CHUNK + 5)}

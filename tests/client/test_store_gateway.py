@@ -14,12 +14,12 @@ import pytest
 from crafted_blocks import everything
 from http_stand_in import Request, serving
 from tiebreak.store import FolderStore, open_store
-from tiebreak.store.ahead import WIDTH
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import MAX_BLOCK
-from tiebreak.store.errors import ContentMissing, CorruptBlock, FetchTooSlow, StoreError, StoreUnavailable
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
+from tiebreak.store.store_errors import ContentMissing, CorruptBlock, FetchTooSlow, StoreError, StoreUnavailable
+from tiebreak.store.transfers import WIDTH
 
 X = str(Cid.of(b"x", RAW))
 

@@ -10,6 +10,7 @@ from crafted_blocks import Blocks, everything
 from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dag_reader import MAX_ENTRIES, read_file, write_directory
 from tiebreak.store.dagpb import (
     DIRECTORY,
     FILE,
@@ -21,7 +22,7 @@ from tiebreak.store.dagpb import (
     decode,
     encode,
 )
-from tiebreak.store.errors import (
+from tiebreak.store.store_errors import (
     ContentTooLarge,
     CorruptBlock,
     MalformedContent,
@@ -29,7 +30,6 @@ from tiebreak.store.errors import (
     UnsafeName,
     UnsupportedFile,
 )
-from tiebreak.store.reader import MAX_ENTRIES, read_file, write_directory
 
 
 @pytest.fixture

@@ -17,9 +17,10 @@ import pytest
 import requests
 from crafted_blocks import everything
 from tiebreak.store import FolderStore, open_store
-from tiebreak.store.builder import CHUNK, LINKS
 from tiebreak.store.cid import DAG_PB, RAW, Cid
-from tiebreak.store.errors import (
+from tiebreak.store.dag_builder import CHUNK, LINKS
+from tiebreak.store.kubo import KuboStore
+from tiebreak.store.store_errors import (
     ContentMissing,
     ContentTooLarge,
     CorruptBlock,
@@ -27,7 +28,6 @@ from tiebreak.store.errors import (
     StoreUnavailable,
     UnsupportedFile,
 )
-from tiebreak.store.kubo import KuboStore
 
 ABSENT = str(Cid.of(b"absent", RAW))
 

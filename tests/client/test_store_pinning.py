@@ -16,10 +16,10 @@ from http_stand_in import Request, serving
 from pinning_stand_in import TOKEN, Service
 from tiebreak.store import FolderStore, open_stores
 from tiebreak.store.cid import RAW, Cid
-from tiebreak.store.errors import StoreError, StoreUnavailable
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.pinning import PinningService, read_token
-from tiebreak.store.several import SeveralStores
+from tiebreak.store.replicated_store import ReplicatedStore
+from tiebreak.store.store_errors import StoreError, StoreUnavailable
 
 X = str(Cid.of(b"x", RAW))
 
@@ -233,7 +233,7 @@ def test_the_token_comes_from_a_private_file_or_the_environment(
 def test_what_is_published_is_pinned_at_the_service_as_well(kubo_url: str) -> None:
     service, warnings = Service(), list[str]()
     with serving(service) as url:
-        store = SeveralStores([KuboStore(kubo_url)], [client(url)], warn=warnings.append)
+        store = ReplicatedStore([KuboStore(kubo_url)], [client(url)], warn=warnings.append)
         cid = store.add_bytes(b"for the service")
         (pin,) = service.pins.values()
         assert pin["cid"] == cid and pin["origins"] == KuboStore(kubo_url).addresses()
@@ -241,7 +241,7 @@ def test_what_is_published_is_pinned_at_the_service_as_well(kubo_url: str) -> No
         other = store.add_bytes(b"not yet")
         assert len(warnings) == 1 and other in warnings[0] and TOKEN not in warnings[0]
         service.faults = []
-        assert isinstance(store, SeveralStores)
+        assert isinstance(store, ReplicatedStore)
         store.mend()
         assert {pin["cid"] for pin in service.pins.values()} == {cid, other}
         store.unpin(cid)
@@ -251,7 +251,7 @@ def test_what_is_published_is_pinned_at_the_service_as_well(kubo_url: str) -> No
 def test_our_daemon_calls_the_peers_of_the_service(kubo_url: str) -> None:
     service, warnings = Service(), list[str]()
     with serving(service) as url:
-        store = SeveralStores([KuboStore(kubo_url)], [client(url)], warn=warnings.append)
+        store = ReplicatedStore([KuboStore(kubo_url)], [client(url)], warn=warnings.append)
         for content in (b"first", b"second"):
             store.add_bytes(content)
     called = requests.post(f"{kubo_url}/api/v0/called", timeout=10).json()["Strings"]

@@ -15,19 +15,13 @@ from crafted_blocks import Blocks, everything
 from http_stand_in import Request, serving
 from test_store_gateway import answering
 from tiebreak.store import FolderStore
-from tiebreak.store.builder import CHUNK
 from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dag_builder import CHUNK
 from tiebreak.store.dagpb import FILE, SYMLINK, Link, UnixFsNode
-from tiebreak.store.errors import (
-    ContentMissing,
-    CorruptBlock,
-    MalformedContent,
-    StoreError,
-    StoreUnavailable,
-)
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
-from tiebreak.store.several import SeveralStores
+from tiebreak.store.replicated_store import ReplicatedStore
+from tiebreak.store.store_errors import ContentMissing, CorruptBlock, MalformedContent, StoreError, StoreUnavailable
 
 DATA = random.Random(5).randbytes(3 * CHUNK + 1000)
 FIRST, SIZE = CHUNK - 100, 300
@@ -167,7 +161,7 @@ def test_a_hostile_gateway_fails_and_the_next_store_is_asked(name: str, tmp_path
         liar = GatewayStore(url, attempts=1)
         with pytest.raises(error):
             liar.part(leaf, 0, SIZE, is_right=lambda data: data == part, seconds=0.4)
-        both = SeveralStores([GatewayStore(url, attempts=1), folder], warn=pytest.fail)
+        both = ReplicatedStore([GatewayStore(url, attempts=1), folder], warn=pytest.fail)
         assert both.part(leaf, 0, SIZE, is_right=lambda data: data == part, seconds=0.8) == part
 
 
@@ -189,7 +183,7 @@ def test_a_lying_kubo_fails_and_the_next_store_is_asked(body: bytes, tmp_path: P
         liar = KuboStore(url, attempts=1)
         with pytest.raises(CorruptBlock):
             liar.part(cid, FIRST, SIZE, is_right=lambda data: data == PART)
-        both = SeveralStores([liar, folder], warn=pytest.fail)
+        both = ReplicatedStore([liar, folder], warn=pytest.fail)
         assert both.part(cid, FIRST, SIZE, is_right=lambda data: data == PART) == PART
     assert (asked[0]["arg"], asked[0]["offset"], asked[0]["length"]) == ([cid], [str(FIRST)], [str(SIZE)])
 
@@ -198,7 +192,7 @@ def test_all_stores_that_fail_are_named(tmp_path: Path) -> None:
     folder = FolderStore(tmp_path / "a")
     cid = folder.add_bytes(DATA)
     with serving(sending(bytes(SIZE), 200)) as url:
-        both = SeveralStores([KuboStore(url, attempts=1), folder], warn=pytest.fail)
+        both = ReplicatedStore([KuboStore(url, attempts=1), folder], warn=pytest.fail)
         for path in (tmp_path / "a" / "blocks").glob("*/*/*"):
             path.unlink()
         with pytest.raises(

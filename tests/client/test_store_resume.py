@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from crafted_blocks import everything
 from tiebreak.store import FolderStore, Transfer
-from tiebreak.store.builder import CHUNK
 from tiebreak.store.cid import Cid
+from tiebreak.store.dag_builder import CHUNK
 from tiebreak.store.dagpb import DIRECTORY, FILE, Link, UnixFsNode, encode
-from tiebreak.store.errors import ContentTooLarge, MalformedContent, StoreUnavailable
 from tiebreak.store.staging import set_back
+from tiebreak.store.store_errors import ContentTooLarge, MalformedContent, StoreUnavailable
 from tiebreak.store.transfers import Meter
 
 DATA = random.Random(11).randbytes(10 * CHUNK + 5)

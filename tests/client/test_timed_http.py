@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import pytest
 from http_stand_in import Request, serving
-from tiebreak.chain.errors import ChainUnavailable
-from tiebreak.chain.transport import HttpTransport
 from tiebreak.operation import messenger
+from tiebreak.rpc.chain_errors import ChainUnavailable
+from tiebreak.rpc.transport import HttpTransport
 from tiebreak.store.cid import RAW, Cid
-from tiebreak.store.errors import StoreUnavailable
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.pinning import PinningService
+from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak.timed_http import pool_manager
 
 X = str(Cid.of(b"x", RAW))

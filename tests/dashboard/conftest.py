@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from disputes import Cast
 from starlette.testclient import TestClient
-from tiebreak.chain.node import connect
 from tiebreak.dashboard.server import Server, listen
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import make_app
+from tiebreak.devnet.embedded import embedded_node
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -28,7 +28,7 @@ BROWSER_VARIABLE = "TIEBREAK_BROWSER"
 @pytest.fixture
 def cast() -> Cast:
     """A contract on a fresh chain, and its parties."""
-    return Cast.on(connect("embedded"))
+    return Cast.on(embedded_node())
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def client(site: Site) -> TestClient:
 @pytest.fixture(scope="session")
 def empty() -> Iterator[TestClient]:
     """Asks a site over a contract without jobs. Read only."""
-    found = Site(Cast.on(connect("embedded")).customer)
+    found = Site(Cast.on(embedded_node()).customer)
     found.start()
     yield TestClient(make_app(found), base_url="http://127.0.0.1")
     found.close()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from disputes import JOB_CID, TERMS, Cast, Party, Run
 from looking import AXE, Look
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import Phase, Side
+from tiebreak.contract.enums import Phase, Side
 from tiebreak.dashboard.server import Server, listen
 from tiebreak.dashboard.site import Site
+from tiebreak.devnet.embedded import embedded_node
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -74,7 +74,7 @@ def test_a_page_follows_a_dispute_to_its_end_by_itself(cast: Cast, served: str, 
 @pytest.fixture(scope="module")
 def half_played() -> Iterator[str]:
     """The address of a site whose game is in the middle. Read only."""
-    cast = Cast.on(connect("embedded"))
+    cast = Cast.on(embedded_node())
     job = cast.post()
     cast.commit(job, CLAIMED)
     play(cast, cast.challenge(job, BELIEVED.checkpoints.root), 12)
@@ -120,12 +120,12 @@ def test_without_scripts_a_page_is_whole_and_has_a_link_to_reload_it(
     job = cast.post()
     cast.commit(job, CLAIMED)
     play(cast, cast.challenge(job, BELIEVED.checkpoints.root), 4)
-    shown.lookout.look()
+    shown.head_monitor.look()
     look.page.goto(f"{served}games/1")
     assert look.page.locator("table.moves tbody tr").count() >= 4
     seen = look.page.locator("table.moves tbody tr").count()
     play(cast, 1, 3)
-    shown.lookout.look()
+    shown.head_monitor.look()
     look.page.get_by_role("link", name="reload it").click()
     assert look.page.locator("table.moves tbody tr").count() > seen
     look.close(served)
@@ -133,7 +133,7 @@ def test_without_scripts_a_page_is_whole_and_has_a_link_to_reload_it(
 
 def test_the_keyboard_reaches_everything(cast: Cast, shown: Site, served: str, look: Look) -> None:
     cast.post()
-    shown.lookout.look()
+    shown.head_monitor.look()
     look.page.goto(served)
     reached = []
     while len(reached) < 20:
@@ -159,7 +159,7 @@ def test_the_focus_stays_where_it_was_when_a_page_is_made_anew(cast: Cast, serve
 def test_what_strangers_write_stays_text(cast: Cast, shown: Site, served: str, look: Look) -> None:
     hostile = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
     cast.customer.post_job(cast.spec(), TERMS, hostile)
-    shown.lookout.look()
+    shown.head_monitor.look()
     look.page.goto(f"{served}jobs/1")
     look.page.get_by_text("not a content address").wait_for()
     assert look.page.locator("dd.hash").filter(has_text="<script>").count() == 1

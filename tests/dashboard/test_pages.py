@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from disputes import ETHER, JOB_CID, TERMS, Cast, Run
 from starlette.testclient import TestClient
-from tiebreak.chain import events
-from tiebreak.chain.errors import ContractError
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.dashboard.course import event_words
-from tiebreak.dashboard.replay import OwnReplay
+from tiebreak.contract import events
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.dashboard.chain_reader import NEWEST_GAMES, PAGE, Source
+from tiebreak.dashboard.game_history import event_words
+from tiebreak.dashboard.own_replay import OwnReplay
 from tiebreak.dashboard.showing import LONGEST, content, facts
 from tiebreak.dashboard.site import Site
-from tiebreak.dashboard.source import NEWEST_GAMES, PAGE, Source
 from tiebreak.dashboard.web import make_app
 from tiebreak.dashboard.words import status_words, tone
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.rpc.chain_errors import ContractError
 
 RIGHT, WRONG = Run.of(), Run.of(23)
 
@@ -36,7 +36,7 @@ def text(client: TestClient, path: str, status: int = 200) -> str:
 
 def seen(site: Site) -> None:
     """Lets the site see what has happened."""
-    site.lookout.look()
+    site.head_monitor.look()
 
 
 def test_an_empty_contract_has_pages(empty: TestClient) -> None:
@@ -98,7 +98,7 @@ def test_accounts_are_told_by_role_with_what_they_have_at_stake(cast: Cast, site
     cast.dispute(first, WRONG, RIGHT)
     cast.commit(second, RIGHT)
     seen(site)
-    page = site.accounts(site.lookout.sight())["page"]
+    page = site.accounts(site.head_monitor.sight())["page"]
     by_role = {role: one for one in page.accounts for role in one.roles}
     assert by_role["trainer"].bonds == TERMS.trainer_bond and by_role["trainer"].roles["trainer"] == 2
     assert by_role["challenger"].bonds == 0
@@ -266,7 +266,7 @@ class Endless:
 @pytest.fixture(scope="module")
 def posted() -> tuple[VerificationGame, int, int]:
     """A contract with a job and a game. Read only."""
-    cast = Cast.on(connect("embedded"))
+    cast = Cast.on(embedded_node())
     job = cast.post()
     cast.commit(job, WRONG)
     return cast.customer, job, cast.challenge(job, RIGHT.checkpoints.root)

@@ -27,8 +27,8 @@ from typer.testing import CliRunner
 
 ROOM = Path(tiebreak.dashboard.__file__).parent
 
-KEYS = {"accounts", "devnet_accounts", "signer", "sender", "outbox", "journal", "flight", "funds", "devnet", "batch"}
-"""Modules of `tiebreak.chain` that sign, send, or know keys."""
+KEYS = ("tiebreak.transactions", "tiebreak.devnet", "tiebreak.contract.batch")
+"""Rooms and a module that sign, send, or know keys."""
 
 
 def test_the_room_imports_nothing_that_signs() -> None:
@@ -41,8 +41,8 @@ def test_the_room_imports_nothing_that_signs() -> None:
                 found |= {one.name for one in node.names}
             elif isinstance(node, ast.Attribute):
                 assert node.attr not in ("send", "send_raw", "by", "deploy", "advance_time"), file.name
-    assert "tiebreak.chain.game" in found, "the test looks where the room is"
-    assert not {name for name in found if name.startswith("tiebreak.chain.") and name.split(".")[2] in KEYS}
+    assert "tiebreak.contract.game" in found, "the test looks where the room is"
+    assert not {name for name in found if name.startswith(KEYS)}
     assert not {name for name in found if name.split(".")[0] in ("eth_account", "eth_keys")}
 
 
@@ -50,8 +50,8 @@ def test_a_process_with_the_page_has_loaded_nothing_that_holds_a_key() -> None:
     code = (
         "import sys, pkgutil, importlib, tiebreak.dashboard as room\n"
         "for one in pkgutil.iter_modules(room.__path__): importlib.import_module(f'tiebreak.dashboard.{one.name}')\n"
-        "import tiebreak.roles.evidence, roundlog.training.history\n"
-        "print([name for name in sys.modules if name.startswith(('eth_account', 'tiebreak.chain.accounts'))])"
+        "import tiebreak.roles.engine, roundlog.training.history\n"
+        "print([name for name in sys.modules if name.startswith(('eth_account', 'tiebreak.transactions.keys'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -168,11 +168,11 @@ def test_the_command_refuses_what_it_cannot_use(tmp_path: Path) -> None:
 
 
 def test_the_command_serves_a_page_and_ends_at_a_signal(tmp_path: Path) -> None:
-    from tiebreak.chain.accounts import devnet_account
-    from tiebreak.chain.devnet import start_devnet
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.node import connect
-    from tiebreak.chain.sender import Sender
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.devnet.launcher import start_devnet
+    from tiebreak.rpc.node import connect
+    from tiebreak.transactions.keys import devnet_account
+    from tiebreak.transactions.sender import Sender
 
     with start_devnet(kind="embedded") as devnet:
         contract = VerificationGame.deploy(Sender(connect(devnet.url), devnet_account(0)))

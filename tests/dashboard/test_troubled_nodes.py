@@ -12,15 +12,15 @@ import pytest
 from canned_node import HASH, Canned, block
 from disputes import Cast
 from starlette.testclient import TestClient
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ChainUnavailable
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.dashboard import lookout as lookouts
-from tiebreak.dashboard.lookout import Lookout
+from tiebreak.contract.game import VerificationGame
+from tiebreak.dashboard import head_monitor as head_monitors
+from tiebreak.dashboard.chain_reader import Busy, Readings
+from tiebreak.dashboard.head_monitor import HeadMonitor
 from tiebreak.dashboard.site import Site
-from tiebreak.dashboard.source import Busy, Readings
 from tiebreak.dashboard.web import make_app
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.rpc.chain_errors import ChainUnavailable
+from tiebreak.rpc.node import ChainNode
 
 
 class Line:
@@ -70,7 +70,7 @@ def client(site: Site) -> TestClient:
 def test_a_node_that_hangs_makes_a_banner_and_the_page_stays(
     line: Line, site: Site, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookouts, "SILENCE", 0.3)
+    monkeypatch.setattr(head_monitors, "SILENCE", 0.3)
     assert "Job 1" in client.get("/jobs").text
     line.free.clear()
     site.readings._kept = type(site.readings._kept)(
@@ -98,17 +98,17 @@ def test_a_node_that_hangs_is_not_asked_more_and_more(line: Line, site: Site, cl
     asked = line.asked
     for number in range(1, 40):
         assert client.get(f"/jobs/{number}").status_code in (200, 503)
-    assert line.asked - asked <= 12, "eight readings and the lookout"
+    assert line.asked - asked <= 12, "eight readings and the head monitor"
     assert len(site.readings._running) <= 8, "nor is what nobody waits for any more put into a line"
 
 
 def test_a_node_that_is_gone_is_told_by_its_own_sentence(line: Line, site: Site, client: TestClient) -> None:
     line.dead = True
-    site.lookout.look()
+    site.head_monitor.look()
     shown = client.get("/jobs/1")
     assert "start the node" in shown.text and "Traceback" not in shown.text
     line.dead = False
-    site.lookout.look()
+    site.head_monitor.look()
     assert 'role="alert"' not in client.get("/jobs/1").text
 
 
@@ -146,52 +146,52 @@ def test_what_does_not_fit_is_a_sentence_and_no_traceback(site: Site, client: Te
     assert "Traceback" not in answer.text and "File" not in answer.text
 
 
-# The lookout.
+# The head monitor.
 
 
-def heads(**changes: Any) -> tuple[Canned, Lookout]:
+def heads(**changes: Any) -> tuple[Canned, HeadMonitor]:
     node = Canned(eth_chainId="0x1", eth_getBlockByNumber=lambda *_: block(**changes))
-    return node, Lookout(ChainNode(node), wall=lambda: 1_000)
+    return node, HeadMonitor(ChainNode(node), wall=lambda: 1_000)
 
 
 def test_a_node_whose_newest_block_is_old_lags() -> None:
-    _, lookout = heads(timestamp=hex(1_000 - lookouts.LAG))
-    lookout.look()
-    assert lookout.sight().trouble == ""
-    _, lookout = heads(timestamp=hex(999 - lookouts.LAG))
-    lookout.look()
-    assert "lags behind" in lookout.sight().trouble and "5m 1s" in lookout.sight().trouble
+    _, head_monitor = heads(timestamp=hex(1_000 - head_monitors.LAG))
+    head_monitor.look()
+    assert head_monitor.sight().trouble == ""
+    _, head_monitor = heads(timestamp=hex(999 - head_monitors.LAG))
+    head_monitor.look()
+    assert "lags behind" in head_monitor.sight().trouble and "5m 1s" in head_monitor.sight().trouble
 
 
 def test_a_development_chain_may_be_quiet() -> None:
-    node, lookout = heads(timestamp="0x10")
+    node, head_monitor = heads(timestamp="0x10")
     node.answers["eth_chainId"] = hex(31337)
-    lookout.look()
-    assert lookout.sight().trouble == ""
+    head_monitor.look()
+    assert head_monitor.sight().trouble == ""
 
 
 def test_a_node_that_goes_back_is_noticed_until_it_has_caught_up() -> None:
-    node, lookout = heads(number="0x9", timestamp="0x3e8")
-    lookout.look()
+    node, head_monitor = heads(number="0x9", timestamp="0x3e8")
+    head_monitor.look()
     node.answers["eth_getBlockByNumber"] = lambda *_: block("0x7", timestamp="0x3e8", hash="0x" + "22" * 32)
-    lookout.look()
-    assert "shows block 7 as its newest, after it had shown 9" in lookout.sight().trouble
+    head_monitor.look()
+    assert "shows block 7 as its newest, after it had shown 9" in head_monitor.sight().trouble
     node.answers["eth_getBlockByNumber"] = lambda *_: block("0x9", timestamp="0x3e8", hash=HASH)
-    lookout.look()
-    assert lookout.sight().trouble == ""
+    head_monitor.look()
+    assert head_monitor.sight().trouble == ""
 
 
 def test_only_what_is_new_is_a_change() -> None:
-    node, lookout = heads(timestamp="0x3e8")
-    lookout.look()
-    seen = lookout.sight().changes
-    lookout.look()
-    assert lookout.sight().changes == seen
+    node, head_monitor = heads(timestamp="0x3e8")
+    head_monitor.look()
+    seen = head_monitor.sight().changes
+    head_monitor.look()
+    assert head_monitor.sight().changes == seen
     node.answers["eth_getBlockByNumber"] = lambda *_: block("0x6", timestamp="0x3e8", hash="0x" + "33" * 32)
-    lookout.look()
-    assert lookout.sight().changes == seen + 1
-    lookout.announce()
-    assert lookout.sight().changes == seen + 2
+    head_monitor.look()
+    assert head_monitor.sight().changes == seen + 1
+    head_monitor.announce()
+    assert head_monitor.sight().changes == seen + 2
 
 
 # Readings.

@@ -14,31 +14,25 @@ from disputes import SPEC, TERMS
 from eth_typing import ChecksumAddress
 from hypothesis import given
 from hypothesis import strategies as st
-from tiebreak.chain import events
-from tiebreak.chain.record_methods import ANYONE
-from tiebreak.chain.records import (
+from tiebreak.contract import events
+from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason
+from tiebreak.contract.struct_bases import ANYONE, PostedSpec
+from tiebreak.contract.structs import (
     Bisection,
     ClaimView,
     ElementView,
-    Finding,
     GameView,
-    JobStatus,
     JobView,
-    Level,
     LevelView,
     OperatorView,
-    Outcome,
     Partial,
-    Phase,
-    Reason,
 )
-from tiebreak.chain.spec import PostedSpec
 from tiebreak.dashboard import showing
-from tiebreak.dashboard.course import Course
 from tiebreak.dashboard.curve import HEIGHT, POINTS, curve
-from tiebreak.dashboard.names import Names
+from tiebreak.dashboard.game_history import GameHistory
+from tiebreak.dashboard.game_verdict import verdict
 from tiebreak.dashboard.path import LEAST, WIDTH, depth, rungs
-from tiebreak.dashboard.verdict import verdict
+from tiebreak.dashboard.showing import Names
 from tiebreak.dashboard.words import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES
 
 ETHER = 10**18
@@ -203,7 +197,7 @@ PLACE = {"block": 1, "index": 0, "transaction": b""}
 
 
 def told(over: GameView, *found: events.Event) -> tuple[str, str]:
-    shown = verdict(over, JOB, Course([], list(found)), NAMES)
+    shown = verdict(over, JOB, GameHistory([], list(found)), NAMES)
     assert shown is not None
     return shown.subject, shown.sentence
 
@@ -263,7 +257,7 @@ def test_a_game_without_a_proof_is_told_by_its_end(outcome: Outcome, reason: Rea
 
 
 def test_a_game_that_goes_on_has_no_verdict() -> None:
-    assert verdict(game((Level.CHECKPOINT, 12, 0), height=3), JOB, Course([], []), NAMES) is None
+    assert verdict(game((Level.CHECKPOINT, 12, 0), height=3), JOB, GameHistory([], []), NAMES) is None
 
 
 @given(st.integers(-1, 200))

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiebreak.chain.code import ContractCode
-from tiebreak.chain.devnet import find_anvil, start_devnet
-from tiebreak.chain.node import ChainNode, connect
+from tiebreak.contract.code import ContractCode
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.devnet.launcher import find_anvil, start_devnet
+from tiebreak.rpc.node import ChainNode, connect
 from world import World
 
 
@@ -22,7 +23,7 @@ def _one_thread() -> None:
 @pytest.fixture(params=["embedded", "anvil"])
 def node(request: pytest.FixtureRequest) -> Iterator[ChainNode]:
     if request.param == "embedded":
-        yield connect("embedded")
+        yield embedded_node()
         return
     if find_anvil() is None:
         pytest.skip("anvil is not installed: run npm ci")
@@ -34,7 +35,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[ChainNode]:
 def quick_node() -> Iterator[ChainNode]:
     """The fastest chain at hand, for what has been told on both already."""
     if find_anvil() is None:
-        yield connect("embedded")
+        yield embedded_node()
         return
     with start_devnet(kind="anvil") as devnet:
         yield connect(devnet.url)

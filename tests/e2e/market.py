@@ -8,14 +8,15 @@ from pathlib import Path
 
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.records import AuditStatus, AuditView, JobStatus, JobView
-from tiebreak.chain.seals import claim_seal, new_salt
+from tiebreak.contract.enums import AuditStatus, JobStatus
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.structs import AuditView, JobView
 from tiebreak.game import Leaves
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.sealing import claim_seal, new_salt
+from tiebreak.roles.trainer_role import TrainerRole
 from world import TERMS, Ticks, World, with_terms
 
 FEE = 10**14 + 1

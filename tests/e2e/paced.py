@@ -1,4 +1,4 @@
-"""A workshop whose runs take the steps that a test allows them."""
+"""Background jobs whose runs take the steps that a test allows them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,39 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.workshop import Errand, Inline, Lane
+from tiebreak.roles.background_jobs import BackgroundJob, Inline, Lane, Priority
 
 T = TypeVar("T")
 
 
 class Paced(Inline):
-    """A workshop that does every run in a thread, a step at a time. Each step seems to take `pace` seconds."""
+    """Background jobs that do every run in a thread, a step at a time. Each step seems to take `pace` seconds."""
 
     def __init__(self, pace: float = 1.0) -> None:
         super().__init__()
         self.pace = pace
         self._allowed, self._come = threading.Semaphore(0), threading.Semaphore(0)
-        self._run: Errand[object] | None = None
+        self._run: BackgroundJob[object] | None = None
 
-    def ask(self, lane: Lane, key: Hashable, work: Callable[[Errand[T]], T], duty: Duty, doing: str = "") -> Errand[T]:
+    def ask(
+        self, lane: Lane, key: Hashable, work: Callable[[BackgroundJob[T]], T], priority: Priority, doing: str = ""
+    ) -> BackgroundJob[T]:
         if lane is not Lane.RUNS:
-            return super().ask(lane, key, work, duty, doing)
-        if (known := self._errands.get(key)) is not None:
-            known.duty = duty
+            return super().ask(lane, key, work, priority, doing)
+        if (known := self._jobs.get(key)) is not None:
+            known.priority = priority
             return known
-        errand = Errand(lane, key, work, duty, doing)
-        errand.hold = self._hold
-        self._errands[key] = self._run = errand
+        background_job = BackgroundJob(lane, key, work, priority, doing)
+        background_job.hold = self._hold
+        self._jobs[key] = self._run = background_job
 
         def run() -> None:
-            errand.run()
+            background_job.run()
             self._come.release()
 
         threading.Thread(target=run, daemon=True).start()
         self._await()
-        return errand
+        return background_job
 
     def take(self, steps: int) -> None:
         """Lets the run take steps, or what is left of them."""

@@ -17,22 +17,23 @@ from eth_account import Account
 from eth_hash.auto import keccak
 from market import BLIND, FEE, OPEN, context
 from paced import Paced
-from tiebreak.adversary.desks import SilentDesk
+from tiebreak.adversary.dishonest_queues import SilentQueue
 from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ContractError, RpcRefused
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import AuditStatus, JobStatus, JobView, Phase
-from tiebreak.chain.sender import Sender
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.enums import AuditStatus, JobStatus, Phase
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.structs import JobView
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.desk import Desk, Order
 from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.roles.transaction_queue import Order, TransactionQueue
+from tiebreak.rpc.chain_errors import ContractError, RpcRefused
+from tiebreak.rpc.node import ChainNode
 from tiebreak.store import FolderStore
-from tiebreak.store.errors import StoreUnavailable
+from tiebreak.store.store_errors import StoreUnavailable
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 from world import CountingSender, World
 
 HONEST = "honest"
@@ -88,21 +89,21 @@ class ShakyStore:
         return found
 
 
-class SleepyDesk(Desk):
-    """A desk that never opens what was sealed."""
+class SleepyQueue(TransactionQueue):
+    """A queue that never opens what was sealed."""
 
     def put(self, order: Order) -> bool:
         return order.call.function not in _OPENINGS and super().put(order)
 
 
-def hesitating(chance: random.Random) -> Callable[[VerificationGame, Sender], Desk]:
-    """A desk that forgets most of its orders, and so is late at times."""
+def hesitating(chance: random.Random) -> Callable[[VerificationGame, Sender], TransactionQueue]:
+    """A queue that forgets most of its orders, and so is late at times."""
 
-    class HesitatingDesk(Desk):
+    class HesitatingQueue(TransactionQueue):
         def put(self, order: Order) -> bool:
             return chance.random() < 0.3 and super().put(order)
 
-    return HesitatingDesk
+    return HesitatingQueue
 
 
 @dataclass
@@ -114,7 +115,7 @@ class Party:
     make: Callable[[], JobRole]
     wakes: float = 1.0
     paced: Paced | None = None
-    """Its workshop, if its runs take time."""
+    """Its background jobs, if its runs take time."""
     role: JobRole | None = None
     last: str = ""
 
@@ -165,8 +166,10 @@ class RandomMarket(World):
 
     # Parties that take part.
 
-    def _context(self, name: str, desk: Callable[[VerificationGame, Sender], Desk] = Desk) -> RoleContext:
-        return replace(context(self, name), make_desk=desk)
+    def _context(
+        self, name: str, queue: Callable[[VerificationGame, Sender], TransactionQueue] = TransactionQueue
+    ) -> RoleContext:
+        return replace(context(self, name), make_queue=queue)
 
     def _puppet(self, name: str) -> RoleContext:
         """The context of one that seals or attests wherever it stands."""
@@ -177,11 +180,11 @@ class RandomMarket(World):
             case "poisoning":
                 return poisoning_trainer(context(self, "trainer"), self.job, poisoned_step=7)
             case "resigning":
-                return TrainerRole(self._context("trainer", SilentDesk), self.job)
+                return TrainerRole(self._context("trainer", SilentQueue), self.job)
             case "hesitating":
                 return TrainerRole(self._context("trainer", hesitating(self.chance)), self.job)
             case "sleeping":
-                return TrainerRole(self._context("trainer", SleepyDesk), self.job)
+                return TrainerRole(self._context("trainer", SleepyQueue), self.job)
         return TrainerRole(context(self, "trainer"), self.job)
 
     def party(self, name: str, kind: str) -> Party:
@@ -195,7 +198,7 @@ class RandomMarket(World):
                 if party.role is not None:
                     party.role.close()
                 party.paced = Paced()
-                return AuditorRole(replace(context(self, name), workshop=party.paced), self.job)
+                return AuditorRole(replace(context(self, name), background_jobs=party.paced), self.job)
             match kind:
                 case "lying":
                     return lying_auditor(self._puppet(name), self.job, first_wrong_step=step)
@@ -204,9 +207,9 @@ class RandomMarket(World):
                     if runs and self.is_blind:
                         return lazy_auditor(self._puppet(name), self.job, whispered=runs[0])
                 case "sealing":
-                    return AuditorRole(self._context(name, SleepyDesk), self.job)
+                    return AuditorRole(self._context(name, SleepyQueue), self.job)
                 case "resigning":
-                    return AuditorRole(self._context(name, SilentDesk), self.job)
+                    return AuditorRole(self._context(name, SilentQueue), self.job)
                 case "hesitating":
                     return AuditorRole(self._context(name, hesitating(self.chance)), self.job)
             return AuditorRole(context(self, name), self.job)

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 from market import FEE, OPEN, attest, by, pass_appeals, posted
-from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.dishonest_queues import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
-from tiebreak.chain.funds import Funds
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import JobStatus, Outcome, Side
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.enums import JobStatus, Outcome, Side
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.transactions.fees import Funds
 from world import World, ended
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(connect("embedded"), tmp_path)
+    return World(embedded_node(), tmp_path)
 
 
 def test_an_auditor_that_has_won_plays_the_appeal_and_takes_the_bonds(world: World) -> None:
@@ -182,12 +182,12 @@ def test_an_appeal_that_the_policy_forbids_is_told_and_not_made(world: World) ->
 
 def test_an_appeal_waits_for_the_money_that_it_takes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     auditor, _ = lost_by_silence(world)
-    enough = auditor.context.desk.funds
+    enough = auditor.context.queue.funds
 
     def poor(bond: int, clock: float, *, job: int | None = None) -> Funds:
         return replace(enough(bond, clock), balance=OPEN.challenger_bond)
 
-    monkeypatch.setattr(auditor.context.desk, "funds", poor)
+    monkeypatch.setattr(auditor.context.queue, "funds", poor)
     progress = [auditor.step() for _ in range(3)][-1]
     assert "and needs" in progress.state and progress.deadline == posted(world).audits.appeal_deadline
     assert posted(world).game_count == 1

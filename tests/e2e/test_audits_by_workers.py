@@ -28,18 +28,17 @@ from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from test_endless_claims import diverging_task
+from tiebreak.adversary.dishonest_logs import spoiling, withholding
 from tiebreak.adversary.engines import execution_of, lying
-from tiebreak.adversary.logs import spoiling
 from tiebreak.adversary.parties import PoisonedBatches
-from tiebreak.adversary.stores import withholding
 from tiebreak.adversary.tampering import Lie, hiding, tampered, turned
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Reason, Side
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Reason, Side
+from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles import engine
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.shared_audits import SHARED, Workers
-from tiebreak.roles.trainer import TrainerRole
-from tiebreak.store.errors import StoreUnavailable
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.store.store_errors import StoreUnavailable
 from world import TERMS, Ticks, World, ended, linear_task
 
 STEPS, INTERVAL = 12, 2
@@ -51,7 +50,7 @@ MakeTrainer = Callable[[World], TrainerRole]
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    world = World(connect("embedded"), tmp_path)
+    world = World(embedded_node(), tmp_path)
     world.post(linear_task(STEPS, INTERVAL))
     return world
 
@@ -197,7 +196,7 @@ def test_random_lies_that_are_gone_on_from_or_not_all_lose(world: World, seed: i
 
 
 def test_a_hidden_stop_wins_a_game_too(tmp_path: Path) -> None:
-    world = World(connect("embedded"), tmp_path)
+    world = World(embedded_node(), tmp_path)
     world.post(diverging_task())
     execution = execution_of(lambda posted: hiding(posted.program, posted.spec.rounding_bits))
     trainer = TrainerRole(lying(world.context("trainer"), execution, Side.TRAINER), world.job, publish_every=1)
@@ -306,7 +305,7 @@ def test_states_that_are_listed_and_not_served_cost_time_and_no_verdict(world: W
 
 
 def test_an_attester_keeps_the_states_that_an_appeal_starts_from(tmp_path: Path) -> None:
-    world = World(connect("embedded"), tmp_path)
+    world = World(embedded_node(), tmp_path)
     world.post(linear_task(STEPS, INTERVAL), terms=OPEN)
     trainer, role = honest_trainer(world, every=2), auditor(world)
     world.run(trainer, role)
@@ -335,7 +334,7 @@ def test_states_too_far_apart_to_answer_from_in_time_are_not_attested_from(
     """An appeal would execute all intervals since the published state, on the auditor's clock."""
     monkeypatch.setattr(engine, "step_seconds", lambda job, options: 20.0)
     for every in (2, 5):
-        world = World(connect("embedded"), tmp_path / f"{every}")
+        world = World(embedded_node(), tmp_path / f"{every}")
         world.post(linear_task(STEPS, INTERVAL), terms=OPEN)
         world.run(honest_trainer(world, every), auditor(world))
         assert audit(world, "auditor").status is AuditStatus.ATTESTED

@@ -9,25 +9,25 @@ from pathlib import Path
 
 import pytest
 from market import CID, FEE, OPEN, attest, audit, by, context, posted
-from tiebreak.adversary.stores import withholding
-from tiebreak.chain.funds import Funds
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import AuditStatus, JobStatus
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.adversary.dishonest_logs import withholding
+from tiebreak.contract.enums import AuditStatus, JobStatus
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleLimits
-from tiebreak.roles.customer import CustomerRole
+from tiebreak.roles.customer_role import CustomerRole
 from tiebreak.roles.notices import Notice
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import ContentStore
-from tiebreak.store.errors import FetchTooSlow
-from tiebreak.store.reader import Plan
+from tiebreak.store.dag_reader import Plan
+from tiebreak.store.store_errors import FetchTooSlow
+from tiebreak.transactions.fees import Funds
 from world import Ticks, World, ended
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(connect("embedded"), tmp_path)
+    return World(embedded_node(), tmp_path)
 
 
 def test_an_honest_auditor_attests_serves_the_model_and_is_paid(world: World) -> None:
@@ -309,7 +309,7 @@ def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
     world.post(terms=OPEN)
     world.run(TrainerRole(world.context("trainer"), world.job))
     auditor = AuditorRole(world.context("auditor"), world.job)
-    enough = auditor.context.desk.funds
+    enough = auditor.context.queue.funds
 
     def poor(bond: int, clock: float, *, job: int | None = None) -> Funds:
         """An account with a bond and the gas of a dispute, and a wei less than the other bond."""
@@ -317,7 +317,7 @@ def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
         first = replace(found, bond=OPEN.challenger_bond).needed
         return replace(found, balance=first + OPEN.attestation_bond - 1)
 
-    monkeypatch.setattr(auditor.context.desk, "funds", poor)
+    monkeypatch.setattr(auditor.context.queue, "funds", poor)
     progress = [auditor.step() for _ in range(5)][-1]
     assert "send it 1 wei more" in progress.state and not progress.finished
     assert posted(world).attestations == 0 and len(world.said("send it 1 wei more")) == 1
@@ -361,14 +361,14 @@ def test_an_attestation_that_others_get_in_front_of_pays_no_bond(world: World) -
     world.post(terms=OPEN)
     world.run(TrainerRole(world.context("trainer"), world.job))
     auditor = AuditorRole(world.context("auditor"), world.job)
-    flush = auditor.context.desk.flush
+    flush = auditor.context.queue.flush
 
     def overtaken() -> bool:
-        if auditor.context.desk.is_busy and not posted(world).attestations:
+        if auditor.context.queue.is_busy and not posted(world).attestations:
             attest(world, "second")
         return flush()
 
-    auditor.context.desk.flush = overtaken  # type: ignore[method-assign]
+    auditor.context.queue.flush = overtaken  # type: ignore[method-assign]
     last = [auditor.step() for _ in range(8)][-1]
     assert "it has the 1 that it needs" in last.state and world.said("PlaceTaken")
     assert posted(world).attestations == 1 and world.gains() == {

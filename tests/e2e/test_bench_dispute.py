@@ -33,7 +33,7 @@ def test_lies_are_found_whatever_the_first_weights(
         for parameter in task.model.parameters():
             parameter.mul_(scale)
     job = Job.from_task(task)
-    honest = bench_dispute.evidence(job, tmp_path, "auditor")
+    honest = bench_dispute.trees(job, tmp_path, "auditor")
     found = bench_dispute.lies(job, honest)
     assert set(found) == set(bench_dispute.kinds(job))
     if scale < 1:

@@ -20,13 +20,13 @@ from market import (
     statuses,
 )
 from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
-from tiebreak.amounts import in_ether
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import AuditStatus, JobStatus, Outcome, Phase, Side
-from tiebreak.chain.shares import Shares
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
+from tiebreak.contract.payouts import Shares
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.quantities import in_ether
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 from world import World, ended
 
 BOND = BLIND.attestation_bond
@@ -34,7 +34,7 @@ BOND = BLIND.attestation_bond
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(connect("embedded"), tmp_path)
+    return World(embedded_node(), tmp_path)
 
 
 def test_auditors_that_sealed_the_claimed_root_share_the_fee(world: World) -> None:

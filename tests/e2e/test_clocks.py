@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.dishonest_queues import silenced
 from tiebreak.adversary.parties import lying_auditor
-from tiebreak.chain.records import JobStatus, Outcome, Reason, Side
+from tiebreak.contract.enums import JobStatus, Outcome, Reason, Side
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 from world import World, linear_task, with_terms
 
 

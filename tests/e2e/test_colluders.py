@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.adversary.desks import SilentDesk, silenced
+from tiebreak.adversary.dishonest_queues import SilentQueue, silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer, tampering_trainer
 from tiebreak.adversary.tampering import Lie
-from tiebreak.chain.game import Call
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.contract.game import Call
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.desk import Order
 from tiebreak.roles.overdue import HEAD_START
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.roles.transaction_queue import Order
 from world import World, function_of, with_terms
 
 ONE_AT_A_TIME = with_terms(concurrent_games=1)
@@ -24,10 +24,10 @@ ONE_AT_A_TIME = with_terms(concurrent_games=1)
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(connect("embedded"), tmp_path)
+    return World(embedded_node(), tmp_path)
 
 
-class ColludingDesk(SilentDesk):
+class ColludingQueue(SilentQueue):
     """Sends some moves, and never ends a game."""
 
     def put(self, order: Order) -> bool:
@@ -35,11 +35,11 @@ class ColludingDesk(SilentDesk):
 
 
 def colluding(context: RoleContext, *, moves: int = 0) -> RoleContext:
-    return replace(context, make_desk=lambda contract, sender: ColludingDesk(contract, sender, moves=moves))
+    return replace(context, make_queue=lambda contract, sender: ColludingQueue(contract, sender, moves=moves))
 
 
 def head_start(auditor: AuditorRole) -> int:
-    return int(HEAD_START * auditor.context.desk.block_seconds()) + 1
+    return int(HEAD_START * auditor.context.queue.block_seconds()) + 1
 
 
 def test_a_queued_challenger_ends_the_game_before_its_own_and_wins(world: World) -> None:
@@ -78,7 +78,7 @@ def test_the_parties_have_a_head_start(world: World, monkeypatch: pytest.MonkeyP
     world.run(puppet)
     auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(auditor)
-    monkeypatch.setattr(auditor.context.desk, "block_seconds", lambda: 100.0)
+    monkeypatch.setattr(auditor.context.queue, "block_seconds", lambda: 100.0)
     deadline = max(world.game(1).deadlines)
     world.pass_time(deadline)
     world.run(auditor)
@@ -127,7 +127,7 @@ def test_a_trainer_ends_silent_games_before_its_run_is_at_hand(world: World, mon
     silent = lying_auditor(colluding(world.context("auditor")), world.job, first_wrong_step=4)
     world.run(silent, first)
     fresh = TrainerRole(world.context("trainer"), world.job)
-    monkeypatch.setattr(fresh, "_evidence", lambda *arguments: None)
+    monkeypatch.setattr(fresh, "_trees", lambda *arguments: None)
     world.pass_time(world.game(1).deadlines[Side.CHALLENGER])
     for _ in range(3):
         fresh.step()

@@ -14,11 +14,10 @@ from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from test_endless_claims import diverging_task
 from tiebreak.adversary.engines import execution_of, lying
 from tiebreak.adversary.tampering import BentExecutor
-from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.engine import Engine
-from tiebreak.roles.evidence import Evidence
-from tiebreak.roles.stops import confirm_stop
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.auditing import confirm_stop
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.engine import DisputeTrees, Engine
+from tiebreak.roles.trainer_role import TrainerRole
 from world import World, ended, linear_task
 
 
@@ -41,10 +40,10 @@ def timid(job: Job) -> BentExecutor:
     return BentExecutor(job.program, compute=compute, bends=lambda step: step == 3)
 
 
-def audited(job: Job, room: Path, options: RunOptions = DEFAULT_OPTIONS) -> Evidence:
+def audited(job: Job, room: Path, options: RunOptions = DEFAULT_OPTIONS) -> DisputeTrees:
     result = Auditor(job, room, replace(options, continue_after_stop=True)).run()
     assert result.stopped is not None
-    return Evidence(job, room, result.state_roots, options)
+    return DisputeTrees(job, room, result.state_roots, options)
 
 
 def test_an_auditor_whose_kernel_stops_wrongly_does_not_lose_its_bond_to_an_honest_trainer(world: World) -> None:
@@ -59,8 +58,8 @@ def test_an_auditor_whose_kernel_stops_wrongly_does_not_lose_its_bond_to_an_hone
 
 def test_a_stop_is_confirmed_by_the_element_itself_after_a_restart_too(tmp_path: Path) -> None:
     job = Job.from_task(diverging_task())
-    evidence = audited(job, tmp_path)
-    assert confirm_stop(evidence) is None
+    trees = audited(job, tmp_path)
+    assert confirm_stop(trees) is None
     recalled = Engine().recall(job, tmp_path)
     assert recalled is not None and confirm_stop(recalled) is None
 
@@ -68,20 +67,20 @@ def test_a_stop_is_confirmed_by_the_element_itself_after_a_restart_too(tmp_path:
 def test_a_stop_that_does_not_come_again_is_none(tmp_path: Path) -> None:
     job = Job.from_task(diverging_task())
     audited(job, tmp_path, RunOptions(execution=execution_of(timid)))
-    evidence = Engine().recall(job, tmp_path)
-    assert evidence is not None
-    objection = confirm_stop(evidence)
+    trees = Engine().recall(job, tmp_path)
+    assert trees is not None
+    objection = confirm_stop(trees)
     assert objection is not None and "and goes through when it is executed again: check this machine" in objection
 
 
 def test_a_stop_without_a_record_is_none(tmp_path: Path) -> None:
-    evidence = audited(Job.from_task(diverging_task()), tmp_path)
+    trees = audited(Job.from_task(diverging_task()), tmp_path)
     (tmp_path / "stopped.json").write_text("{")
-    objection = confirm_stop(evidence)
+    objection = confirm_stop(trees)
     assert objection is not None and "does not say where: empty it and audit again" in objection
 
 
 def test_a_run_that_went_through_needs_no_opinion(tmp_path: Path) -> None:
     job = Job.from_task(linear_task())
     result = Auditor(job, tmp_path, RunOptions(continue_after_stop=True)).run()
-    assert confirm_stop(Evidence(job, tmp_path, result.state_roots)) is None
+    assert confirm_stop(DisputeTrees(job, tmp_path, result.state_roots)) is None

@@ -13,16 +13,16 @@ from roundlog.parallel.result import Sharing
 from roundlog.parallel.segment import Answer, Order, audit_segment
 from tiebreak.adversary.parties import tampering_auditor, tampering_trainer
 from tiebreak.adversary.tampering import Lie
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import Outcome, Phase, Side
+from tiebreak.contract.enums import Outcome, Phase, Side
+from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditing import ALONE
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.shared_audits import SHARED, Workers
-from tiebreak.roles.trainer import TrainerRole
-from tiebreak.store.errors import StoreUnavailable
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.store.store_errors import StoreUnavailable
 from world import Ticks, World, linear_task
 
 DATA, INITIAL = "data.safetensors", "initial.safetensors"
@@ -33,7 +33,7 @@ LIE = Lie(step=1, operator=5)
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A world whose data are left in their files, however small they are."""
     monkeypatch.setattr(files, "HELD_BYTES", 0)
-    world = World(connect("embedded"), tmp_path)
+    world = World(embedded_node(), tmp_path)
     world.post()
     return world
 
@@ -178,7 +178,7 @@ def test_an_audit_whose_files_are_damaged_meanwhile_reads_them_again(world: Worl
 
 
 def test_a_log_that_is_damaged_before_it_is_served_is_fetched_again(tmp_path: Path) -> None:
-    world = World(connect("embedded"), tmp_path)
+    world = World(embedded_node(), tmp_path)
     world.post(terms=OPEN)
     trainer = TrainerRole(patient(world, "trainer"), world.job)
     world.run(trainer)
@@ -200,7 +200,7 @@ def test_a_log_that_is_damaged_before_it_is_served_is_fetched_again(tmp_path: Pa
 
 def test_workers_go_on_once_their_files_are_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "HELD_BYTES", 0)
-    world = World(connect("embedded"), tmp_path)
+    world = World(embedded_node(), tmp_path)
     world.post(linear_task(12, 2))
     trainer = TrainerRole(patient(world, "trainer"), world.job, publish_every=2)
     world.run(trainer)

@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tiebreak.cli.app import app
-from tiebreak.demo import contrast as plain_training
 from tiebreak.demo import play
-from tiebreak.demo.machines import A, B
-from tiebreak.demo.processes import ChildProcesses
-from tiebreak.demo.report import USUAL, Account, Check, Contrast, Dispute, LiePlace, Report, Story, StoryName
+from tiebreak.demo.processes import A, B, ChildProcesses
+from tiebreak.demo.report import USUAL, AccountReport, Check, Contrast, Dispute, LiePlace, Report, Story, StoryName
 from tiebreak.demo.screen import Screen, ether, shortened
 from typer.testing import CliRunner
 
@@ -156,14 +154,20 @@ def test_one_result_of_plain_pytorch_is_a_failure_only_where_the_profiles_choose
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: processor)
     contrast, console = Contrast(), Console(file=io.StringIO())
-    plain_training.play(contrast, _Trained(*hashes), Screen(console), Path(), 60)
+    play.play_contrast(contrast, _Trained(*hashes), Screen(console), Path(), 60)
     assert contrast.shows_the_problem is shown
     assert len(contrast.checks) == (1 if processor == "aarch64" and len(set(hashes)) == 1 else 2)
 
 
 def _good() -> Report:
     stories = [
-        Story(name=name, title=f"story {name}", verdict="FINAL", accounts=[Account("a", 5, 3, 1)], checks=list(CHECKS))
+        Story(
+            name=name,
+            title=f"story {name}",
+            verdict="FINAL",
+            accounts=[AccountReport("a", 5, 3, 1)],
+            checks=list(CHECKS),
+        )
         for name in USUAL
     ]
     contrast = Contrast(trained={A.name: "a" * 64, B.name: "b" * 64}, checks=list(CHECKS))

@@ -10,13 +10,14 @@ import pytest
 from crafted_blocks import Blocks, repeated
 from roundlog.parallel.published import NAME
 from roundlog.training.job import DATA, FILES, Job
-from tiebreak.chain.records import JobStatus, JobView
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.enums import JobStatus
+from tiebreak.contract.structs import JobView
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext, RoleLimits
-from tiebreak.roles.follower import JobFollower
+from tiebreak.roles.follower_role import JobFollower
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.rooms import size_of
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store.cid import Cid
 from world import TERMS, Ticks, World, ended, linear_task
 

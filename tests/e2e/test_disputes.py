@@ -16,12 +16,12 @@ import pytest
 from rich.console import Console
 from tiebreak.adversary.frauds import FraudKind
 from tiebreak.adversary.trainings import TRAININGS
-from tiebreak.chain.devnet import find_anvil
-from tiebreak.chain.records import Side
+from tiebreak.contract.enums import Side
 from tiebreak.demo.disputes import SIDES, Bench, play_one, prepare
 from tiebreak.demo.report import Dispute
 from tiebreak.demo.scene import Scene
 from tiebreak.demo.screen import Screen
+from tiebreak.devnet.launcher import find_anvil
 
 CHAINS = ("embedded", "anvil")
 Case = tuple[str, int, Side, FraudKind]

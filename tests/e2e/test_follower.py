@@ -11,11 +11,11 @@ from roundlog.execution import StepExecutor
 from roundlog.training.job import Job as EngineJob
 from tiebreak.adversary.engines import execution_of, lying, prescribed_executor
 from tiebreak.adversary.parties import lying_auditor
-from tiebreak.chain.records import JobStatus, Outcome
-from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.follower import JobFollower
-from tiebreak.roles.trainer import TrainerRole
-from tiebreak.roles.workshop import Threads
+from tiebreak.contract.enums import JobStatus, Outcome
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.background_jobs import Threads
+from tiebreak.roles.follower_role import JobFollower
+from tiebreak.roles.trainer_role import TrainerRole
 from world import World, linear_task, with_terms
 
 
@@ -55,7 +55,7 @@ def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -
             assert goes_on.wait(60)
         return prescribed_executor(job)
 
-    context = lying(replace(world.context("trainer"), workshop=Threads()), execution_of(slow))
+    context = lying(replace(world.context("trainer"), background_jobs=Threads()), execution_of(slow))
     follower = JobFollower(context, "trainer", lambda job, posted: TrainerRole(context, job))
     while not held.is_set():
         follower.step()
@@ -75,7 +75,7 @@ def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -
             break
         time.sleep(0.02)
     assert world.contract.job(long).status is JobStatus.CLAIMED
-    assert context.workshop.close(10)
+    assert context.background_jobs.close(10)
 
 
 def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> None:

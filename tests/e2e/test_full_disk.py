@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 from market import FEE, OPEN, posted
-from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.dishonest_queues import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.journal import Entry, Journal
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import JobStatus, Outcome
-from tiebreak.chain.reserve import Reserve
+from tiebreak.contract.enums import JobStatus, Outcome
+from tiebreak.devnet.embedded import embedded_node
 from tiebreak.operation.alarms import Cause
-from tiebreak.operation.watchman import Watchman
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.operation.monitor import RoleMonitor
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Notice, What
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.transactions.journal import Entry, Journal
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.reserve import Reserve
 from world import NAMES, CountingSender, World
 
 MIB = 1 << 20
@@ -63,7 +63,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(connect("embedded"), tmp_path / "world")
+    return World(embedded_node(), tmp_path / "world")
 
 
 def on(disk: Path, world: World, notify: Callable[[Notice], None] | None = None) -> RoleContext:
@@ -111,10 +111,10 @@ def test_on_a_full_disk_of_1_mib_a_wrong_claim_is_challenged_and_rejected(
 
 def watched(context: RoleContext) -> list[Cause]:
     """The causes for which a person is called at present."""
-    watchman = Watchman("auditor")
-    watchman.attach(context)
-    watchman.probe()
-    return [alert.cause for alert in watchman.tick()]
+    monitor = RoleMonitor("auditor")
+    monitor.attach(context)
+    monitor.probe()
+    return [alert.cause for alert in monitor.tick()]
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["with a reserve", "without one"])

@@ -10,22 +10,22 @@ from roundlog.commitments import MerkleTree
 from roundlog.data import fields_of, write_fields
 from roundlog.training.job import Job, JobError
 from tiebreak.adversary.parties import poisoning_trainer
-from tiebreak.amounts import in_ether, in_time
-from tiebreak.chain.code import ContractCode
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.records import JobStatus
+from tiebreak.contract.code import ContractCode
+from tiebreak.contract.enums import JobStatus
+from tiebreak.contract.game import VerificationGame
 from tiebreak.game import next_root_of
-from tiebreak.roles import disputable
+from tiebreak.quantities import in_ether, in_time
+from tiebreak.roles import fetched_content
 from tiebreak.roles import job_role as roles
-from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.contents import Refused, fetch_job
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleLimits
-from tiebreak.roles.customer import post_job
+from tiebreak.roles.customer_role import post_job
+from tiebreak.roles.fetched_content import Refused, fetch_job
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.time_to_answer import MeasuredPace
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import FolderStore
 from world import TERMS, World, conv_task, ended, linear_task
 
@@ -113,7 +113,7 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
 
 def test_a_job_of_which_a_proof_fits_no_transaction_gets_no_bond(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
-    monkeypatch.setattr(disputable, "MOST_PROOF_BYTES", 2_000)
+    monkeypatch.setattr(fetched_content, "MOST_PROOF_BYTES", 2_000)
     assert "more than the 2000 of a transaction" in refusal(world)
     with pytest.raises(JobError, match="more than the 2000 of a transaction"):
         world.post()

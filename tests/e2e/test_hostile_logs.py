@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.adversary.logs import spoiling
-from tiebreak.chain.game import Call
-from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.desk import Desk, Order
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.adversary.dishonest_logs import spoiling
+from tiebreak.contract.game import Call
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from world import World, ended
 
 
@@ -52,7 +52,7 @@ def test_a_spoiled_log_costs_time_and_nothing_else(world: World, spoil) -> None:
     assert world.said("without the log") or world.said("the audit goes without it")
 
 
-class NoLogDesk(Desk):
+class NoLogQueue(TransactionQueue):
     """Commits with content identifiers that lead nowhere."""
 
     def put(self, order: Order) -> bool:
@@ -64,7 +64,7 @@ class NoLogDesk(Desk):
 
 def test_a_log_that_cannot_be_had_is_done_without_and_a_missing_model_is_reported(world: World) -> None:
     world.post()
-    trainer = TrainerRole(replace(world.context("trainer"), make_desk=NoLogDesk), world.job)
+    trainer = TrainerRole(replace(world.context("trainer"), make_queue=NoLogQueue), world.job)
     world.run(trainer, AuditorRole(world.context("auditor"), world.job))
     assert world.said("the audit goes without it")
     assert world.contract.job(world.job).attestations == 1

@@ -16,18 +16,19 @@ from market import BLIND
 from roundlog.training.job import Job
 from tiebreak.adversary.parties import poisoning_trainer, tampering_trainer
 from tiebreak.adversary.tampering import Lie
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.devnet import start_devnet
-from tiebreak.chain.node import ChainNode, connect
-from tiebreak.chain.records import JobStatus, JobView, Outcome, Phase, Reason, Side
-from tiebreak.chain.sender import Sender
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.contract.structs import JobView
+from tiebreak.devnet.launcher import start_devnet
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.customer import post_job
+from tiebreak.roles.customer_role import post_job
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
-from tiebreak.roles.referee import RefereeRole
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.referee_role import RefereeRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.rpc.node import ChainNode, connect
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 from world import NAMES, TERMS, World, function_of, linear_task
 
 FORK = multiprocessing.get_context("fork")

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.dishonest_queues import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
-from tiebreak.chain.errors import ChainUnavailable
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.records import JobStatus, Outcome, Phase, Side
-from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.customer import CustomerRole
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Side
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.customer_role import CustomerRole
 from tiebreak.roles.notices import What
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.rpc.chain_errors import ChainUnavailable
 from world import TERMS, World, acts
 
 

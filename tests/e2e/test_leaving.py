@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 from roundlog.training.job import Job
-from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.dishonest_queues import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
-from tiebreak.chain.errors import ContractError
-from tiebreak.chain.records import JobStatus, Outcome, Phase
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.enums import JobStatus, Outcome, Phase
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.background_jobs import Threads
 from tiebreak.roles.notices import What
 from tiebreak.roles.role import Role
-from tiebreak.roles.trainer import TrainerRole
-from tiebreak.roles.workshop import Threads
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.rpc.chain_errors import ContractError
 from world import Ticks, World, ended, linear_task
 
 
@@ -66,7 +66,7 @@ def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back
     before = world.contract.job(world.job)
     world.run(trainer, fast, world.referee())
     assert world.game(1).outcome is Outcome.VOID and world.game(1).bond_held
-    watch = slow.context.desk.watch
+    watch = slow.context.queue.watch
     shown = [before]
     newest = watch.job
     monkeypatch.setattr(watch, "job", lambda job: shown.pop() if shown else newest(job))
@@ -125,7 +125,7 @@ def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> 
 def test_a_job_that_a_lagging_node_does_not_show_is_not_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
-    watch = trainer.context.desk.watch
+    watch = trainer.context.queue.watch
     newest, left = watch.job, [10]
 
     def lags(job: int) -> Any:
@@ -197,26 +197,26 @@ def test_a_log_that_is_served_slowly_does_not_save_a_wrong_claim(world: World) -
     world.post()
     world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
     served = threading.Event()
-    context = replace(world.context("auditor"), workshop=Threads())
+    context = replace(world.context("auditor"), background_jobs=Threads())
     context = replace(context, store=Slow(world.store, world.contract.job(world.job).claim.log_cid, served))
     auditor = AuditorRole(context, world.job)
     until(lambda: world.contract.job(world.job).game_count == 1, auditor)
     assert not served.is_set()
     served.set()
-    assert context.workshop.close(10.0)
+    assert context.background_jobs.close(10.0)
 
 
 def test_slow_files_of_one_job_do_not_keep_another_one_waiting(world: World) -> None:
     slow, quick = world.post(linear_task(2, 1)), world.post()
     served = threading.Event()
-    context = replace(world.context("trainer"), workshop=Threads())
+    context = replace(world.context("trainer"), background_jobs=Threads())
     context = replace(context, store=Slow(world.store, world.contract.job(slow).job_cid, served))
     roles = [TrainerRole(context, job) for job in (slow, quick)]
     until(lambda: world.contract.job(quick).status is JobStatus.CLAIMED, *roles)
     assert world.contract.job(slow).status is JobStatus.OPEN
     served.set()
     until(lambda: world.contract.job(slow).status is JobStatus.CLAIMED, *roles)
-    assert context.workshop.close(10.0)
+    assert context.background_jobs.close(10.0)
 
 
 class Slow:
@@ -236,7 +236,7 @@ class Slow:
 
 def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> None:
     world.post(linear_task(3000, 1000))
-    context = replace(world.context("trainer"), workshop=Threads())
+    context = replace(world.context("trainer"), background_jobs=Threads())
     trainer = TrainerRole(context, world.job)
     while not [notice for notice in world.notices if notice.what is What.STEP]:
         trainer.step()

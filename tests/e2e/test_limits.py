@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tiebreak.adversary.parties import poisoning_trainer
-from tiebreak.chain.records import JobStatus
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.enums import JobStatus
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import What
-from tiebreak.roles.spending import DAY
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.transactions.spending import DAY
 from world import TERMS, World
 
 

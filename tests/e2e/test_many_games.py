@@ -8,9 +8,9 @@ import pytest
 from roundlog.execution import StepExecutor
 from tiebreak.adversary.engines import execution_of, lying, prescribed_executor
 from tiebreak.adversary.parties import lying_auditor
-from tiebreak.chain.records import Outcome
-from tiebreak.roles.evidence import Kept
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.contract.enums import Outcome
+from tiebreak.roles.engine import Kept
+from tiebreak.roles.trainer_role import TrainerRole
 from world import World, with_terms
 
 LIARS = {"auditor": 8, "second": 7, "deployer": 4}

@@ -12,16 +12,16 @@ import pytest
 from market import BLIND, FEE, audit, by, context, pass_audits, pass_openings, posted, room, sealed, statuses
 from paced import Paced
 from tiebreak.adversary.parties import poisoning_trainer
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import AuditStatus, JobStatus
-from tiebreak.chain.sender import Sender
-from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.desk import Desk, Order
+from tiebreak.contract.enums import AuditStatus, JobStatus
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.spending import Spending
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.roles.transaction_queue import Order, TransactionQueue
+from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.spending import Spending
 from world import World, ended
 
 BOND = BLIND.attestation_bond
@@ -30,14 +30,14 @@ THREE = replace(BLIND, attestations_needed=3, audit_fee=3 * FEE)
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    yield World(connect("embedded"), tmp_path)
+    yield World(embedded_node(), tmp_path)
 
 
 def paced(world: World, name: str = "auditor", pace: float = 1.0, **context_parts: object) -> tuple[AuditorRole, Paced]:
     """A fresh process of an auditor, and what its runs wait for."""
-    workshop = Paced(pace)
-    found = replace(context(world, name), workshop=workshop, **context_parts)  # type: ignore[arg-type]
-    return AuditorRole(found, world.job), workshop
+    background_jobs = Paced(pace)
+    found = replace(context(world, name), background_jobs=background_jobs, **context_parts)  # type: ignore[arg-type]
+    return AuditorRole(found, world.job), background_jobs
 
 
 def look(auditor: AuditorRole, times: int = 4) -> Progress:
@@ -47,13 +47,13 @@ def look(auditor: AuditorRole, times: int = 4) -> Progress:
 def with_a_place(world: World) -> tuple[TrainerRole, AuditorRole, Paced]:
     """A sealed claim, and an auditor that has taken a place and works."""
     trainer = sealed(world)
-    auditor, workshop = paced(world)
+    auditor, background_jobs = paced(world)
     look(auditor)
     assert posted(world).audits.count == 0, "nothing is measured yet"
-    workshop.take(3)
+    background_jobs.take(3)
     look(auditor)
     assert posted(world).audits.count == 1
-    return trainer, auditor, workshop
+    return trainer, auditor, background_jobs
 
 
 def seal_others(world: World) -> None:
@@ -64,13 +64,13 @@ def seal_others(world: World) -> None:
 
 def test_a_place_is_taken_before_the_work_filled_after_it_and_paid(world: World) -> None:
     world.post(terms=THREE)
-    trainer, auditor, workshop = with_a_place(world)
+    trainer, auditor, background_jobs = with_a_place(world)
     taken = audit(world, "auditor").seal
     assert not (room(world, "auditor") / "sealed-audit.json").exists(), "nothing is sealed yet"
     progress = look(auditor)
     assert progress.stake == BOND and progress.deadline == posted(world).audits.audit_deadline
     seal_others(world)
-    workshop.take(20)
+    background_jobs.take(20)
     look(auditor)
     assert audit(world, "auditor").seal != taken and posted(world).audits.count == 4
     assert world.contract.audits_of(world.job)[0].auditor == world.senders["auditor"].address
@@ -89,12 +89,12 @@ def test_a_run_that_may_not_be_done_in_time_takes_no_place_before_it_is(world: W
     world.post(terms=THREE)
     sealed(world)
     # 12 steps of 15 are left. Data can make them much dearer than the first three.
-    auditor, workshop = paced(world, pace=BLIND.audit_window / 12 / times)
+    auditor, background_jobs = paced(world, pace=BLIND.audit_window / 12 / times)
     look(auditor)
-    workshop.take(3)
+    background_jobs.take(3)
     look(auditor)
     assert posted(world).audits.count == 0
-    workshop.take(20)
+    background_jobs.take(20)
     look(auditor)
     assert posted(world).audits.count == 1 and (room(world, "auditor") / "sealed-audit.json").exists()
     assert not world.said("take a place")
@@ -103,10 +103,10 @@ def test_a_run_that_may_not_be_done_in_time_takes_no_place_before_it_is(world: W
 def test_no_place_is_taken_for_a_run_behind_which_others_with_bonds_wait(world: World) -> None:
     world.post(terms=THREE)
     sealed(world)
-    auditor, workshop = paced(world)
-    workshop.promised = lambda key: float(BLIND.audit_window)  # type: ignore[method-assign]
+    auditor, background_jobs = paced(world)
+    background_jobs.promised = lambda key: float(BLIND.audit_window)  # type: ignore[method-assign]
     look(auditor)
-    workshop.take(3)
+    background_jobs.take(3)
     look(auditor)
     assert posted(world).audits.count == 0
 
@@ -114,18 +114,18 @@ def test_no_place_is_taken_for_a_run_behind_which_others_with_bonds_wait(world: 
 def test_an_auditor_stops_working_once_others_have_the_shares(world: World) -> None:
     world.post(terms=THREE)
     sealed(world)
-    auditor, workshop = paced(world)
+    auditor, background_jobs = paced(world)
     look(auditor)
     seal_others(world)
-    run = workshop._run
+    run = background_jobs._run
     assert "it has the 3 that it needs, and is sure to pay for no other" in look(auditor).state
     assert run is not None and run.stop.is_set() and not auditor.doing()
-    told, workshop = paced(world, policy=Policy(without_fee=True))
+    told, background_jobs = paced(world, policy=Policy(without_fee=True))
     look(told)
-    workshop.take(3)
+    background_jobs.take(3)
     look(told)
     assert posted(world).audits.count == 3, "told to go on, but a place behind the shares is worth no promise"
-    workshop.take(20)
+    background_jobs.take(20)
     look(told)
     assert posted(world).audits.count == 4
 
@@ -134,11 +134,11 @@ def test_an_auditor_stops_working_once_others_have_the_shares(world: World) -> N
 @pytest.mark.parametrize("instant", ["the place is taken", "the root is on disk", "the seal is replaced"])
 def test_a_killed_auditor_fills_its_place_whatever_its_disk_has_lost(world: World, instant: str, loss: str) -> None:
     world.post(terms=THREE)
-    trainer, auditor, workshop = with_a_place(world)
+    trainer, auditor, background_jobs = with_a_place(world)
     if instant != "the place is taken":
         if instant == "the root is on disk":
-            auditor.context.desk.put = lambda order: False  # type: ignore[method-assign]
-        workshop.take(20)
+            auditor.context.queue.put = lambda order: False  # type: ignore[method-assign]
+        background_jobs.take(20)
         look(auditor)
         assert (room(world, "auditor") / "sealed-audit.json").exists()
     auditor.close()
@@ -189,13 +189,13 @@ def test_a_place_that_is_not_filled_in_time_is_told_and_the_claim_audited_all_th
     world.post(terms=THREE)
     wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
     sealed(world, trainer=wrong)
-    auditor, workshop = paced(world)
+    auditor, background_jobs = paced(world)
     look(auditor)
-    workshop.take(3)
+    background_jobs.take(3)
     look(auditor)
     assert posted(world).audits.count == 1
-    workshop.pace = BLIND.audit_window
-    workshop.take(1)
+    background_jobs.pace = BLIND.audit_window
+    background_jobs.take(1)
     look(auditor)
     (alert,) = [notice for notice in world.notices if notice.what is What.ALERT]
     assert "will not be done by" in alert.text and "on its place is lost" in alert.text
@@ -215,17 +215,17 @@ def test_a_place_that_is_not_filled_in_time_is_told_and_the_claim_audited_all_th
 def test_a_place_that_others_get_in_front_of_pays_no_bond(world: World) -> None:
     world.post(terms=THREE)
     sealed(world)
-    auditor, workshop = paced(world)
+    auditor, background_jobs = paced(world)
     look(auditor)
-    workshop.take(3)
-    flush = auditor.context.desk.flush
+    background_jobs.take(3)
+    flush = auditor.context.queue.flush
 
     def overtaken() -> bool:
-        if auditor.context.desk.is_busy and not posted(world).audits.count:
+        if auditor.context.queue.is_busy and not posted(world).audits.count:
             seal_others(world)
         return flush()
 
-    auditor.context.desk.flush = overtaken  # type: ignore[method-assign]
+    auditor.context.queue.flush = overtaken  # type: ignore[method-assign]
     assert "it has the 3 that it needs" in look(auditor).state
     assert "auditor" not in world.gains() and posted(world).audits.count == 3
     assert len(world.said("PlaceTaken")) == 1
@@ -235,21 +235,21 @@ def test_a_place_counts_once_against_a_limit_on_spending(world: World) -> None:
     """To fill it begins nothing new, whatever the limit says by then."""
     world.post(terms=THREE)
     sealed(world)
-    auditor, workshop = paced(world)
+    auditor, background_jobs = paced(world)
     spending = Spending(world.root / "auditor", "chain", per_job=BOND + 10**17)
-    auditor.context.desk.spending = spending
+    auditor.context.queue.spending = spending
     look(auditor)
-    workshop.take(3)
+    background_jobs.take(3)
     look(auditor)
     taken = audit(world, "auditor").seal
-    auditor.context.desk.spending = Spending(world.root / "auditor", "chain", per_job=1)
-    workshop.take(20)
+    auditor.context.queue.spending = Spending(world.root / "auditor", "chain", per_job=1)
+    background_jobs.take(20)
     look(auditor)
     assert audit(world, "auditor").seal != taken
 
 
-class Forgetful(Desk):
-    """A desk that is killed before it sends its first order."""
+class Forgetful(TransactionQueue):
+    """A queue that is killed before it sends its first order."""
 
     killed = False
 
@@ -263,9 +263,9 @@ class Forgetful(Desk):
 def test_what_hides_behind_a_place_is_on_disk_before_it_is_sent(world: World) -> None:
     world.post(terms=THREE)
     sealed(world)
-    auditor, workshop = paced(world, make_desk=Forgetful)
+    auditor, background_jobs = paced(world, make_queue=Forgetful)
     look(auditor)
-    workshop.take(3)
+    background_jobs.take(3)
     auditor.step()
     assert posted(world).audits.count == 0 and (room(world, "auditor") / "sealed-place.json").exists()
     look(auditor)
@@ -278,9 +278,9 @@ def test_a_place_is_taken_only_once_the_sealed_claim_lies_deep_enough(world: Wor
     node = type(world.node)(world.node._transport, confirmations=3)
     sender = Sender(node, world.senders["auditor"]._account)
     contract = VerificationGame(node, world.contract.address, sender)
-    auditor, workshop = paced(world, contract=contract, sender=sender)
+    auditor, background_jobs = paced(world, contract=contract, sender=sender)
     look(auditor)
-    workshop.take(3)
+    background_jobs.take(3)
     look(auditor)
     assert posted(world).audits.count == 0
     for _ in range(8):
@@ -291,8 +291,8 @@ def test_a_place_is_taken_only_once_the_sealed_claim_lies_deep_enough(world: Wor
 
 def test_nobody_works_for_a_claim_that_is_never_opened_without_its_share(world: World) -> None:
     world.post(terms=THREE)
-    _, auditor, workshop = with_a_place(world)
-    workshop.take(20)
+    _, auditor, background_jobs = with_a_place(world)
+    background_jobs.take(20)
     look(auditor)
     world.pass_time(posted(world).audits.opening_deadline + 100)
     last = ended(auditor)

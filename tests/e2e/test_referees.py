@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tiebreak.adversary.parties import tampering_auditor
 from tiebreak.adversary.tampering import Lie
-from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason
-from tiebreak.roles import referee as referees
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason
+from tiebreak.roles import referee_role as referees
+from tiebreak.roles.trainer_role import TrainerRole
 from world import TERMS, World, function_of
 
 

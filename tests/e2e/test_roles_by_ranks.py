@@ -20,13 +20,14 @@ from roundlog.training.helpers import Helpers, MakeExecution
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.devnet import find_anvil, start_devnet
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import JobStatus, Outcome, Reason
+from tiebreak.contract.enums import JobStatus, Outcome, Reason
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.roles import engine
-from tiebreak.roles.customer import post_job
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.customer_role import post_job
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.rpc.node import connect
+from tiebreak.transactions.keys import devnet_account
 from world import NAMES, TERMS, World, ended, linear_task
 
 TIEBREAK = [sys.executable, "-P", "-m", "tiebreak"]
@@ -210,7 +211,7 @@ def test_clocks_are_judged_by_what_rank_0_does_alone(
     helped: bool, seconds: float, keep_every: int, enough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the states that it keeps. seconds: of a step, which only a helped role measures beside its run."""
-    world = World(connect("embedded"), tmp_path)
+    world = World(embedded_node(), tmp_path)
     world.post()
     monkeypatch.setattr(engine, "step_seconds", lambda job, options: seconds)
     context = world.context("trainer")

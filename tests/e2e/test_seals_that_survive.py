@@ -21,19 +21,20 @@ from market import (
     sealed,
     statuses,
 )
-from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.dishonest_queues import silenced
 from tiebreak.adversary.parties import lying_auditor
-from tiebreak.chain.devnet import find_anvil, start_devnet
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.records import AuditStatus, JobStatus, Side
-from tiebreak.chain.sender import Sender
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.enums import AuditStatus, JobStatus, Side
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.devnet.launcher import find_anvil, start_devnet
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.sealing import Sealing
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.rpc.node import connect
 from tiebreak.store import FolderStore, StoreError
+from tiebreak.transactions.sender import Sender
 from world import World
 
 BOND = BLIND.attestation_bond
@@ -41,7 +42,7 @@ BOND = BLIND.attestation_bond
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(connect("embedded"), tmp_path)
+    return World(embedded_node(), tmp_path)
 
 
 # Secrets are on disk first, or follow from the key.
@@ -297,7 +298,7 @@ def test_a_node_that_lags_behind_makes_nobody_seal_twice(world: World, monkeypat
     again = reborn(world, "auditor")
     with monkeypatch.context() as lagging:
         lagging.setattr(again, "posted", lambda: before)
-        lagging.setattr(again.context.desk.watch, "audits_of", lambda job: [])
+        lagging.setattr(again.context.queue.watch, "audits_of", lambda job: [])
         for _ in range(5):
             again.step()
     assert posted(world).audits.count == 1

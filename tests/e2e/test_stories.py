@@ -16,7 +16,7 @@ from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.run import Run
-from tiebreak.adversary.desks import cheating, silenced
+from tiebreak.adversary.dishonest_queues import cheating, silenced
 from tiebreak.adversary.parties import (
     fabricating_trainer,
     log_forging_trainer,
@@ -26,12 +26,12 @@ from tiebreak.adversary.parties import (
     tampering_trainer,
 )
 from tiebreak.adversary.tampering import Lie
-from tiebreak.chain.records import JobStatus, Outcome, Phase, Reason, Side
-from tiebreak.roles import evidence
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.roles import engine
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 from world import TERMS, World, acts, conv_task, ended, function_of, linear_task, wide_task
 
 REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond
@@ -86,7 +86,7 @@ def test_an_auditor_with_less_memory_finds_the_same_step_and_plays_the_same_game
                 whole.append(self.directory)
             return super().step(step, states, rounding)
 
-    for module in (roundlog.training.auditor, roundlog.training.replay, evidence):
+    for module in (roundlog.training.auditor, roundlog.training.replay, engine):
         monkeypatch.setattr(module, "Run", Watched)
     world = quick_world
     world.post()

@@ -8,8 +8,8 @@ import pytest
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
-from tiebreak.chain.posted import find_rows
-from tiebreak.chain.records import Outcome, Phase, Reason, Side
+from tiebreak.contract.enums import Outcome, Phase, Reason, Side
+from tiebreak.contract.posted import find_rows
 from tiebreak.game import Known, Leaves, Move, Need, NeedChunk, NeedRow, Place, Trace, Tree, moves_in, next_move
 from tiebreak.roles.player import call_of
 from world import TERMS, World

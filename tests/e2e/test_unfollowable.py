@@ -8,10 +8,10 @@ import pytest
 from roundlog.commitments import MerkleTree
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
-from tiebreak.chain.records import JobStatus
+from tiebreak.contract.enums import JobStatus
 from tiebreak.game import next_root_of
-from tiebreak.roles.auditor import AuditorRole
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.trainer_role import TrainerRole
 from world import TERMS, World, ended, linear_task
 
 UNFOLLOWABLE: list[dict[str, int]] = [

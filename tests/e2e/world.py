@@ -11,21 +11,22 @@ from roundlog.capture import Task
 from roundlog.descriptors import Family, describe
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.flight import Sent
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import GameView, JobStatus, Outcome, Side, Terms
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.spec import PostedSpec
+from tiebreak.contract.enums import JobStatus, Outcome, Side
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import GameView, Terms
+from tiebreak.roles.background_jobs import Inline
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.customer import CustomerRole, post_job
+from tiebreak.roles.customer_role import CustomerRole, post_job
 from tiebreak.roles.notices import Notice, Progress
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.referee import RefereeRole
+from tiebreak.roles.referee_role import RefereeRole
 from tiebreak.roles.role import Role
-from tiebreak.roles.workshop import Inline
+from tiebreak.rpc.node import ChainNode
 from tiebreak.store import FolderStore
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.pending_transactions import Sent
+from tiebreak.transactions.sender import Sender
 from torch import nn
 
 NAMES = ("deployer", "customer", "trainer", "auditor", "second", "referee")
@@ -161,7 +162,7 @@ class World:
             directory=self.root / name,
             policy=self.policy,
             notify=self.notices.append,
-            workshop=Inline(),
+            background_jobs=Inline(),
         )
 
     def post(self, task: Task | None = None, terms: Terms = TERMS) -> int:

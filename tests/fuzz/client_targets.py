@@ -15,18 +15,18 @@ from eth_abi.abi import encode
 from eth_typing import ChecksumAddress
 from mutations import canonical, change_bytes, change_json, change_words
 from targets import Target
-from tiebreak.chain.abi import ContractAbi
-from tiebreak.chain.blocks import Log
-from tiebreak.chain.errors import ChainError
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.transport import HttpTransport
+from tiebreak.contract.abi import ContractAbi
+from tiebreak.rpc.answers import Log
+from tiebreak.rpc.chain_errors import ChainError
+from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import HttpTransport
 from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dag_reader import read_file, write_directory
 from tiebreak.store.dagpb import DIRECTORY, FILE, Link, decode
 from tiebreak.store.dagpb import UnixFsNode as Block
 from tiebreak.store.dagpb import encode as encode_block
-from tiebreak.store.errors import ContentMissing, InvalidCid, MalformedContent, StoreError, UnsafeName
-from tiebreak.store.graph import reachable
-from tiebreak.store.reader import read_file, write_directory
+from tiebreak.store.store import reachable
+from tiebreak.store.store_errors import ContentMissing, InvalidCid, MalformedContent, StoreError, UnsafeName
 
 _ADDRESS = cast(ChecksumAddress, "0x" + "11" * 20)
 _WORD = "0x" + "22" * 32

@@ -24,7 +24,7 @@ from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
 from roundlog.training.repetition import draw as draw_intervals
 from roundlog.training.repetition import repeat
-from tiebreak.parallel.source import LocalStates, Stores
+from tiebreak.parallel.stored_states import LocalStates, Stores
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,8 +30,8 @@ from roundlog.training.trainer import Trainer
 from shaky_store import ShakyStore
 from tiebreak.parallel.elsewhere import fetch_without_data, read_elsewhere
 from tiebreak.parallel.fetching import fetch_named, job_plan
-from tiebreak.store import FolderStore, StoreError, builder, several
-from tiebreak.store.several import SeveralStores
+from tiebreak.store import FolderStore, StoreError, dag_builder, replicated_store
+from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store import Store
 
 _MOST_SECONDS = 60.0
@@ -84,7 +84,7 @@ class Delivery:
 
     def play(self) -> str:
         """Plays it, and says what it was."""
-        parts, chunk = self.draw.random() < 0.5, self.draw.choice([4096, 20_000, builder.CHUNK])
+        parts, chunk = self.draw.random() < 0.5, self.draw.choice([4096, 20_000, dag_builder.CHUNK])
         self.shaky = ShakyStore(self.room / "shaky", self.draw, parts=parts)
         self.chance, self.passing = self.draw.choice([0.0, 0.05, 0.2, 0.5]), self.draw.random() < 0.4
         self.good: FolderStore | None = None
@@ -93,11 +93,11 @@ class Delivery:
         elif self.draw.random() < 0.3:
             self.good = ShakyStore(self.room / "other", self.draw, parts=self.draw.random() < 0.5, beside=self.shaky)
             self.good.spoil(0.5, passing=False)
-        with patch.object(builder, "CHUNK", chunk):  # as any publisher may cut files
+        with patch.object(dag_builder, "CHUNK", chunk):  # as any publisher may cut files
             cid = self.shaky.add_directory(self.trained.directory / "job")
             if self.good is not None:
                 assert self.good.add_directory(self.trained.directory / "job") == cid
-        store: Store = self.shaky if self.good is None else SeveralStores([self.shaky, self.good], warn=_nothing)
+        store: Store = self.shaky if self.good is None else ReplicatedStore([self.shaky, self.good], warn=_nothing)
         is_stuck = type(self.good) is FolderStore and self.draw.random() < 0.2
         self.told.append(
             f"delivered in blocks of {chunk}{', by parts' if parts else ''}, {self.chance} wrong"
@@ -106,7 +106,7 @@ class Delivery:
         )
         self.shaky.stuck = is_stuck
         try:
-            with patch.object(several, "_PATIENCE", 2.0):  # a good store on a busy machine answers in less
+            with patch.object(replicated_store, "_PATIENCE", 2.0):  # a good store on a busy machine answers in less
                 if self.draw.random() < 0.5:
                     self._whole(store, cid)
                 self._without_data(store, cid)

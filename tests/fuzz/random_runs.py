@@ -40,7 +40,7 @@ from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.trainer import Trainer
 from safetensors.torch import load_model
 from tiebreak.parallel.elsewhere import fetch_without_data
-from tiebreak.parallel.source import Stores
+from tiebreak.parallel.stored_states import Stores
 from tiebreak.store import FolderStore
 
 _SECONDS_TO_STOP = 60

@@ -17,7 +17,7 @@ from roundlog.training.by_ranks import agree, by_ranks, help_rank_0
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.trainer import Trainer
-from tiebreak.parallel.source import read_job
+from tiebreak.parallel.stored_states import read_job
 from tiebreak.store import open_stores
 
 

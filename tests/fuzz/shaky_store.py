@@ -9,7 +9,7 @@ from random import Random
 
 from tiebreak.store import FolderStore
 from tiebreak.store.cid import Cid
-from tiebreak.store.errors import ContentMissing, StoreUnavailable
+from tiebreak.store.store_errors import ContentMissing, StoreUnavailable
 
 WAYS = ("lost", "damaged", "short", "busy")
 """What may be wrong with a block."""

@@ -1,4 +1,4 @@
-"""Evidence of a run with lies that is bent inside of sums, too, so that it defends them there."""
+"""Dispute trees of a run with lies that are bent inside of sums, too, so that they defend the lies there."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from roundlog.adjudication.partial import ExactSum, IntegerSum, RunningResult
 from roundlog.adjudication.scalars import wrap
 from roundlog.dispute import RunningResults
 
-from tiebreak.chain.records import Side
+from tiebreak.contract.enums import Side
 from tiebreak.game import Output, Place, Tree
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import DisputeTrees
 
 _ONE = 0x3F800000
 """The FP32 number 1."""
 
 
-def cunning(evidence: Evidence, side: Side) -> Evidence:
-    """Evidence with bent running results. If a lie is the sum of many terms, the running results are shifted from the
+def cunning(trees: DisputeTrees, side: Side) -> DisputeTrees:
+    """Trees with bent running results. If a lie is the sum of many terms, the running results are shifted from the
     middle on, so that a trainer's end at its claim and a challenger's at a wrong value."""
-    return cast(Evidence, _CunningEvidence(evidence, side))
+    return cast(DisputeTrees, _CunningTrees(trees, side))
 
 
-class _CunningEvidence:
-    def __init__(self, honest: Evidence, side: Side) -> None:
+class _CunningTrees:
+    def __init__(self, honest: DisputeTrees, side: Side) -> None:
         self._honest, self._side = honest, side
 
     def __getattr__(self, name: str) -> Any:

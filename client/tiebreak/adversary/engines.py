@@ -16,10 +16,9 @@ from roundlog.training.run import Run
 from roundlog.training.trainer import TrainingResult
 
 from tiebreak.adversary.cunning import cunning
-from tiebreak.chain.records import Side
+from tiebreak.contract.enums import Side
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.engine import Engine
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import DisputeTrees, Engine
 
 MakeExecution = Callable[[Job, int, Path], Execution]
 
@@ -48,12 +47,12 @@ def execution_of(
 
 @dataclass(frozen=True, kw_only=True)
 class CunningEngine(Engine):
-    """An engine whose evidence defends lies inside of sums, for one side of a game."""
+    """An engine whose dispute trees defend lies inside of sums, for one side of a game."""
 
     side: Side
 
-    def evidence(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> Evidence:
-        return cunning(super().evidence(job, run_dir, state_roots), self.side)
+    def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
+        return cunning(super().trees(job, run_dir, state_roots), self.side)
 
 
 @dataclass(frozen=True, kw_only=True)

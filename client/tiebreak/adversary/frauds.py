@@ -20,10 +20,10 @@ from roundlog.training.job import Job
 
 from tiebreak.adversary.engines import MakeExecution, execution_of, lying, prescribed_batches, prescribed_executor
 from tiebreak.adversary.tampering import Lie, tampered
-from tiebreak.chain.records import Side
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.enums import Side
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 
 
 class FraudKind(StrEnum):

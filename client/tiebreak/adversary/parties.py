@@ -12,14 +12,14 @@ from roundlog.execution.batches import CPU
 from roundlog.program import first_store
 from roundlog.training.job import Job
 
-from tiebreak.adversary.desks import FabricatingDesk, ResigningDesk
+from tiebreak.adversary.dishonest_logs import forge, spoiling
+from tiebreak.adversary.dishonest_queues import FabricatingQueue, ResigningQueue
 from tiebreak.adversary.engines import CopyingEngine, execution_of, lying
-from tiebreak.adversary.logs import forge, spoiling
 from tiebreak.adversary.tampering import Lie, hiding, tampered
-from tiebreak.chain.records import Side
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.enums import Side
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 
 
 class PoisonedBatches(Batches):
@@ -48,7 +48,7 @@ def poisoning_trainer(context: RoleContext, job: int, *, poisoned_step: int) -> 
 
 def fabricating_trainer(context: RoleContext, job: int) -> TrainerRole:
     """A trainer that claims a root with nothing below it but its last leaf."""
-    return TrainerRole(replace(context, make_desk=FabricatingDesk), job)
+    return TrainerRole(replace(context, make_queue=FabricatingQueue), job)
 
 
 def log_forging_trainer(context: RoleContext, job: int) -> TrainerRole:
@@ -80,7 +80,7 @@ def lazy_auditor(context: RoleContext, job: int, *, whispered: Path) -> AuditorR
     """An auditor in a job with blind audits that repeats nothing: it seals and opens what the trainer has whispered to
     it. It does not appeal either, since that would be work. whispered: directory of the trainer's run."""
     engine = CopyingEngine(options=context.engine.options, cache_bytes=context.engine.cache_bytes, whispered=whispered)
-    return AuditorRole(replace(context, engine=engine, make_desk=ResigningDesk), job)
+    return AuditorRole(replace(context, engine=engine, make_queue=ResigningQueue), job)
 
 
 def _with(lies: Sequence[Lie]) -> Callable[[Job], StepExecutor]:

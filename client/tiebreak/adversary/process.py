@@ -19,19 +19,19 @@ from typing import Annotated
 import typer
 from eth_utils.address import to_checksum_address
 
-from tiebreak.adversary.desks import silenced
+from tiebreak.adversary.dishonest_queues import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
-from tiebreak.chain.accounts import load_account
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.sender import Sender
-from tiebreak.memory import usable_memory
+from tiebreak.contract.game import VerificationGame
+from tiebreak.process_resources import usable_memory
 from tiebreak.quantities import interval
 from tiebreak.roles.context import RoleContext, RoleLimits
 from tiebreak.roles.notices import Notice, plain
 from tiebreak.roles.role import Role
+from tiebreak.rpc.node import connect
 from tiebreak.store import open_stores
 from tiebreak.store.location import locations
+from tiebreak.transactions.keys import load_account
+from tiebreak.transactions.sender import Sender
 
 
 class Misbehaviour(StrEnum):

@@ -35,7 +35,7 @@ def _short_numbers(rows: int, columns: int, *, bits: int) -> torch.Tensor:
     return numbers
 
 
-class Block(nn.Module):
+class AttentionBlock(nn.Module):
     """A transformer block, layer norms first. [B, T, C] -> [B, T, C]."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -73,7 +73,7 @@ class Letters(nn.Module):
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(_LENGTH, width)
         self.register_buffer("places", _short_numbers(_LENGTH, _CODE, bits=12))
         self.register_buffer("mix", _short_numbers(_CODE, width, bits=13))
-        self.block = Block(width, heads, dropout)
+        self.block = AttentionBlock(width, heads, dropout)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import network, options
+from tiebreak.cli import network, option_groups
 from tiebreak.cli.failures import CommandError
-from tiebreak.cli.groups import examples
+from tiebreak.cli.option_groups import examples
 
 _MAX_KEY = 1000
 """Characters of standard input that are read as a key."""
@@ -22,10 +22,10 @@ app = typer.Typer(no_args_is_help=True, help="The key with which you take part."
 
 
 @app.command()
-def create(file: File, json: options.Json = False) -> None:
+def create(file: File, json: option_groups.Json = False) -> None:
     """Make a new account. Its password is asked for, or read from TIEBREAK_KEYSTORE_PASSWORD."""
-    from tiebreak.chain.accounts import create_keystore
     from tiebreak.cli import output
+    from tiebreak.transactions.keys import create_keystore
 
     _require_new(file)
     made = create_keystore(file, _new_password(file))
@@ -53,11 +53,11 @@ def import_(
             "TIEBREAK_IMPORT_PASSWORD. Without it the key is read from standard input.",
         ),
     ] = None,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Encrypt a key that you have. The key is typed in, piped in, or read from a file, never an argument: those are on
     record in the shell's history and in the list of processes."""
-    from tiebreak.chain.accounts import account_from_key, create_keystore, read_key
+    from tiebreak.transactions.keys import account_from_key, create_keystore, read_key
 
     _require_new(file)
 
@@ -81,7 +81,7 @@ def _require_new(file: Path) -> None:
 
 
 def _new_password(file: Path) -> str:
-    from tiebreak.chain.accounts import PASSWORD_VARIABLE
+    from tiebreak.transactions.keys import PASSWORD_VARIABLE
 
     password = os.environ.get(PASSWORD_VARIABLE)
     if password is None:
@@ -100,7 +100,7 @@ def _show(address: str, file: Path, title: str, as_json: bool) -> None:
 
 
 @app.command()
-def show(keystore: network.Keystore = None, json: options.Json = False) -> None:
+def show(keystore: network.Keystore = None, json: option_groups.Json = False) -> None:
     """Show the address of your account."""
     from tiebreak.cli import output
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak import quantities
-from tiebreak.amounts import in_ether
-from tiebreak.cli import network, options
+from tiebreak.cli import network, option_groups
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.groups import examples, takes_groups
+from tiebreak.cli.option_groups import examples, takes_groups
+from tiebreak.quantities import in_ether
 
 if TYPE_CHECKING:
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.cli.standing import Reader
+    from tiebreak.cli.account_summary import Reader
+    from tiebreak.contract.game import VerificationGame
 
 
 def register(app: typer.Typer) -> None:
@@ -34,12 +34,12 @@ def deploy(
     signer_account: network.SignerAccount = None,
     *,
     node: network.ChainOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Put a new contract on a chain. It belongs to nobody; all who use its address share it."""
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.sender import Sender
     from tiebreak.cli import output
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.transactions.sender import Sender
 
     key = network.key(keystore, signer, signer_account)
     game = VerificationGame.deploy(Sender(node.connect(), key))
@@ -65,11 +65,11 @@ def status(
     ] = "4s",  # type: ignore[assignment]  # parsed like what a user gives
     *,
     chain: network.ContractOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Show the state of the contract, of one job and its games, or of an account."""
     from tiebreak.cli import output
-    from tiebreak.cli.standing import Reader
+    from tiebreak.cli.account_summary import Reader
     from tiebreak.cli.views import find_job, show_posted
 
     if job is not None and account is not None:
@@ -83,12 +83,12 @@ def status(
     game = chain.open_game()
     reader = Reader(game, who, job)
     if watch:
-        from tiebreak.cli.watch import Screen
-        from tiebreak.cli.watch import watch as play
+        from tiebreak.cli.live_status import LiveScreen
+        from tiebreak.cli.live_status import watch as play
 
         if job is not None:
             find_job(game, job)
-        play(reader, Screen(game.node.name, game.address), console, poll)
+        play(reader, LiveScreen(game.node.name, game.address), console, poll)
     elif job is not None:
         show_posted(game, job, with_games=True, as_json=json)
     else:
@@ -97,7 +97,7 @@ def status(
 
 def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool) -> None:
     from tiebreak.cli import output
-    from tiebreak.cli.standing_view import account_text, games_text, jobs_table, plain_standing
+    from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_summary
 
     facts = {
         "chain_id": game.node.chain_id,
@@ -107,12 +107,12 @@ def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool)
         "games": game.game_count(),
     }
     found = reader.read() if reader is not None else None
-    accord = game.node.accord  # after all that was read
-    if accord.nodes > 1:
-        said = [accord.contradiction] if accord.contradiction else []
-        facts["nodes"] = "; ".join([*said, *(one.rstrip(".") for one in accord.missing)]) or "agree"
+    agreement = game.node.agreement  # after all that was read
+    if agreement.nodes > 1:
+        said = [agreement.contradiction] if agreement.contradiction else []
+        facts["nodes"] = "; ".join([*said, *(one.rstrip(".") for one in agreement.missing)]) or "agree"
     if as_json:
-        output.show_json(facts | (plain_standing(found) if found is not None else {}))
+        output.show_json(facts | (plain_summary(found) if found is not None else {}))
         return
     output.show_facts(game.node.name, {name.replace("_", " "): value for name, value in facts.items()})
     if found is not None:
@@ -124,7 +124,7 @@ def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool)
 def withdraw(
     *,
     chain: network.AccountOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Fetch what the contract owes to your account: rewards, returned bonds, shares of lost ones."""
     from tiebreak.cli import output

@@ -11,7 +11,7 @@ import typer
 
 from tiebreak.cli import network
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.groups import examples, takes_groups
+from tiebreak.cli.option_groups import examples, takes_groups
 
 DEFAULT_PORT = 8646
 

@@ -13,7 +13,7 @@ from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
 from tiebreak.demo.report import USUAL, StoryName
 
 if TYPE_CHECKING:
-    from tiebreak.demo.page import Page
+    from tiebreak.demo.scene import Page
 
 
 def demo(
@@ -79,8 +79,9 @@ def demo(
 
 def _page(port: int) -> Page:
     """The page at a port. Raises CommandError, ServerError."""
+    from tiebreak.demo.scene import Page
+
     try:
-        from tiebreak.demo.page import Page
+        return Page(port)
     except ModuleNotFoundError as error:
         raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
-    return Page(port)

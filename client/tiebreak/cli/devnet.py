@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak import quantities
-from tiebreak.amounts import in_ether, in_utc
-from tiebreak.cli import network, options
+from tiebreak.cli import network, option_groups
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.groups import examples
+from tiebreak.cli.option_groups import examples
+from tiebreak.quantities import in_ether, in_utc
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
-    from tiebreak.chain.devnet import Devnet
-    from tiebreak.chain.devnet_state import DevnetState
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.node import ChainNode
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.devnet.devnet_state import DevnetState
+    from tiebreak.devnet.launcher import Devnet
+    from tiebreak.rpc.node import ChainNode
 
 FUNDING = 100 * 10**18
 """Wei that `--fund` gives."""
@@ -74,7 +74,7 @@ def devnet(
             help="Move the clock of the chain that runs at this port, and do not run one.",
         ),
     ] = None,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Run a development chain with the contract on it, until interrupted; or fund accounts of one that runs, or move
     its clock."""
@@ -96,9 +96,9 @@ def devnet(
 def _running(port: int) -> ChainNode | None:
     """The development chain at a port of this machine; None if nothing listens there. Raises CommandError if something
     else does."""
-    from tiebreak.chain.errors import ChainError, ChainUnavailable
-    from tiebreak.chain.node import DEVELOPMENT_CHAINS, ChainNode
-    from tiebreak.chain.transport import HttpTransport
+    from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable
+    from tiebreak.rpc.node import DEVELOPMENT_CHAINS, ChainNode
+    from tiebreak.rpc.transport import HttpTransport
 
     if port == 0:
         return None
@@ -133,10 +133,9 @@ def _fund(node: ChainNode, accounts: list[ChecksumAddress]) -> dict[ChecksumAddr
     """Gives each account `FUNDING`. The balances that they have then."""
     from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-    from tiebreak.chain.accounts import devnet_account
-    from tiebreak.chain.devnet_accounts import ACCOUNTS
-    from tiebreak.chain.errors import NonceTaken
-    from tiebreak.chain.sender import Sender
+    from tiebreak.rpc.chain_errors import NonceTaken
+    from tiebreak.transactions.keys import ACCOUNTS, devnet_account
+    from tiebreak.transactions.sender import Sender
 
     # All terminals of the tutorial pay from one account, and may do so at the same moment.
     @retry(retry=retry_if_exception_type(NonceTaken), stop=stop_after_attempt(_ATTEMPTS), reraise=True)
@@ -151,10 +150,10 @@ def _fund(node: ChainNode, accounts: list[ChecksumAddress]) -> dict[ChecksumAddr
 def _run(port: int, kind: str, state: Path | None, accounts: list[ChecksumAddress], as_json: bool) -> None:
     from contextlib import ExitStack
 
-    from tiebreak.chain.devnet import start_devnet
-    from tiebreak.chain.devnet_state import DevnetState
-    from tiebreak.chain.errors import DevnetError
-    from tiebreak.chain.node import connect
+    from tiebreak.devnet.devnet_state import DevnetState
+    from tiebreak.devnet.launcher import start_devnet
+    from tiebreak.rpc.chain_errors import DevnetError
+    from tiebreak.rpc.node import connect
 
     with ExitStack() as stack:
         try:
@@ -175,11 +174,10 @@ def _run(port: int, kind: str, state: Path | None, accounts: list[ChecksumAddres
 
 def _contract(node: ChainNode, kept: DevnetState | None) -> tuple[VerificationGame, bool]:
     """The contract on the chain, put there if it is not, and whether it was there."""
-    from tiebreak.chain.accounts import devnet_account
-    from tiebreak.chain.devnet_accounts import ACCOUNTS
-    from tiebreak.chain.errors import DeploymentError
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.sender import Sender
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.rpc.chain_errors import DeploymentError
+    from tiebreak.transactions.keys import ACCOUNTS, devnet_account
+    from tiebreak.transactions.sender import Sender
 
     if kept is not None and kept.contract is not None:
         try:
@@ -192,9 +190,8 @@ def _contract(node: ChainNode, kept: DevnetState | None) -> tuple[VerificationGa
 def _introduce(
     chain: Devnet, game: VerificationGame, kept: DevnetState | None, *, is_known: bool, as_json: bool
 ) -> None:
-    from tiebreak.chain.accounts import devnet_account
-    from tiebreak.chain.devnet_accounts import ACCOUNTS, BALANCE
     from tiebreak.cli import output
+    from tiebreak.transactions.keys import ACCOUNTS, BALANCE, devnet_account
 
     accounts = [devnet_account(index) for index in range(ACCOUNTS)]
     if as_json:

@@ -1,28 +1,33 @@
-"""Files of jobs: in a directory, in content stores, or partly in both; and the commands that move them."""
+"""Files of jobs: in a directory, in content stores, or partly in both; the commands that move them; and claims, as a
+command is given them."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import options
+from tiebreak.cli import option_groups
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import CommandError
-from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.network import ContractOptions
+from tiebreak.cli.option_groups import examples, takes_groups
 
 if TYPE_CHECKING:
     from roundlog.program import Program
     from roundlog.spec import TrainingSpec
     from roundlog.training.job import Job
 
-    from tiebreak.chain.records import JobView
+    from tiebreak.contract.structs import JobView
     from tiebreak.store.store import Store
 
 _MAX_SIZE = "16GiB"
+
+
+_MEND = "let `tiebreak train` end in the same directory, which mends it"
 
 
 def register(app: typer.Typer) -> None:
@@ -90,22 +95,12 @@ def fetched(job: Job) -> int | None:
     return fetched_bytes(fields) if any(isinstance(field, RemoteField) for field in fields) else None
 
 
-def about_data(job: Job, count: int | None) -> dict[str, object]:
-    """The fact for people that so many bytes of a job's data were fetched. None: the data lie in its directory."""
-    from tiebreak.cli.output import size
-
-    if count is None:
-        return {}
-    whole = sum(field.nbytes for field in job.dataset.values())
-    return {"data fetched": f"{size(count)} of {size(whole)}"}
-
-
 def publish(
-    directory: options.JobDirectory,
-    max_memory: options.Memory = options.DEFAULT_MEMORY,
+    directory: option_groups.JobDirectory,
+    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
     *,
     content: ContentOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Put a job into the content stores, and print the address by which others fetch it. No chain is asked."""
     from tiebreak.cli import output
@@ -142,7 +137,7 @@ def fetch(
     *,
     chain: ContractOptions,
     content: ContentOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Fetch a job's files by content address, every byte checked, with its data or without them."""
     from roundlog.training.job import read_program
@@ -183,3 +178,45 @@ def _posted(job: str, chain: ContractOptions) -> JobView | None:
     from tiebreak.cli.views import find_job
 
     return find_job(chain.open_game(), int(job))
+
+
+def as_root(text: str) -> bytes | None:
+    """The root that a text is in hex; None for anything else."""
+    is_root = re.fullmatch("(0x)?[0-9a-fA-F]{64}", text)
+    return bytes.fromhex(text.removeprefix("0x")) if is_root else None
+
+
+def read_claim(text: str) -> bytes | list[bytes]:
+    """A checkpoint root in hex, or the state roots on record in a run directory. Raises CommandError."""
+    if (root := as_root(text)) is not None:
+        return root
+    path = Path(text) / "roots"
+    if not path.is_file():
+        raise CommandError(f"{text} is neither a root of 64 hex digits nor the directory of a run: check the claim.")
+    if path.stat().st_size > 32 << 32:
+        raise CommandError(f"{path} is too large to be the record of a run: check the directory.")
+    content = path.read_bytes()
+    if len(content) % 32:
+        raise CommandError(f"{path} does not hold whole roots of 32 bytes: {_MEND}.")
+    return [content[i : i + 32] for i in range(0, len(content), 32)]
+
+
+def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
+    """Refuses roots that the run in this directory did not write down for this job, so that a damaged file accuses
+    nobody. Raises CommandError."""
+    from roundlog.training.run import root_sum
+
+    if len(roots) != job.spec.intervals:
+        raise CommandError(f"the run {directory} has {len(roots)} of {job.spec.intervals} checkpoints: {_MEND}.")
+    path = directory / "roots.sums"
+    if not path.is_file():
+        raise CommandError(f"there is no {path}, which says whether the roots are whole: copy it, too, or {_MEND}.")
+    sums = b"".join(root_sum(job.spec.run_id, interval, root) for interval, root in enumerate(roots))
+    with path.open("rb") as file:
+        recorded = file.read(len(sums) + 1)
+    wrong = [i for i in range(len(roots)) if sums[32 * i : 32 * i + 32] != recorded[32 * i : 32 * i + 32]]
+    if wrong:
+        raise CommandError(
+            f"the root of interval {wrong[0]} in {directory / 'roots'} is not what the run wrote there, or the run is "
+            f"another job's: copy the directory again, or {_MEND}."
+        )

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import job_files, options
+from tiebreak.cli import job_files, option_groups
 from tiebreak.cli.failures import CommandError
-from tiebreak.cli.groups import examples, takes_groups
 from tiebreak.cli.job_files import read_job, require_publishable
+from tiebreak.cli.job_terms import PostedTerms
 from tiebreak.cli.network import ContractOptions, PartyOptions
+from tiebreak.cli.option_groups import DEFAULT_POLL, Poll, examples, takes_groups
 from tiebreak.cli.role_process import RoleSetup, play
-from tiebreak.cli.roles import DEFAULT_POLL, Poll
-from tiebreak.cli.terms import PostedTerms
 
 if TYPE_CHECKING:
     from roundlog.training.job import Job
@@ -109,11 +108,11 @@ def create(
             rich_help_panel=_CAPTURED,
         ),
     ] = False,
-    max_memory: options.Memory = options.DEFAULT_MEMORY,
+    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
     *,
     posted: PostedTerms,
     party: PartyOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Capture a training task as a job: data that others can run without running your code. With --reward, post it."""
     from tiebreak.cli import output
@@ -153,8 +152,8 @@ def create(
 def _post(posted: PostedTerms, reward: int, setup: RoleSetup, where: Path, *, quiet: bool) -> dict[str, object]:
     """Posts the job of a directory; its number, and the contract that it is posted on."""
     from tiebreak.cli import output
-    from tiebreak.cli.notices import Teller
-    from tiebreak.roles.customer import post_job
+    from tiebreak.cli.notice_printer import Teller
+    from tiebreak.roles.customer_role import post_job
     from tiebreak.roles.notices import ignore
 
     judge, _ = posted.addresses()
@@ -219,7 +218,7 @@ def _capture(
     from roundlog.training.job import STAGES, Job, run_bytes
 
     from tiebreak.cli import output
-    from tiebreak.cli.source import load_task
+    from tiebreak.cli.task_source import load_task
 
     number = POLICY_THRESHOLD if policy == RoundingPolicy.THRESHOLD else POLICY_CERTIFIED
     found: list[Sameness] = []
@@ -248,10 +247,10 @@ def _capture(
 @takes_groups
 def show(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Directory of a job, or the number of a posted one.")],
-    max_memory: options.Memory = options.DEFAULT_MEMORY,
+    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
     *,
     chain: ContractOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Check a job and show what it asks for."""
     from tiebreak.cli import output
@@ -276,11 +275,11 @@ def list_jobs(
     ] = None,
     *,
     chain: ContractOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """List the posted jobs."""
-    from tiebreak.chain.records import JobStatus
     from tiebreak.cli.views import show_list
+    from tiebreak.contract.enums import JobStatus
 
     wanted = None
     if status is not None:
@@ -299,18 +298,18 @@ job_files.register(app)
 def collect(
     job: Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number of a job of yours.")],
     model: Annotated[Path, typer.Option(metavar="FILE", help="File for the trained state (safetensors).")],
-    max_memory: options.Memory = options.DEFAULT_MEMORY,
+    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
     poll: Poll = DEFAULT_POLL,
     *,
     party: PartyOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Wait for the end of a job; then fetch its model, or the refund."""
     from tiebreak.roles.context import RoleContext
     from tiebreak.roles.role import Role
 
     def make(context: RoleContext) -> Role:
-        from tiebreak.roles.customer import CustomerRole
+        from tiebreak.roles.customer_role import CustomerRole
 
         return CustomerRole(context, job, model=model)
 

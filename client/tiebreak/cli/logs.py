@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import options
+from tiebreak.cli import option_groups
 from tiebreak.cli.failures import CommandError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def inspect(
     job: Annotated[
         Path | None, typer.Option(help="Directory of the job: names the operators and checks that the log is for it.")
     ] = None,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Check a rounding log and show what it holds."""
     from roundlog.log import summarise
@@ -77,7 +77,7 @@ def _program(job: Path | None) -> tuple[Program | None, bytes | None]:
     from tiebreak.cli.job_files import read_job
     from tiebreak.quantities import memory
 
-    found = read_job(job, memory(options.DEFAULT_MEMORY))
+    found = read_job(job, memory(option_groups.DEFAULT_MEMORY))
     return found.program, found.spec.run_id
 
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import options
+from tiebreak.cli import option_groups
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
-from tiebreak.cli.groups import examples
+from tiebreak.cli.option_groups import examples
 
 
 def register(app: typer.Typer) -> None:
@@ -42,8 +42,8 @@ def verify_model(
             "program.json and spec.json are read.",
         ),
     ],
-    max_memory: options.Memory = options.DEFAULT_MEMORY,
-    json: options.Json = False,
+    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
+    json: option_groups.Json = False,
 ) -> None:
     """Check that a file holds the state with this root, every bit of it. No chain is asked, and nothing is trained.
 
@@ -91,8 +91,8 @@ def export(
             show_default=False,
         ),
     ] = None,
-    max_memory: options.Memory = options.DEFAULT_MEMORY,
-    json: options.Json = False,
+    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
+    json: option_groups.Json = False,
 ) -> None:
     """Write the model that a run has trained to a file of its own, for PyTorch and transformers.
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
     from eth_typing import ChecksumAddress
 
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.node import ChainNode
-    from tiebreak.chain.signer import Key
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.rpc.node import ChainNode
+    from tiebreak.transactions.signer import Key
 
 DEFAULT_CONFIRMATIONS = 12
 """Blocks: two and a half minutes on Ethereum, deeper than its reorganisations go."""
@@ -90,8 +90,13 @@ class ChainOptions:
 
     def connect(self, *, stop: threading.Event | None = None) -> ChainNode:
         """The chain behind all nodes that are named. Raises ChainUnavailable, WrongChain."""
-        from tiebreak.chain.several import connect_all
+        from tiebreak.rpc.quorum import connect_all
 
+        if self.chain == ["embedded"]:
+            # Imported here because py-evm takes a second to load.
+            from tiebreak.devnet.embedded import embedded_node
+
+            return embedded_node(confirmations=self.confirmations or 0, stop=stop)
         return connect_all(self.chain or [DEFAULT_CHAIN], confirmations=self.confirmations or 0, stop=stop)
 
 
@@ -119,9 +124,9 @@ class ContractOptions(ChainOptions):
                 "with one)."
             )
         where = address(self.contract, "the contract")
-        from tiebreak.chain.game import VerificationGame
-        from tiebreak.chain.node import DEVELOPMENT_CHAINS
-        from tiebreak.chain.sender import Sender
+        from tiebreak.contract.game import VerificationGame
+        from tiebreak.rpc.node import DEVELOPMENT_CHAINS
+        from tiebreak.transactions.sender import Sender
 
         node = self.connect(stop=stop)
         if self.confirmations is None and node.chain_id not in DEVELOPMENT_CHAINS:
@@ -181,7 +186,7 @@ def key(
         return account(keystore)
     if keystore is not None:
         raise WrongUsage("a keystore and a signer are two keys: name one of them.")
-    from tiebreak.chain.remote_signer import connect_signer
+    from tiebreak.transactions.remote_signer import connect_signer
 
     return connect_signer(
         signer, address(signer_account, "the signer's account") if signer_account is not None else None, stop=stop
@@ -190,7 +195,7 @@ def key(
 
 def account(keystore: Path | None) -> LocalAccount:
     """The user's own account. Raises AccountError."""
-    from tiebreak.chain.accounts import load_account
+    from tiebreak.transactions.keys import load_account
 
     def ask(text: str) -> str:
         password: str = typer.prompt(text, hide_input=True, err=True)

@@ -14,7 +14,7 @@ from tiebreak.cli.failures import CommandError, WrongUsage
 
 if TYPE_CHECKING:
     from tiebreak.operation.metrics import Metrics
-    from tiebreak.operation.watchman import Watchman
+    from tiebreak.operation.monitor import RoleMonitor
     from tiebreak.roles.notices import Notify
 
 _PANEL = "Operation"
@@ -56,12 +56,11 @@ class Operation:
     ] = None
 
     @contextmanager
-    def watchman(self, role: str, tell: Notify) -> Iterator[Watchman]:
-        """The watchman of a role, until the block ends. Raises CommandError, WrongUsage."""
+    def monitor(self, role: str, tell: Notify) -> Iterator[RoleMonitor]:
+        """The monitor of a role, until the block ends. Raises CommandError, WrongUsage."""
         from tiebreak.operation.endpoint import Endpoint
         from tiebreak.operation.messenger import Messenger, target
-        from tiebreak.operation.record import LogFile
-        from tiebreak.operation.watchman import Watchman
+        from tiebreak.operation.monitor import LogFile, RoleMonitor
         from tiebreak.roles.notices import Notice, What
 
         try:
@@ -75,22 +74,22 @@ class Operation:
             raise CommandError(
                 f"the log file {self.log_file} cannot be written ({error.strerror}): choose another place."
             ) from error
-        watchman = Watchman(role, tell, messenger=Messenger(targets) if targets else None, log=log, metrics=metrics)
+        monitor = RoleMonitor(role, tell, messenger=Messenger(targets) if targets else None, log=log, metrics=metrics)
         endpoint = None
         if metrics is not None and self.metrics is not None:
             from tiebreak.operation.metrics import CONTENT_TYPE
 
-            paths = {"/health": watchman.health, "/ready": watchman.ready}
+            paths = {"/health": monitor.health, "/ready": monitor.ready}
             try:
                 endpoint = Endpoint(self.metrics, lambda: (CONTENT_TYPE, metrics.text()), paths)
             except OSError as error:
                 raise CommandError(f"port {self.metrics} cannot be used ({error.strerror}): choose another.") from error
-            watchman.notice(Notice(role=role, what=What.COMPUTED, text=f"serves its metrics at {endpoint.url}/metrics"))
-        watchman.start()
+            monitor.notice(Notice(role=role, what=What.COMPUTED, text=f"serves its metrics at {endpoint.url}/metrics"))
+        monitor.start()
         try:
-            yield watchman
+            yield monitor
         finally:
-            watchman.close()
+            monitor.close()
             if endpoint is not None:
                 endpoint.close()
 

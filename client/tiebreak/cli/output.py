@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roundlog.training.options import StepEvent
+
+
 import json
 import sys
 import textwrap
@@ -16,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from tiebreak.chain.errors import printable
+from tiebreak.rpc.chain_errors import printable
 
 COLUMNS = 80
 """Width of what is printed for people, which every terminal has."""
@@ -192,3 +200,35 @@ def size(count: int) -> str:
             return f"{count} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
+
+
+class Listener:
+    """Listener to a run, which says where it carries on, moves the bar and keeps the loss."""
+
+    def __init__(self, bar: Steps, steps: int, also: Callable[[int], None] = lambda step: None) -> None:
+        """also: called with every step that was executed."""
+        self.bar, self._also = bar, also
+        self.steps = steps
+        self.loss: float | None = None
+        self.validation: float | None = None
+        self.resumed_from = 0
+        """Steps that earlier processes have done."""
+
+    def resumes(self, steps: int) -> None:
+        """Says from where a resumed run carries on."""
+        self.resumed_from = steps
+        if steps == self.steps:
+            warn(f"all {steps} steps were done already")
+        elif steps:
+            warn(f"carries on from step {steps} of {self.steps}")
+        self.bar.done(steps)
+
+    def validated(self, step: int, loss: float) -> None:
+        """Keeps the loss of a validation."""
+        # JSON has no NaN.
+        self.validation = loss if math.isfinite(loss) else None
+
+    def __call__(self, event: StepEvent) -> None:
+        self.loss = event.loss
+        self._also(event.step)
+        self.bar.done(event.step + 1, f"loss {event.loss:.4f}")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import options
+from tiebreak.cli import option_groups
+from tiebreak.cli.audit_output import about_data, about_states, claimed_states
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
-from tiebreak.cli.job_files import about_data, fetched
-from tiebreak.cli.verdicts import about_states, claimed_states
+from tiebreak.cli.job_files import fetched
 
 if TYPE_CHECKING:
     from roundlog.parallel.listing import Listing, Look
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from roundlog.parallel.segment import Source
     from roundlog.training.job import Job
 
-    from tiebreak.cli.verdicts import States
+    from tiebreak.cli.audit_output import States
 
 _PANEL = "Workers"
 _DEFAULT_SHARE: Any = "all"
@@ -128,7 +128,7 @@ def audit_by_workers(
     micro_batches: int,
     follow: bool,
     workers: WorkerOptions,
-    computing: options.Computing,
+    computing: option_groups.Computing,
     content: ContentOptions,
     json: bool,
 ) -> None:
@@ -167,7 +167,7 @@ def _claimed(
     claim: str,
     follow: bool,
     micro_batches: int,
-    computing: options.Computing,
+    computing: option_groups.Computing,
     content: ContentOptions,
     workers: WorkerOptions,
 ) -> tuple[Look, Source]:
@@ -177,8 +177,8 @@ def _claimed(
     from roundlog.storage import StorageError
     from roundlog.training.job import JobLimits
 
-    from tiebreak.cli.claims import check_roots, read_claim
-    from tiebreak.parallel.source import LocalStates
+    from tiebreak.cli.job_files import check_roots, read_claim
+    from tiebreak.parallel.stored_states import LocalStates
 
     limits = JobLimits(memory_bytes=computing.max_memory, micro_batches=micro_batches)
     directory = Path(claim).resolve()
@@ -205,7 +205,7 @@ def _claimed(
     if follow:
         raise WrongUsage("a run is followed in its directory: name that with --claim, or leave --follow away.")
     from tiebreak.store.cid import Cid
-    from tiebreak.store.errors import InvalidCid
+    from tiebreak.store.store_errors import InvalidCid
 
     try:
         Cid.parse(claim)
@@ -246,7 +246,7 @@ def _from_store(
     from roundlog.parallel.published import MOST_BYTES, NAME, ListingError, read_listing
 
     from tiebreak.parallel.elsewhere import addresses_of, lies_elsewhere
-    from tiebreak.parallel.source import Stores
+    from tiebreak.parallel.stored_states import Stores
 
     run.mkdir(parents=True, exist_ok=True)
     store, log = content.open_content(), run / "claimed-log"

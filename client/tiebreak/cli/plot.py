@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tiebreak.cli import options
+from tiebreak.cli import option_groups
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.groups import examples
+from tiebreak.cli.option_groups import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ def plot(
         ),
     ] = None,
     log_scale: Annotated[bool, typer.Option("--log-scale", help="Logarithms of the loss.")] = False,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Draw the loss of runs over their steps, and the validation loss where there is one, from their histories."""
     from tiebreak.cli import output
@@ -154,7 +154,7 @@ def _draw_run(one: Curves, color: str, axes: Any, right: Any, column: str | None
 
 def _shown(name: str) -> str:
     """A name as a legend shows it: short, printable, no formula, and not hidden, as names that start with _ are."""
-    from tiebreak.chain.errors import printable
+    from tiebreak.rpc.chain_errors import printable
 
     text = printable(name)
     text = (text if len(text) <= 60 else f"...{text[-57:]}").replace("$", r"\$")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import options
+from tiebreak.cli import option_groups
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.network import ContractOptions
@@ -66,7 +66,7 @@ def audit_published(
     claim: str | None,
     micro_batches: int,
     workers: WorkerOptions,
-    computing: options.Computing,
+    computing: option_groups.Computing,
     content: ContentOptions,
     published: PublishedOptions,
     json: bool,
@@ -80,7 +80,7 @@ def audit_published(
 
     from tiebreak.cli import output
     from tiebreak.parallel.published_run import fetch
-    from tiebreak.parallel.source import Stores, read_job
+    from tiebreak.parallel.stored_states import Stores, read_job
     from tiebreak.private_room import private_room
 
     workers.require_some()
@@ -165,7 +165,7 @@ def free_name(run: str) -> Path:
 def _find(store: Store, address: str, claim: str | None, room: Path, published: PublishedOptions) -> Whereabouts:
     from dataclasses import replace
 
-    from tiebreak.cli.claims import as_root
+    from tiebreak.cli.job_files import as_root
     from tiebreak.parallel.published_run import find
 
     if _is_number(address) and not Path(address).is_file():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from roundlog.training.options import RunOptions
 
 
-class Crew:
+class RankGroup:
     """This process and the other ranks that execute a job together; or this process alone."""
 
     def __init__(self, ranks: Ranks | None, launch: Launch | None = None) -> None:
@@ -73,7 +73,7 @@ class Crew:
         from roundlog.training.job import JobLimits
 
         from tiebreak.cli import output
-        from tiebreak.memory import usable_memory
+        from tiebreak.process_resources import usable_memory
 
         agree_without_job(self._ranks, self._device(str(chosen.device) if chosen else "cpu"))
         if not self._ranks.rank:
@@ -97,7 +97,7 @@ class Crew:
             return
         from roundlog.training.helpers import Helpers
 
-        # Rank 0 is watched, and its watchman tells.
+        # Rank 0 is watched, and its monitor tells.
         self._ranks.membership.attendance.on_late = lambda sentence: None
         found = Helpers(self._ranks)
         try:
@@ -126,10 +126,10 @@ class Crew:
 
 
 @contextmanager
-def crew() -> Iterator[Crew]:
+def rank_group() -> Iterator[RankGroup]:
     """The processes that execute this command, as the launcher says. Raises LaunchError, LostRankError."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
-        yield Crew(None)
+        yield RankGroup(None)
         return
     from roundlog.execution.ranks import Launch, joined
 
@@ -139,7 +139,7 @@ def crew() -> Iterator[Crew]:
     assert launch is not None
     with joined(launch) as ranks:
         ranks.membership.attendance.on_late = output.warn
-        yield Crew(ranks, launch)
+        yield RankGroup(ranks, launch)
 
 
 def end_at_once(code: object) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import network, options
-from tiebreak.cli.claims import check_roots, read_claim
+from tiebreak.cli import network, option_groups
+from tiebreak.cli.audit_output import about_data
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
-from tiebreak.cli.groups import examples, takes_groups
-from tiebreak.cli.job_files import about_data, fetched, read_job
-from tiebreak.cli.training import Listener
+from tiebreak.cli.job_files import check_roots, fetched, read_claim, read_job
+from tiebreak.cli.option_groups import examples, takes_groups
+from tiebreak.cli.output import Listener
 
 if TYPE_CHECKING:
     from roundlog.training.job import Job
@@ -51,8 +51,8 @@ def receipt(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File for the receipt.")],
     sign: Annotated[bool, typer.Option("--sign", help="Sign it with your account's key (EIP-191).")] = False,
     keystore: network.Keystore = None,
-    max_memory: options.Memory = options.DEFAULT_MEMORY,
-    json: options.Json = False,
+    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
+    json: option_groups.Json = False,
 ) -> None:
     """Write down what a run has come to, so that others can check it: spec, roots, versions, machine, date.
 
@@ -97,7 +97,7 @@ def receipt(
 
 
 def _signed(made: Receipt, keystore: Path | None) -> Receipt:
-    from tiebreak.chain.messages import sign_text
+    from tiebreak.transactions.keys import sign_text
 
     account = network.account(keystore)
     named = made.by(bytes.fromhex(account.address[2:]))
@@ -141,12 +141,12 @@ def verify(
             "goes unnoticed. Less than all needs --run, and is begun anew after a kill.",
             rich_help_panel=_SHARE,
         ),
-    ] = options.DEFAULT_VERIFY_LOG,
-    micro_batches: options.MicroBatches = 1,
+    ] = option_groups.DEFAULT_VERIFY_LOG,
+    micro_batches: option_groups.MicroBatches = 1,
     *,
-    computing: options.Computing,
+    computing: option_groups.Computing,
     content: ContentOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Check a receipt by repeating its run, or a share of it: right, or the first interval that differs.
 
@@ -200,7 +200,7 @@ def _repeat(
     directory: Path,
     run: Path | None,
     drawn: list[int],
-    computing: options.Computing,
+    computing: option_groups.Computing,
     micro_batches: int,
 ) -> Repetition:
     from roundlog.training.repetition import repeat, repeat_all
@@ -219,7 +219,7 @@ def _repeat(
 
 def _wrong_signature(read: Receipt, wanted: str | None) -> str | None:
     """Fault of the signature, in one clause; None if it is right, or if there is none and none was asked for."""
-    from tiebreak.chain.messages import signer_of
+    from tiebreak.transactions.keys import signer_of
 
     if read.signer is None or read.signature is None:
         return None if wanted is None else f"nobody has signed it, and {wanted} should have"

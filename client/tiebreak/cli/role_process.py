@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.operation import Operation
-from tiebreak.cli.ranks import Crew, crew, refuse_ranks
-from tiebreak.cli.spending import SpendingLimits
+from tiebreak.cli.option_groups import SpendingLimits
+from tiebreak.cli.ranks import RankGroup, rank_group, refuse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from roundlog.training.helpers import Helpers
     from roundlog.training.options import RunOptions
 
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.signer import Key
-    from tiebreak.operation.watchman import Watchman
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.operation.monitor import RoleMonitor
     from tiebreak.roles.context import RoleContext
     from tiebreak.roles.notices import Notify, OnLook, Progress
     from tiebreak.roles.policy import Policy
     from tiebreak.roles.role import Role
+    from tiebreak.transactions.signer import Key
 
 
 class RoleSetup:
@@ -64,13 +64,13 @@ class RoleSetup:
         """The context of a role. Raises CommandError, ChainError, StoreError, OSError."""
         from roundlog.training.options import RunOptions
 
-        from tiebreak.chain.sender import Sender
-        from tiebreak.memory import usable_memory
+        from tiebreak.process_resources import usable_memory
         from tiebreak.roles.context import RoleContext, RoleLimits
-        from tiebreak.roles.custody import Custody
         from tiebreak.roles.engine import Engine
         from tiebreak.roles.notices import of_transfers, of_warnings, unseen
         from tiebreak.roles.policy import Policy
+        from tiebreak.roles.published_content import PublishedContent
+        from tiebreak.transactions.sender import Sender
 
         contract, signer = self.contract()
         directory = self._party.directory
@@ -86,7 +86,7 @@ class RoleSetup:
         return RoleContext(
             contract=contract.by(sender),
             sender=sender,
-            store=Custody(store, directory),
+            store=PublishedContent(store, directory),
             directory=directory,
             engine=Engine(options=self.options or RunOptions(), helpers=self.helpers, warn=of_warnings(role, notify)),
             limits=RoleLimits(
@@ -100,25 +100,24 @@ class RoleSetup:
             on_look=on_look or unseen,
         )
 
-    def context_in_time(self, role: str, watchman: Watchman) -> RoleContext | None:
+    def context_in_time(self, role: str, monitor: RoleMonitor) -> RoleContext | None:
         """The context of a role, once chain, store and disk can be reached; None if `stop` was set before that.
 
         Raises CommandError and AccountError, the latter also for a directory in which another process works, and
         DeploymentError once the chain has said the same several times."""
-        from tiebreak.chain.errors import AccountError, ChainError, DeploymentError
-        from tiebreak.roles.ending import LOOKS
+        from tiebreak.deadlines import Pauses
         from tiebreak.roles.notices import Notice, Warnings, What
-        from tiebreak.roles.pauses import Pauses
-        from tiebreak.roles.role import sentence
+        from tiebreak.roles.role import LOOKS, sentence
+        from tiebreak.rpc.chain_errors import AccountError, ChainError, DeploymentError
         from tiebreak.store import StoreError
 
         self._party.check_content()  # what is wrong for good is no outage
         pauses, warnings, foreign = Pauses(first=1.0, most=30.0), Warnings(), 0
         while not self.stop.is_set():
             try:
-                context = self.context(role, watchman.notice, watchman.look)
+                context = self.context(role, monitor.notice, monitor.look)
                 context.sender.open()  # two processes in one directory would write the same records
-                watchman.attach(context)
+                monitor.attach(context)
                 return context
             except (AccountError, FileExistsError, NotADirectoryError):
                 raise
@@ -127,10 +126,10 @@ class RoleSetup:
                 foreign = foreign + 1 if isinstance(error, DeploymentError) else 0
                 if foreign >= LOOKS:
                     raise
-                watchman.unreachable(error)
+                monitor.unreachable(error)
                 notice = Notice(role=role, what=What.WARNING, text=sentence(error))
                 if warnings.is_new(notice):
-                    watchman.notice(notice)
+                    monitor.notice(notice)
             self.stop.wait(pauses.next())
         return None
 
@@ -155,7 +154,7 @@ def play(
     if not by_ranks:
         # Each of them would send the same transactions.
         refuse_ranks("tiebreak job collect" if name == "customer" else f"tiebreak {name} run")
-    with _joined(name, setup, operation) if by_ranks else nullcontext(Crew(None)) as ranks:
+    with _joined(name, setup, operation) if by_ranks else nullcontext(RankGroup(None)) as ranks:
         if ranks is None:
             return
         setup.options = ranks.on_device(setup.options)
@@ -174,20 +173,20 @@ def play(
 
 
 @contextmanager
-def _joined(name: str, setup: RoleSetup, operation: Operation | None) -> Iterator[Crew | None]:
+def _joined(name: str, setup: RoleSetup, operation: Operation | None) -> Iterator[RankGroup | None]:
     """The processes of a role; None on one that has helped rank 0 until its end. Where they do not all come, or differ,
     rank 0 calls a person: games may wait for it."""
     is_role = False
     try:
-        with crew() as ranks:
+        with rank_group() as ranks:
             is_role = not ranks.helps(setup.max_memory, setup.options)
             yield ranks if is_role else None
     except Exception as error:
         if not is_role and os.environ.get("RANK") == "0":
             from tiebreak.cli import failures
 
-            with (operation or Operation()).watchman(name, lambda notice: None) as watchman:
-                watchman.ended(failures.sentence(error))
+            with (operation or Operation()).monitor(name, lambda notice: None) as monitor:
+                monitor.ended(failures.sentence(error))
         raise
 
 
@@ -203,9 +202,9 @@ def _played(
 ) -> tuple[Progress, int | None]:
     """The progress of a role when it has ended, and the signal that made it end, if one did."""
     from tiebreak.cli import failures
-    from tiebreak.cli.notices import Teller
-    from tiebreak.roles.custody import Custody, Keeper
+    from tiebreak.cli.notice_printer import Teller
     from tiebreak.roles.notices import Progress
+    from tiebreak.roles.published_content import Keeper, PublishedContent
 
     ended_by: int | None = None
 
@@ -222,19 +221,19 @@ def _played(
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     progress, context = Progress(state="not started"), None
     try:
-        with Teller(as_json=as_json) as teller, (operation or Operation()).watchman(name, teller.tell) as watchman:
+        with Teller(as_json=as_json) as teller, (operation or Operation()).monitor(name, teller.tell) as monitor:
             try:
-                context = setup.context_in_time(name, watchman)
+                context = setup.context_in_time(name, monitor)
                 if context is not None:
                     role = make(context)
-                    assert isinstance(context.store, Custody), "RoleSetup makes it"
-                    keeper = Keeper(name, context.store, context.contract, watchman.notice, retention)
+                    assert isinstance(context.store, PublishedContent), "RoleSetup makes it"
+                    keeper = Keeper(name, context.store, context.contract, monitor.notice, retention)
                     keeper.start(setup.stop)
                     progress = role.run(poll=poll, heartbeat=heartbeat)
                     if progress.finished:
                         keeper.round()  # the time of what was published runs from the end of the job
             except Exception as error:
-                watchman.ended(failures.sentence(error))
+                monitor.ended(failures.sentence(error))
                 raise
     finally:
         if context is not None:

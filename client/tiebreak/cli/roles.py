@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import options
+from tiebreak.cli import option_groups
 from tiebreak.cli.content import PublishEvery, Retention, published_every
 from tiebreak.cli.failures import WrongUsage
-from tiebreak.cli.groups import examples, takes_groups
+from tiebreak.cli.job_terms import AcceptedTerms
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.operation import Operation
+from tiebreak.cli.option_groups import DEFAULT_POLL, TAKING_PART, Poll, SpendingLimits, examples, takes_groups
 from tiebreak.cli.parallel import WorkerOptions
 from tiebreak.cli.ranks import refuse_ranks
 from tiebreak.cli.role_process import RoleSetup, play
-from tiebreak.cli.spending import SpendingLimits
-from tiebreak.cli.terms import AcceptedTerms
 
 if TYPE_CHECKING:
     from tiebreak.roles.context import RoleContext
@@ -28,19 +27,6 @@ if TYPE_CHECKING:
 trainer = typer.Typer(no_args_is_help=True, help="Train jobs and claim their rewards.")
 auditor = typer.Typer(no_args_is_help=True, help="Repeat claimed trainings, and challenge those that are wrong.")
 referee = typer.Typer(no_args_is_help=True, help="Decide disputes that the contract cannot.")
-
-_TAKING_PART = "Taking part"
-
-Poll = Annotated[
-    float,
-    typer.Option(
-        parser=quantities.interval(0.05),
-        metavar="TIME",
-        help="Time between two looks at the chain, e.g. 500ms.",
-        rich_help_panel=_TAKING_PART,
-    ),
-]
-DEFAULT_POLL: Any = "2s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +40,7 @@ class Pace:
             parser=quantities.interval(1),
             metavar="TIME",
             help="Time between two lines that say how things stand, e.g. 10m.",
-            rich_help_panel=_TAKING_PART,
+            rich_help_panel=TAKING_PART,
         ),
     ] = "60s"  # type: ignore[assignment]  # parsed like what a user gives
 
@@ -95,12 +81,12 @@ def run_trainer(
     accepted: AcceptedTerms,
     publish_every: PublishEvery = None,
     retention: Retention = None,
-    computing: options.Computing,
+    computing: option_groups.Computing,
     spending: SpendingLimits,
     pace: Pace,
     operation: Operation,
     party: PartyOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Train one job, or all of your trusted referees until interrupted: publish, claim, and defend the claim until it
     is paid. Killed at any moment, it carries on.
@@ -111,8 +97,8 @@ def run_trainer(
     every = published_every(publish_every, computing.keep_every)
 
     def make(context: RoleContext) -> Role:
-        from tiebreak.roles.follower import JobFollower
-        from tiebreak.roles.trainer import TrainerRole
+        from tiebreak.roles.follower_role import JobFollower
+        from tiebreak.roles.trainer_role import TrainerRole
 
         def role(number: int) -> TrainerRole:
             return TrainerRole(context, number, publish_every=every)
@@ -135,21 +121,21 @@ def run_trainer(
 @takes_groups
 def run_auditor(
     job: Job = None,
-    verify_log: options.VerifyLog = options.DEFAULT_VERIFY_LOG,
+    verify_log: option_groups.VerifyLog = option_groups.DEFAULT_VERIFY_LOG,
     use_log: Annotated[
         bool, typer.Option("--use-log/--no-log", help="Follow the trainer's log, or do without.")
     ] = True,
     *,
     accepted: AcceptedTerms,
     workers: WorkerOptions,
-    micro_batches: options.MicroBatches = 1,
+    micro_batches: option_groups.MicroBatches = 1,
     retention: Retention = None,
-    computing: options.Computing,
+    computing: option_groups.Computing,
     spending: SpendingLimits,
     pace: Pace,
     operation: Operation,
     party: PartyOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Audit one job, or all of your trusted referees until interrupted; attest to what is right, challenge what is
     wrong.
@@ -162,8 +148,8 @@ def run_auditor(
     shared = _workers(workers, computing, party)
 
     def make(context: RoleContext) -> Role:
-        from tiebreak.roles.auditor import AuditorRole
-        from tiebreak.roles.follower import JobFollower
+        from tiebreak.roles.auditor_role import AuditorRole
+        from tiebreak.roles.follower_role import JobFollower
 
         def role(number: int) -> AuditorRole:
             return AuditorRole(
@@ -182,7 +168,7 @@ def run_auditor(
     play("auditor", setup, make, pace.poll, json, pace.heartbeat, operation, retention, by_ranks=True)
 
 
-def _workers(workers: WorkerOptions, computing: options.Computing, party: PartyOptions) -> Workers | None:
+def _workers(workers: WorkerOptions, computing: option_groups.Computing, party: PartyOptions) -> Workers | None:
     if not workers.are_wanted:
         return None
     from tiebreak.roles.shared_audits import Workers
@@ -198,18 +184,18 @@ def _workers(workers: WorkerOptions, computing: options.Computing, party: PartyO
 )
 @takes_groups
 def run_referee(
-    max_memory: options.Memory = options.DEFAULT_MEMORY,
+    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
     *,
     pace: Pace,
     operation: Operation,
     party: PartyOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Answer every game that calls this account, until interrupted: about rows of data that do not fit a transaction,
     and about a rounding that the contract's precision does not decide (nobody knows of one yet)."""
 
     def make(context: RoleContext) -> Role:
-        from tiebreak.roles.referee import RefereeRole
+        from tiebreak.roles.referee_role import RefereeRole
 
         return RefereeRole(context)
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import options
-from tiebreak.cli.claims import check_roots, read_claim
+from tiebreak.cli import option_groups
+from tiebreak.cli.audit_output import about_data, claimed_states, is_no, plain_verdict, show_verdict
 from tiebreak.cli.content import ContentOptions, PublishEvery, published_every
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
-from tiebreak.cli.groups import examples, takes_groups
-from tiebreak.cli.job_files import about_data, published_job, read_job
+from tiebreak.cli.job_files import check_roots, published_job, read_claim, read_job
+from tiebreak.cli.option_groups import examples, takes_groups
+from tiebreak.cli.output import Listener
 from tiebreak.cli.parallel import WorkerOptions, audit_by_workers
 from tiebreak.cli.published_audit import PublishedOptions, audit_published, is_published
-from tiebreak.cli.ranks import crew, refuse_ranks
-from tiebreak.cli.verdicts import claimed_states, is_no, plain_verdict, show_verdict
+from tiebreak.cli.ranks import rank_group, refuse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from roundlog.parallel.published import Publisher
     from roundlog.rounding import Thresholds
     from roundlog.training.job import Job
-    from roundlog.training.options import StepEvent
     from roundlog.training.validation import Validation
 
 _VALIDATION = "Validation"
@@ -53,7 +51,7 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    job_directory: options.JobDirectory,
+    job_directory: option_groups.JobDirectory,
     run: Annotated[
         Path,
         typer.Option("--run", help="Directory of the run: checkpoints, log and history. A killed run carries on."),
@@ -88,11 +86,11 @@ def train(
         ),
     ] = None,
     publish_every: PublishEvery = None,
-    micro_batches: options.MicroBatches = 1,
+    micro_batches: option_groups.MicroBatches = 1,
     *,
-    computing: options.Computing,
+    computing: option_groups.Computing,
     content: ContentOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Train a job, bit for bit as any other machine would, and write its rounding log.
 
@@ -107,7 +105,7 @@ def train(
 
     every = published_every(publish_every, computing.keep_every)
     computing.use_threads()
-    with crew() as ranks:
+    with rank_group() as ranks:
         job = read_job(job_directory, computing.max_memory, micro_batches, content=content)
         chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
         if ranks.serves(job, computing.device):
@@ -250,7 +248,7 @@ def audit(
     log: Annotated[
         Path | None, typer.Option("--log", help="The trainer's log, to check it as well; the claim needs none.")
     ] = None,
-    verify_log: options.VerifyLog = options.DEFAULT_VERIFY_LOG,
+    verify_log: option_groups.VerifyLog = option_groups.DEFAULT_VERIFY_LOG,
     claim: Annotated[
         str | None,
         typer.Option(
@@ -264,13 +262,13 @@ def audit(
         bool,
         typer.Option("--follow", help="With --workers: audit a run that is still under way, until it has ended."),
     ] = False,
-    micro_batches: options.MicroBatches = 1,
+    micro_batches: option_groups.MicroBatches = 1,
     *,
     workers: WorkerOptions,
-    computing: options.Computing,
+    computing: option_groups.Computing,
     content: ContentOptions,
     published: PublishedOptions,
-    json: options.Json = False,
+    json: option_groups.Json = False,
 ) -> None:
     """Repeat a training and check what the trainer has written and claimed.
 
@@ -318,7 +316,7 @@ def audit(
         return
     if follow:
         raise WrongUsage("a run under way is followed by workers: add --workers N.")
-    with crew() as ranks:
+    with rank_group() as ranks:
         # Only the rank that leads needs what the trainer has written.
         claimed = read_claim(claim) if claim is not None and ranks.leads else None
         if log is not None and ranks.leads and not log.is_dir():
@@ -350,41 +348,3 @@ def audit(
         show_verdict(made, verdict, states, fetched=fetched_bytes, has_claim=claimed is not None, share=verify_log)
     if is_no(verdict, states):
         raise typer.Exit(ANSWER_IS_NO)
-
-
-class Listener:
-    """Listener to a run, which says where it carries on, moves the bar and keeps the loss."""
-
-    def __init__(self, bar: _Bar, steps: int, also: Callable[[int], None] = lambda step: None) -> None:
-        """also: called with every step that was executed."""
-        self.bar, self._also = bar, also
-        self.steps = steps
-        self.loss: float | None = None
-        self.validation: float | None = None
-        self.resumed_from = 0
-        """Steps that earlier processes have done."""
-
-    def resumes(self, steps: int) -> None:
-        """Says from where a resumed run carries on."""
-        from tiebreak.cli import output
-
-        self.resumed_from = steps
-        if steps == self.steps:
-            output.warn(f"all {steps} steps were done already")
-        elif steps:
-            output.warn(f"carries on from step {steps} of {self.steps}")
-        self.bar.done(steps)
-
-    def validated(self, step: int, loss: float) -> None:
-        """Keeps the loss of a validation."""
-        # JSON has no NaN.
-        self.validation = loss if math.isfinite(loss) else None
-
-    def __call__(self, event: StepEvent) -> None:
-        self.loss = event.loss
-        self._also(event.step)
-        self.bar.done(event.step + 1, f"loss {event.loss:.4f}")
-
-
-if TYPE_CHECKING:
-    from tiebreak.cli.output import Steps as _Bar

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tiebreak.amounts import in_ether, in_time
-from tiebreak.chain.audit_fees import fee_share
 from tiebreak.cli.failures import CommandError
+from tiebreak.contract.payouts import fee_share
+from tiebreak.quantities import in_ether, in_time
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from tiebreak.chain.game import VerificationGame
-    from tiebreak.chain.records import GameView, JobStatus, JobView
+    from tiebreak.contract.enums import JobStatus
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.contract.structs import GameView, JobView
 
 
 def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_json: bool) -> None:
@@ -135,7 +136,7 @@ def plain_game(number: int, game: GameView) -> dict[str, object]:
 def job_text(number: int, job: JobView, now: int) -> Text:
     """A job with its claim, for people."""
     from tiebreak.cli import output
-    from tiebreak.cli.standing import UNDECIDED
+    from tiebreak.cli.account_summary import UNDECIDED
 
     terms, claim = job.terms, job.claim
     facts: dict[str, object] = {

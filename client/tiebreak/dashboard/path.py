@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tiebreak.chain.records import GameView, JobView, Level, LevelView, Phase
-from tiebreak.dashboard.names import Names
+from tiebreak.contract.enums import Level, Phase
+from tiebreak.contract.structs import GameView, JobView, LevelView
+from tiebreak.dashboard.showing import Names
 from tiebreak.dashboard.words import LEVELS, name_words
 from tiebreak.game import stride
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from tiebreak.amounts import by_unit, exact_ether, in_utc
-from tiebreak.chain.errors import printable
-from tiebreak.chain.record_methods import ANYONE
+from tiebreak.contract.struct_bases import ANYONE
 from tiebreak.dashboard.words import POLICIES, field_words, name_words
+from tiebreak.quantities import by_unit, exact_ether, in_utc
+from tiebreak.rpc.chain_errors import printable
 from tiebreak.store.cid import Cid
-from tiebreak.store.errors import InvalidCid
+from tiebreak.store.store_errors import InvalidCid
 
 LONGEST = 160
 """Characters of a stranger's text that are shown."""
@@ -143,3 +144,29 @@ def repr_of_f32(bits: int) -> str:
     if not np.isfinite(value):
         return {True: "NaN"}.get(bool(np.isnan(value)), "infinity" if value > 0 else "-infinity")
     return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The operators and slots of one program, as people know them. A stranger's text, bounded."""
+
+    operators: Sequence[tuple[str, str]]
+    """Kind and source line of each: ("matmul", "gpt.py:54")."""
+    slots: Sequence[str]
+
+    def operator(self, index: int) -> str:
+        """`matmul of gpt.py line 54`; empty for an operator that the program does not have."""
+        if not 0 <= index < len(self.operators):
+            return ""
+        kind, source = self.operators[index]
+        file, separator, line = source.rpartition(":")
+        if separator and line.isdigit():
+            return f"{bounded(kind, 40)} of {bounded(file, 60)} line {bounded(line, 9)}"
+        return f"{bounded(kind, 40)} of {bounded(source, 70)}" if source else bounded(kind, 40)
+
+    def slot(self, index: int) -> str:
+        return bounded(self.slots[index], 80) if 0 <= index < len(self.slots) else ""
+
+
+UNKNOWN = Names((), ())
+"""The names where no file of the job is at hand."""

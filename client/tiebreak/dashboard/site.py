@@ -7,21 +7,22 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiebreak.chain.audit_fees import fee_at, place_of
-from tiebreak.chain.errors import ChainError
-from tiebreak.chain.events import Attested
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.records import AuditView, ClaimView, GameView, JobView, Phase, Side
+from tiebreak.contract.enums import Phase, Side
+from tiebreak.contract.events import Attested
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.payouts import fee_at, place_of
+from tiebreak.contract.structs import AuditView, ClaimView, GameView, JobView
 from tiebreak.dashboard import showing, words
-from tiebreak.dashboard.accounts import read_accounts
-from tiebreak.dashboard.course import Course, Receipts, first_block, read_course
-from tiebreak.dashboard.errands import Errands
-from tiebreak.dashboard.local import LocalFiles
-from tiebreak.dashboard.lookout import Lookout, Sight
+from tiebreak.dashboard.account_list import read_accounts
+from tiebreak.dashboard.background_work import BackgroundWork
+from tiebreak.dashboard.chain_reader import PATIENCE, Busy, Missing, Moment, Readings, Source
+from tiebreak.dashboard.game_history import GameHistory, Receipts, first_block, read_history
+from tiebreak.dashboard.game_verdict import verdict
+from tiebreak.dashboard.head_monitor import HeadMonitor, Sight
+from tiebreak.dashboard.local_files import LocalFiles
+from tiebreak.dashboard.own_replay import Replays
 from tiebreak.dashboard.path import rungs
-from tiebreak.dashboard.replay import Replays
-from tiebreak.dashboard.source import PATIENCE, Busy, Missing, Moment, Readings, Source
-from tiebreak.dashboard.verdict import verdict
+from tiebreak.rpc.chain_errors import ChainError
 
 if TYPE_CHECKING:
     from tiebreak.store.store import Store
@@ -78,23 +79,23 @@ class Site:
         every: seconds between two looks at the chain. patience: seconds that a page waits for the node."""
         self.contract = contract
         self.explorer = explorer.rstrip("/")
-        self.lookout = Lookout(contract.node, every=every)
+        self.head_monitor = HeadMonitor(contract.node, every=every)
         self.readings = Readings(patience=patience)
         self.source = Source(contract)
         self.receipts = Receipts(contract)
-        self.errands = Errands(self.lookout.announce)
-        self.local = LocalFiles(self.errands, files=files, follow=follow, store=store)
-        self.replays = Replays(self.local, self.errands)
+        self.work = BackgroundWork(self.head_monitor.announce)
+        self.local = LocalFiles(self.work, files=files, follow=follow, store=store)
+        self.replays = Replays(self.local, self.work)
 
     def start(self) -> None:
         """Starts to look at the chain."""
-        self.lookout.start()
+        self.head_monitor.start()
 
     def close(self) -> None:
         """Lets all threads end; one that waits for the node ends with it."""
-        self.lookout.close()
+        self.head_monitor.close()
         self.readings.close()
-        self.errands.close()
+        self.work.close()
 
     # Pages. All raise ChainError, Missing, Busy.
 
@@ -146,7 +147,7 @@ class Site:
         moment = _moment(sight)
         read = self.readings.get(("game", number), moment, lambda: self.source.game(number, sight.number))
         game, job = read.value
-        course, note = self._course(sight, number, job)
+        history, note = self._history(sight, number, job)
         names = self.local.names(job)
         return {
             "number": number,
@@ -157,9 +158,9 @@ class Site:
             "rungs": rungs(game, job, names),
             "clocks": [self._clock(game, job, side, sight) for side in Side],
             "referee": job.spec.referee if game.phase is Phase.REFEREE else "",
-            "verdict": verdict(game, job, course, names),
-            "course": course,
-            "course_note": note,
+            "verdict": verdict(game, job, history, names),
+            "history": history,
+            "history_note": note,
             "own": self.replays.game(game, job),
             "tone": {1: "good", 2: "bad"}.get(game.outcome, "busy" if not game.outcome else "quiet"),
             "is_appeal": getattr(game, "is_appeal", False),
@@ -177,19 +178,19 @@ class Site:
 
     # Parts of pages.
 
-    def _course(self, sight: Sight, number: int, job: JobView) -> tuple[Course, str]:
+    def _history(self, sight: Sight, number: int, job: JobView) -> tuple[GameHistory, str]:
         """The moves of a game, and a note where they are not all there yet."""
         try:
             read = self.readings.get(
-                ("course", number),
+                ("history", number),
                 _moment(sight),
-                lambda: read_course(self.contract, self.receipts, number, job, sight.number),
+                lambda: read_history(self.contract, self.receipts, number, job, sight.number),
                 patience=min(_HISTORY_PATIENCE, self.readings.patience),
             )
         except Busy:
-            return Course([], []), "The moves are still being read from the chain."
+            return GameHistory([], []), "The moves are still being read from the chain."
         except ChainError as error:
-            return Course([], []), f"The moves cannot be read: {showing.bounded(str(error), 300)}"
+            return GameHistory([], []), f"The moves cannot be read: {showing.bounded(str(error), 300)}"
         return read.value, read.trouble
 
     def _attestations(self, sight: Sight, number: int, job: JobView) -> tuple[list[Attestation], str]:

@@ -24,12 +24,12 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiebreak.amounts import exact_ether, in_utc
-from tiebreak.chain.errors import ChainError
 from tiebreak.dashboard import showing, words
-from tiebreak.dashboard.lookout import Sight
+from tiebreak.dashboard.head_monitor import Sight
 from tiebreak.dashboard.site import Busy, Missing, Site
 from tiebreak.loopback import names_this_machine
+from tiebreak.quantities import exact_ether, in_utc
+from tiebreak.rpc.chain_errors import ChainError
 
 MOST_STREAMS = 32
 """Event streams that are open at the same time; each further client is told to come back."""
@@ -162,11 +162,11 @@ class _Pages:
             404: "There is no such page.",
             405: "This page can only be looked at: it has nothing to send to.",
         }.get(error.status_code, "That cannot be answered.")
-        sight, headers = self._site.lookout.sight(), dict(error.headers or {})
+        sight, headers = self._site.head_monitor.sight(), dict(error.headers or {})
         return self._render("message.html", "", sight, error.status_code, {"message": said}, headers)
 
     def _page(self, template: str, section: str, make: Callable[[Sight], dict[str, Any]]) -> Response:
-        sight = self._site.lookout.sight()
+        sight = self._site.head_monitor.sight()
         try:
             made = make(sight)
             return self._render(template, section, sight, 200, made)
@@ -218,7 +218,7 @@ class _Pages:
         yield "retry: 3000\n\n"
         told, quiet, left = -1, 0.0, STREAM_SECONDS
         while left > 0:
-            sight = self._site.lookout.sight()
+            sight = self._site.head_monitor.sight()
             if sight.changes != told or quiet >= _BEAT_SECONDS:
                 told, quiet = sight.changes, 0.0
                 yield f"data: {json.dumps({'changes': told, 'block': sight.number, 'now': sight.now()})}\n\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from tiebreak.chain.records import Finding, Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.enums import Finding, Level, Outcome, Phase, Reason, Side
 
 FIELDS = {
     "challenge_window": "window for challenges",

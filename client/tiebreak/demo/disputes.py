@@ -20,21 +20,22 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 
-from tiebreak.adversary.desks import RememberingDesk
+from tiebreak.adversary.dishonest_queues import RememberingQueue
 from tiebreak.adversary.frauds import Fraud, FraudKind, fraudulent_challenger, fraudulent_trainer
 from tiebreak.adversary.places import all_frauds
 from tiebreak.adversary.trainings import TRAININGS, Training
-from tiebreak.chain.events import ElementProven
-from tiebreak.chain.records import Finding, GameView, JobStatus, JobView, Level, Outcome, Phase, Reason, Side
-from tiebreak.chain.shares import Shares
+from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.events import ElementProven
+from tiebreak.contract.payouts import Shares
+from tiebreak.contract.structs import GameView, JobView
 from tiebreak.demo.ledger import gas_by_level
 from tiebreak.demo.report import Dispute, LiePlace, Report, StoryName
 from tiebreak.demo.scene import PACE, Party, Scene
-from tiebreak.demo.screen import Aside, Screen
+from tiebreak.demo.screen import QuietScreen, Screen
 from tiebreak.demo.stage import TERMS, Stage
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 
 LIE_AT = 4
 """The step that is lied about: the second one of the second interval."""
@@ -116,7 +117,7 @@ def play_one(scene: Scene, screen: Screen, bench: Bench, kind: FraudKind, liar: 
     fraud = bench.frauds[kind]
     dispute = _announced(bench, fraud, liar)
     parties = [scene.customer, scene.trainer, scene.auditor, scene.referee]
-    with Stage(scene, Aside(screen), dispute, parties) as stage:
+    with Stage(scene, QuietScreen(screen), dispute, parties) as stage:
         stage.post(bench.job_dir)
         game = _Played(stage, bench, fraud, liar)
         game.play()
@@ -148,7 +149,7 @@ class _Played:
     def __init__(self, stage: Stage, bench: Bench, fraud: Fraud, liar: Side) -> None:
         self._stage, self._bench, self._fraud, self._liar = stage, bench, fraud, liar
         self._scene = stage.scene
-        self._remembering: RememberingDesk | None = None
+        self._remembering: RememberingQueue | None = None
 
     def play(self) -> None:
         """Lets both parties move until neither has anything left to do; time passes where nothing else helps."""
@@ -193,10 +194,10 @@ class _Played:
         room = self._stage.run_of(self._scene.auditor, "alone")
         if self._liar is Side.CHALLENGER:
             self._lay_out(self._bench.audited, room, intervals=self._agreed)
-            liar = fraudulent_challenger(replace(context, make_desk=RememberingDesk), self._stage.job, self._fraud)
-            desk = liar.context.desk
-            assert isinstance(desk, RememberingDesk)
-            self._remembering = desk
+            liar = fraudulent_challenger(replace(context, make_queue=RememberingQueue), self._stage.job, self._fraud)
+            queue = liar.context.queue
+            assert isinstance(queue, RememberingQueue)
+            self._remembering = queue
             return liar
         if self._fraud.kind is FraudKind.ROUNDING:
             # An auditor that follows the log without verifying it comes to the trainer's root.

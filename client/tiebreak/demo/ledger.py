@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain import answers
-from tiebreak.chain.events import (
+from tiebreak.contract.enums import Level
+from tiebreak.contract.events import (
     Bisected,
     ChunkPosted,
     ElementDisputed,
@@ -18,10 +18,10 @@ from tiebreak.chain.events import (
     SegmentProven,
     StoreProven,
 )
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import Level
-from tiebreak.chain.transport import Transport
+from tiebreak.contract.game import VerificationGame
+from tiebreak.rpc import answers
+from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import Transport
 
 PROOF = "PROOF"
 

@@ -14,16 +14,16 @@ from pathlib import Path
 from roundlog.commitments import MerkleTree
 
 from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
-from tiebreak.chain.audit_fees import fee_share
-from tiebreak.chain.records import AuditStatus, GameView, JobStatus, JobView, Outcome, Phase, Side
-from tiebreak.chain.shares import Shares
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
+from tiebreak.contract.payouts import Shares, fee_share
+from tiebreak.contract.structs import GameView, JobView
 from tiebreak.demo.report import Report, Story, StoryName
 from tiebreak.demo.scene import PACE, Scene
 from tiebreak.demo.screen import Screen
 from tiebreak.demo.stage import TERMS, Stage
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.trainer import TrainerRole
+from tiebreak.roles.trainer_role import TrainerRole
 
 _ETHER = 10**18
 MARKET = replace(

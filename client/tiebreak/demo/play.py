@@ -5,6 +5,8 @@ Slow imports are made where they are used, so that the first words are on the sc
 
 from __future__ import annotations
 
+import platform
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -14,15 +16,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tiebreak.demo import contrast
-from tiebreak.demo.machines import A, B
-from tiebreak.demo.processes import ChildProcesses
-from tiebreak.demo.report import USUAL, Contrast, Report, Story, StoryName
+from tiebreak.demo.processes import PATIENCE, A, B, ChildProcesses, Machine
+from tiebreak.demo.report import USUAL, Check, Contrast, Report, Story, StoryName
 from tiebreak.demo.screen import Screen
 
 if TYPE_CHECKING:
-    from tiebreak.demo.page import Page
-    from tiebreak.demo.scene import Scene
+    from tiebreak.demo.scene import Page, Scene
 
 INTERVAL = 5
 
@@ -85,7 +84,7 @@ def _play_usual(
         screen.heading("The problem: every machine trains to a result of its own")
         report.contrast = Contrast()
         with screen.bars(), ChildProcesses(directory) as children:
-            contrast.play(report.contrast, children, screen, job_dir, report.steps)
+            play_contrast(report.contrast, children, screen, job_dir, report.steps)
     _play_stories(scene, screen, report, job_dir)
 
 
@@ -179,3 +178,36 @@ def _make_job(directory: Path, steps: int) -> Path:
 
     Job.from_task(digits(steps=steps, interval=INTERVAL)).write(directory)
     return directory
+
+
+def play_contrast(contrast: Contrast, children: ChildProcesses, screen: Screen, job_dir: Path, steps: int) -> None:
+    """Trains twice and compares. Raises ProcessFailed."""
+    said: dict[str, dict[str, str]] = {A.name: {}, B.name: {}}
+
+    def hear(machine: Machine, line: str) -> None:
+        name, _, value = line.partition(" ")
+        if name == "step":
+            screen.bar(machine.name, "plain training", int(value) + 1, steps)
+        else:
+            said[machine.name][name] = value
+        if name == "trained":
+            screen.line(machine.name, f"plain PyTorch trains to {value[:16]}…")
+
+    command = [sys.executable, "-P", "-m", "tiebreak.demo.plain", str(job_dir)]
+    for machine in (A, B):
+        children.start(machine.name, command, machine.environment(), lambda line, machine=machine: hear(machine, line))  # type: ignore[misc]
+        screen.bar(machine.name, "plain training", 0, steps)
+    children.listen(lambda: children.ended({A.name, B.name}), patience=PATIENCE)
+    contrast.initial = {name: words.get("initial", "") for name, words in said.items()}
+    contrast.trained = {name: words.get("trained", "") for name, words in said.items()}
+    same_start = "both machines have started from the same parameters"
+    contrast.checks = [Check(same_start, contrast.initial[A.name], contrast.initial[B.name])]
+    results = len(set(contrast.trained.values()))
+    if results == 1 and platform.machine() != "x86_64":
+        # The profiles choose kernels of x86-64; elsewhere they may change the number of threads alone.
+        screen.line(B.name, "the same: the profiles choose no other kernels on this processor")
+    else:
+        text = "and have ended in different ones: nobody can audit this by repeating it"
+        contrast.checks.append(Check(text, "two results", "two results" if results == 2 else "one result"))
+    for check in contrast.checks:
+        screen.check(check)

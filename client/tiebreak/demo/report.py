@@ -36,7 +36,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class AccountReport:
     """A party's money over a story, in wei. `fees`: the price of its transactions; `moved`: the balance of what the
     contract took and gave."""
 
@@ -52,7 +52,8 @@ class Account:
 
 @dataclass(kw_only=True, slots=True)
 class Story:
-    """The course of a story. `rounds`: moves in all its games, challenge to verdict; `gas`: of all its transactions."""
+    """A story as it was played. `rounds`: moves in all its games, challenge to verdict; `gas`: of all its
+    transactions."""
 
     name: StoryName
     title: str
@@ -63,7 +64,7 @@ class Story:
     log_bytes: int = 0
     verdict: str = ""
     seconds: float = 0.0
-    accounts: list[Account] = field(default_factory=list)
+    accounts: list[AccountReport] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
 
     @property

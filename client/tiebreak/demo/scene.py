@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from eth_account.signers.local import LocalAccount
 from eth_typing import ChecksumAddress
+from rich.console import Console
 
-from tiebreak.chain.accounts import KEY_VARIABLE, devnet_account
-from tiebreak.chain.devnet import start_devnet
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.sender import Sender
-from tiebreak.chain.transport import HttpTransport
+from tiebreak.contract.game import VerificationGame
 from tiebreak.demo.ledger import Spent, transactions
-from tiebreak.demo.machines import A, B, Machine
+from tiebreak.demo.processes import A, B, ChildProcesses, Machine
+from tiebreak.devnet.launcher import start_devnet
+from tiebreak.process_resources import environment_of_others
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Notify
+from tiebreak.rpc.node import connect
+from tiebreak.rpc.transport import HttpTransport
 from tiebreak.store import open_store
+from tiebreak.transactions.keys import KEY_VARIABLE, devnet_account
+from tiebreak.transactions.sender import Sender
 
 PACE = 0.5
 """Seconds between two looks of a party at the chain: every look costs its process some milliseconds, on cores that
@@ -116,3 +121,39 @@ class Scene:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Page:
+    """A page that stays at one address, whichever chain is played on."""
+
+    def __init__(self, port: int) -> None:
+        """port: 0 for any. Raises ServerError if it is taken."""
+        from tiebreak.dashboard.server import listen  # its libraries are an extra
+
+        with listen("127.0.0.1", port) as found:
+            self.port: int = found.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def show(self, scene: Scene, until: ExitStack, *, files: Sequence[Path], follow: Sequence[Path]) -> None:
+        """Shows a chain until the stack is closed. files, follow: directories as of `tiebreak dashboard`."""
+        words = [sys.executable, "-P", "-m", "tiebreak.cli.app", "dashboard", "--port", str(self.port)]
+        for option, directories in (("--files", files), ("--follow", follow)):
+            for directory in directories:
+                directory.mkdir(parents=True, exist_ok=True)
+                words += [option, str(directory)]
+        children = until.enter_context(ChildProcesses(scene.directory))
+        children.start("page", words, environment_of_others() | scene.whereabouts(), lambda line: None)
+
+    def stay(self, console: Console) -> None:
+        """Lets the page be looked at until Ctrl-C; not where nobody could press it."""
+        if not console.is_terminal:
+            return
+        console.print(f"\nThe page is still at {self.url} (Ctrl-C ends it).", soft_wrap=True)
+        try:
+            while True:
+                time.sleep(3600)
+        except KeyboardInterrupt:
+            return

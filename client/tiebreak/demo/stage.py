@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from tiebreak.chain.events import Challenged
-from tiebreak.chain.records import GameView, JobView, Terms
+from tiebreak.contract.events import Challenged
+from tiebreak.contract.structs import GameView, JobView, Terms
 from tiebreak.demo.processes import PATIENCE, ChildProcesses
-from tiebreak.demo.report import Account, Check, Story
+from tiebreak.demo.report import AccountReport, Check, Story
 from tiebreak.demo.scene import Party, Scene
 from tiebreak.demo.screen import Screen
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.customer import CustomerRole, post_job
+from tiebreak.roles.customer_role import CustomerRole, post_job
 from tiebreak.roles.notices import plain
 
 _ETHER = 10**18
@@ -107,7 +107,7 @@ class Stage:
         for party in self._parties:
             fees = sum(one.fee for one in spent if one.sender == party.address)
             before, after = self._before[party.name], scene.node.balance(party.address)
-            story.accounts.append(Account(party.name, before, after, fees))
+            story.accounts.append(AccountReport(party.name, before, after, fees))
         # To the wei: a balance has changed by what the contract moved, less the fees of the party's own transactions.
         self.expect(
             "every balance has moved as the rules say, to the wei",

@@ -8,8 +8,9 @@ from roundlog.commitments import MerkleTree, state_root
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 
-from tiebreak.chain.records import GameView, JobStatus, Outcome, Phase, Reason, Side
-from tiebreak.chain.shares import Shares
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.contract.payouts import Shares
+from tiebreak.contract.structs import GameView
 from tiebreak.demo.scene import Party
 from tiebreak.demo.stage import TERMS, Stage
 

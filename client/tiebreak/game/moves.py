@@ -1,19 +1,25 @@
-"""Decisions of a party about a game."""
+"""Decisions of a party about a game, and the arguments of their calls."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiebreak.chain.records import (
+from roundlog.adjudication.adjudicate import Tree
+from roundlog.adjudication.openings import OperandOpening
+from roundlog.descriptors import Descriptor
+
+from tiebreak.contract.enums import Level, Outcome, Phase, Side
+from tiebreak.contract.structs import (
+    ChunkOpening,
     Descent,
     ElementProof,
+    GameView,
     LeafOpening,
     NextRoot,
     OperatorOpening,
-    Outcome,
     PartialsOpening,
     SegmentProof,
-    Side,
 )
 from tiebreak.game.trees import Place
 
@@ -158,3 +164,58 @@ class Over:
 
 
 Decision = Move | Need | NeedChunk | NeedRow | Wait | Helpless | Over
+
+
+def opening_arguments(descriptor: Descriptor, openings: Sequence[OperandOpening]) -> tuple[ChunkOpening, ...]:
+    """The openings of one element (`roundlog.adjudication.openings.prove`), in the order of the
+    contract (contracts/src/adjudication/Openings.sol).
+
+    An operand's chunk names the first input that is this value. A chunk of a state or of a field of data follows the
+    opening of the tensor root of its slot or field.
+    """
+    values = [item.value for item in descriptor.inputs]
+    arguments: list[ChunkOpening] = []
+
+    def add(place: int, chunk: int, data: bytes, proof: Sequence[bytes]) -> None:
+        arguments.append(ChunkOpening(input=place, chunk=chunk, data=data, proof=tuple(proof)))
+
+    for opening in openings:
+        chunk = opening.chunk
+        if chunk.tree == Tree.VALUE:
+            add(values.index(chunk.tensor), chunk.index, opening.payload, opening.siblings)
+        elif chunk.tree in (Tree.STATE, Tree.FIELD):
+            add(0, chunk.tensor, opening.tensor_root, opening.above)
+            add(1, chunk.index, opening.payload, opening.siblings)
+        else:
+            add(0, chunk.index, opening.payload, opening.siblings)
+    return tuple(sorted(arguments, key=lambda argument: (argument.input, argument.chunk)))
+
+
+def describe_move(game: GameView, move: Move) -> str:
+    """A move in words."""
+    level, index = game.current.level, game.search.index
+    match move:
+        case InTurn(moves):
+            return f"{describe_move(game, moves[0])}, and go on below it"
+        case Bisect():
+            return f"bisect {level.name} at height {game.search.height}, from leaf {index}"
+        case OpenLevel():
+            return f"open leaf {index} of {level.name} and the level below it"
+        case OpenOperator():
+            return f"open the output of operator {index}"
+        case ProveStore():
+            return "prove what a store of the state keeps"
+        case PostChunk():
+            return f"post chunk {index} of the output of operator {game.levels[Level.OPERATOR].index}"
+        case ProveElement(proof):
+            return f"have the contract compute element {proof.position} of chunk {index}"
+        case DisputeSum(_, _, position):
+            return f"dispute the sum that is element {position} of chunk {index}"
+        case OpenPartials():
+            return f"open the running results of element {game.disputed.element}"
+        case ProveSegment():
+            return f"have the contract compute segment {index} of element {game.disputed.element}"
+        case ClaimTimeout():
+            return "claim the timeout of the referee" if game.phase is Phase.REFEREE else "claim the opponent's timeout"
+        case ReleaseBond():
+            return "fetch the bond of a void game back"

@@ -12,21 +12,17 @@ from eth_utils.crypto import keccak
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, leaf_hash
 from roundlog.dispute import RunningResults
 
-from tiebreak.chain.openings import opening_arguments
-from tiebreak.chain.records import (
+from tiebreak.contract.enums import Level, Outcome, Phase, Side
+from tiebreak.contract.structs import (
     NO_OPERAND,
     Descent,
     ElementProof,
     GameView,
-    Level,
     OperandRoot,
     OperatorOpening,
-    Outcome,
     Partial,
     PartialsOpening,
-    Phase,
     SegmentProof,
-    Side,
 )
 from tiebreak.game.moves import (
     Bisect,
@@ -50,6 +46,7 @@ from tiebreak.game.moves import (
     ProveStore,
     ReleaseBond,
     Wait,
+    opening_arguments,
 )
 from tiebreak.game.trees import Leaves, Output, Place, Row, Trace, Tree, row, stride
 
@@ -59,7 +56,7 @@ RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
 
 @dataclass(slots=True)
 class Known:
-    """Evidence that a party has at hand: trees of its own, the chunk that the trainer has posted, and rows that the
+    """What a party has at hand: trees of its own, the chunk that the trainer has posted, and rows that the
     other side may have shown.
 
     rows: None if nobody has looked for them; they are held against their hash, so any others may be among them."""
@@ -309,7 +306,7 @@ class _Turn:
                 found.append(NO_OPERAND)
         return tuple(found)
 
-    # This side's evidence, held against what it has claimed.
+    # This side's trees, held against what it has claimed.
 
     def at(self, place: Place) -> Tree:
         tree = self.known.trees.get(place)

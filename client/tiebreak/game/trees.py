@@ -10,7 +10,7 @@ from roundlog.descriptors import Descriptor
 from roundlog.dispute import ElementMaterial, RunningResults, StepTrace, operators_half
 from roundlog.dispute.trace import half_of
 
-from tiebreak.chain.records import LeafOpening, NextRoot
+from tiebreak.contract.structs import LeafOpening, NextRoot
 
 Place = tuple[int, ...]
 """Place of a tree: the disputed leaf of every level above it. The tree at () is the claim itself, the one at (i,)

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tiebreak.amounts import in_ether, in_time
 from tiebreak.operation.situation import Situation
+from tiebreak.quantities import in_ether, in_time
 
 LEAST_DISK = 2 << 30
-"""Free bytes below which the disk counts as nearly full. A dispute's evidence takes less; a training's checkpoints may
+"""Free bytes below which the disk counts as nearly full. A dispute's trees take less; a training's checkpoints may
 take more."""
 
 OUTAGE_SECONDS = 60.0
@@ -189,19 +189,19 @@ def _conditions(now: Situation) -> Iterator[_Condition]:
         is_well=None if now.chain_error is None else now.chain_error == "",
         hold=OUTAGE_SECONDS,
     )
-    accord = now.accord
-    wait = "no new bond is paid until they agree" if accord.undecided else "more than half are believed"
+    agreement = now.agreement
+    wait = "no new bond is paid until they agree" if agreement.undecided else "more than half are believed"
     yield _Condition(
         cause=Cause.NODES_DISAGREE,
-        text=f"{accord.contradiction}: {wait}" if accord.contradiction else "the nodes agree",
-        holds=bool(accord.contradiction),
-        is_well=not accord.contradiction,
+        text=f"{agreement.contradiction}: {wait}" if agreement.contradiction else "the nodes agree",
+        holds=bool(agreement.contradiction),
+        is_well=not agreement.contradiction,
     )
     yield _Condition(
         cause=Cause.NODE_MISSING,
-        text="; ".join(accord.missing) or "all nodes answer",
-        holds=bool(accord.missing),
-        is_well=not accord.missing,
+        text="; ".join(agreement.missing) or "all nodes answer",
+        holds=bool(agreement.missing),
+        is_well=not agreement.missing,
         hold=OUTAGE_SECONDS,
     )
     yield _Condition(

@@ -17,9 +17,9 @@ from typing import Protocol
 
 import requests
 
-from tiebreak.chain.errors import printable
-from tiebreak.child_environment import environment_of_others
 from tiebreak.deadlines import Halted, TooLate, pause, within
+from tiebreak.process_resources import environment_of_others
+from tiebreak.rpc.chain_errors import printable
 from tiebreak.timed_http import session
 
 _SECONDS = 15.0

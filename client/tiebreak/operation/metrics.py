@@ -98,8 +98,8 @@ class Metrics:
         probe = now.probe
         if now.chain_error is not None:
             self._chain_up.set(not now.chain_error)
-        self._disagree.set((2 if now.accord.undecided else 1) if now.accord.contradiction else 0)
-        self._missing.set(len(now.accord.missing))
+        self._disagree.set((2 if now.agreement.undecided else 1) if now.agreement.contradiction else 0)
+        self._missing.set(len(now.agreement.missing))
         self._ranks_late.set(bool(now.late_ranks))
         if now.look is not None:
             self._stake.set(now.look.progress.stake / _ETHER)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.accord import ALONE, Accord
-from tiebreak.chain.records import GameView, JobView, Phase, Side
+from tiebreak.contract.enums import Phase, Side
+from tiebreak.contract.structs import GameView, JobView
 from tiebreak.roles.notices import Look
+from tiebreak.rpc.node_agreement import ALONE, NodeAgreement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class Probe:
 class Situation:
     """The situation. `at`: seconds of this machine's steady clock. `looked_at`: when the role last ended a look, with
     success or without; None before the first. `chain_error`: why the chain cannot be read; empty if it can, None if it
-    was not tried yet. `accord`: of the chain's nodes, at the last look. `late_ranks`: the ranks that keep the others
+    was not tried yet. `agreement`: of the chain's nodes, at the last look. `late_ranks`: the ranks that keep the others
     waiting, in a sentence; empty if none do."""
 
     at: float
@@ -60,7 +61,7 @@ class Situation:
     games: tuple[GameState, ...] = ()
     due: Due | None = None
     probe: Probe = Probe()
-    accord: Accord = ALONE
+    agreement: NodeAgreement = ALONE
     late_ranks: str = ""
 
 

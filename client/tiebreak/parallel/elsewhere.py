@@ -18,8 +18,8 @@ from roundlog.training.job import DATA, Job, JobError, JobLimits
 
 from tiebreak.parallel.fetching import Accept, fetch_named, job_plan
 from tiebreak.store.cid import Cid
-from tiebreak.store.errors import DestinationExists, StoreError
 from tiebreak.store.store import Store
+from tiebreak.store.store_errors import DestinationExists, StoreError
 
 NAME = "elsewhere.json"
 
@@ -35,7 +35,7 @@ class UnknownPlace(JobError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Addresses:
+class JobAddresses:
     """Content addresses of a job's directory and of the file of its data."""
 
     job: str
@@ -70,7 +70,7 @@ def lies_elsewhere(directory: Path) -> bool:
     return (directory / NAME).is_file() and not (directory / DATA).exists()
 
 
-def addresses_of(directory: Path) -> Addresses:
+def addresses_of(directory: Path) -> JobAddresses:
     """The record of a job whose data lie elsewhere. Raises UnknownPlace."""
     try:
         record = read_record(directory / NAME, max_bytes=_MOST_BYTES)
@@ -79,7 +79,7 @@ def addresses_of(directory: Path) -> Addresses:
     try:
         if not isinstance(record, dict) or (record.pop("format"), record.pop("version")) != (_FORMAT, _VERSION):
             raise ValueError(f"no record of the format {_FORMAT!r}, version {_VERSION}")
-        found = Addresses(**record)
+        found = JobAddresses(**record)
         for cid in (found.job, found.data):
             Cid.parse(cid)
     except (KeyError, TypeError, ValueError, StoreError) as error:
@@ -110,6 +110,6 @@ def fetch_without_data(
     room = directory.with_name(f".{directory.name}.fetched")
     shutil.rmtree(room, ignore_errors=True)  # of a process that was killed
     fetch_named(store, cid, room, job_plan(accept, data=False), warn=warn, max_bytes=max_bytes, unwanted=(DATA,))
-    addresses = asdict(Addresses(job=cid, data=store.entries(cid)[DATA]))
+    addresses = asdict(JobAddresses(job=cid, data=store.entries(cid)[DATA]))
     write_record(room / NAME, {"format": _FORMAT, "version": _VERSION} | addresses)
     room.rename(directory)

@@ -17,8 +17,8 @@ from roundlog.training.sizes import BEFORE_THE_PROGRAM, most_interval_bytes, mos
 from roundlog.training.trainer import log_path
 
 from tiebreak.store import ContentStore
-from tiebreak.store.errors import MalformedContent, short
-from tiebreak.store.reader import MAX_ENTRIES, Plan
+from tiebreak.store.dag_reader import MAX_ENTRIES, Plan
+from tiebreak.store.store_errors import MalformedContent, short
 
 _MOST_NAMED = 5
 

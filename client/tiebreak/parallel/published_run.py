@@ -20,8 +20,8 @@ from roundlog.training.receipt import MAX_BYTES, Receipt, ReceiptError, read_rec
 
 from tiebreak.parallel.elsewhere import fetch_without_data
 from tiebreak.store.cid import Cid
-from tiebreak.store.errors import InvalidCid, MalformedContent, short
 from tiebreak.store.store import Store
+from tiebreak.store.store_errors import InvalidCid, MalformedContent, short
 
 _MOST_NAMED = 3
 

@@ -3,16 +3,17 @@ again, on the trainer's side, before the verdict takes its bond."""
 
 from __future__ import annotations
 
-from tiebreak.chain.errors import NotConfirmed
-from tiebreak.chain.records import AuditView, GameView, JobView, Phase, Side
-from tiebreak.roles.agenda import Duty
+from tiebreak.contract.enums import Phase, Side
+from tiebreak.contract.structs import AuditView, GameView, JobView
 from tiebreak.roles.attesting import lacks
 from tiebreak.roles.auditing import Auditing
+from tiebreak.roles.background_jobs import Priority
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_appeals, end_overdue
 from tiebreak.roles.player import Games, earliest_deadline
 from tiebreak.roles.policy import stakes
+from tiebreak.rpc.chain_errors import NotConfirmed
 
 
 class Appealing:
@@ -48,12 +49,12 @@ class Appealing:
             return self._gives_up(why, deadline)
         if (missing := lacks(role, bond)) is not None:
             return Progress(state=missing, deadline=deadline)
-        duty = Duty(deadline=deadline, stake=posted.terms.attestation_bond + bond, bonded=True)
-        evidence = self._auditing.evidence(posted, duty, root)
-        if evidence is None:
+        priority = Priority(deadline=deadline, stake=posted.terms.attestation_bond + bond, bonded=True)
+        trees = self._auditing.trees(posted, priority, root)
+        if trees is None:
             return Progress(working=True, state="gets its audit ready for an appeal", deadline=deadline)
-        if evidence.claim.root != root:
-            return self._gives_up(f"its own replay comes to 0x{evidence.claim.root.hex()} now", deadline)
+        if trees.claim.root != root:
+            return self._gives_up(f"its own replay comes to 0x{trees.claim.root.hex()} now", deadline)
         if not self._is_confirmed(posted):
             return Progress(working=True, state="waits until the verdict lies deep enough", deadline=deadline)
         if not self._told_stakes:
@@ -80,17 +81,17 @@ class Appealing:
         # While the own appeal is queued, appeals of others whose clocks ran out hold it up.
         end_overdue(self._role, running or self._live())
         due = earliest_deadline(running.values(), Side.TRAINER)
-        duty = Duty(
+        priority = Priority(
             deadline=due or self._role.context.now() + posted.terms.clock_allowance,
             stake=posted.terms.attestation_bond + posted.terms.challenger_bond,
             bonded=True,
         )
-        evidence = self._auditing.evidence(posted, duty, posted.claim.checkpoint_root)
-        if evidence is None:
+        trees = self._auditing.trees(posted, priority, posted.claim.checkpoint_root)
+        if trees is None:
             return Progress(working=True, state="gets its audit ready for its appeal", deadline=due)
         if not running:
             return Progress(state="waits until its appeal begins")
-        return self._games.play(running, evidence)
+        return self._games.play(running, trees)
 
     def _live(self) -> dict[int, GameView]:
         return self._role.games(lambda game: game.phase is not Phase.OVER)
@@ -98,7 +99,7 @@ class Appealing:
     def _is_confirmed(self, posted: JobView) -> bool:
         """Whether the verdict lies deep enough. Only then is a bond put on an appeal."""
         try:
-            deep = self._role.context.desk.watch.confirmed_job(self._role.job)
+            deep = self._role.context.queue.watch.confirmed_job(self._role.job)
         except NotConfirmed:
             return False
         return deep.status is posted.status and deep.audits.verdict == posted.audits.verdict

@@ -7,18 +7,18 @@ from functools import partial
 
 from roundlog.training.checkpoints import checkpoint_path, wrong_state
 
-from tiebreak.amounts import in_ether
-from tiebreak.chain.audit_fees import fee_at, place_of, sure_fee
-from tiebreak.chain.records import AuditStatus, AuditView, JobStatus, JobView, Phase
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import Refused, fetch_readable_log, fetch_state
-from tiebreak.roles.evidence import Evidence
+from tiebreak.contract.enums import AuditStatus, JobStatus, Phase
+from tiebreak.contract.payouts import fee_at, place_of, sure_fee
+from tiebreak.contract.structs import AuditView, JobView
+from tiebreak.quantities import in_ether
+from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
+from tiebreak.roles.engine import DisputeTrees
+from tiebreak.roles.fetched_content import Refused, fetch_readable_log, fetch_state
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_claim, end_overdue, start_waiting
 from tiebreak.roles.policy import stakes
-from tiebreak.roles.publishing import Addresses
-from tiebreak.roles.workshop import Errand, Lane
+from tiebreak.roles.publishing import PublishedAddresses
 from tiebreak.store import StoreError
 
 _RETURNED = (JobStatus.FINAL, JobStatus.LAPSED, JobStatus.REJECTED)
@@ -27,7 +27,7 @@ _RETURNED = (JobStatus.FINAL, JobStatus.LAPSED, JobStatus.REJECTED)
 
 def audit_of(role: JobRole) -> AuditView | None:
     """This account's audit with a bond; None if it has none. Raises the errors of ChainNode."""
-    audits = role.context.desk.watch.audits_of(role.job)
+    audits = role.context.queue.watch.audits_of(role.job)
     return next((audit for audit in audits if audit.auditor == role.context.address), None)
 
 
@@ -42,7 +42,7 @@ def bond_in(posted: JobView, audit: AuditView | None, now: int) -> int:
 
 def lacks(role: JobRole, wei: int) -> str | None:
     """Money that the account lacks for an amount and the gas of a whole dispute, in one sentence; None if none."""
-    found = role.context.desk.funds(wei, role.context.clock(), job=role.job)
+    found = role.context.queue.funds(wei, role.context.clock(), job=role.job)
     if not found.missing:
         return None
     role.notify_job(What.WARNING, found.sentence)
@@ -66,7 +66,7 @@ class Attesting:
         bond = posted.terms.attestation_bond
         return self._role.missing_funds(bond) or lacks(self._role, bond + posted.terms.challenger_bond)
 
-    def attest(self, posted: JobView, evidence: Evidence, duty: Duty) -> Progress:
+    def attest(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Progress:
         """Attests to a right claim with open audits, within the time for challenges."""
         role, terms = self._role, posted.terms
         if (why := role.context.policy.attesting_objection(posted)) is not None:
@@ -74,7 +74,7 @@ class Attesting:
         if (missing := self._missing(posted)) is not None:
             return Progress(state=missing)
         try:
-            served = self._served(posted, evidence, duty)
+            served = self._served(posted, trees, priority)
         except Refused as error:
             return role.leave(f"the claim on job {role.job} is right, and gets no attestation from here: {error}")
         if served is None:
@@ -83,7 +83,7 @@ class Attesting:
         if not role.confirmed(posted):
             return Progress(working=True, state="waits until the claim lies deep enough")
         self.tell_stakes(posted)
-        root = evidence.claim.root
+        root = trees.claim.root
         role.order(
             "attest to the claim, and to serving log and model",
             "attest",
@@ -120,14 +120,14 @@ class Attesting:
         owed = posted.status in _RETURNED and not posted.audits.lost if attested else posted.status is JobStatus.EXPIRED
         if not owed:
             return None
-        role, audits = self._role, self._role.context.desk.watch.audits_of(self._role.job)
+        role, audits = self._role, self._role.context.queue.watch.audits_of(self._role.job)
         place = place_of(audits, role.context.address)
         fee = 0 if place is None else fee_at(posted, audits, place)
         what = "the bond of its audit" + (f", and {in_ether(fee)} of the audit fee" if fee else "")
         role.order(f"collect {what}", "collect", role.job, role.context.address, job=role.job)
         return Progress(state=f"collects {what}")
 
-    def _served(self, posted: JobView, evidence: Evidence, duty: Duty) -> Addresses | None:
+    def _served(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> PublishedAddresses | None:
         """The addresses by which the own store serves log and model; None until it does. Raises Refused for a log or a
         model that is not what it should be.
 
@@ -135,14 +135,14 @@ class Attesting:
         bytes would come from there. If not, the claimed address is fetched: it may hold anything."""
         role, claim = self._role, posted.claim
 
-        def serve(errand: Errand[Addresses]) -> Addresses:
-            context, job = role.context, evidence.job
+        def serve(background_job: BackgroundJob[PublishedAddresses]) -> PublishedAddresses:
+            context, job = role.context, trees.job
             room = context.room(role.job, posted)
             within = role.patience("serving")
             told = partial(role.notify_job, What.WARNING)
-            log = fetch_readable_log(context, posted, job, room, within=within, bonded=duty.bonded, warn=told)
+            log = fetch_readable_log(context, posted, job, room, within=within, bonded=priority.bonded, warn=told)
             log_cid = context.store.add_directory(log)
-            own = checkpoint_path(evidence.run_dir, job.spec.steps)
+            own = checkpoint_path(trees.run_dir, job.spec.steps)
             is_right = own.exists() and wrong_state(own, job.program, claim.final_state_root) is None
             model_cid = context.store.add_file(own) if is_right else ""
             if model_cid != claim.model_cid:
@@ -156,7 +156,7 @@ class Attesting:
                 model_cid = context.store.add_file(fetched)
                 fetched.unlink()
             role.notify_job(What.PUBLISHED, f"serves the log as {log_cid} and the model as {model_cid}")
-            return Addresses(log_cid, model_cid)
+            return PublishedAddresses(log_cid, model_cid)
 
         doing = "getting log and model of the claim"
-        return role.work(Lane.FILES, "serving", serve, duty, doing, about=claim)
+        return role.work(Lane.FILES, "serving", serve, priority, doing, about=claim)

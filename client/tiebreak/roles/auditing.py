@@ -11,22 +11,22 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from roundlog.adjudication.adjudicate import NoAnswer
 from roundlog.execution import StoppedError
 from roundlog.training import job as engine
 from roundlog.training.options import StepEvent
+from roundlog.training.stops import noted_stop
 from roundlog.training.verdict import Verdict
 
-from tiebreak.chain.records import JobView
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import fetch_log, require_decidable
-from tiebreak.roles.evidence import Evidence
+from tiebreak.contract.structs import JobView
+from tiebreak.deadlines import Pauses
+from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
+from tiebreak.roles.engine import DisputeTrees
+from tiebreak.roles.fetched_content import fetch_log, require_decidable
 from tiebreak.roles.job_role import MEASURED_STEPS, JobRole
 from tiebreak.roles.notices import What
-from tiebreak.roles.pauses import Pauses
 from tiebreak.roles.shared_audits import SHARED, SharedAudit, Workers
-from tiebreak.roles.stops import confirm_stop
-from tiebreak.roles.workshop import Errand, Lane
-from tiebreak.store.errors import StoreUnavailable
+from tiebreak.store.store_errors import StoreUnavailable
 
 ALONE, BLIND = "alone", "blind"
 """Names of an audit's directories in the job's room: of an open audit, and of one that records a log of its own."""
@@ -85,27 +85,29 @@ class Auditing:
         for what in (_AUDIT, "recalling", "stop"):
             self._role.forget(what)
 
-    def evidence(self, posted: JobView, duty: Duty, root: bytes) -> Evidence | None:
-        """The evidence that games are played with; None until it is ready. An audit of a former process that came to
+    def trees(self, posted: JobView, priority: Priority, root: bytes) -> DisputeTrees | None:
+        """The trees that games are played with; None until they are ready. An audit of a former process that came to
         the checkpoint root `root` is read; otherwise the job is audited again."""
-        if not self._role.files_are_here(posted, duty):
+        if not self._role.files_are_here(posted, priority):
             return None
         if not self._role.is_done(_AUDIT):
-            recalled = self._role.recalled(posted, duty, (BLIND, ALONE, SHARED), "reading the audit again", root=root)
+            recalled = self._role.recalled(
+                posted, priority, (BLIND, ALONE, SHARED), "reading the audit again", root=root
+            )
             if recalled is None:
                 return None
             if recalled:
                 return recalled[0]
         claimed = posted.claim.checkpoint_root
-        found = self.audited(posted, duty, challenged=None if root == claimed else root)
+        found = self.audited(posted, priority, challenged=None if root == claimed else root)
         if found is not None and found.claim.root != root and self._shared is not None:
-            self._go_back_to_workers(posted, duty)
+            self._go_back_to_workers(posted, priority)
         return found
 
-    def _go_back_to_workers(self, posted: JobView, duty: Duty) -> None:
+    def _go_back_to_workers(self, posted: JobView, priority: Priority) -> None:
         """Has the audit made by workers, once the list that they start from can be had. A whole audit without it has
         not come to the root of the challenge, so that no game can be played with it."""
-        log = self._log(posted, duty)
+        log = self._log(posted, priority)
         if not log.done or self._without_list != posted.claim.checkpoint_root:
             return
         if log.error is None and log.result():
@@ -114,50 +116,59 @@ class Auditing:
         else:
             self._ask_again()
 
-    def audited(self, posted: JobView, duty: Duty, *, challenged: bytes | None = None) -> Evidence | None:
+    def audited(self, posted: JobView, priority: Priority, *, challenged: bytes | None = None) -> DisputeTrees | None:
         """The audit, resumed or read from its directory; None until it is done. challenged: the root that this account
         has challenged the claim with, if it has."""
-        if not duty.bonded:
+        if not priority.bonded:
             require_decidable(self._role.context, posted)
-        if not self._role.files_are_here(posted, duty):
+        if not self._role.files_are_here(posted, priority):
             return None
-        bonded, about = duty.bonded, posted.claim.checkpoint_root
+        bonded, about = priority.bonded, posted.claim.checkpoint_root
         if posted.terms.opening_window:
             # One run, whether the claim is open already or not: it needs neither the claim nor a log.
             return self._role.work(
-                Lane.RUNS, _AUDIT, lambda errand: self._repeat(posted, errand, bonded), duty, "the audit"
+                Lane.RUNS,
+                _AUDIT,
+                lambda background_job: self._repeat(posted, background_job, bonded),
+                priority,
+                "the audit",
             )
-        log = self._log(posted, duty) if self._use_log or self._shared is not None else None
+        log = self._log(posted, priority) if self._use_log or self._shared is not None else None
         if self._shared is not None and log is not None:
             # The list of what is published lies beside the log.
             is_whole = self._without_list == about and self._role.is_begun(_AUDIT)
-            if not is_whole and (not log.done or self._waits_for_store(posted, duty, log)):
+            if not is_whole and (not log.done or self._waits_for_store(posted, priority, log)):
                 return None
             arrived = log
             return self._role.work(
                 Lane.RUNS,
                 _AUDIT,
-                lambda errand: self._audit_shared(posted, arrived, errand, duty, challenged),
-                duty,
+                lambda background_job: self._audit_shared(posted, arrived, background_job, priority, challenged),
+                priority,
                 "the audit",
                 about=about,
             )
         return self._role.work(
-            Lane.RUNS, _AUDIT, lambda errand: self._audit(posted, log, errand, bonded), duty, "the audit", about=about
+            Lane.RUNS,
+            _AUDIT,
+            lambda background_job: self._audit(posted, log, background_job, bonded),
+            priority,
+            "the audit",
+            about=about,
         )
 
-    def doubts(self, posted: JobView, evidence: Evidence, duty: Duty) -> list[str | None] | None:
-        """The reason, in one clause, not to put a bond on a game with this evidence; None in the list if there is
+    def doubts(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> list[str | None] | None:
+        """The reason, in one clause, not to put a bond on a game with these trees; None in the list if there is
         none. No list until that is known."""
-        if (too_large := self.too_large(evidence.job)) is not None:
+        if (too_large := self.too_large(trees.job)) is not None:
             return [too_large]
         return self._role.work(
             Lane.GAMES,
             "stop",
-            lambda errand: [confirm_stop(evidence)],
-            duty,
+            lambda background_job: [confirm_stop(trees)],
+            priority,
             "asking for a second opinion on a stop",
-            about=evidence.claim.root,
+            about=trees.claim.root,
         )
 
     def too_large(self, job: engine.Job) -> str | None:
@@ -170,11 +181,11 @@ class Auditing:
 
     # Blind.
 
-    def _repeat(self, posted: JobView, errand: Errand[Evidence], bonded: bool) -> Evidence:
+    def _repeat(self, posted: JobView, background_job: BackgroundJob[DisputeTrees], bonded: bool) -> DisputeTrees:
         """Repeats the run without its log and its claim, and records a log."""
         role = self._role
         job, room = role.read_job(posted), role.context.room(role.job, posted)
-        taken, steps = role.on_step(errand, posted, job, "auditing", bonded=bonded), 0
+        taken, steps = role.on_step(background_job, posted, job, "auditing", bonded=bonded), 0
         self._is_fit = False
 
         def on_step(event: StepEvent) -> None:
@@ -188,34 +199,34 @@ class Auditing:
             # With a run that stops there is nothing to attest to, and the dispute about it needs fabricated values.
             with suppress(StoppedError):
                 found = role.context.engine.train(job, room / BLIND, on_step)
-                return self._finished(role.context.engine.evidence(job, room / BLIND, found.state_roots))
+                return self._finished(role.context.engine.trees(job, room / BLIND, found.state_roots))
         return self._judged(posted, job, None, None, on_step)
 
     # Open.
 
-    def _log(self, posted: JobView, duty: Duty) -> Errand[list[Path]]:
-        """The errand that fetches the log. The audit does not wait for it; its result is an empty list if the log
+    def _log(self, posted: JobView, priority: Priority) -> BackgroundJob[list[Path]]:
+        """The job that fetches the log. The audit does not wait for it; its result is an empty list if the log
         cannot be had."""
         role = self._role
-        deadline = duty.deadline if duty.bonded else posted.claim.challenge_deadline
+        deadline = priority.deadline if priority.bonded else posted.claim.challenge_deadline
         now = role.context.now()
         share = min(_MOST_LOG_SECONDS, max(0.0, deadline - now) / _LOG_SHARE)
-        until = self._log_time.setdefault((posted.claim.log_cid, duty.bonded), now + share)
+        until = self._log_time.setdefault((posted.claim.log_cid, priority.bonded), now + share)
         within = until - now if now < until else share
         room = role.context.room(role.job, posted)
         told = partial(role.notify_job, What.WARNING)
 
-        def fetch(errand: Errand[list[Path]]) -> list[Path]:
-            found = fetch_log(role.context, posted, room, within=within, bonded=duty.bonded, warn=told)
+        def fetch(background_job: BackgroundJob[list[Path]]) -> list[Path]:
+            found = fetch_log(role.context, posted, room, within=within, bonded=priority.bonded, warn=told)
             return [] if found is None else [found]
 
-        return role.begin(Lane.FILES, "log", fetch, duty, "fetching the log", about=posted.claim.log_cid)
+        return role.begin(Lane.FILES, "log", fetch, priority, "fetching the log", about=posted.claim.log_cid)
 
-    def _waits_for_store(self, posted: JobView, duty: Duty, log: Errand[list[Path]]) -> bool:
+    def _waits_for_store(self, posted: JobView, priority: Priority, log: BackgroundJob[list[Path]]) -> bool:
         """Whether the log is asked for again because the store is away, for as long as a slow one is waited for."""
         if not isinstance(log.error, StoreUnavailable):
             return False
-        if self._role.context.now() >= self._log_time[posted.claim.log_cid, duty.bonded]:
+        if self._role.context.now() >= self._log_time[posted.claim.log_cid, priority.bonded]:
             return False
         text = (
             f"the list that workers start from is asked for again, before the claim is audited as a whole: {log.error}"
@@ -236,24 +247,28 @@ class Auditing:
     def _audit_shared(
         self,
         posted: JobView,
-        log: Errand[list[Path]],
-        errand: Errand[Evidence],
-        duty: Duty,
+        log: BackgroundJob[list[Path]],
+        background_job: BackgroundJob[DisputeTrees],
+        priority: Priority,
         challenged: bytes | None,
-    ) -> Evidence:
+    ) -> DisputeTrees:
         """The audit by many workers, or else as a whole. log: has arrived, or cannot be had."""
         assert self._shared is not None
         job = self._role.read_job(posted)
         directory = None if log.error is not None else next(iter(log.result()), None)
         self._without_list = posted.claim.checkpoint_root if directory is None else None
-        found = self._shared.run(posted, job, directory, errand, duty, challenged=challenged)
+        found = self._shared.run(posted, job, directory, background_job, priority, challenged=challenged)
         if found is not None:
             return self._finished(found)
-        return self._audit(posted, log if self._use_log else None, errand, duty.bonded)
+        return self._audit(posted, log if self._use_log else None, background_job, priority.bonded)
 
     def _audit(
-        self, posted: JobView, log: Errand[list[Path]] | None, errand: Errand[Evidence], bonded: bool
-    ) -> Evidence:
+        self,
+        posted: JobView,
+        log: BackgroundJob[list[Path]] | None,
+        background_job: BackgroundJob[DisputeTrees],
+        bonded: bool,
+    ) -> DisputeTrees:
         """The audit of a claim. The log is a hint: if it comes late it is left out."""
         role = self._role
         job = role.read_job(posted)
@@ -266,7 +281,7 @@ class Auditing:
                 raise _LogArrived
 
         def told_by(also: Callable[[StepEvent], None]) -> Callable[[StepEvent], None]:
-            on_step = role.on_step(errand, posted, job, "auditing", bonded=bonded)
+            on_step = role.on_step(background_job, posted, job, "auditing", bonded=bonded)
 
             def told(event: StepEvent) -> None:
                 also(event)
@@ -290,7 +305,7 @@ class Auditing:
         claim: bytes | None,
         log_dir: Path | None,
         on_step: Callable[[StepEvent], None],
-    ) -> Evidence:
+    ) -> DisputeTrees:
         role = self._role
         verdict = role.context.engine.audit(
             job,
@@ -302,7 +317,7 @@ class Auditing:
             on_distrust=lambda why: role.notify_job(What.COMPUTED, f"auditing again without the log: {why}"),
         )
         self._tell(verdict)
-        return self._finished(role.context.engine.evidence(job, verdict.run_dir, verdict.state_roots))
+        return self._finished(role.context.engine.trees(job, verdict.run_dir, verdict.state_roots))
 
     def _tell(self, verdict: Verdict) -> None:
         tell = self._role.notify_job
@@ -316,6 +331,40 @@ class Auditing:
         if verdict.stopped is not None:
             tell(What.COMPUTED, f"the run has no end: {verdict.stopped}")
 
-    def _finished(self, evidence: Evidence) -> Evidence:
-        self._role.notify_job(What.COMPUTED, f"audited to checkpoint root 0x{evidence.claim.root.hex()}")
-        return evidence
+    def _finished(self, trees: DisputeTrees) -> DisputeTrees:
+        self._role.notify_job(What.COMPUTED, f"audited to checkpoint root 0x{trees.claim.root.hex()}")
+        return trees
+
+
+def confirm_stop(trees: DisputeTrees) -> str | None:
+    """The reason why no bond may be paid on the trees of a run that stopped; None if it did not stop, or the stop is
+    confirmed.
+
+    After a stop (NaN, an infinity, an index out of range) a run has fabricated values. A game about it ends with the
+    contract's answer on one element: the first one without a value here. If the contract has a value there, the bond is
+    lost, however honest the run was. So the reference (`roundlog.adjudication`), which computes as the contract does
+    and shares nothing with the engine's kernels, computes this element from its openings. The step is executed again as
+    a whole: call this only if one fits into memory.
+
+    Call it before every bond on `trees`; it executes nothing if the run did not stop. After a restart it reads the
+    stop from the run's directory. Raises OSError, and StorageError for a damaged directory."""
+    if not trees.fabricated.needed:
+        return None
+    noted = noted_stop(trees.run_dir)
+    if noted is None:
+        return f"the run stopped, but {trees.run_dir} does not say where: empty it and audit again"
+    step, stop = noted
+    program = trees.job.program
+    where = f"step {step}: {program.describe(stop.operator)}"
+    found = trees.trace(step).stop
+    if found != stop:
+        again = "goes through" if found is None else f"stops at operator {found.operator}, element {found.element}"
+        return f"{where} stopped at element {stop.element}, and {again} when it is executed again: check this machine"
+    answer = trees.output(step, stop.operator).answer(stop.element)
+    if answer is NoAnswer.NO_VALUE:
+        return None
+    value = "leaves it to the referee" if isinstance(answer, NoAnswer) else f"has {answer:#x} there"
+    return (
+        f"{where} stops here at element {stop.element}, but the contract {value}: this machine or this release is "
+        "wrong, so report it, and audit with another"
+    )

@@ -6,12 +6,12 @@ done in time, and filled with the seal of its root then."""
 
 from __future__ import annotations
 
-from tiebreak.amounts import in_ether, in_utc
-from tiebreak.chain.audit_fees import sure_fee
-from tiebreak.chain.records import AuditView, JobView
-from tiebreak.roles.agenda import Duty
+from tiebreak.contract.payouts import sure_fee
+from tiebreak.contract.structs import AuditView, JobView
+from tiebreak.quantities import in_ether, in_utc
 from tiebreak.roles.attesting import Attesting
 from tiebreak.roles.auditing import BLIND, Auditing
+from tiebreak.roles.background_jobs import Priority
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_unopened
@@ -56,11 +56,11 @@ class BlindAudits:
         if audit is None and (why := self._attesting.objection(posted)) is not None:
             self._auditing.rest()  # what was executed is on disk
             return Progress(state=f"seals no audit of job {role.job}: {why}", until=deadline + 1)
-        duty = Duty(deadline=deadline, stake=posted.terms.trainer_bond, bonded=audit is not None)
-        evidence = self._auditing.audited(posted, duty)
-        if evidence is None:
+        priority = Priority(deadline=deadline, stake=posted.terms.trainer_bond, bonded=audit is not None)
+        trees = self._auditing.audited(posted, priority)
+        if trees is None:
             return self._while_working(posted, audit)
-        doubts = self._auditing.doubts(posted, evidence, duty)
+        doubts = self._auditing.doubts(posted, trees, priority)
         if doubts is None:
             return Progress(working=True, state="asks for a second opinion on a stop")
         if doubts[0] is not None:
@@ -69,7 +69,7 @@ class BlindAudits:
             return Progress(state=f"seals no audit: {doubts[0]}", until=deadline + 1)
         if audit is None and not role.confirmed(posted):
             return Progress(working=True, state="waits until the sealed claim lies deep enough")
-        return self._seal(posted, evidence.claim.root, audit)
+        return self._seal(posted, trees.claim.root, audit)
 
     def _is_filled(self, posted: JobView, audit: AuditView) -> bool:
         """Whether the seal that the chain shows is that of the audit whose root and salt are on this disk."""
@@ -93,7 +93,7 @@ class BlindAudits:
         """Takes a place that has a share once the run is sure to be done in time, whatever its data; tells if it is not
         done in time after all."""
         deadline, left = posted.audits.audit_deadline, self._auditing.seconds_left
-        time = deadline - self._role.context.now() - BLOCKS_A_MOVE * self._role.context.desk.block_seconds()
+        time = deadline - self._role.context.now() - BLOCKS_A_MOVE * self._role.context.queue.block_seconds()
         if audit is None:
             share = sure_fee(posted.terms, posted.audits.count)
             if share and left is not None and _DEAREST * left <= time and self._role.confirmed(posted):
@@ -149,8 +149,8 @@ class BlindAudits:
     def open(self, posted: JobView, audit: AuditView) -> Progress:
         """Opens the sealed audit, of a job in status CLAIMED, within the window."""
         deadline = posted.audits.audit_opening_deadline
-        duty = Duty(deadline=deadline, stake=posted.terms.attestation_bond, bonded=True)
-        secret = self._secret(posted, audit, duty)
+        priority = Priority(deadline=deadline, stake=posted.terms.attestation_bond, bonded=True)
+        secret = self._secret(posted, audit, priority)
         if secret is None:
             return Progress(working=True, state="gets its audit ready to open", deadline=deadline)
         root, job = secret.checkpoint_root, self._role.job
@@ -158,13 +158,13 @@ class BlindAudits:
             text = f"open its audit, whose root 0x{root.hex()} challenges the claim"
             self._role.order(text, "openAudit", job, root, "", "", secret.salt, job=job)
             return Progress(state="opens its audit", deadline=deadline)
-        evidence = self._auditing.evidence(posted, duty, root)
-        if evidence is None:
+        trees = self._auditing.trees(posted, priority, root)
+        if trees is None:
             return Progress(working=True, state="gets its log and model ready", deadline=deadline)
-        served = self._publishing.published(posted, duty)
+        served = self._publishing.published(posted, priority)
         # In the second half of the window it no longer waits for a store: the bond is lost at its end.
         if served is None and self._role.context.now() > deadline - posted.terms.opening_window // 2:
-            served = self._publishing.addresses(posted, duty)
+            served = self._publishing.addresses(posted, priority)
         if served is None:
             return Progress(working=True, state="publishes its log and model", deadline=deadline)
         text = "open its audit, which attests to the claim, and to serving log and model"
@@ -175,21 +175,23 @@ class BlindAudits:
         """Whether log and model of an attestation are published by this process; has it done if not. The audit may have
         been opened at the last moment without a store, or by a process that was killed."""
         if not self._publishing.is_done:
-            duty = Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.attestation_bond, bonded=True)
-            if self._auditing.evidence(posted, duty, posted.claim.checkpoint_root) is not None:
-                self._publishing.published(posted, duty)
+            priority = Priority(
+                deadline=posted.claim.challenge_deadline, stake=posted.terms.attestation_bond, bonded=True
+            )
+            if self._auditing.trees(posted, priority, posted.claim.checkpoint_root) is not None:
+                self._publishing.published(posted, priority)
         return self._publishing.is_done
 
-    def _secret(self, posted: JobView, audit: AuditView, duty: Duty) -> Secret | None:
+    def _secret(self, posted: JobView, audit: AuditView, priority: Priority) -> Secret | None:
         """The content of the seal that the chain shows: from disk, or computed again. None until it is there; if it
         cannot be, that is told."""
         known = self._sealing.kept(posted)
         if known is not None and self._sealing.seal(known) == audit.seal:
             return known
-        evidence = self._auditing.audited(posted, duty)
-        if evidence is None:
+        trees = self._auditing.audited(posted, priority)
+        if trees is None:
             return None
-        again = self._sealing.of_audit(posted, evidence.claim.root)
+        again = self._sealing.of_audit(posted, trees.claim.root)
         if self._sealing.seal(again) == audit.seal:
             return again
         why = "the sealed audit cannot be opened: its file is lost, and its salt does not follow from the key"

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import DEVELOPMENT_CHAINS
-from tiebreak.chain.records import JobView
-from tiebreak.chain.sender import Sender
-from tiebreak.memory import usable_memory
-from tiebreak.roles.desk import Desk
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.structs import JobView
+from tiebreak.process_resources import usable_memory
+from tiebreak.roles.background_jobs import BackgroundJobs, Threads
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.notices import Notify, OnLook, ignore, unseen
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.rooms import Rooms
-from tiebreak.roles.spending import Spending
-from tiebreak.roles.workshop import Threads, Workshop
+from tiebreak.roles.transaction_queue import TransactionQueue
+from tiebreak.rpc.node import DEVELOPMENT_CHAINS
 from tiebreak.store import ContentStore
+from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.spending import Spending
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,11 +44,11 @@ class RoleLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class RoleContext:
-    """The surroundings of a role. `contract` writes with `sender`. All files of the role are below `directory`, which
-    no other role shares.
+    """The context of a role: what it works with. `contract` writes with `sender`. All files of the role are below
+    `directory`, which no other role shares.
 
-    `engine`: trains and audits. `workshop`: does long work. `clock`: seconds of this machine, for pauses. `make_desk`:
-    makes the desk, which reads the chain and writes to it."""
+    `engine`: trains and audits. `background_jobs`: does long work. `clock`: seconds of this machine, for pauses.
+    `make_queue`: makes the transaction queue, which reads the chain and writes to it."""
 
     contract: VerificationGame
     sender: Sender
@@ -59,20 +59,20 @@ class RoleContext:
     policy: Policy = field(default_factory=Policy)
     notify: Notify = ignore
     on_look: OnLook = unseen
-    workshop: Workshop = field(default_factory=Threads)
+    background_jobs: BackgroundJobs = field(default_factory=Threads)
     clock: Callable[[], float] = time.monotonic
-    make_desk: Callable[[VerificationGame, Sender], Desk] = Desk
-    desk: Desk = field(init=False)
-    """The desk of this context; a copy of a context gets a new desk."""
+    make_queue: Callable[[VerificationGame, Sender], TransactionQueue] = TransactionQueue
+    queue: TransactionQueue = field(init=False)
+    """The queue of this context; a copy of a context gets a new queue."""
     rooms: Rooms = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "desk", self.make_desk(self.contract, self.sender))
+        object.__setattr__(self, "queue", self.make_queue(self.contract, self.sender))
         object.__setattr__(self, "rooms", Rooms(self.directory, self.limits.rooms_bytes))
         place = f"{self.contract.node.chain_id}-{self.contract.address}"
         most = {"per_day": self.limits.wei_per_day, "per_job": self.limits.wei_per_job}
         today = None if self.contract.node.chain_id in DEVELOPMENT_CHAINS else time.time
-        self.desk.spending = Spending(self.directory, place, today=today, **most, reserve=self.sender.reserve)
+        self.queue.spending = Spending(self.directory, place, today=today, **most, reserve=self.sender.reserve)
 
     @property
     def address(self) -> ChecksumAddress:
@@ -81,8 +81,8 @@ class RoleContext:
     def now(self) -> int:
         """Seconds since 1970 by the chain's clock: the timestamp of a block mined now, which is later than the newest
         block's."""
-        head = self.desk.watch.head
-        return max(self.desk.watch.now(), 0 if head is None else head.timestamp + 1)
+        head = self.queue.watch.head
+        return max(self.queue.watch.now(), 0 if head is None else head.timestamp + 1)
 
     def room(self, job_id: int, job: JobView) -> Path:
         """Directory of a job's files. The spec is part of its name, because other chains count jobs from 1 as well, and

@@ -1,28 +1,196 @@
-"""The engine of a role: trains and audits jobs on this machine, and gives evidence of runs."""
+"""The engine of a role: trains and audits jobs on this machine, and gives the trees of a run, computed as deep as a
+dispute needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+import torch
+from roundlog.adjudication.openings import needed
+from roundlog.dispute import (
+    DisputedOperator,
+    FabricatedValues,
+    OutputsOnDisk,
+    SomeOutputs,
+    StepTrace,
+    trace_step,
+)
 from roundlog.execution.microbatch import samples_of
 from roundlog.parallel.audit import audit_in_parallel
 from roundlog.parallel.listing import Look
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing
 from roundlog.parallel.segment import Source
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions, StepEvent
+from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
+from roundlog.training.policies import alone
+from roundlog.training.replay import replay, replay_interval, replay_state
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult
 from roundlog.training.verdict import Verdict, audit
 
-from tiebreak.roles.evidence import CACHE_BYTES, Evidence
-from tiebreak.roles.time_to_answer import step_seconds
+from tiebreak.game import Leaves, Output, Place, Trace, Tree
 
 if TYPE_CHECKING:
     from roundlog.training.helpers import Helpers
+
+CACHE_BYTES = 1 << 30
+
+_STEPS_ON_DISK = 4
+"""Most steps whose outputs are kept on disk; games at more places take turns."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class DisputeTrees:
+    """Trees of a run that a party has executed in `run_dir`. Parts are executed again where a dispute asks for more.
+
+    A disputed step is executed once; its outputs stay on disk for all later openings. One thread at a time may call
+    `tree`; any thread may call `at_hand`."""
+
+    def __init__(
+        self,
+        job: Job,
+        run_dir: Path,
+        state_roots: Sequence[bytes],
+        options: RunOptions = DEFAULT_OPTIONS,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        """state_roots: one an interval. options: as of the run. cache_bytes: memory for computed trees and states;
+        games at the same place share them."""
+        self.job = job
+        self.run_dir = run_dir
+        self.fabricated = FabricatedValues(run_dir)
+        self._options = options
+        self._roots: dict[Place, Leaves] = {(): Leaves(state_roots)}
+        # Games at different places take turns, so more than the newest item of each kind is kept.
+        self._before: Kept[int, list[torch.Tensor]] = Kept(cache_bytes // 4)
+        self._traces: Kept[Place, Trace] = Kept(cache_bytes // 4)
+        self._outputs: Kept[Place, Output] = Kept(cache_bytes // 2)
+        self._on_disk: Kept[int, StepTrace] = Kept(_STEPS_ON_DISK)
+        """Steps whose outputs are on disk."""
+
+    @property
+    def claim(self) -> Leaves:
+        """The tree over all checkpoints."""
+        return self._roots[()]
+
+    def at_hand(self, place: Place) -> Tree | None:
+        """The tree at a place if it is kept in memory; None otherwise."""
+        if len(place) < 2:
+            return self._roots.get(place)
+        return (self._traces if len(place) == 2 else self._outputs).get(place)
+
+    def tree(self, place: Place) -> Tree:
+        """The tree at a place of the dispute; executes again what it needs. Raises KeyError for a place without a
+        tree."""
+        if (found := self.at_hand(place)) is not None:
+            return found
+        if len(place) == 1:
+            self._roots[place] = Leaves(replay_interval(self._run, *place))
+            return self._roots[place]
+        if len(place) == 2:
+            trace = Trace(self.trace(self.step_at(place)))
+            self._traces.put(place, trace, 200 * (trace.tree.count + 1))
+            return trace
+        if len(place) == 3:
+            output = self.output(self.step_at(place), place[2])
+            kept = needed(self.job.program, place[2])
+            self._outputs.put(place, output, sum(self.job.program.nodes[q].type.nbytes for q in kept))
+            return output
+        raise KeyError(place)
+
+    def step_at(self, place: Place) -> int:
+        """The step of a place, counted from 0."""
+        return place[0] * self.job.spec.interval + place[1]
+
+    def trace(self, step: int) -> StepTrace:
+        """The trace of a step, with all outputs if the disk has room for them."""
+        if (kept := self._on_disk.get(step)) is not None:
+            return kept
+        try:
+            trace = self._executed(step, OutputsOnDisk(self.job.program, self.run_dir))
+        except OSError:
+            return self._executed(step, SomeOutputs())
+        self._on_disk.put(step, trace, 1)
+        return trace
+
+    def output(self, step: int, q: int) -> DisputedOperator:
+        """The output of operator q of a step, with all that can be opened of it."""
+        wanted, trace = needed(self.job.program, q), self.trace(step)
+        if self._on_disk.get(step) is None:
+            trace = self._executed(step, SomeOutputs(wanted))
+        return DisputedOperator(
+            self.job,
+            step,
+            q,
+            values={value: trace.outputs[value] for value in wanted if value in trace.outputs},
+            states=self._state_before(step),
+            fabricated=self.fabricated,
+            stop=trace.stop,
+        )
+
+    # The engine.
+
+    @cached_property
+    def _run(self) -> Run:
+        # A disputed step that stops has a fabricated state.
+        return Run(self.job, self.run_dir, replace(self._options, continue_after_stop=True, on_step=None))
+
+    def _executed(self, step: int, outputs: MutableMapping[int, torch.Tensor]) -> StepTrace:
+        run = self._run
+        inputs = run.inputs(step, self._state_before(step))
+        return trace_step(run.executor, inputs, alone(self.job.spec), self.fabricated, outputs)
+
+    def _state_before(self, step: int) -> list[torch.Tensor]:
+        if (kept := self._before.get(step)) is None:
+            kept = self._replayed(step)
+            self._before.put(step, kept, sum(tensor.nbytes for tensor in kept))
+        return kept
+
+    def _replayed(self, step: int) -> list[torch.Tensor]:
+        """The state before a step, computed from the nearest kept state at or after the last checkpoint."""
+        checkpoint = step - step % self.job.spec.interval
+        near = max((known for known in self._before if checkpoint <= known < step), default=None)
+        if near is None or (states := self._before.get(near)) is None:
+            return replay_state(self._run, step)
+        return next(after for done, after in replay(self._run, near, states) if done + 1 == step)
+
+
+class Kept(Generic[K, V]):
+    """A cache of the values used last, with a limit on their bytes; one value is kept whatever its size."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._sizes: dict[K, int] = {}
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        """The value of a key; None if it is not kept."""
+        value = self._values.get(key)
+        if value is not None:
+            with suppress(KeyError):  # another thread has just put it out
+                self._values.move_to_end(key)
+        return value
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keeps a value of `size` bytes, and drops the values that were not used for the longest time."""
+        self._values[key], self._sizes[key] = value, size
+        while sum(self._sizes.values()) > self._most and len(self._values) > 1:
+            dropped, _ = self._values.popitem(last=False)
+            del self._sizes[dropped]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(list(self._values))
+
 
 T = TypeVar("T")
 
@@ -96,14 +264,14 @@ class Engine:
         options = self._options(job)
         return audit_in_parallel(job, look, source, run_dir, sharing, options, challenged=challenged, reports=reports)
 
-    def evidence(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> Evidence:
-        """The evidence of a run that was executed in `run_dir`. state_roots: one an interval."""
-        return Evidence(job, run_dir, state_roots, self._options(job), cache_bytes=self.cache_bytes)
+    def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
+        """The dispute trees of a run that was executed in `run_dir`. state_roots: one an interval."""
+        return DisputeTrees(job, run_dir, state_roots, self._options(job), cache_bytes=self.cache_bytes)
 
-    def recall(self, job: Job, run_dir: Path) -> Evidence | None:
-        """The evidence of a run that an earlier process has finished; None if there is none."""
+    def recall(self, job: Job, run_dir: Path) -> DisputeTrees | None:
+        """The dispute trees of a run that an earlier process has finished; None if there is none."""
         roots = Run(job, run_dir).recorded_roots()
-        return self.evidence(job, run_dir, roots) if len(roots) == job.spec.intervals else None
+        return self.trees(job, run_dir, roots) if len(roots) == job.spec.intervals else None
 
     def step_seconds(self, job: Job) -> float:
         """Seconds of a step of a job as this process executes it for games, without the helpers."""
@@ -111,3 +279,20 @@ class Engine:
 
     def _options(self, job: Job) -> RunOptions:
         return replace(self.options, micro_batches=min(self.options.micro_batches, samples_of(job.program)))
+
+
+def step_seconds(job: Job, options: RunOptions = DEFAULT_OPTIONS) -> float:
+    """Seconds of the first step of a job, by this process alone, on the device and in the micro-batches of `options`:
+    the faster of two executions, because the first one compiles."""
+    seen: list[float] = []
+    measured = RunOptions(
+        device=options.device,
+        micro_batches=options.micro_batches,
+        on_step=lambda event: seen.append(event.seconds),
+        continue_after_stop=True,
+    )
+    with tempfile.TemporaryDirectory(prefix="tiebreak-step-") as name:
+        run = Run(job, Path(name), measured)
+        for _ in range(2):
+            run.step(0, list(job.initial.values()), alone(job.spec))
+    return min(seen)

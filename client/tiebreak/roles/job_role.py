@@ -13,20 +13,18 @@ from roundlog.storage import StorageError
 from roundlog.training import job as engine
 from roundlog.training.options import StepEvent
 
-from tiebreak.causes import causes
-from tiebreak.chain.errors import AccountError, ContractError, NotConfirmed
-from tiebreak.chain.records import GameView, JobView
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import Damaged, Refused, fetch_job, read_files
+from tiebreak.contract.structs import GameView, JobView
+from tiebreak.deadlines import Pauses
+from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Lane, Priority
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.ending import Ending
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import DisputeTrees
+from tiebreak.roles.fetched_content import Damaged, Refused, fetch_job, read_files
 from tiebreak.roles.notices import Notice, Progress, What
-from tiebreak.roles.pauses import Pauses
-from tiebreak.roles.role import OUTAGES, Role, sentence
-from tiebreak.roles.spending import SpendingLimit
+from tiebreak.roles.role import OUTAGES, Ending, Role, sentence
 from tiebreak.roles.time_to_answer import MeasuredPace, least_clock
-from tiebreak.roles.workshop import Errand, Interrupted, Lane
+from tiebreak.rpc.chain_errors import AccountError, ContractError, NotConfirmed
+from tiebreak.store.store_errors import causes
+from tiebreak.transactions.spending import SpendingLimit
 
 T = TypeVar("T")
 
@@ -49,7 +47,7 @@ class JobRole(Role):
         super().__init__(context)
         self.job = job
         self._ending = Ending(context.contract.node.confirmations)
-        self._errands: dict[str, Errand[object]] = {}
+        self._background_jobs: dict[str, BackgroundJob[object]] = {}
         self._pauses: dict[str, Pauses] = {}
         self._patience: dict[str, Pauses] = {}
         self._again: dict[str, float] = {}
@@ -63,7 +61,7 @@ class JobRole(Role):
     # Looking.
 
     def look(self) -> Progress:
-        self.context.desk.watch.follow(self.job)
+        self.context.queue.watch.follow(self.job)
         posted = self.posted()
         if posted is None:
             # The node may lag behind, or the job may be posted later.
@@ -117,8 +115,8 @@ class JobRole(Role):
         """Schedules refused work for another attempt after a pause. Memory may be short at present, or a limit lower
         than when the bond was paid."""
         self.notify_job(What.WARNING, why)
-        for what, errand in list(self._errands.items()):
-            if isinstance(errand.error, Refused):
+        for what, background_job in list(self._background_jobs.items()):
+            if isinstance(background_job.error, Refused):
                 self.forget(what)
                 self._again[what] = self.context.clock() + _SECONDS_TO_ANOTHER_ATTEMPT
         return Progress(state=why, stake=held)
@@ -126,7 +124,7 @@ class JobRole(Role):
     def posted(self) -> JobView | None:
         """The job as the chain shows it now; None if it shows none."""
         try:
-            return self.context.desk.watch.job(self.job)
+            return self.context.queue.watch.job(self.job)
         except ContractError as error:
             if error.name == "WrongJobStatus":
                 return None
@@ -135,7 +133,7 @@ class JobRole(Role):
     def confirmed(self, posted: JobView) -> bool:
         """Whether the job and the claim on it are confirmed. Only then is a bond put on them."""
         try:
-            deep = self.context.desk.watch.confirmed_job(self.job)
+            deep = self.context.queue.watch.confirmed_job(self.job)
         except NotConfirmed:
             return False
         return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
@@ -149,10 +147,10 @@ class JobRole(Role):
         """Ends the role, after it has seen the same reason often enough and deep enough, and has withdrawn all that it
         is owed."""
         self._leaves = True
-        if self.context.contract.node.accord.undecided:
+        if self.context.contract.node.agreement.undecided:
             self._ending.clear()  # a node may have made the reason up
             return Progress(working=True, state=f"{why}, if the chain's nodes agree")
-        if self.context.desk.is_busy or self.withdraw():
+        if self.context.queue.is_busy or self.withdraw():
             return Progress(working=True, state=why)
         if not self._ending.seen(why, self.newest_block()):
             return Progress(working=True, state=f"{why}; looks once more")
@@ -160,7 +158,7 @@ class JobRole(Role):
 
     def newest_block(self) -> int:
         """Number of the newest block seen."""
-        head = self.context.desk.watch.head
+        head = self.context.queue.watch.head
         assert head is not None, "look first"
         return head.number
 
@@ -180,8 +178,8 @@ class JobRole(Role):
         self,
         lane: Lane,
         what: str,
-        call: Callable[[Errand[T]], T],
-        duty: Duty,
+        call: Callable[[BackgroundJob[T]], T],
+        priority: Priority,
         doing: str,
         *,
         about: Hashable = None,
@@ -191,11 +189,11 @@ class JobRole(Role):
         `FOR_GOOD`, and Interrupted."""
         if self._again.get(what, 0.0) > self.context.clock():
             return None
-        errand = self.begin(lane, what, call, duty, doing, about=about)
-        if not errand.done:
+        background_job = self.begin(lane, what, call, priority, doing, about=about)
+        if not background_job.done:
             return None
         try:
-            return errand.result()
+            return background_job.result()
         except FOR_GOOD:
             raise
         except Interrupted:
@@ -215,70 +213,70 @@ class JobRole(Role):
         self,
         lane: Lane,
         what: str,
-        call: Callable[[Errand[T]], T],
-        duty: Duty,
+        call: Callable[[BackgroundJob[T]], T],
+        priority: Priority,
         doing: str,
         *,
         about: Hashable = None,
-    ) -> Errand[T]:
-        """The errand behind `work`."""
+    ) -> BackgroundJob[T]:
+        """The background job behind `work`."""
         key = (id(self), self._spec_hash, what, about)
-        if what in self._errands and self._errands[what].key != key:
+        if what in self._background_jobs and self._background_jobs[what].key != key:
             self.forget(what)
-        errand = self.context.workshop.ask(lane, key, call, duty, doing)
-        self._errands[what] = errand  # type: ignore[assignment]  # of whatever type
-        return errand
+        background_job = self.context.background_jobs.ask(lane, key, call, priority, doing)
+        self._background_jobs[what] = background_job  # type: ignore[assignment]  # of whatever type
+        return background_job
 
     def forget(self, what: str) -> None:
         """Drops a piece of work, done or not."""
-        errand = self._errands.pop(what, None)
-        if errand is not None:
-            self.context.workshop.forget(errand.key)
+        background_job = self._background_jobs.pop(what, None)
+        if background_job is not None:
+            self.context.background_jobs.forget(background_job.key)
 
     def is_begun(self, what: str) -> bool:
         """Whether a piece of work was asked for."""
-        return what in self._errands
+        return what in self._background_jobs
 
     def is_done(self, what: str) -> bool:
         """Whether a piece of work has a result."""
-        errand = self._errands.get(what)
-        return errand is not None and errand.done and errand.error is None
+        background_job = self._background_jobs.get(what)
+        return background_job is not None and background_job.done and background_job.error is None
 
     def seconds_left(self, what: str) -> float | None:
         """Seconds until a run is done here, with those before it without which a bond is lost; None if that is not
         measured."""
-        if (errand := self._errands.get(what)) is None or not errand.measured().seconds:
+        if (background_job := self._background_jobs.get(what)) is None or not background_job.measured().seconds:
             return None
-        return errand.measured().seconds + self.context.workshop.promised(errand.key)
+        return background_job.measured().seconds + self.context.background_jobs.promised(background_job.key)
 
     def drop_work(self) -> None:
         """Drops all work for the job."""
-        for what in list(self._errands):
+        for what in list(self._background_jobs):
             self.forget(what)
         self._again.clear()
 
     def doing(self) -> list[str]:
         found = []
-        for errand in self._errands.values():
-            if not errand.done:
-                steps = f" (step {errand.steps} of {errand.total})" if errand.total else ""
-                found.append(f"{errand.doing} of job {self.job}{steps}")
+        for background_job in self._background_jobs.values():
+            if not background_job.done:
+                steps = f" (step {background_job.steps} of {background_job.total})" if background_job.total else ""
+                found.append(f"{background_job.doing} of job {self.job}{steps}")
         return found
 
-    def files_are_here(self, posted: JobView, duty: Duty) -> bool:
+    def files_are_here(self, posted: JobView, priority: Priority) -> bool:
         """Whether the job's files are in its room and were checked. They are not kept in memory; `read_job` reads them
         again. Raises Refused."""
-        self._block_seconds = self.context.desk.block_seconds()
+        self._block_seconds = self.context.queue.block_seconds()
 
         room = self.context.room(self.job, posted)
 
-        def fetch(errand: Errand[bool]) -> bool:
+        def fetch(background_job: BackgroundJob[bool]) -> bool:
             told = partial(self.notify_job, What.WARNING)
             within = self.patience("files")
-            fetch_job(self.context, posted, room, within=within, bonded=duty.bonded, warn=told)
+            fetch_job(self.context, posted, room, within=within, bonded=priority.bonded, warn=told)
             return True
 
-        return self.work(Lane.FILES, "files", fetch, duty, "fetching the files") is not None
+        return self.work(Lane.FILES, "files", fetch, priority, "fetching the files") is not None
 
     def patience(self, what: str) -> float:
         """Seconds for an attempt to fetch content of others; more with each attempt. What has come by then is kept. A
@@ -304,18 +302,18 @@ class JobRole(Role):
     def _read_files_again(self) -> None:
         """Drops what holds the job's files, so that they are read again, and mended. What is executed is on disk."""
         self._are_damaged = False
-        for what, errand in list(self._errands.items()):
-            if errand.done if what == "files" else errand.lane is not Lane.FILES:
+        for what, background_job in list(self._background_jobs.items()):
+            if background_job.done if what == "files" else background_job.lane is not Lane.FILES:
                 self.forget(what)
 
     def recalled(
-        self, posted: JobView, duty: Duty, runs: Sequence[str], doing: str, *, root: bytes | None = None
-    ) -> list[Evidence] | None:
-        """The evidence of a finished run, read without executing anything, as a list of one. The list is empty if there
-        is no such run, or it came to another checkpoint root than `root`; None until that is known. runs: directories
-        in the job's room, in the order in which they are tried."""
+        self, posted: JobView, priority: Priority, runs: Sequence[str], doing: str, *, root: bytes | None = None
+    ) -> list[DisputeTrees] | None:
+        """The dispute trees of a finished run, read without executing anything, as a list of one. The list is empty if
+        there is no such run, or it came to another checkpoint root than `root`; None until that is known. runs:
+        directories in the job's room, in the order in which they are tried."""
 
-        def recall(errand: Errand[list[Evidence]]) -> list[Evidence]:
+        def recall(background_job: BackgroundJob[list[DisputeTrees]]) -> list[DisputeTrees]:
             job, room = self.read_job(posted), self.context.room(self.job, posted)
             for run in runs:
                 found = self.context.engine.recall(job, room / run) if (room / run).is_dir() else None
@@ -323,10 +321,10 @@ class JobRole(Role):
                     return [found]
             return []
 
-        return self.work(Lane.GAMES, "recalling", recall, duty, doing, about=root)
+        return self.work(Lane.GAMES, "recalling", recall, priority, doing, about=root)
 
     def on_step(
-        self, errand: Errand[T], posted: JobView, job: engine.Job, doing: str, *, bonded: bool
+        self, background_job: BackgroundJob[T], posted: JobView, job: engine.Job, doing: str, *, bonded: bool
     ) -> Callable[[StepEvent], None]:
         """A callback for the engine: reports progress, gives way to more urgent work, and obeys `stop`. Before a bond
         is paid it checks the clocks of games against the measured time of a step."""
@@ -358,7 +356,7 @@ class JobRole(Role):
             elif not bonded and len(seen) <= MEASURED_STEPS and event.step + 1 == spec.steps:
                 self.require_time(posted, job, min(measured(), self.context.engine.step_seconds(job)))
             # A pause at the first step of an interval loses only that step.
-            errand.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)
+            background_job.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)
 
         return told
 
@@ -377,9 +375,9 @@ class JobRole(Role):
     def missing_funds(self, bond: int) -> str | None:
         """The funds that this account lacks for a bond and the gas of a whole dispute, or the limit on spending that
         forbids the bond, in one sentence; None if there is neither."""
-        found = self.context.desk.funds(bond, self.context.clock(), job=self.job)
+        found = self.context.queue.funds(bond, self.context.clock(), job=self.job)
         try:
-            self.context.desk.require_allowed(self.job, bond)
+            self.context.queue.require_allowed(self.job, bond)
         except SpendingLimit as error:
             self.notify_job(What.WARNING, str(error))
             return str(error)
@@ -391,11 +389,11 @@ class JobRole(Role):
     def close(self) -> None:
         """Frees the memory of a finished role."""
         self.drop_work()
-        self.context.desk.watch.unfollow(self.job)
+        self.context.queue.watch.unfollow(self.job)
 
     def games(self, wanted: Callable[[GameView], bool]) -> dict[int, GameView]:
         """Games of this job for which `wanted` is true, by their numbers."""
-        found = self.context.desk.games_of(self.job)
+        found = self.context.queue.games_of(self.job)
         return {number: game for number, game in found.items() if wanted(game)}
 
     def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from tiebreak.chain.blocks import Receipt
-from tiebreak.chain.errors import printable
+from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.chain_errors import printable
 from tiebreak.store.transfers import OnTransfer, Transfer
 
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tiebreak.chain.records import GameView, JobView, Side
+from tiebreak.contract.enums import Side
+from tiebreak.contract.structs import GameView, JobView
 from tiebreak.game import ClaimTimeout, timeout_is_due
+from tiebreak.game.moves import describe_move
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress
-from tiebreak.roles.player import describe
 
 HEAD_START = 2
 """Blocks in which only the parties of a game claim its timeout, so that not all roles pay for the same call."""
@@ -55,13 +56,13 @@ def end_unopened(role: JobRole, posted: JobView) -> Progress:
 
 def _head_start(role: JobRole) -> int:
     """Seconds of `HEAD_START`."""
-    return math.ceil(HEAD_START * role.context.desk.block_seconds())
+    return math.ceil(HEAD_START * role.context.queue.block_seconds())
 
 
 def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
     """Ends games in which every running clock, or the referee's, is out; games of others after a head start.
 
-    Colluding parties would never end their games, and other games are queued behind them. This needs no evidence, and
+    Colluding parties would never end their games, and other games are queued behind them. This needs no trees, and
     only games that are at hand."""
     now = role.context.now()
     for number, game in games.items():
@@ -72,6 +73,6 @@ def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
         elif game.deadlines[side]:
             continue  # a party does not profit from the end of a game that it has lost
         else:
-            late, text = 0, describe(game, ClaimTimeout())
+            late, text = 0, describe_move(game, ClaimTimeout())
         if timeout_is_due(game, now - late):
             role.order(text, "claimTimeout", number, job=game.job, game=number)

@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import get_args
 
-from tiebreak.chain.game import Call
-from tiebreak.chain.records import GameView, Level, Phase, Side
+from tiebreak.contract.enums import Level, Phase, Side
+from tiebreak.contract.game import Call
+from tiebreak.contract.structs import GameView
 from tiebreak.game import (
     RUNNING,
     Bisect,
@@ -38,11 +39,11 @@ from tiebreak.game import (
     next_move,
     place_of,
 )
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.evidence import Evidence
+from tiebreak.game.moves import describe_move
+from tiebreak.roles.background_jobs import Lane, Priority
+from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.workshop import Lane
 
 
 class Games:
@@ -53,7 +54,7 @@ class Games:
         self._side = side
         self._told: dict[int, str] = {}
 
-    def play(self, games: Mapping[int, GameView], evidence: Evidence) -> Progress:
+    def play(self, games: Mapping[int, GameView], trees: DisputeTrees) -> Progress:
         """Orders every move that can be made now, and starts the work that other moves need."""
         waits: list[Wait] = []
         deadlines: list[int] = []
@@ -63,7 +64,7 @@ class Games:
                 continue
             if game.deadlines[self._side]:
                 deadlines.append(game.deadlines[self._side])
-            decision = self._decide(game_id, game, evidence)
+            decision = self._decide(game_id, game, trees)
             if decision is None:
                 working = True
             elif isinstance(decision, Helpless):
@@ -95,7 +96,7 @@ class Games:
             if game.phase is Phase.OVER:
                 self._tell(What.COMPUTED, f"game {game_id} ended: {game.outcome.name}", game_id)
 
-    def help_along(self, game_id: int, game: GameView, evidence: Evidence) -> None:
+    def help_along(self, game_id: int, game: GameView, trees: DisputeTrees) -> None:
         """Makes forced moves for a silent party that holds the same trees. Only the party itself can open a level or
         name an element, so this helps with the moves between."""
         if game.phase not in RUNNING or not game.deadlines[self._side]:
@@ -104,7 +105,7 @@ class Games:
         # The first half of its time is left to the party: of two equal moves one fails.
         if not clock.started_at + clock.remaining // 2 < now <= game.deadlines[self._side]:
             return
-        decision = self._decide(game_id, game, evidence)
+        decision = self._decide(game_id, game, trees)
         moves = decision.moves if isinstance(decision, InTurn) else (decision,)
         if all(isinstance(move, get_args(ForcedMove)) for move in moves):
             self.order(game_id, game, decision)  # type: ignore[arg-type]
@@ -112,9 +113,9 @@ class Games:
     def order(self, game_id: int, game: GameView, move: Move) -> None:
         """Orders a move, to be sent with this look."""
         function, arguments = call_of(game_id, move, self._role.context.contract.encode)
-        self._role.order(describe(game, move), function, *arguments, job=game.job, game=game_id)
+        self._role.order(describe_move(game, move), function, *arguments, job=game.job, game=game_id)
 
-    def _decide(self, game_id: int, game: GameView, evidence: Evidence) -> Decision | None:
+    def _decide(self, game_id: int, game: GameView, trees: DisputeTrees) -> Decision | None:
         """The decision in a game; None while it is computed, or what the other side has shown cannot be had."""
         now = self._role.context.now()
         moves = game.phase in RUNNING and game.deadlines[self._side] and now <= game.deadlines[self._side]
@@ -124,23 +125,21 @@ class Games:
         # A move that takes long is computed once, with all that it may need.
         opened = game.phase is Phase.OPENING and not game.deadlines[self._side.other]
         if not _is_quick(game) and (opened or game.phase is Phase.BISECTION):
-            rows = self._role.context.desk.watch.shown_rows(game_id)
-        decision = self._decided(game_id, game, evidence, rows)
+            rows = self._role.context.queue.watch.shown_rows(game_id)
+        decision = self._decided(game_id, game, trees, rows)
         for everywhere in (False, True):
             if isinstance(decision, NeedRow):
-                rows = self._role.context.desk.watch.shown_rows(game_id, everywhere=everywhere)
-                decision = self._decided(game_id, game, evidence, rows)
+                rows = self._role.context.queue.watch.shown_rows(game_id, everywhere=everywhere)
+                decision = self._decided(game_id, game, trees, rows)
         if isinstance(decision, NeedRow):
             self._tell(What.WARNING, f"the node does not show the opponent's last move in game {game_id}", game_id)
             return None
         return decision
 
-    def _decided(self, game_id: int, game: GameView, evidence: Evidence, rows: tuple[Row, ...]) -> Decision | None:
+    def _decided(self, game_id: int, game: GameView, trees: DisputeTrees, rows: tuple[Row, ...]) -> Decision | None:
         if _is_quick(game):
             place = place_of(game)
-            at_hand = {
-                place[:n]: tree for n in range(len(place) + 1) if (tree := evidence.at_hand(place[:n])) is not None
-            }
+            at_hand = {place[:n]: tree for n in range(len(place) + 1) if (tree := trees.at_hand(place[:n])) is not None}
             decision = forced_move(game, self._side, Known(at_hand, rows=rows))
             if not isinstance(decision, Need):
                 return decision
@@ -153,15 +152,15 @@ class Games:
         return self._role.work(
             Lane.GAMES,
             what,
-            lambda errand: computed_move(game, self._side, evidence, chunk, rows),
-            Duty(deadline=game.deadlines[self._side], stake=game.trainer_bond, bonded=True),
+            lambda background_job: computed_move(game, self._side, trees, chunk, rows),
+            Priority(deadline=game.deadlines[self._side], stake=game.trainer_bond, bonded=True),
             what,
             about=(game, rows),
         )
 
     def _chunk(self, game_id: int, game: GameView) -> bytes | None:
         """The posted chunk. Its hash is known, so it needs no confirmations. None if the node does not show it."""
-        found = self._role.context.desk.watch.posted_chunk(game_id)
+        found = self._role.context.queue.watch.posted_chunk(game_id)
         if found is None:
             self._tell(What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id)
         return found
@@ -184,12 +183,12 @@ def _is_quick(game: GameView) -> bool:
 
 
 def computed_move(
-    game: GameView, side: Side, evidence: Evidence, chunk: bytes | None, rows: tuple[Row, ...]
+    game: GameView, side: Side, trees: DisputeTrees, chunk: bytes | None, rows: tuple[Row, ...]
 ) -> Decision:
     """The move that is due from a side; executes all that it needs."""
-    known = Known({(): evidence.claim}, chunk, rows)
+    known = Known({(): trees.claim}, chunk, rows)
     while isinstance(decision := forced_move(game, side, known), Need):
-        known.trees[decision.place] = evidence.tree(decision.place)
+        known.trees[decision.place] = trees.tree(decision.place)
     return decision
 
 
@@ -221,33 +220,3 @@ def call_of(game_id: int, move: Move, encode: Callable[[Call], bytes]) -> tuple[
             return "claimTimeout", (game_id,)
         case ReleaseBond():
             return "releaseBond", (game_id,)
-
-
-def describe(game: GameView, move: Move) -> str:
-    """A move in words."""
-    level, index = game.current.level, game.search.index
-    match move:
-        case InTurn(moves):
-            return f"{describe(game, moves[0])}, and go on below it"
-        case Bisect():
-            return f"bisect {level.name} at height {game.search.height}, from leaf {index}"
-        case OpenLevel():
-            return f"open leaf {index} of {level.name} and the level below it"
-        case OpenOperator():
-            return f"open the output of operator {index}"
-        case ProveStore():
-            return "prove what a store of the state keeps"
-        case PostChunk():
-            return f"post chunk {index} of the output of operator {game.levels[Level.OPERATOR].index}"
-        case ProveElement(proof):
-            return f"have the contract compute element {proof.position} of chunk {index}"
-        case DisputeSum(_, _, position):
-            return f"dispute the sum that is element {position} of chunk {index}"
-        case OpenPartials():
-            return f"open the running results of element {game.disputed.element}"
-        case ProveSegment():
-            return f"have the contract compute segment {index} of element {game.disputed.element}"
-        case ClaimTimeout():
-            return "claim the timeout of the referee" if game.phase is Phase.REFEREE else "claim the opponent's timeout"
-        case ReleaseBond():
-            return "fetch the bond of a void game back"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.amounts import in_ether, in_time
-from tiebreak.chain.audit_fees import ANY_PLACE, sure_fee
-from tiebreak.chain.records import JobView, Terms
+from tiebreak.contract.payouts import ANY_PLACE, sure_fee
+from tiebreak.contract.structs import JobView, Terms
+from tiebreak.quantities import in_ether, in_time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,15 +9,14 @@ from pathlib import Path
 from roundlog.parallel.published import Publisher
 from roundlog.training.checkpoints import checkpoint_path
 
-from tiebreak.chain.records import JobView
-from tiebreak.roles.agenda import Duty
+from tiebreak.contract.structs import JobView
+from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
-from tiebreak.roles.workshop import Errand, Lane
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
+class PublishedAddresses:
     """Content addresses of a log and of a model."""
 
     log_cid: str
@@ -36,38 +35,38 @@ class Publishing:
         self.is_done = False
         """Whether this process has published them."""
 
-    def addresses(self, posted: JobView, duty: Duty) -> Addresses | None:
+    def addresses(self, posted: JobView, priority: Priority) -> PublishedAddresses | None:
         """The addresses that they will have, computed without publishing anything; None until that is done.
 
         With a bond at stake that is not kept waiting by stores, which are slow or away when this is asked for."""
 
-        def compute(errand: Errand[Addresses]) -> Addresses:
+        def compute(background_job: BackgroundJob[PublishedAddresses]) -> PublishedAddresses:
             log_dir, model = self._files(posted)
             store = self._role.context.store
             self._list(posted, store.address_of_file)
-            return Addresses(store.address_of_directory(log_dir), store.address_of_file(model))
+            return PublishedAddresses(store.address_of_directory(log_dir), store.address_of_file(model))
 
-        lane = Lane.GAMES if duty.bonded else Lane.FILES
-        return self._role.work(lane, "addresses", compute, duty, "computing the addresses of log and model")
+        lane = Lane.GAMES if priority.bonded else Lane.FILES
+        return self._role.work(lane, "addresses", compute, priority, "computing the addresses of log and model")
 
-    def published(self, posted: JobView, duty: Duty) -> Addresses | None:
+    def published(self, posted: JobView, priority: Priority) -> PublishedAddresses | None:
         """The addresses at which they are published; None until they are."""
 
-        def publish(errand: Errand[Addresses]) -> Addresses:
+        def publish(background_job: BackgroundJob[PublishedAddresses]) -> PublishedAddresses:
             log_dir, model = self._files(posted)
             store = self._role.context.store
             self._list(posted, store.add_file)
-            found = Addresses(store.add_directory(log_dir), store.add_file(model))
+            found = PublishedAddresses(store.add_directory(log_dir), store.add_file(model))
             size = sum(path.stat().st_size for path in log_dir.iterdir())
             self._role.notify_job(What.PUBLISHED, f"published the log ({size} bytes) as {found.log_cid}")
             self._role.notify_job(What.PUBLISHED, f"published the final state as {found.model_cid}")
             return found
 
-        found = self._role.work(Lane.FILES, "publishing", publish, duty, "publishing log and model")
+        found = self._role.work(Lane.FILES, "publishing", publish, priority, "publishing log and model")
         self.is_done = self.is_done or found is not None
         return found
 
-    def publish_so_far(self, posted: JobView, duty: Duty) -> None:
+    def publish_so_far(self, posted: JobView, priority: Priority) -> None:
         """Has the checkpoints published that a run under way has made since the last time, beside the run: nobody waits
         for it."""
         if not self._every or (self._role.is_begun("checkpoints") and not self._role.is_done("checkpoints")):
@@ -76,12 +75,12 @@ class Publishing:
             self._listed = posted, self._publisher(posted, self._role.context.store.add_file)
         publisher = self._listed[1]
 
-        def publish(errand: Errand[bool]) -> bool:
+        def publish(background_job: BackgroundJob[bool]) -> bool:
             publisher.publish()
             return True
 
         if (due := publisher.due()) > publisher.told:
-            self._role.work(Lane.FILES, "checkpoints", publish, duty, "publishing checkpoints", about=due)
+            self._role.work(Lane.FILES, "checkpoints", publish, priority, "publishing checkpoints", about=due)
 
     def _list(self, posted: JobView, add: Callable[[Path], str]) -> None:
         """Lists the checkpoints in the log's directory, at the addresses that `add` gives them."""

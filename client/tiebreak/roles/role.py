@@ -6,20 +6,25 @@ import threading
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
-from tiebreak.amounts import in_ether, in_time
-from tiebreak.chain.blocks import Receipt
-from tiebreak.chain.errors import AccountError, ChainError, ContractError
-from tiebreak.chain.game import Call
+from tiebreak.contract.game import Call
+from tiebreak.deadlines import Pauses
+from tiebreak.quantities import in_ether, in_time
+from tiebreak.roles.background_jobs import Interrupted
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.desk import Order
 from tiebreak.roles.notices import Look, Notice, Progress, Warnings, What
-from tiebreak.roles.pauses import Pauses
-from tiebreak.roles.workshop import Interrupted
+from tiebreak.roles.transaction_queue import Order
+from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.chain_errors import AccountError, ChainError, ContractError
 from tiebreak.store import StoreError
 
 OUTAGES = (ChainError, StoreError, OSError)
 """Errors of outages, which end by themselves or by hand: the chain or the store is away, the disk is full or
 read-only."""
+
+
+LOOKS = 3
+"""Times in a row that a role has to see the same reason. A single answer may come from a node that lags behind, or from
+a block that is taken back."""
 
 
 class Role(ABC):
@@ -46,14 +51,14 @@ class Role(ABC):
 
     def step(self) -> Progress:
         """One look at the chain, and all calls that can be made now."""
-        desk = self.context.desk
-        desk.look()
+        queue = self.context.queue
+        queue.look()
         progress = self.look()
-        if (held := desk.held()) is not None:
+        if (held := queue.held()) is not None:
             # One job of many may be held back: the others' next instant counts if it is earlier.
             until = min((one for one in (held.until, progress.until) if one is not None), default=None)
             progress = replace(progress, until=until)
-        return replace(progress, acted=desk.flush() or progress.acted, working=progress.working or desk.is_busy)
+        return replace(progress, acted=queue.flush() or progress.acted, working=progress.working or queue.is_busy)
 
     def run(self, *, poll: float = 1.0, heartbeat: float = 60.0) -> Progress:
         """Steps until the role has finished or `stop` is set. Waits `poll` seconds when there is nothing to do, and
@@ -83,7 +88,7 @@ class Role(ABC):
                     self.stop.wait(pause)
         finally:
             # However the role ends: nobody waits for what its threads would come to.
-            self.context.workshop.close()
+            self.context.background_jobs.close()
         return progress
 
     def tell(
@@ -126,13 +131,13 @@ class Role(ABC):
                 return
             self.tell(What.WARNING, f"could not {text}: {error}", job=job, game=game)
 
-        return self.context.desk.put(
+        return self.context.queue.put(
             Order(call=Call.of(function, *arguments), sent=sent, failed=failed, value=value, purpose=purpose)
         )
 
     def withdraw(self) -> bool:
         """Withdraws this account's credit from the contract. False if there is none."""
-        credit = self.context.desk.credit()
+        credit = self.context.queue.credit()
         if credit:
             self.order(f"withdraw {in_ether(credit)}", "withdraw")
         return credit > 0
@@ -173,3 +178,25 @@ class Pulse:
         if repeated := self._role.repeated_warnings():
             parts.append(repeated)
         return "; ".join(parts)
+
+
+class Ending:
+    """A count of how often in a row a role has seen the same reason to end."""
+
+    def __init__(self, confirmations: int) -> None:
+        self._confirmations = confirmations
+        self._why = ""
+        self._looks = 0
+        self._first_block = 0
+
+    def seen(self, why: str, block: int) -> bool:
+        """Counts a sight of `why` (one clause; another clause starts the count anew) at the newest block `block`.
+        Returns whether the role may leave."""
+        if why != self._why or block < self._first_block:
+            self._why, self._looks, self._first_block = why, 0, block
+        self._looks += 1
+        return self._looks >= LOOKS and block >= self._first_block + self._confirmations
+
+    def clear(self) -> None:
+        """Forgets the reason, because there is something to do after all."""
+        self._why = ""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tiebreak.store.errors import NoSpace
-from tiebreak.store.space import taken
+from tiebreak.store.staging import taken
+from tiebreak.store.store_errors import NoSpace
 
 _MARK = "left"
 """Name of an empty file in a room: the role has left its job."""

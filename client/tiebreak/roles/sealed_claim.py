@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tiebreak.chain.records import JobView
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.evidence import Evidence
+from tiebreak.contract.structs import JobView
+from tiebreak.roles.background_jobs import Priority
+from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.publishing import Addresses, Publishing
+from tiebreak.roles.publishing import PublishedAddresses, Publishing
 from tiebreak.roles.sealing import Sealing, Secret
 
 
@@ -19,23 +19,23 @@ class SealedClaim:
     Log and model are published when it is opened: whoever could read them earlier could seal an audit without work."""
 
     def __init__(
-        self, role: JobRole, publishing: Publishing, evidence: Callable[[JobView, Duty], Evidence | None]
+        self, role: JobRole, publishing: Publishing, trees: Callable[[JobView, Priority], DisputeTrees | None]
     ) -> None:
-        """evidence: of the training, read again or made again; None until it is there."""
+        """trees: of the training, read again or made again; None until they are there."""
         self._role = role
         self._publishing = publishing
-        self._evidence = evidence
+        self._trees = trees
         self._sealing = Sealing(role, "claim")
 
-    def seal(self, posted: JobView, evidence: Evidence, duty: Duty) -> Progress:
+    def seal(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Progress:
         """Seals the claim, of a job in status OPEN."""
-        addresses = self._publishing.addresses(posted, duty)
+        addresses = self._publishing.addresses(posted, priority)
         if addresses is None:
             return Progress(working=True, state="computes the addresses of log and model")
         if not self._role.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
-        secret = self._sealing.keep(posted, self._sealing.of_claim(posted, evidence.claim, addresses))
-        if secret.checkpoint_root != evidence.claim.root:
+        secret = self._sealing.keep(posted, self._sealing.of_claim(posted, trees.claim, addresses))
+        if secret.checkpoint_root != trees.claim.root:
             # Never on a sound machine: the same job always comes to the same root.
             why = "this run came to another root than an earlier one, which may be sealed already: check this machine"
             self._role.notify_job(What.WARNING, why)
@@ -63,19 +63,19 @@ class SealedClaim:
         if not late and not self._is_deep(audits.audit_deadline):
             state = "waits until the end of the time for audits lies deep enough"
             return Progress(working=True, state=state, stake=stake, deadline=deadline)
-        duty = Duty(deadline=deadline, stake=stake, bonded=True)
+        priority = Priority(deadline=deadline, stake=stake, bonded=True)
         secret = self._sealing.kept(posted)
         if secret is None or not late:
-            evidence = self._evidence(posted, duty)
-            if evidence is None:
+            trees = self._trees(posted, priority)
+            if trees is None:
                 return Progress(working=True, state="gets its run ready to open", stake=stake, deadline=deadline)
-            published = self._publishing.published(posted, duty)
+            published = self._publishing.published(posted, priority)
             if published is None and not late:
                 return Progress(working=True, state="publishes log and model", stake=stake, deadline=deadline)
-            secret = secret or self._again(posted, evidence, duty)
+            secret = secret or self._again(posted, trees, priority)
             if secret is None:
                 return Progress(working=True, state="computes its seal again", stake=stake, deadline=deadline)
-            if published is not None and published != Addresses(secret.log_cid, secret.model_cid):
+            if published is not None and published != PublishedAddresses(secret.log_cid, secret.model_cid):
                 why = f"log and model were sealed as {secret.log_cid} and {secret.model_cid}, which are other addresses"
                 self._role.notify_job(What.WARNING, f"{why}: publish them with the release that sealed them")
         claimed, final = secret.claimed, secret.final_state_root
@@ -90,16 +90,16 @@ class SealedClaim:
     def finish_publishing(self, posted: JobView) -> None:
         """Publishes log and model of an open claim, if this process has not done so: the claim may have been opened at
         the last moment without a store, or by a process that was killed."""
-        duty = Duty(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond, bonded=True)
-        if self._evidence(posted, duty) is not None:
-            self._publishing.published(posted, duty)
+        priority = Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond, bonded=True)
+        if self._trees(posted, priority) is not None:
+            self._publishing.published(posted, priority)
 
-    def _again(self, posted: JobView, evidence: Evidence, duty: Duty) -> Secret | None:
+    def _again(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Secret | None:
         """The content of the seal, computed again because its file is lost; None until that is done."""
-        addresses = self._publishing.addresses(posted, duty)
+        addresses = self._publishing.addresses(posted, priority)
         if addresses is None:
             return None
-        return self._sealing.keep(posted, self._sealing.of_claim(posted, evidence.claim, addresses))
+        return self._sealing.keep(posted, self._sealing.of_claim(posted, trees.claim, addresses))
 
     def _is_deep(self, instant: int) -> bool:
         """Whether the newest block that lies deep enough is later than an instant, so that no reorganisation lets

@@ -1,4 +1,4 @@
-"""Sealing: roots that a party keeps secret until it opens them, and the salts of their seals.
+"""Sealing: roots that a party keeps secret until it opens them, their seals (`contracts/src/Seals.sol`) and salts.
 
 A salt follows from the account's key where that is at hand. So a party that has lost its disk repeats its run, comes to
 the same root, and can still open the seal. A remote signer gives no such secret; there the salt is random. In either
@@ -9,20 +9,62 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from eth_abi.abi import encode
+from eth_typing import ChecksumAddress
+from eth_utils.crypto import keccak
 from roundlog.storage import StorageError, read_record
 from roundlog.storage.atomic import replace_file
 
-from tiebreak.chain.records import JobView, NextRoot
-from tiebreak.chain.seals import SALT_BYTES, audit_seal, claim_seal, new_salt
+from tiebreak.contract.structs import JobView, NextRoot
 from tiebreak.game import Leaves, Row
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
-from tiebreak.roles.publishing import Addresses
+from tiebreak.roles.publishing import PublishedAddresses
 
 _MOST_BYTES = 1 << 16
+SALT_BYTES = 32
+
+
+def new_salt() -> bytes:
+    """A salt of 32 random bytes. Without it anybody who guesses the root could find it in the seal. An owner who loses
+    it cannot open the seal any more."""
+    return secrets.token_bytes(SALT_BYTES)
+
+
+def claim_seal(
+    chain_id: int,
+    contract: ChecksumAddress,
+    job: int,
+    trainer: ChecksumAddress,
+    *,
+    checkpoint_root: bytes,
+    final_state_root: bytes,
+    log_cid: str,
+    model_cid: str,
+    salt: bytes,
+) -> bytes:
+    """The seal of a trainer's claim, 32 bytes. It counts for this chain, contract, job and account only."""
+    types = ["uint256", "address", "uint64", "address", "bytes32", "bytes32", "string", "string", "bytes32"]
+    values = [chain_id, contract, job, trainer, checkpoint_root, final_state_root, log_cid, model_cid, salt]
+    return keccak(encode(types, values))
+
+
+def audit_seal(
+    chain_id: int,
+    contract: ChecksumAddress,
+    job: int,
+    auditor: ChecksumAddress,
+    *,
+    checkpoint_root: bytes,
+    salt: bytes,
+) -> bytes:
+    """The seal of an auditor's root, 32 bytes. It counts for this chain, contract, job and account only."""
+    types = ["uint256", "address", "uint64", "address", "bytes32", "bytes32"]
+    return keccak(encode(types, [chain_id, contract, job, auditor, checkpoint_root, salt]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +95,7 @@ class Sealing:
         self._role = role
         self._kind = kind
 
-    def of_claim(self, posted: JobView, claim: Leaves, addresses: Addresses) -> Secret:
+    def of_claim(self, posted: JobView, claim: Leaves, addresses: PublishedAddresses) -> Secret:
         """The content of the seal of a claim."""
         return Secret(
             checkpoint_root=claim.root,

@@ -17,14 +17,13 @@ from roundlog.parallel.result import ParallelAudit, Reports, Sharing
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run import Run
 
-from tiebreak.chain.records import JobView
-from tiebreak.parallel.source import Stores
-from tiebreak.roles.agenda import Duty
-from tiebreak.roles.contents import Refused
-from tiebreak.roles.evidence import Evidence
+from tiebreak.contract.structs import JobView
+from tiebreak.parallel.stored_states import Stores
+from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Priority
+from tiebreak.roles.engine import DisputeTrees
+from tiebreak.roles.fetched_content import Refused
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
-from tiebreak.roles.workshop import Errand, Interrupted
 
 SHARED = "shared"
 """Name of such an audit's directory in the job's room."""
@@ -58,12 +57,12 @@ class SharedAudit:
         posted: JobView,
         job: Job,
         log: Path | None,
-        errand: Errand[Evidence],
-        duty: Duty,
+        background_job: BackgroundJob[DisputeTrees],
+        priority: Priority,
         *,
         challenged: bytes | None,
-    ) -> Evidence | None:
-        """The evidence of the audit; None if it cannot be made by many workers, and has to be made as a whole.
+    ) -> DisputeTrees | None:
+        """The dispute trees of the audit; None if it cannot be made by many workers, and has to be made as a whole.
 
         log: directory of the trainer's logs, if they can be had. challenged: the root that this account has challenged
         with; None if it has not. Raises Interrupted, Refused."""
@@ -72,11 +71,11 @@ class SharedAudit:
         if listing is None:
             return None
         engine = role.context.engine
-        seconds = 0.0 if duty.bonded else engine.step_seconds(job)
-        if not duty.bonded:
+        seconds = 0.0 if priority.bonded else engine.step_seconds(job)
+        if not priority.bonded:
             # The state before a wrong interval is kept, so a challenge executes no other one.
             role.require_time(posted, job, seconds, intervals_apart=1)
-        left = (duty.deadline - role.context.now()) / _STATES_SHARE / len(listing.states)
+        left = (priority.deadline - role.context.now()) / _STATES_SHARE / len(listing.states)
         room = role.context.room(role.job, posted)
         source = Stores(
             locations=self._workers.stores,
@@ -86,7 +85,9 @@ class SharedAudit:
             job_bytes=role.context.limits.job_bytes,
             within=min(max(left, _STATE_SECONDS[0]), _STATE_SECONDS[1]),
         )
-        reports = Reports(progress=self._progress(errand, job), event=lambda text: role.notify_job(What.WARNING, text))
+        reports = Reports(
+            progress=self._progress(background_job, job), event=lambda text: role.notify_job(What.WARNING, text)
+        )
         try:
             found = engine.share_out(
                 job,
@@ -116,7 +117,7 @@ class SharedAudit:
                 # An audit as a whole keeps more states.
                 self._tell_why_as_a_whole(f"with the states that are published, {error}")
                 return None
-        return engine.evidence(job, room / SHARED, found.state_roots)
+        return engine.trees(job, room / SHARED, found.state_roots)
 
     def _listing(self, posted: JobView, job: Job, log: Path | None) -> Listing | None:
         """The published listing, if its roots are the committed ones and it has states to start from."""
@@ -139,7 +140,7 @@ class SharedAudit:
     def _tell_why_as_a_whole(self, why: str | None) -> None:
         self._role.notify_job(What.WARNING, f"audits as a whole, in this process: {why}")
 
-    def _progress(self, errand: Errand[Evidence], job: Job) -> Callable[[int, int], None]:
+    def _progress(self, background_job: BackgroundJob[DisputeTrees], job: Job) -> Callable[[int, int], None]:
         began = time.monotonic()
 
         def progress(done: int, total: int) -> None:
@@ -147,7 +148,7 @@ class SharedAudit:
                 raise Interrupted
             steps = done * job.spec.interval
             seconds = (time.monotonic() - began) / steps if steps else 0.0
-            errand.taken(steps - 1, total * job.spec.interval, seconds, may_pause=True)
+            background_job.taken(steps - 1, total * job.spec.interval, seconds, may_pause=True)
 
         return progress
 

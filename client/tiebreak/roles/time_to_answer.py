@@ -3,9 +3,7 @@ machine."""
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from roundlog.adjudication.adjudicate import segments
 from roundlog.commitments import depth_of
@@ -14,10 +12,6 @@ from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.dispute.trace import half_of
 from roundlog.program import Program
 from roundlog.spec import TrainingSpec
-from roundlog.training.job import Job
-from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
-from roundlog.training.policies import alone
-from roundlog.training.run import Run
 
 BLOCKS_A_MOVE = 2
 """Blocks for one move: one shows the opponent's move, one takes the answer."""
@@ -34,23 +28,6 @@ class MeasuredPace:
     """Time between two blocks."""
     step: float
     """Time of one training step of the job here."""
-
-
-def step_seconds(job: Job, options: RunOptions = DEFAULT_OPTIONS) -> float:
-    """Seconds of the first step of a job, by this process alone, on the device and in the micro-batches of `options`:
-    the faster of two executions, because the first one compiles."""
-    seen: list[float] = []
-    measured = RunOptions(
-        device=options.device,
-        micro_batches=options.micro_batches,
-        on_step=lambda event: seen.append(event.seconds),
-        continue_after_stop=True,
-    )
-    with tempfile.TemporaryDirectory(prefix="tiebreak-step-") as name:
-        run = Run(job, Path(name), measured)
-        for _ in range(2):
-            run.step(0, list(job.initial.values()), alone(job.spec))
-    return min(seen)
 
 
 def most_moves(spec: TrainingSpec, chunks: int, segments: int) -> int:

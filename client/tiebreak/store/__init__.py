@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tiebreak.store.errors import StoreError
 from tiebreak.store.folder import FolderStore
 from tiebreak.store.location import gateway_address, kubo_address
 from tiebreak.store.protocol import ContentStore
+from tiebreak.store.store_errors import StoreError
 from tiebreak.store.transfers import OnTransfer, Transfer, untold
 
 if TYPE_CHECKING:
     from tiebreak.store.pinning import PinningService
-    from tiebreak.store.several import Warn
+    from tiebreak.store.replicated_store import Warn
     from tiebreak.store.store import Store
 
 __all__ = ["ContentStore", "FolderStore", "StoreError", "Transfer", "open_store", "open_stores"]
@@ -59,6 +59,6 @@ def open_stores(
     stores = [open_store(location, stop=stop, on_transfer=on_transfer) for location in locations]
     if len(stores) == 1 and not services:
         return stores[0]
-    from tiebreak.store.several import SeveralStores
+    from tiebreak.store.replicated_store import ReplicatedStore
 
-    return SeveralStores(stores, services, warn=warn, stop=stop, on_transfer=on_transfer)
+    return ReplicatedStore(stores, services, warn=warn, stop=stop, on_transfer=on_transfer)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import cid as pycid
 
-from tiebreak.store.errors import InvalidCid
+from tiebreak.store.store_errors import InvalidCid
 
 DAG_PB = 0x70
 RAW = 0x55

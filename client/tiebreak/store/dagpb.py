@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebreak.store.cid import Cid
-from tiebreak.store.errors import MalformedContent, UnsafeName
+from tiebreak.store.store_errors import MalformedContent, UnsafeName
 
 MAX_BLOCK = 2 * 1024 * 1024
 """Largest block that is read or accepted, in bytes: the limit of Kubo's own exchange protocol (Bitswap)."""
@@ -34,6 +34,10 @@ SHARDED_DIRECTORY = 5
 _PB_DATA, _PB_LINKS = 1, 2
 _RECORD: dict[int, type] = {1: int, 2: bytes, 3: int, 4: int, 5: int, 6: int}
 """UnixFS: type, content, size of the file, sizes of the blocks below, hash type, fan-out."""
+
+
+MAX_NAME = 255
+"""Longest name in UTF-8 bytes: the limit of common file systems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +189,22 @@ def _encode_varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def check_name(name: str) -> None:
+    """Raises UnsafeName unless `name` is one plain path component on every common file system."""
+    try:
+        size = len(name.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise UnsafeName(f"the name {name!r} is not UTF-8: rename the file.") from error
+    if (
+        not name
+        or name in (".", "..")
+        or size > MAX_NAME
+        or any(character in '/\\:"<>|?*' or ord(character) < 32 or ord(character) == 127 for character in name)
+    ):
+        shown = name if len(name) <= 80 else name[:77] + "..."
+        raise UnsafeName(
+            f"the directory entry {shown!r} is not a plain file name: rename it, or ask its publisher to if "
+            "it was fetched."
+        )

@@ -23,9 +23,8 @@ from roundlog.storage import open_regular
 
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import MAX_BLOCK
-from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreUnavailable, unusable
-from tiebreak.store.graph import named, reachable
-from tiebreak.store.store import Addition, Store
+from tiebreak.store.store import Addition, Store, named, reachable
+from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable, unusable
 from tiebreak.store.transfers import OnTransfer, untold
 
 _OURS = re.compile(r"[0-9a-f]{64}|tmp-.*")

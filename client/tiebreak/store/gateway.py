@@ -11,13 +11,12 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from tiebreak.deadlines import Halted, TooLate
-from tiebreak.store.ahead import WIDTH
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import MAX_BLOCK
-from tiebreak.store.errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable, short
-from tiebreak.store.http import Answer, NoAnswer, Server, base_url, patiently
+from tiebreak.store.http import HttpAnswer, HttpServer, NoAnswer, base_url, patiently
 from tiebreak.store.store import Addition, Store
-from tiebreak.store.transfers import OnTransfer, untold
+from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable, short
+from tiebreak.store.transfers import WIDTH, OnTransfer, untold
 
 T = TypeVar("T")
 
@@ -49,7 +48,7 @@ class GatewayStore(Store):
         super().__init__(f"the gateway {address}", stop, on_transfer)
         self._timeout, self._attempts = timeout, attempts
         try:
-            self._server = Server(base_url(address, path=True), _ACCEPT)
+            self._server = HttpServer(base_url(address, path=True), _ACCEPT)
         except ValueError as error:
             raise StoreUnavailable(
                 f"{short(address)!r} is not the address of a gateway: use the form gateway+https://example.org."
@@ -98,7 +97,7 @@ class GatewayStore(Store):
     def unpin(self, cid: str) -> None:
         raise self._read_only()
 
-    def _ask(self, method: str, cid: Cid, seconds: float, headers: dict[str, str]) -> Answer:
+    def _ask(self, method: str, cid: Cid, seconds: float, headers: dict[str, str]) -> HttpAnswer:
         answer = self._server.ask(
             method, f"/ipfs/{cid}", params=_RAW, headers=headers, seconds=seconds, most=MAX_BLOCK + 1
         )
@@ -106,7 +105,7 @@ class GatewayStore(Store):
             raise NoAnswer(f"status {answer.status}", answer.retry_after)
         return answer
 
-    def _refused(self, answer: Answer, what: str) -> StoreError:
+    def _refused(self, answer: HttpAnswer, what: str) -> StoreError:
         if answer.status in (404, 410, 412, 451):
             return ContentMissing(
                 f"{self.name} could not {what} (status {answer.status}): use another store, or make sure that somebody "

@@ -21,7 +21,7 @@ import urllib3
 
 from tiebreak.deadlines import TooLate, pause
 from tiebreak.deadlines import within as in_time
-from tiebreak.store.errors import CorruptBlock, short
+from tiebreak.store.store_errors import CorruptBlock, short
 from tiebreak.timed_http import pool_manager
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An answer of a server. `more`: whether the body was longer than the caller has asked for, and was cut."""
 
     status: int
@@ -57,7 +57,7 @@ class Answer:
             raise ValueError("nests too deep") from error
 
 
-class Server:
+class HttpServer:
     """An HTTP server. `base`: its URL, to which paths are appended. `headers`: sent with every request."""
 
     def __init__(self, base: str, headers: Mapping[str, str] | None = None) -> None:
@@ -76,7 +76,7 @@ class Server:
         file: bytes | None = None,
         seconds: float,
         most: int,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The answer to one request. `file`: content of a form with one file. `seconds`: for all of it. `most`: bytes
         of the body that are read. Raises NoAnswer."""
         query = "?" + urllib.parse.urlencode(params) if params else ""
@@ -102,7 +102,7 @@ class Server:
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise NoAnswer(_plainly(error)) from error
 
-    def _read(self, answer: urllib3.BaseHTTPResponse, most: int) -> Answer:
+    def _read(self, answer: urllib3.BaseHTTPResponse, most: int) -> HttpAnswer:
         read = bytearray()
         while len(read) <= most and (piece := answer.read1(_PIECE, decode_content=False)):
             read += piece
@@ -111,7 +111,9 @@ class Server:
         expected = answer.headers.get("Content-Length", "")
         if re.fullmatch("[0-9]{1,19}", expected) and len(read) < min(int(expected), most):
             raise NoAnswer("an answer that was cut off")
-        return Answer(answer.status, bytes(read[:most]), len(read) > most, _seconds(answer.headers.get("Retry-After")))
+        return HttpAnswer(
+            answer.status, bytes(read[:most]), len(read) > most, _seconds(answer.headers.get("Retry-After"))
+        )
 
 
 def patiently(

@@ -22,13 +22,12 @@ import requests
 import urllib3
 
 from tiebreak.deadlines import Halted, TooLate
-from tiebreak.store.ahead import WIDTH
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import MAX_BLOCK
-from tiebreak.store.errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
-from tiebreak.store.http import Answer, NoAnswer, Server, base_url, patiently
+from tiebreak.store.http import HttpAnswer, HttpServer, NoAnswer, base_url, patiently
 from tiebreak.store.store import Store
-from tiebreak.store.transfers import OnTransfer, untold
+from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
+from tiebreak.store.transfers import WIDTH, OnTransfer, untold
 from tiebreak.store.upload import Upload
 from tiebreak.timed_http import bound
 
@@ -88,7 +87,7 @@ class KuboStore(Store):
             self._client: Any = ipfshttpclient.Client(_multiaddr(url), timeout=timeout, session=True)
             # It reads an answer to its end, however long and slow that is.
             bound(self._client._client._session, _MOST_ANSWER)
-            self._server = Server(url)
+            self._server = HttpServer(url)
         except (ipfs_errors.AddressError, ValueError) as error:
             raise StoreUnavailable(
                 f"{short(address)!r} is not the address of a Kubo RPC: use the form http://127.0.0.1:5001."
@@ -206,7 +205,7 @@ class KuboStore(Store):
 
     def _ask(
         self, command: str, params: dict[str, str], seconds: float, *, most: int, file: bytes | None = None
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The answer to one command. Raises _Refusal if it is an error."""
         answer = self._server.ask("POST", f"/api/v0/{command}", params=params, file=file, seconds=seconds, most=most)
         if answer.status != 200:
@@ -282,7 +281,7 @@ def _names(text: object, cid: Cid) -> bool:
     return named is not None and (named.codec, named.digest) == (cid.codec, cid.digest)
 
 
-def _message(answer: Answer) -> str:
+def _message(answer: HttpAnswer) -> str:
     """The message in an error answer of the RPC."""
     try:
         return str(answer.json()["Message"])

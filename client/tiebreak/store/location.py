@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tiebreak.store.errors import StoreUnavailable
+from tiebreak.store.store_errors import StoreUnavailable
 
 _GATEWAY = "gateway+"
 _MULTIADDR = re.compile(r"/?(ip4|ip6|dns|dns4|dns6|dnsaddr|unix|onion|onion3)/.+")

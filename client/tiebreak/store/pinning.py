@@ -25,8 +25,8 @@ from roundlog.storage import open_regular
 
 from tiebreak.deadlines import Halted, TooLate, pause
 from tiebreak.store.cid import Cid
-from tiebreak.store.errors import InvalidCid, StoreError, StoreUnavailable, short
-from tiebreak.store.http import Answer, NoAnswer, Server, base_url, patiently
+from tiebreak.store.http import HttpAnswer, HttpServer, NoAnswer, base_url, patiently
+from tiebreak.store.store_errors import InvalidCid, StoreError, StoreUnavailable, short
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class PinningService:
             raise StoreUnavailable(f"{self.name} would get the token unencrypted: use its https:// address.")
         if not re.fullmatch(r"[!-~]+", token) or len(token) > _MOST_TOKEN:
             raise StoreUnavailable(f"the token for {self.name} is empty or has spaces in it: copy it again.")
-        self._server = Server(url, {"Authorization": f"Bearer {token}"})
+        self._server = HttpServer(url, {"Authorization": f"Bearer {token}"})
 
     def pin(self, cid: str, *, origins: Sequence[str] = (), reach: Reach = _nobody) -> None:
         """Has the service pin content, and waits until it has. Idempotent: a request that is under way is found again.
@@ -230,7 +230,7 @@ class PinningService:
         except ValueError as error:
             raise self._foreign() from error
 
-    def _reason(self, answer: Answer) -> str:
+    def _reason(self, answer: HttpAnswer) -> str:
         """The service's own words about an error, from its second on."""
         try:
             found = answer.json()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from tiebreak.store.reader import Plan
+from tiebreak.store.dag_reader import Plan
 
 
 class ContentStore(Protocol):
@@ -14,7 +14,7 @@ class ContentStore(Protocol):
 
     The same bytes get the same CID from every implementation. Everything added is pinned. Nothing fetched is
     trusted: all readers check every block against its CID and raise `StoreError`s (see
-    `tiebreak.store.errors`). `within`: seconds that a fetch may take in all (None: any); FetchTooSlow after that.
+    `tiebreak.store.store_errors`). `within`: seconds that a fetch may take in all (None: any); FetchTooSlow after that.
     What a full or read-only disk prevents raises StoreUnavailable.
     """
 

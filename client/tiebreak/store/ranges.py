@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dag_reader import MAX_FILE_DEPTH, Fetch, as_file, count_block, most_blocks, promised_size
 from tiebreak.store.dagpb import UnixFsNode
-from tiebreak.store.errors import MalformedContent
-from tiebreak.store.reader import MAX_FILE_DEPTH, Fetch, as_file, count_block, most_blocks, promised_size
+from tiebreak.store.store_errors import MalformedContent
 
 _MOST_NODES = 256
 """Inner nodes that are kept: those above 11 GB of a file."""

@@ -1,6 +1,5 @@
 """The place beside a destination where fetched content is put together, and left for the next attempt if it does not
-come whole.
-"""
+come whole; and the space on its disk, which is looked at before a stranger's content is written there."""
 
 from __future__ import annotations
 
@@ -14,14 +13,45 @@ import tempfile
 from pathlib import Path
 
 from tiebreak.store.cid import Cid
-from tiebreak.store.errors import (
+from tiebreak.store.store_errors import (
     ContentMissing,
     CorruptBlock,
     DestinationExists,
     FetchTooSlow,
+    NoSpace,
     StoreUnavailable,
     unusable,
 )
+
+LEFT = 32 << 20
+LEFT_PART = 20
+"""Bytes that fetched content leaves free, or this part of a small disk: what a process has to write down meanwhile
+needs less."""
+
+_BLOCK = 512
+
+
+def taken(file: Path | int) -> int:
+    """Bytes of the disk that a file takes, or an open one; 0 if there is none."""
+    try:
+        found = os.fstat(file) if isinstance(file, int) else os.lstat(file)
+    except FileNotFoundError:
+        return 0
+    return found.st_blocks * _BLOCK
+
+
+def require_space(place: Path | int, need: int) -> None:
+    """Raises NoSpace unless so many bytes more fit the disk of a path, or of an open file, and leave enough of it."""
+    if need <= 0:
+        return
+    disk = shutil.disk_usage(place)
+    have = disk.free - min(LEFT, disk.total // LEFT_PART)
+    if need > have:
+        raise NoSpace(
+            f"the content needs {need} bytes of the disk, which has {max(0, have)} for it and keeps the rest free: "
+            "make room there."
+        )
+
 
 _MAY_PASS = (StoreUnavailable, FetchTooSlow, ContentMissing, CorruptBlock)
 """Errors after which the next attempt may find what is missing, and so what has come is left for it."""

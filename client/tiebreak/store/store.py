@@ -10,17 +10,17 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from tiebreak.store.builder import Sink, build_directory, build_file, open_regular
-from tiebreak.store.cid import Cid
-from tiebreak.store.dagpb import Link
-from tiebreak.store.errors import CorruptBlock
+from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dag_builder import Sink, build_directory, build_file, open_regular
+from tiebreak.store.dag_reader import Fetch, Plan, entries, limited, read_file, verified, write_directory, write_file
+from tiebreak.store.dagpb import Link, decode
 from tiebreak.store.ranges import IsRight, Ranges, anything
-from tiebreak.store.reader import Fetch, Plan, entries, limited, read_file, verified, write_directory, write_file
+from tiebreak.store.store_errors import CorruptBlock
 from tiebreak.store.transfers import Meter, OnTransfer, untold
 
 
@@ -167,3 +167,37 @@ def _discard(cid: Cid, block: bytes) -> None:
 def _size(path: Path) -> int:
     """Bytes of the files below a directory, as far as they can be counted; only shown."""
     return sum((Path(room) / name).lstat().st_size for room, _, names in os.walk(path) for name in names)
+
+
+def blocks(fetch: Fetch, cid: Cid, *, leaves: bool = True) -> Iterator[tuple[Cid, bytes]]:
+    """Yields every block below and including `cid` once, with its bytes; content is not looked at, only structure.
+    `leaves`: whether raw blocks, which have no links, are among them."""
+    # By codec, too: a stranger may link to a node as if it were raw bytes, which would hide what is below it.
+    seen = {(cid.codec, cid.digest)}
+    pending = [cid]
+    while pending:
+        at = pending.pop()
+        if at.codec == RAW and not leaves:
+            continue
+        block = fetch(at)
+        yield at, block
+        if at.codec == RAW:
+            continue
+        for link in decode(block, str(at)).links:
+            if (key := (link.cid.codec, link.cid.digest)) not in seen:
+                seen.add(key)
+                pending.append(link.cid)
+
+
+def reachable(fetch: Fetch, cid: Cid) -> Iterator[Cid]:
+    """Yields every block below and including `cid` once, after it was fetched."""
+    return (at for at, _ in blocks(fetch, cid))
+
+
+def named(fetch: Fetch, cid: Cid) -> Iterator[Cid]:
+    """Yields the identifier of every block below and including `cid`, some more than once. Raw blocks are not
+    fetched."""
+    yield cid
+    for _, block in blocks(fetch, cid, leaves=False):
+        for link in decode(block, str(cid)).links:
+            yield link.cid

@@ -9,7 +9,7 @@ from typing import Any
 
 import compile_contracts
 import pytest
-from tiebreak.chain.devnet import start_devnet
+from tiebreak.devnet.launcher import start_devnet
 from web3 import HTTPProvider, Web3
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -19,12 +19,12 @@ from roundlog.program import Program
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.trainer import Trainer
-from tiebreak.chain.openings import opening_arguments
-from tiebreak.chain.record_methods import ANYONE
-from tiebreak.chain.records import ChunkOpening
+from tiebreak.contract.struct_bases import ANYONE
+from tiebreak.contract.structs import ChunkOpening
 from tiebreak.game import Output
+from tiebreak.game.moves import opening_arguments
 from tiebreak.parallel.elsewhere import fetch_without_data, read_elsewhere
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import DisputeTrees
 from tiebreak.store import FolderStore
 from web3.exceptions import ContractLogicError
 
@@ -68,7 +68,7 @@ def test_an_element_is_what_was_stored_wherever_the_data_lie(
     spec, program = jobs[0].spec, jobs[0].program
     step = rng.randrange(spec.steps)
     parties = [
-        Evidence(job, run, Trainer(job, run).run().state_roots)
+        DisputeTrees(job, run, Trainer(job, run).run().state_roots)
         for number, job in enumerate(jobs)
         for run in [tmp_path / f"run {number}"]
     ]

@@ -22,7 +22,7 @@ from roundlog.operators.registry import StepInputs
 from roundlog.program import Program
 from roundlog.randomness import batch_rows
 from roundlog.rounding.record import Recorder
-from tiebreak.chain.openings import opening_arguments
+from tiebreak.game.moves import opening_arguments
 
 STEP, STEPS, ROWS, SEED = 2, 5, 7, 2**63 + 11
 VALUE, STOPS, UNDECIDED = range(3)

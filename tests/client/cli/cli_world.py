@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.game import VerificationGame
+from tiebreak.contract.game import VerificationGame
+from tiebreak.transactions.keys import devnet_account
 from typer.testing import Result
 
 Run = Callable[..., Result]

@@ -11,13 +11,13 @@ from cli_world import Chain, Run, Trained
 from roundlog.examples.digits import digits
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.devnet import start_devnet
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import connect
-from tiebreak.chain.sender import Sender
 from tiebreak.cli.app import app
-from tiebreak.roles.workshop import Threads
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.launcher import start_devnet
+from tiebreak.roles.background_jobs import Threads
+from tiebreak.rpc.node import connect
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 from typer.testing import CliRunner, Result
 
 
@@ -31,19 +31,19 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_errand_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_background_job_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Threads of a role that gave up go on until their process ends, and would print into the next test's output."""
-    workshops: list[Threads] = []
+    begun: list[Threads] = []
     make = Threads.__init__
 
     def remembered(self: Threads, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
-        workshops.append(self)
+        begun.append(self)
 
     monkeypatch.setattr(Threads, "__init__", remembered)
     yield
-    for workshop in workshops:
-        assert workshop.close(60), "an errand goes on for a minute after it was told to stop"
+    for background_jobs in begun:
+        assert background_jobs.close(60), "a background job goes on for a minute after it was told to stop"
 
 
 @pytest.fixture

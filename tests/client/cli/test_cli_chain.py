@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from cli_world import Chain, Run, Trained, refused
-from tiebreak.chain.accounts import create_keystore, devnet_account
+from tiebreak.transactions.keys import create_keystore, devnet_account
 
 REFEREE = devnet_account(3).address
 REFEREE_ARGUMENTS = ("--reward", "0.5ether", "--referee", REFEREE)

@@ -92,11 +92,11 @@ def test_an_error_of_ours_inside_the_task_function_is_not_put_on_the_script(
 def test_where_the_working_directory_takes_no_file_the_report_lies_elsewhere(
     run: Run, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tiebreak.cli import defect_report
+    from tiebreak.cli import failures
 
     other = tmp_path / "temporary"
     other.mkdir()
     monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
-    monkeypatch.setattr(defect_report.tempfile, "gettempdir", lambda: str(other))
-    assert str(other) in defect_report.written(ValueError("x"), "job")
+    monkeypatch.setattr(failures.tempfile, "gettempdir", lambda: str(other))
+    assert str(other) in failures.written(ValueError("x"), "job")
     assert "ValueError: x" in next(other.iterdir()).read_text()

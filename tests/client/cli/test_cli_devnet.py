@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from cli_world import Chain, Run, refused
 from eth_utils import to_checksum_address
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.devnet import find_anvil
-from tiebreak.chain.node import connect
 from tiebreak.cli.devnet import FUNDING
+from tiebreak.devnet.launcher import find_anvil
+from tiebreak.rpc.node import connect
+from tiebreak.transactions.keys import devnet_account
 
 STRANGERS = ("0x" + "11" * 20, "0x" + "22" * 20)
 

@@ -11,8 +11,8 @@ from cli_world import Run, Trained, refused
 from crafted_blocks import Blocks, repeated
 from roundlog.training.job import FILES
 from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dag_reader import MAX_ENTRIES
 from tiebreak.store.dagpb import SYMLINK, UnixFsNode, decode
-from tiebreak.store.reader import MAX_ENTRIES
 
 EXTRA = {
     ".git/config": b"[core]\n\tfsmonitor = touch /tmp/ran\n",

@@ -9,7 +9,7 @@ import pytest
 from cli_world import Run, refused
 from roundlog.execution.microbatch import samples_of
 from roundlog.training.job import STAGES, Job, run_bytes
-from tiebreak.cli.source import load_task
+from tiebreak.cli.task_source import load_task
 
 TASK = """
 import torch

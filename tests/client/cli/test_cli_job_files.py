@@ -20,12 +20,12 @@ from roundlog.training.job import FILES, Job, JobLimits
 from tasks import linear_task
 from test_cli_ranks import by_hand, ended
 from test_store_ranges import with_ranges
-from tiebreak.chain.accounts import devnet_account
 from tiebreak.cli.job_files import read_job
 from tiebreak.parallel.elsewhere import lies_elsewhere
-from tiebreak.parallel.source import Stores
+from tiebreak.parallel.stored_states import Stores
 from tiebreak.store import FolderStore
-from tiebreak.store.builder import CHUNK
+from tiebreak.store.dag_builder import CHUNK
+from tiebreak.transactions.keys import devnet_account
 
 ROWS = 20_000
 """Rows of 100 bytes in 2 MB: 123 blocks, in 8 leaves of a store."""

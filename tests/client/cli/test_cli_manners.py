@@ -15,13 +15,13 @@ import pytest
 import typer
 from cli_world import Chain, Run, refused
 from tiebreak import quantities
-from tiebreak.amounts import in_ether, in_time
-from tiebreak.chain.errors import InsufficientFunds, InvalidAnswer, JournalInUse
 from tiebreak.cli import output, training
 from tiebreak.cli.app import app
 from tiebreak.cli.failures import ERROR_CODES, error_code
-from tiebreak.roles.contents import Refused
-from tiebreak.store.errors import ContentMissing
+from tiebreak.quantities import in_ether, in_time
+from tiebreak.roles.fetched_content import Refused
+from tiebreak.rpc.chain_errors import InsufficientFunds, InvalidAnswer, JournalInUse
+from tiebreak.store.store_errors import ContentMissing
 
 
 def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

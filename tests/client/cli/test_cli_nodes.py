@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from cli_world import Chain, Run, refused
-from tiebreak.chain.devnet import start_devnet
+from tiebreak.devnet.launcher import start_devnet
 
 
 def test_several_nodes_are_given_by_option_or_variable(run: Run, chain: Chain) -> None:
@@ -13,7 +13,7 @@ def test_several_nodes_are_given_by_option_or_variable(run: Run, chain: Chain) -
     contract = ("--contract", chain.game.address)
     one = run("status", "--chain", chain.url, *contract, "--json")
     assert one.exit_code == 0, one.output
-    for words, env, accord in (
+    for words, env, agreement in (
         (["--chain", chain.url, "--chain", same], {}, "agree"),
         ([], {"TIEBREAK_CHAIN": f"{chain.url} {same}"}, "agree"),
         (["--chain", chain.url, "--chain", "http://127.0.0.1:1"], {}, "no usable answer from the chain at http://127"),
@@ -21,7 +21,7 @@ def test_several_nodes_are_given_by_option_or_variable(run: Run, chain: Chain) -
         several = run("status", *words, *contract, "--json", env=env)
         assert several.exit_code == 0, several.output
         shown = json.loads(several.stdout)
-        assert shown.pop("nodes").startswith(accord)
+        assert shown.pop("nodes").startswith(agreement)
         assert shown == json.loads(one.stdout)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import requests
 from cli_world import Chain, Run, refused
 from eth_account import Account
-from tiebreak.chain.accounts import devnet_account
+from tiebreak.transactions.keys import devnet_account
 
 REFEREE = devnet_account(3).address
 

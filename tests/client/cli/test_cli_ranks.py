@@ -21,7 +21,7 @@ from roundlog.execution.ranks import Launch
 from roundlog.training import by_ranks
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from tiebreak.cli.ranks import Crew
+from tiebreak.cli.ranks import RankGroup
 
 ALONE = [sys.executable, "-P", "-m", "tiebreak"]
 
@@ -188,7 +188,7 @@ def test_a_rank_on_the_cpu_and_one_on_a_device_train_and_audit(trained: Trained,
     assert found["agrees"] is True and found["log"] == "right" and found["findings"] == []
 
 
-def crew_of(rank: int, local_rank: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Crew, list[str]]:
+def group_of(rank: int, local_rank: int, monkeypatch: pytest.MonkeyPatch) -> tuple[RankGroup, list[str]]:
     """One of several processes, and the devices on which it agrees with the others."""
     chosen: list[str] = []
 
@@ -204,24 +204,24 @@ def crew_of(rank: int, local_rank: int, monkeypatch: pytest.MonkeyPatch) -> tupl
     for name in ("agree", "agree_without_job"):
         monkeypatch.setattr(by_ranks, name, agrees)
     launch = Launch(rank, 8, "10.0.0.1", 29500, "tiebreak/none/0", is_host=False, local_rank=local_rank)
-    return Crew(cast(Any, Alike()), launch), chosen
+    return RankGroup(cast(Any, Alike()), launch), chosen
 
 
 def test_rank_0_agrees_and_runs_on_the_device_of_its_place_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    crew, chosen = crew_of(0, 3, monkeypatch)
-    assert not crew.serves(cast(Job, None), "cuda")
-    assert chosen == ["cuda:3"] and crew.options(RunOptions(device="cuda")).device == torch.device("cuda:3")
+    group, chosen = group_of(0, 3, monkeypatch)
+    assert not group.serves(cast(Job, None), "cuda")
+    assert chosen == ["cuda:3"] and group.options(RunOptions(device="cuda")).device == torch.device("cuda:3")
 
 
 def test_a_role_runs_on_the_device_of_its_place_alone_and_with_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
-    crew, chosen = crew_of(0, 2, monkeypatch)
+    group, chosen = group_of(0, 2, monkeypatch)
     options = RunOptions(device="cuda", keep_every=7)
-    assert not crew.helps(1 << 30, options)
-    found = crew.on_device(options)
+    assert not group.helps(1 << 30, options)
+    found = group.on_device(options)
     assert found is not None and chosen == ["cuda:2"]
     assert (found.device, found.keep_every) == (torch.device("cuda:2"), 7)
     # One process alone has what was chosen.
-    assert Crew(None).on_device(options) is options
+    assert RankGroup(None).on_device(options) is options
 
 
 BROKEN = """

@@ -13,7 +13,7 @@ from roundlog.commitments import MerkleTree
 from roundlog.examples.digits import digits
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
-from tiebreak.chain.accounts import create_keystore, devnet_account
+from tiebreak.transactions.keys import create_keystore, devnet_account
 
 KEY = {"TIEBREAK_PRIVATE_KEY": bytes(devnet_account(3).key).hex()}
 SIGNER = devnet_account(3).address

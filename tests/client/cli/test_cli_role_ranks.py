@@ -15,8 +15,8 @@ from roundlog.examples.digits import digits
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from test_cli_ranks import ALONE, BROKEN, by_hand, ended
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.records import JobStatus
+from tiebreak.contract.enums import JobStatus
+from tiebreak.transactions.keys import devnet_account
 
 REFEREE = devnet_account(3).address
 

@@ -10,14 +10,14 @@ import pytest
 from cli_world import Chain, Run, Trained, refused
 from roundlog.arithmetic import MachineError
 from tiebreak import quantities
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.sender import Sender
-from tiebreak.cli import terms
-from tiebreak.roles import auditor, engine
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.cli import job_terms
+from tiebreak.roles import auditor_role, engine
+from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.notices import Progress
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.shared_audits import Workers
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 QUICK = ("--poll", "50ms")
 CUSTOMER, TRAINER, REFEREE = (devnet_account(number).address for number in (0, 1, 3))
@@ -36,9 +36,9 @@ def post(run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], refe
 
 
 def test_what_is_accepted_by_default_is_what_the_roles_accept() -> None:
-    floor = quantities.wei(terms.DEFAULT_FLOOR)
-    none = quantities.wei(terms.NO_FLOOR)
-    asked = terms.AcceptedTerms(least_reward=floor, least_bond=floor, least_fee=none)
+    floor = quantities.wei(job_terms.DEFAULT_FLOOR)
+    none = quantities.wei(job_terms.NO_FLOOR)
+    asked = job_terms.AcceptedTerms(least_reward=floor, least_bond=floor, least_fee=none)
     assert asked.policy() == Policy(least_reward=floor, least_bond=floor, least_fee=0)
 
 
@@ -144,7 +144,7 @@ def test_an_auditor_is_given_its_workers(
         def step(self) -> Progress:
             return Progress(finished=True)
 
-    monkeypatch.setattr(auditor, "AuditorRole", Watched)
+    monkeypatch.setattr(auditor_role, "AuditorRole", Watched)
     job = post(run, chain, trained, places, REFEREE)
     for words in ((), ("--workers", 3, "--share", 0.5, "--repeat-share", "all")):
         result = run("auditor", "run", "--job", job, *words, *places, env=chain.environment(1))
@@ -167,7 +167,7 @@ def test_an_auditor_cuts_batches_as_it_is_told(
             found.append(self.context.engine.options.micro_batches)
             return Progress(finished=True)
 
-    monkeypatch.setattr(auditor, "AuditorRole", Watched)
+    monkeypatch.setattr(auditor_role, "AuditorRole", Watched)
     job = post(run, chain, trained, places, REFEREE)
     for words in ((), ("--micro-batches", "3")):
         result = run("auditor", "run", "--job", job, *words, *places, env=chain.environment(1))

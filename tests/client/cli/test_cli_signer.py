@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from cli_world import Chain, Run, refused
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.devnet import find_anvil, start_devnet
+from tiebreak.devnet.launcher import find_anvil, start_devnet
+from tiebreak.transactions.keys import devnet_account
 
 
 def test_a_contract_is_deployed_with_a_signers_account(run: Run) -> None:

@@ -10,12 +10,12 @@ import pytest
 from disputes import Cast, Run
 from rich.cells import cell_len
 from rich.console import Console
-from tiebreak.chain.abi import _typed
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ChainUnavailable
-from tiebreak.chain.node import ChainNode
-from tiebreak.cli.standing import Reader, Standing
-from tiebreak.cli.watch import Screen
+from tiebreak.cli.account_summary import AccountSummary, Reader
+from tiebreak.cli.live_status import LiveScreen
+from tiebreak.contract.abi import _typed
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.rpc.chain_errors import ChainUnavailable
+from tiebreak.rpc.node import ChainNode
 
 NAMES = {
     "control sequences": "\x1b[2J\x1b[1;1H\x1b]0;owned\x07\x9b31m\r\n\x08",
@@ -36,7 +36,7 @@ def cast() -> Cast:
     return cast
 
 
-def drawn(screen: Screen) -> str:
+def drawn(screen: LiveScreen) -> str:
     file = io.StringIO()
     Console(file=file, width=80, height=40, force_terminal=False, color_system=None).print(screen)
     return file.getvalue()
@@ -46,8 +46,8 @@ def is_plain(text: str) -> bool:
     return all(one == "\n" or (one.isprintable() and unicodedata.category(one)[0] != "C") for one in text)
 
 
-def looking_on(cast: Cast, cid: str) -> Standing:
-    """The standing of nobody, whose job and claim have these addresses of content."""
+def looking_on(cast: Cast, cid: str) -> AccountSummary:
+    """The summary of nobody, whose job and claim have these addresses of content."""
     seen = Reader(cast.customer, None).read()
     (job,) = seen.jobs
     claim = replace(job.view.claim, log_cid=cid, model_cid=cid)
@@ -57,7 +57,7 @@ def looking_on(cast: Cast, cid: str) -> Standing:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_on_the_screen_controls_the_terminal(cast: Cast, name: str) -> None:
     cid = NAMES[name][:128]  # as much as the contract, and the reader of what a node shows, let through
-    screen = Screen("http://node:8545", cast.customer.address)
+    screen = LiveScreen("http://node:8545", cast.customer.address)
     screen.show(looking_on(cast, cid))
     shown = drawn(screen)
     assert is_plain(shown) and "challenge by" in shown and "CLAIMED" in shown
@@ -69,7 +69,7 @@ def test_no_name_on_the_screen_controls_the_terminal(cast: Cast, name: str) -> N
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_outage_on_the_screen_leaves_the_clocks_there(cast: Cast, name: str) -> None:
-    screen = Screen("http://node:8545", cast.customer.address)
+    screen = LiveScreen("http://node:8545", cast.customer.address)
     for _ in range(2):
         screen.fail(ChainUnavailable(f"the node says {NAMES[name]}"))
         shown = drawn(screen)

@@ -10,7 +10,7 @@ import pytest
 import roundlog
 import torch
 from cli_world import Run
-from tiebreak.cli.source import load_task
+from tiebreak.cli.task_source import load_task
 
 pytest.importorskip("accelerate")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from cli_world import Run
 from safetensors.torch import load_file
-from tiebreak.cli.source import load_task
+from tiebreak.cli.task_source import load_task
 
 PAGE = Path(__file__).parents[3] / "docs" / "tutorials" / "research.md"
 

@@ -27,22 +27,18 @@ from roundlog.adjudication.partial import RunningResult, decode_partial, start
 from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.program import Stored
-from tiebreak.chain.records import (
+from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.structs import (
     ChunkOpening,
     ElementProof,
     ElementView,
     LeafOpening,
-    Level,
     NextRoot,
     OperandRoot,
     OperatorOpening,
     OperatorView,
-    Outcome,
     PartialsOpening,
-    Phase,
-    Reason,
     SegmentProof,
-    Side,
 )
 
 CHUNK = 1024

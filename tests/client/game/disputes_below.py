@@ -21,7 +21,8 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.adversary.engines import execution_of
-from tiebreak.chain.records import GameView, Outcome, Phase, Side
+from tiebreak.contract.enums import Outcome, Phase, Side
+from tiebreak.contract.structs import GameView
 from tiebreak.game import (
     Bisect,
     ClaimTimeout,
@@ -43,7 +44,7 @@ from tiebreak.game import (
     ProveStore,
     next_move,
 )
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import DisputeTrees
 
 
 def job_of(program: Program, inputs: StepInputs) -> Job:
@@ -77,12 +78,12 @@ def random_job(seed: int, operators: int = 25) -> Job:
     return job_of(made.program, made.inputs)
 
 
-def evidence_of(job: Job, room: Path, executor: StepExecutor | None = None) -> Evidence:
+def trees_of(job: Job, room: Path, executor: StepExecutor | None = None) -> DisputeTrees:
     options = RunOptions(continue_after_stop=True)
     if executor is not None:
         options = replace(options, execution=execution_of(lambda job: executor))
     result = Auditor(job, room, options).run()
-    return Evidence(job, room, result.state_roots, options)
+    return DisputeTrees(job, room, result.state_roots, options)
 
 
 @dataclass
@@ -90,18 +91,18 @@ class Player:
     """One side. `twist` may change a move before it is sent, or drop it."""
 
     side: Side
-    evidence: Evidence
+    trees: DisputeTrees
     twist: Callable[[GameView, Move], Move | None] | None = None
 
     def __post_init__(self) -> None:
-        self.known = Known({(): self.evidence.claim})
+        self.known = Known({(): self.trees.claim})
 
     def decide(self, model: ContractModel) -> Decision:
         self.known.rows = None
         while True:
             decision = next_move(model.view(), self.side, self.known, model.now)
             if isinstance(decision, Need):
-                self.known.trees[decision.place] = self.evidence.tree(decision.place)
+                self.known.trees[decision.place] = self.trees.tree(decision.place)
             elif isinstance(decision, NeedChunk):
                 self.known.chunk = model.posted
             elif isinstance(decision, NeedRow):
@@ -145,7 +146,7 @@ def send(model: ContractModel, move: Move) -> None:
             raise AssertionError(move)
 
 
-def new_game(trainer: Evidence, challenger: Evidence, **options: object) -> ContractModel:
+def new_game(trainer: DisputeTrees, challenger: DisputeTrees, **options: object) -> ContractModel:
     claim = trainer.claim
     last = claim.payloads[-1], claim.as_next_root().last_leaf_proof, claim.as_next_root().row
     return ContractModel(trainer.job.spec, (claim.root, challenger.claim.root), last, **options)  # type: ignore[arg-type]

@@ -7,20 +7,8 @@ from collections.abc import Sequence
 from eth_utils.crypto import keccak
 from model_trees import NONE, PAD, Refused, climb, depth, leaf, parts, require_row
 from roundlog.spec import TrainingSpec
-from tiebreak.chain.records import (
-    Bisection,
-    Clock,
-    Descent,
-    ElementView,
-    GameView,
-    Level,
-    LevelView,
-    OperatorView,
-    Outcome,
-    Phase,
-    Reason,
-    Side,
-)
+from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.structs import Bisection, Clock, Descent, ElementView, GameView, LevelView, OperatorView
 
 TRAINER, CHALLENGER = "0x" + "11" * 20, "0x" + "22" * 20
 

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 import torch
 from contract_model import ContractModel
-from disputes_below import Player, evidence_of, job_of, new_game, play, random_job, won
+from disputes_below import Player, job_of, new_game, play, random_job, trees_of, won
 from eth_hash.auto import keccak
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import ExactSum
@@ -23,10 +23,10 @@ from roundlog.training.job import Job
 from test_stops import hostile
 from tiebreak.adversary.cunning import cunning
 from tiebreak.adversary.tampering import Lie, hiding, tampered
-from tiebreak.chain.records import Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
 from tiebreak.game import ProveSegment, ProveStore, Trace
-from tiebreak.roles.evidence import Evidence
-from tiebreak.roles.referee import asked_operator, verdict
+from tiebreak.roles.engine import DisputeTrees
+from tiebreak.roles.referee_role import asked_operator, verdict
 
 STEP = (0, 0)
 
@@ -39,9 +39,9 @@ def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def dispute(job: Job, room: Path, lies: list[Lie], liar: Side) -> tuple[ContractModel, list[object]] | None:
     """The whole game against somebody who lies so; None if the lie makes no difference."""
-    honest = evidence_of(job, room / "honest")
+    honest = trees_of(job, room / "honest")
     executor = tampered(job.program, 32, lies)
-    lying = cunning(evidence_of(job, room / "liar", executor), liar)
+    lying = cunning(trees_of(job, room / "liar", executor), liar)
     if honest.claim.root == lying.claim.root:
         return None
     sides = {liar: lying, liar.other: honest}
@@ -102,10 +102,10 @@ def test_whoever_goes_on_where_a_run_has_no_value_loses(tmp_path: Path, short_se
     stops: Counter[str] = Counter()
     for seed, job in hostile_jobs(60):
         room = tmp_path / str(seed)
-        honest = evidence_of(job, room / "honest")
+        honest = trees_of(job, room / "honest")
         if not honest.fabricated.needed:
             continue
-        lying = cunning(evidence_of(job, room / "hiding", hiding(job.program)), Side.TRAINER)
+        lying = cunning(trees_of(job, room / "hiding", hiding(job.program)), Side.TRAINER)
         assert honest.claim.root != lying.claim.root
         model = new_game(lying, honest)
         play(model, Player(Side.CHALLENGER, honest), Player(Side.TRAINER, lying))
@@ -124,13 +124,13 @@ def test_a_copy_of_the_operators_half_does_not_help(stops: bool, tmp_path: Path)
     copied = 0
     for seed, job in hostile_jobs(25) if stops else [(seed, random_job(seed)) for seed in range(8)]:
         room, rng = tmp_path / str(seed), Random(seed)
-        honest = evidence_of(job, room / "honest")
+        honest = trees_of(job, room / "honest")
         if stops != honest.fabricated.needed:
             continue
         if stops:
-            lying = evidence_of(job, room / "liar", hiding(job.program))
+            lying = trees_of(job, room / "liar", hiding(job.program))
         else:
-            lying = evidence_of(job, room / "liar", tampered(job.program, 32, [lies_of(job, rng)]))
+            lying = trees_of(job, room / "liar", tampered(job.program, 32, [lies_of(job, rng)]))
         if lying.claim.root == honest.claim.root:
             continue
         theirs, ours = lying.trace(0), honest.trace(0)
@@ -144,10 +144,10 @@ def test_a_copy_of_the_operators_half_does_not_help(stops: bool, tmp_path: Path)
     assert copied >= 5
 
 
-class CopyingEvidence:
+class CopyingTrees:
     """Running results as the other side has them, but for the last, which comes to the trainer's claim."""
 
-    def __init__(self, lying: Evidence, honest: Evidence) -> None:
+    def __init__(self, lying: DisputeTrees, honest: DisputeTrees) -> None:
         self._own, self._theirs = lying, honest
         self.claim, self.job = lying.claim, lying.job
 
@@ -175,13 +175,13 @@ def test_a_copy_of_running_results_does_not_help(tmp_path: Path, short_segments:
         sums = [q for q in range(len(job.program.nodes)) if is_long_sum(job, q)]
         if not sums:
             continue
-        honest = evidence_of(job, room / "honest")
+        honest = trees_of(job, room / "honest")
         lies = [Lie(step=0, operator=Random(seed).choice(sums))]
-        lying = evidence_of(job, room / "liar", tampered(job.program, 32, lies))
+        lying = trees_of(job, room / "liar", tampered(job.program, 32, lies))
         if lying.claim.root == honest.claim.root:
             continue
         model = new_game(lying, honest)
-        moves = play(model, Player(Side.CHALLENGER, honest), Player(Side.TRAINER, CopyingEvidence(lying, honest)))
+        moves = play(model, Player(Side.CHALLENGER, honest), Player(Side.TRAINER, CopyingTrees(lying, honest)))
         assert (model.outcome, model.reason) == (Outcome.CHALLENGER_WON, Reason.PROOF), seed
         copied += isinstance(moves[-1], ProveSegment) and model.index == model.operator.segments - 1
     assert copied >= 2
@@ -245,8 +245,8 @@ def test_a_function_that_the_contract_does_not_decide_is_the_referees(liar: Side
             continue
         q, rng = functions[0], Random(seed)
         lie = Lie(step=0, operator=q, element=rng.randrange(job.program.nodes[q].type.numel))
-        honest = evidence_of(job, tmp_path / f"{seed}")
-        lying = evidence_of(job, tmp_path / f"{seed} liar", tampered(job.program, 32, [lie]))
+        honest = trees_of(job, tmp_path / f"{seed}")
+        lying = trees_of(job, tmp_path / f"{seed} liar", tampered(job.program, 32, [lie]))
         if honest.claim.root == lying.claim.root:
             continue
         sides = {liar: lying, liar.other: honest}
@@ -273,8 +273,8 @@ def test_a_silent_party_loses_at_every_level(tmp_path: Path, short_segments: Non
         lie = Lie(step=0, operator=sums[0] if sums else 0)
         for liar in Side:
             room = tmp_path / f"{seed} {liar.name}"
-            honest = evidence_of(job, room / "honest")
-            lying = cunning(evidence_of(job, room / "liar", tampered(job.program, 32, [lie])), liar)
+            honest = trees_of(job, room / "honest")
+            lying = cunning(trees_of(job, room / "liar", tampered(job.program, 32, [lie])), liar)
             if honest.claim.root == lying.claim.root:
                 continue
             sides = {liar: lying, liar.other: honest}

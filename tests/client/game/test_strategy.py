@@ -14,7 +14,7 @@ from model_trees import Refused, depth, root_of
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
-from tiebreak.chain.records import Outcome, Phase, Reason, Side
+from tiebreak.contract.enums import Outcome, Phase, Reason, Side
 from tiebreak.game import (
     Bisect,
     ClaimTimeout,
@@ -38,7 +38,7 @@ from tiebreak.game import (
     timeout_is_due,
 )
 from tiebreak.game.strategy import descent
-from tiebreak.roles.evidence import Evidence
+from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.player import Games
 
@@ -299,11 +299,11 @@ def test_a_player_that_cannot_move_says_what_to_do() -> None:
     role = SimpleNamespace(
         context=SimpleNamespace(now=lambda: model.now), notify_job=lambda what, text, game: told.append(text)
     )
-    player, evidence = Games(cast(JobRole, role), Side.CHALLENGER), SimpleNamespace(at_hand=honest.known.trees.get)
+    player, trees = Games(cast(JobRole, role), Side.CHALLENGER), SimpleNamespace(at_hand=honest.known.trees.get)
     game = model.view()
-    player.play({7: game}, cast(Evidence, evidence))
+    player.play({7: game}, cast(DisputeTrees, trees))
     model.now = game.deadlines[Side.CHALLENGER] + 1
-    player.play({7: game}, cast(Evidence, evidence))
+    player.play({7: game}, cast(DisputeTrees, trees))
     assert "not over the states at hand; let this role run in the directory that the claim" in told[0]
     assert "clock ran out" in told[1] and "keep this role running" in told[1] and len(told) == 2
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tiebreak.chain.accord import Accord
 from tiebreak.operation.alarms import LEAST_DISK, OUTAGE_SECONDS, STUCK_SECONDS, Alarms, Alert, Cause
 from tiebreak.operation.situation import Due, GameState, Probe, Situation, due_of
 from tiebreak.roles.notices import Look, Progress
+from tiebreak.rpc.node_agreement import NodeAgreement
 
 QUIET = Situation(
     at=1000.0,
@@ -101,19 +101,19 @@ def test_an_outage_is_told_after_a_while_and_once(cause: Cause) -> None:
 
 def test_nodes_that_disagree_are_told_of_once_at_the_beginning_and_at_the_end() -> None:
     time = Time()
-    apart = replace(QUIET, accord=Accord(nodes=2, contradiction="a and b differ", undecided=True))
+    apart = replace(QUIET, agreement=NodeAgreement(nodes=2, contradiction="a and b differ", undecided=True))
     (alert,) = time.pass_by(apart, 100)
     assert (alert.cause, alert.text) == (
         Cause.NODES_DISAGREE,
         "a and b differ: no new bond is paid until they agree",
     )
-    assert time.pass_by(replace(apart, accord=replace(apart.accord, undecided=False)), 100) == []
+    assert time.pass_by(replace(apart, agreement=replace(apart.agreement, undecided=False)), 100) == []
     assert said(time.pass_by(QUIET, 100)) == [(Cause.NODES_DISAGREE, True)]
 
 
 def test_a_node_that_is_missing_is_told_of_after_a_while() -> None:
     time = Time()
-    missing = replace(QUIET, accord=Accord(nodes=3, missing=("c is 40 blocks behind",)))
+    missing = replace(QUIET, agreement=NodeAgreement(nodes=3, missing=("c is 40 blocks behind",)))
     assert time.pass_by(missing, OUTAGE_SECONDS - 1) == []
     (alert,) = time.pass_by(missing, 10)
     assert (alert.cause, alert.text) == (Cause.NODE_MISSING, "c is 40 blocks behind")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tiebreak.chain.accord import Accord
 from tiebreak.operation.metrics import Metrics
 from tiebreak.operation.situation import Probe, Situation
 from tiebreak.roles.notices import Look, Progress
+from tiebreak.rpc.node_agreement import NodeAgreement
 
 FILE = Path(__file__).resolve().parents[3] / "docs" / "operating" / "alerts.yml"
 RULES: dict[str, dict[str, Any]] = {
@@ -112,19 +112,19 @@ def test_a_trouble_makes_its_rule_fire_and_no_other(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("accord", "shown"),
+    ("agreement", "shown"),
     [
-        (Accord(nodes=2), {"tiebreak_nodes_disagree": 0.0, "tiebreak_nodes_missing": 0.0}),
-        (Accord(nodes=3, contradiction="x"), {"tiebreak_nodes_disagree": 1.0, "tiebreak_nodes_missing": 0.0}),
+        (NodeAgreement(nodes=2), {"tiebreak_nodes_disagree": 0.0, "tiebreak_nodes_missing": 0.0}),
+        (NodeAgreement(nodes=3, contradiction="x"), {"tiebreak_nodes_disagree": 1.0, "tiebreak_nodes_missing": 0.0}),
         (
-            Accord(nodes=3, contradiction="x", undecided=True, missing=("a", "b")),
+            NodeAgreement(nodes=3, contradiction="x", undecided=True, missing=("a", "b")),
             {"tiebreak_nodes_disagree": 2.0, "tiebreak_nodes_missing": 2.0},
         ),
     ],
 )
-def test_the_nodes_accord_is_served(accord: Accord, shown: Values) -> None:
+def test_the_nodes_agreement_is_served(agreement: NodeAgreement, shown: Values) -> None:
     metrics = Metrics("trainer")
-    metrics.show(Situation(at=1.0, started_at=0.0, accord=accord), {}, 0)
+    metrics.show(Situation(at=1.0, started_at=0.0, agreement=agreement), {}, 0)
     families = text_string_to_metric_families(metrics.text().decode())
     served = {one.name: one.value for family in families for one in family.samples if not one.labels}
     assert {name: served[name] for name in shown} == shown

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
-from tiebreak.chain.blocks import Receipt
 from tiebreak.operation.alarms import Cause
 from tiebreak.operation.endpoint import Endpoint
 from tiebreak.operation.metrics import CONTENT_TYPE, Metrics
 from tiebreak.operation.situation import GameState, Probe, Situation
 from tiebreak.roles.notices import Look, Notice, Progress, What
+from tiebreak.rpc.answers import Receipt
 
 ACCOUNT = "0x" + "11" * 20
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from tiebreak.chain.records import GameView, Side
+from tiebreak.contract.enums import Side
+from tiebreak.contract.structs import GameView
 from tiebreak.roles.player import earliest_deadline
 
 

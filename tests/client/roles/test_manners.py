@@ -14,11 +14,11 @@ from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.run import Run
-from tiebreak.roles import time_to_answer
-from tiebreak.roles.ending import LOOKS, Ending
+from tiebreak.deadlines import Pauses
+from tiebreak.roles import engine
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.notices import Notice, Progress, Warnings, What, plain, together
-from tiebreak.roles.pauses import Pauses
+from tiebreak.roles.role import LOOKS, Ending
 from tiebreak.roles.time_to_answer import MeasuredPace, least_clock, most_moves
 
 
@@ -122,5 +122,5 @@ def test_a_step_is_measured_as_it_is_executed_for_games(job: Job, monkeypatch: p
             cut.append(self.options.micro_batches)
             return super().step(step, states, rounding)
 
-    monkeypatch.setattr(time_to_answer, "Run", Watched)
+    monkeypatch.setattr(engine, "Run", Watched)
     assert Engine(options=RunOptions(micro_batches=4)).step_seconds(job) > 0 and set(cut) == {4}

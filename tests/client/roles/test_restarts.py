@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 from disputes import TERMS, Cast
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.game import VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.records import JobView
-from tiebreak.chain.sender import Sender
-from tiebreak.roles.auditor import AuditorRole
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.structs import JobView
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.background_jobs import Inline
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.follower import JobFollower
+from tiebreak.roles.follower_role import JobFollower
 from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.trainer import TrainerRole
-from tiebreak.roles.workshop import Inline
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.rpc.node import ChainNode
 from tiebreak.store import FolderStore
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
 
 
 class Counting:
@@ -50,7 +50,7 @@ def asked_by(kind: type[JobRole], cast: Cast, line: Counting, place: Path) -> in
     sender = Sender(cast.customer.node, devnet_account(4), directory=place)
     contract = VerificationGame(cast.customer.node, cast.customer.address, sender)
     store = FolderStore(place / "store")
-    context = RoleContext(contract=contract, sender=sender, store=store, directory=place, workshop=Inline())
+    context = RoleContext(contract=contract, sender=sender, store=store, directory=place, background_jobs=Inline())
 
     def make(number: int, posted: JobView) -> JobRole:
         return kind(context, number)

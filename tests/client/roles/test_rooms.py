@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tiebreak.roles.rooms import Rooms, size_of
-from tiebreak.store.errors import NoSpace
+from tiebreak.store.store_errors import NoSpace
 
 UNIT = 1 << 16
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 from disputes import Cast, Run
-from tiebreak.amounts import in_utc
-from tiebreak.chain.accord import UNDERTAKINGS
-from tiebreak.chain.accounts import devnet_account
-from tiebreak.chain.blocks import Receipt
-from tiebreak.chain.embedded import EmbeddedChain
-from tiebreak.chain.errors import ChainError
-from tiebreak.chain.game import Call, VerificationGame
-from tiebreak.chain.node import ChainNode
-from tiebreak.chain.sender import Sender
-from tiebreak.roles.desk import Desk, Order
-from tiebreak.roles.spending import DAY, Spending, SpendingLimit
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.quantities import in_utc
+from tiebreak.roles.transaction_queue import Order, TransactionQueue
+from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.chain_errors import ChainError
+from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.node_agreement import UNDERTAKINGS
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.spending import DAY, Spending, SpendingLimit
 
 START = 1_700_000_000
 
@@ -186,11 +186,11 @@ def test_a_full_disk_holds_new_bonds_back(tmp_path: Path) -> None:
     assert spending(place).last_day(START) == 1
 
 
-# At the desk.
+# The transaction queue.
 
 
 class Scene:
-    """An auditor's desk on a chain with two wrong claims."""
+    """An auditor's queue on a chain with two wrong claims."""
 
     def __init__(self, place: Path, per_day: int) -> None:
         self.chain = ChainNode(EmbeddedChain())
@@ -201,8 +201,8 @@ class Scene:
         self.root = Run.of().checkpoints.root
         self.sender = Sender(self.chain, devnet_account(2), directory=place)
         contract = VerificationGame(self.chain, self.cast.customer.address)
-        self.desk = Desk(contract, self.sender)
-        self.desk.spending = Spending(place, "x", per_day=per_day)
+        self.queue = TransactionQueue(contract, self.sender)
+        self.queue.spending = Spending(place, "x", per_day=per_day)
         self.failed: list[ChainError] = []
         self.sent: list[Receipt] = []
 
@@ -215,25 +215,25 @@ class Scene:
 
 def test_a_limit_holds_challenges_back_and_no_move(tmp_path: Path) -> None:
     scene = Scene(tmp_path, per_day=3 * 10**18 // 2)
-    scene.desk.look()
-    assert scene.desk.put(scene.challenge(scene.jobs[0]))
-    scene.desk.flush()
+    scene.queue.look()
+    assert scene.queue.put(scene.challenge(scene.jobs[0]))
+    scene.queue.flush()
     (receipt,) = scene.sent
-    assert scene.desk.spending is not None
-    assert scene.desk.spending.last_day(0) == 10**18 + receipt.fee
-    scene.desk.look()
-    assert not scene.desk.put(scene.challenge(scene.jobs[1]))
+    assert scene.queue.spending is not None
+    assert scene.queue.spending.last_day(0) == 10**18 + receipt.fee
+    scene.queue.look()
+    assert not scene.queue.put(scene.challenge(scene.jobs[1]))
     (error,) = scene.failed
     assert isinstance(error, SpendingLimit)
-    held = scene.desk.held()
-    assert held is error and held.until is not None and scene.desk.held() is None
+    held = scene.queue.held()
+    assert held is error and held.until is not None and scene.queue.held() is None
     # The game goes on, whatever its moves cost.
     for function in ("claimTimeout", "finalize", "withdraw", "appeal", "openAudit", "bisect"):
         assert function not in UNDERTAKINGS
     move = Order(call=Call.of("claimTimeout", 1), sent=scene.sent.append, failed=lambda _: None)
-    assert scene.desk.put(move)
+    assert scene.queue.put(move)
     # After a restart the same is known; a day later there is room.
-    again = Desk(scene.desk.contract, scene.sender)
+    again = TransactionQueue(scene.queue.contract, scene.sender)
     again.spending = Spending(tmp_path, "x", per_day=3 * 10**18 // 2)
     again.look()
     with pytest.raises(SpendingLimit):
@@ -246,25 +246,25 @@ def test_a_limit_holds_challenges_back_and_no_move(tmp_path: Path) -> None:
 def test_two_bonds_of_one_look_do_not_count_on_the_same_money(tmp_path: Path) -> None:
     """The second would leave nothing for the gas of the first one's game."""
     scene = Scene(tmp_path, per_day=10**20)
-    scene.desk.look()
-    before = scene.desk.funds(10**18, 0.0).balance
+    scene.queue.look()
+    before = scene.queue.funds(10**18, 0.0).balance
     assert before == scene.chain.balance(scene.sender.address)
-    assert scene.desk.put(scene.challenge(scene.jobs[0]))
-    assert scene.desk.funds(10**18, 0.0, job=scene.jobs[1]).balance == before - 10**18
-    assert scene.desk.funds(10**18, 0.0, job=scene.jobs[0]).balance == before, "its own bond is not missing"
-    scene.desk.flush()
+    assert scene.queue.put(scene.challenge(scene.jobs[0]))
+    assert scene.queue.funds(10**18, 0.0, job=scene.jobs[1]).balance == before - 10**18
+    assert scene.queue.funds(10**18, 0.0, job=scene.jobs[0]).balance == before, "its own bond is not missing"
+    scene.queue.flush()
     (receipt,) = scene.sent
     after = scene.chain.balance(scene.sender.address)
-    assert scene.desk.funds(10**18, 0.0).balance == after == before - 10**18 - receipt.fee
+    assert scene.queue.funds(10**18, 0.0).balance == after == before - 10**18 - receipt.fee
 
 
 def test_what_the_contract_refuses_is_not_counted(tmp_path: Path) -> None:
     scene = Scene(tmp_path, per_day=10**19)
-    scene.desk.look()
+    scene.queue.look()
     wrong = scene.challenge(scene.jobs[0])
-    assert scene.desk.put(
+    assert scene.queue.put(
         Order(call=wrong.call, sent=scene.sent.append, failed=scene.failed.append, value=1, purpose="wrong")
     )
-    scene.desk.flush()
+    scene.queue.flush()
     assert scene.failed and not scene.sent
-    assert scene.desk.spending is not None and scene.desk.spending.last_day(0) == 0
+    assert scene.queue.spending is not None and scene.queue.spending.last_day(0) == 0

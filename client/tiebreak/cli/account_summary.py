@@ -1,0 +1,243 @@
+"""The summary of an account on the contract: its jobs, bonds, clocks and games, and what gas they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from roundlog.commitments import depth_of
+
+from tiebreak.contract.enums import AuditStatus, JobStatus, Level, Outcome, Phase, Side
+from tiebreak.contract.payouts import fee_at, place_of
+from tiebreak.game import moves_in
+
+if TYPE_CHECKING:
+    from eth_typing import ChecksumAddress
+    from roundlog.spec import TrainingSpec
+
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.contract.structs import AuditView, GameView, JobView
+
+ROUND_GAS = 110_000
+OPENING_GAS = 170_000
+PROOF_GAS = 2_000_000
+"""Gas of a bisection, an opening and the largest proof, rounded up from what was measured (docs/protocol.md)."""
+
+_CHUNK_DEPTH, _PARTIAL_DEPTH = 17, 6
+"""Depths of the last two levels while they are not known, and few outputs and sums have more."""
+
+
+_CLAIMED = (JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPEALABLE)
+UNDECIDED = (JobStatus.OPEN, *_CLAIMED)
+"""Statuses in which the contract holds a trainer's bond, and those in which it holds the reward."""
+
+
+class Part(StrEnum):
+    """The part that an account plays in a job."""
+
+    CUSTOMER = "customer"
+    TRAINER = "trainer"
+    AUDITOR = "auditor"
+    REFEREE = "referee"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GameSummary:
+    """A game from one party's side. Amounts in wei, instants in seconds since 1970 by the chain's clock."""
+
+    number: int
+    view: GameView
+    side: Side | None
+    """Side that the account plays; None for the referee, and for an onlooker."""
+    gas_to_come: int
+    """Gas that this side's moves may cost until the end, at most; 0 in a game that is over."""
+
+    @property
+    def live(self) -> bool:
+        return not self.view.outcome
+
+    @property
+    def bond(self) -> int:
+        """This side's bond that the game holds, if this side has begun it; a trainer's is held by the job."""
+        began = Side.TRAINER if self.view.is_appeal else Side.CHALLENGER
+        return self.view.challenger_bond if self.side is began and self.view.bond_held else 0
+
+    @property
+    def spent(self) -> int:
+        """Wei that the gas of this side's moves has cost so far, as the contract meters it."""
+        return 0 if self.side is None else self.view.spent[self.side]
+
+    def left(self, side: Side, now: int) -> int:
+        """Seconds on a side's clock."""
+        clock = self.view.clocks[side]
+        return max(0, clock.remaining - (now - clock.started_at if clock.started_at else 0))
+
+    @property
+    def deadline(self) -> int | None:
+        """Last instant for this side's move; None if it need not move."""
+        return (self.view.deadlines[self.side] or None) if self.side is not None and self.live else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary:
+    """A job with the parts that an account plays in it, its games, and the account's own bonded audit. `place`: of that
+    audit among all, counted from 0; `fee`: wei of the audit fee that it has as things stand."""
+
+    number: int
+    view: JobView
+    parts: tuple[Part, ...]
+    games: tuple[GameSummary, ...]
+    audit: AuditView | None = None
+    place: int = 0
+    fee: int = 0
+
+    @property
+    def bond(self) -> int:
+        """Wei of this account that are held as bonds."""
+        terms = self.view.terms
+        trainers = terms.trainer_bond if self.view.status in _CLAIMED and Part.TRAINER in self.parts else 0
+        attested = terms.attestation_bond if self.collects else 0
+        return trainers + attested + sum(game.bond for game in self.games)
+
+    @property
+    def collects(self) -> bool:
+        """Whether the account's audit has a bond that `collect` may return, now or later."""
+        if self.audit is None or self.audit.status not in (AuditStatus.SEALED, AuditStatus.ATTESTED):
+            return False
+        return self.audit.status is AuditStatus.SEALED or not self.view.audits.lost
+
+    @property
+    def due(self) -> int:
+        """Wei of the audit fee that `collect` brings to this account now."""
+        return self.fee if self.collects and self.view.status not in UNDECIDED else 0
+
+    @property
+    def escrow(self) -> int:
+        """Wei of this account that are held as the reward and the audit fee."""
+        held = self.view.status in UNDECIDED and Part.CUSTOMER in self.parts
+        return self.view.terms.reward + self.view.terms.audit_fee if held else 0
+
+    @property
+    def live(self) -> bool:
+        """Whether anything can still happen to it."""
+        return self.view.status in UNDECIDED or self.collects or any(game.view.bond_held for game in self.games)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountSummary:
+    """State of the contract's jobs, and of an account in them. `price`: wei per gas at present. `now`: the chain's
+    time. `account`: None for an onlooker; balance and credit are 0 then, and all jobs are there."""
+
+    account: ChecksumAddress | None
+    balance: int
+    credit: int
+    price: int
+    block: int
+    now: int
+    jobs: tuple[JobSummary, ...]
+
+    @property
+    def games(self) -> Iterator[GameSummary]:
+        """The games in which this account is a party."""
+        return (game for job in self.jobs for game in job.games if game.side is not None)
+
+    @property
+    def bonds(self) -> int:
+        return sum(job.bond for job in self.jobs)
+
+    @property
+    def escrow(self) -> int:
+        return sum(job.escrow for job in self.jobs)
+
+    @property
+    def due(self) -> int:
+        return sum(job.due for job in self.jobs)
+
+    @property
+    def spent(self) -> int:
+        return sum(game.spent for game in self.games)
+
+    @property
+    def to_come(self) -> int:
+        """Wei that the gas of all live games may cost at most, at the present price."""
+        return self.price * sum(game.gas_to_come for game in self.games)
+
+
+class Reader:
+    """A reader of summaries that keeps jobs in which nothing can happen any more, so that they are read once.
+
+    `account`: whose; `job`: only that one; None: any."""
+
+    def __init__(self, game: VerificationGame, account: ChecksumAddress | None = None, job: int | None = None) -> None:
+        self._game, self._account, self._number = game, account, job
+        self._settled: dict[int, JobSummary] = {}
+
+    def read(self) -> AccountSummary:
+        """The summary now. Raises the errors of ChainNode."""
+        game, account = self._game, self._account
+        numbers = range(1, game.job_count() + 1) if self._number is None else [self._number]
+        jobs = [self._job(number) for number in numbers]
+        head = game.node.head()
+        return AccountSummary(
+            account=account,
+            balance=game.node.balance(account) if account is not None else 0,
+            credit=game.credit_of(account) if account is not None else 0,
+            price=head.base_fee + game.node.priority_fee(),
+            block=head.number,
+            now=max(head.timestamp, game.node.now()),
+            jobs=tuple(job for job in jobs if job.parts or account is None or self._number is not None),
+        )
+
+    def _job(self, number: int) -> JobSummary:
+        if (found := self._settled.get(number)) is None:
+            found = _job(self._game, number, self._account)
+            if not found.live:
+                self._settled[number] = found
+        return found
+
+
+def _job(game: VerificationGame, number: int, account: ChecksumAddress | None) -> JobSummary:
+    view = game.job(number)
+    games = tuple(_games(game, number, view, account))
+    audits = game.audits_of(number) if view.audits.count and account is not None else []
+    place = None if account is None else place_of(audits, account)
+    audit = None if place is None else audits[place]
+    plays = {
+        Part.CUSTOMER: view.customer == account,
+        Part.TRAINER: view.claim.trainer == account,
+        Part.AUDITOR: audit is not None
+        or any(one.side is Side.CHALLENGER for one in games)
+        or (view.attestations > 0 and account is not None and game.has_attested(number, account)),
+        Part.REFEREE: view.spec.referee == account and any(one.view.phase is Phase.REFEREE for one in games),
+    }
+    parts = tuple(part for part, does in plays.items() if does)
+    found = JobSummary(number=number, view=view, games=games, parts=parts, audit=audit)
+    return found if place is None else replace(found, place=place, fee=fee_at(view, audits, place))
+
+
+def _games(game: VerificationGame, job: int, view: JobView, account: ChecksumAddress | None) -> Iterator[GameSummary]:
+    for number in game.games_of(job) if view.game_count else []:
+        found = game.game(number)
+        side = next((side for side in Side if found.party(side) == account), None)
+        to_come = gas_to_come(view.spec.training, found) if side is not None else 0
+        yield GameSummary(number=number, view=found, side=side, gas_to_come=to_come)
+
+
+def gas_to_come(spec: TrainingSpec, game: GameView) -> int:
+    """Gas that one side's moves may cost from here to the end of a game, at most: half of the bisections, an opening a
+    level, and the proof."""
+    if game.outcome is not Outcome.NONE:
+        return 0
+    depths = {
+        Level.CHECKPOINT: depth_of(spec.intervals),
+        Level.STEP: depth_of(spec.interval),
+        Level.OPERATOR: 1 + depth_of(max(spec.operator_count, spec.state_count)),
+        Level.CHUNK: depth_of(game.operator.chunks) if game.operator.chunks else _CHUNK_DEPTH,
+        Level.PARTIAL: depth_of(game.operator.segments) if game.operator.segments else _PARTIAL_DEPTH,
+    }
+    level = game.current.level if game.levels else Level.CHECKPOINT
+    later = [one for one in depths if one > level]
+    rounds = moves_in(game.search.height) + sum(moves_in(depths[one]) for one in later)
+    return (rounds + 1) // 2 * ROUND_GAS + len(later) * OPENING_GAS + PROOF_GAS

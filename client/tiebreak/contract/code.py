@@ -1,0 +1,180 @@
+"""Compiled contracts: deploys them, and recognises them at an address by their code."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from eth_abi.abi import encode
+from eth_typing import ChecksumAddress
+from eth_utils.address import to_canonical_address, to_checksum_address
+
+from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.chain_errors import DeploymentError, InvalidAnswer, NoCode
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.sender import Sender
+
+_PUSH_20 = 0x73
+"""A deployed library begins with this instruction and its own address (Solidity, "Call Protection For Libraries")."""
+
+LIBRARIES = ("Claims", "Auditing", "LevelOpenings", "Proofs", "Verdicts", "Display")
+"""Libraries that the verification game is linked with."""
+
+Places = Sequence[tuple[int, int]]
+"""(offset, length) in bytes of a code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContractCode:
+    """One compiled contract. Zeros stand in the code where addresses of libraries and immutables go."""
+
+    name: str
+    is_library: bool
+    creation: bytes
+    deployed: bytes
+    links: Mapping[str, Places]
+    """Library -> places of its address in `creation`."""
+    deployed_links: Mapping[str, Places]
+    immutables: Places
+    """Places in the deployed code of the one value (32 bytes) that the constructor sets."""
+
+    @staticmethod
+    @functools.cache
+    def load(name: str) -> ContractCode:
+        """Reads the artifact that is part of this package. Raises DeploymentError."""
+        artifact = load_artifact(name)
+        try:
+            return ContractCode(
+                name=name,
+                is_library=artifact["kind"] == "library",
+                creation=bytes.fromhex(artifact["bytecode"].removeprefix("0x")),
+                deployed=bytes.fromhex(artifact["deployedBytecode"].removeprefix("0x")),
+                links=_links(artifact["linkReferences"]),
+                deployed_links=_links(artifact["deployedLinkReferences"]),
+                immutables=_places(artifact["immutableReferences"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(name) from error
+
+    def deploy(
+        self, sender: Sender, *, links: Mapping[str, ChecksumAddress] | None = None, argument: bytes = b""
+    ) -> Receipt:
+        """Puts the contract on the chain; its address is `receipt.contract`. argument: the constructor's, encoded."""
+        code = self.creation
+        for library, places in self.links.items():
+            code = _filled(code, places, to_canonical_address((links or {})[library]))
+        receipt = sender.send(None, code + argument)
+        if receipt.contract is None:
+            raise InvalidAnswer(f"{sender.node.name} gave no address for the new contract: use another node.")
+        return receipt
+
+    def at(self, node: ChainNode, address: ChecksumAddress) -> Deployed | None:
+        """The contract at an address, if its code is this one; None if it is another.
+
+        Codes are compared byte by byte, but for the places that were filled in: each value is the same at all of its
+        places."""
+        found = node.code(address)
+        if not found:
+            raise NoCode(
+                f"{node.name} shows no code at {address}: check the address, or wait until the node has caught up."
+            )
+        if len(found) != len(self.deployed):
+            return None
+        code = self.deployed
+        if self.is_library:
+            code = bytes([_PUSH_20]) + to_canonical_address(address) + code[21:]
+        libraries: dict[str, ChecksumAddress] = {}
+        for library, places in self.deployed_links.items():
+            (start, length), *_ = places
+            libraries[library] = to_checksum_address(found[start : start + length])
+            code = _filled(code, places, found[start : start + length])
+        value = bytes(32)
+        if self.immutables:
+            (start, length), *_ = self.immutables
+            value = found[start : start + length]
+            code = _filled(code, self.immutables, value)
+        return Deployed(libraries=libraries, immutable=value) if code == found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """Values that a deployment has filled into a contract's code."""
+
+    libraries: Mapping[str, ChecksumAddress]
+    immutable: bytes
+    """32 bytes; zeros if it has none."""
+
+
+def load_artifact(name: str) -> Mapping[str, Any]:
+    """One of the artifacts of this package. Raises DeploymentError."""
+    try:
+        text = (resources.files("tiebreak.contract") / "artifacts" / f"{name}.json").read_text("utf-8")
+        artifact = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise damaged(name) from error
+    if not isinstance(artifact, dict):
+        raise damaged(name)
+    return artifact
+
+
+def damaged(name: str) -> DeploymentError:
+    """The error for an artifact that is missing or malformed."""
+    return DeploymentError(
+        f"the artifact of {name} is missing or damaged: install tiebreak again, or run `make contracts-build`."
+    )
+
+
+def deploy_adjudicator(sender: Sender) -> ChecksumAddress:
+    """Deploys an adjudicator with the functions that it needs, and returns its address."""
+    functions = _address(ContractCode.load("Functions").deploy(sender))
+    return _address(ContractCode.load("Adjudicator").deploy(sender, argument=encode(["address"], [functions])))
+
+
+def deploy_game(sender: Sender, adjudicator: ChecksumAddress) -> Receipt:
+    """Deploys the verification game with the libraries that it needs; `adjudicator` is the one that it shows."""
+    game = ContractCode.load("VerificationGame")
+    libraries = {name: _address(ContractCode.load(name).deploy(sender)) for name in game.links}
+    return game.deploy(sender, links=libraries, argument=encode(["address"], [adjudicator]))
+
+
+def is_game(node: ChainNode, address: ChecksumAddress) -> bool:
+    """True if this version's verification game stands there, linked with this version's libraries."""
+    found = ContractCode.load("VerificationGame").at(node, address)
+    return found is not None and all(
+        ContractCode.load(name).at(node, library) is not None for name, library in found.libraries.items()
+    )
+
+
+def is_adjudicator(node: ChainNode, address: ChecksumAddress) -> bool:
+    """True if this version's adjudicator stands there, with this version's functions.
+
+    Nothing is known of what another one computes."""
+    found = ContractCode.load("Adjudicator").at(node, address)
+    if found is None or found.immutable[:12] != bytes(12):
+        return False
+    return ContractCode.load("Functions").at(node, to_checksum_address(found.immutable[12:])) is not None
+
+
+def _address(receipt: Receipt) -> ChecksumAddress:
+    assert receipt.contract is not None
+    return receipt.contract
+
+
+def _filled(code: bytes, places: Places, value: bytes) -> bytes:
+    for start, length in places:
+        if length != len(value):
+            raise damaged("a contract")
+        code = code[:start] + value + code[start + length :]
+    return code
+
+
+def _places(raw: Sequence[Sequence[int]]) -> Places:
+    return tuple((int(start), int(length)) for start, length in raw)
+
+
+def _links(raw: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, Places]:
+    return {library: _places(places) for library, places in raw.items()}

@@ -1,0 +1,363 @@
+"""View of any number of jobs and games, kept up to date by two requests a block.
+
+Every look asks for the newest block and for the contract's events of the last `MAX_REORGANISATION` blocks. So an event
+that a node had not seen yet, or that came back in another block, shows up at the next look. Jobs and games are read
+again, all with one request, only when an event has touched them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from roundlog.commitments import leaf_hash
+
+from tiebreak.contract.enums import Side
+from tiebreak.contract.events import ChunkPosted, ClaimRejected, Event, VerdictOverturned
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.posted import find_chunk, find_rows
+from tiebreak.contract.structs import AuditView, Bisection, GameView, JobView
+from tiebreak.rpc.answers import Block
+from tiebreak.rpc.block_pace import BlockPace
+from tiebreak.rpc.chain_errors import ContractError, InvalidAnswer, NotConfirmed
+from tiebreak.rpc.node import MAX_REORGANISATION
+
+PAGE = 100
+"""Views of one request: a node gives a call some 50 million gas, and a game takes up to 0.2 million to show."""
+
+_ALL_AFTER = 100
+"""Blocks after which everything followed is read again, whatever the events say."""
+
+
+_MOST_CAUGHT_UP = 20_000
+"""Blocks (three days) whose events are read after a pause. After a longer one, or where a node makes its height up,
+everything followed is read again instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Findings of one look. `taken_back`: events of blocks that are no longer part of the chain."""
+
+    block: Block
+    events: tuple[Event, ...]
+    taken_back: tuple[Event, ...]
+
+
+class ContractWatch:
+    """The newest view of a contract, and one that is `confirmations` blocks deep (None: the node's).
+
+    May be used from several threads. All methods that ask raise the errors of ChainNode. `clock` is there for tests and
+    simulations.
+    """
+
+    def __init__(
+        self,
+        contract: VerificationGame,
+        *,
+        confirmations: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.contract = contract
+        self.confirmations = contract.node.confirmations if confirmations is None else confirmations
+        self._clock = clock
+        self._pace = BlockPace(clock)
+        self._view = contract.node.view
+        self._lock = threading.RLock()
+        self._head: Block | None = None
+        self._events: dict[tuple[bytes, int], Event] = {}
+        """Events of the last blocks, by block hash and place in the block."""
+        self._hashes: dict[int, bytes] = {}
+        self._followed: set[int] = set()
+        self._jobs: dict[int, JobView] = {}
+        self._games: dict[int, GameView] = {}
+        self._games_of: dict[int, list[int]] = {}
+        self._audits_of: dict[int, list[AuditView]] = {}
+        self._chunks: dict[int, tuple[bytes, ...]] = {}
+        self._rows: dict[int, tuple[Bisection, tuple[tuple[bytes, ...], ...]]] = {}
+        self._confirmed: dict[int, tuple[int, JobView]] = {}
+        self._stale_jobs: set[int] = set()
+        self._stale_games: set[int] = set()
+        self._all_read_at = 0
+        self._untold: News | None = None
+        """News that was taken in before a request failed."""
+
+    # Jobs and games that are followed.
+
+    def follow(self, job: int) -> None:
+        """Keeps a job and its games at hand from the next look on."""
+        with self._lock:
+            if job not in self._followed:
+                self._followed.add(job)
+                self._stale_jobs.add(job)
+
+    def unfollow(self, job: int) -> None:
+        with self._lock:
+            self._followed.discard(job)
+            self._stale_jobs.discard(job)
+            for game in self._games_of.pop(job, []):
+                self._games.pop(game, None)
+                self._chunks.pop(game, None)
+                self._rows.pop(game, None)
+                self._stale_games.discard(game)
+            self._jobs.pop(job, None)
+            self._audits_of.pop(job, None)
+            self._confirmed.pop(job, None)
+
+    # Looking.
+
+    def look(self) -> News | None:
+        """Takes in the newest block, if there is one that was not seen: one request to know that, a second one for the
+        events, and a third (one for each `PAGE` of them) where they have touched what is followed."""
+        with self._lock:
+            head = self.contract.node.head()
+            before = self._head
+            if (view := self.contract.node.view) != self._view:
+                self._begin_anew()
+            if view != self._view or before is None or not self._is_old(head, before):
+                self._take_in(head, before)
+                self._view = view
+                if not 0 <= head.number - self._all_read_at < _ALL_AFTER:
+                    self._all_read_at = head.number
+                    self._stale_jobs |= self._followed
+                    self._stale_games |= set(self._games)
+                    self._audits_of.clear()
+            self._read_stale()
+            news, self._untold = self._untold, None
+            return news
+
+    @property
+    def head(self) -> Block | None:
+        """The newest block that was seen."""
+        return self._head
+
+    def now(self) -> int:
+        """The chain's time in seconds since 1970, by the newest block and the time since; 0 before the first look."""
+        return self._pace.now()
+
+    # The newest view.
+
+    def job(self, job: int) -> JobView:
+        """The job now. Raises ContractError (WrongJobStatus) if the node's newest block has no such job."""
+        with self._lock:
+            found = self._jobs.get(job)
+            if found is None or job in self._stale_jobs:
+                found = self.contract.job(job)
+                if job in self._followed:
+                    self._jobs[job] = found
+                    self._stale_jobs.discard(job)
+            return found
+
+    def games_of(self, job: int) -> list[int]:
+        """A job's games in the order of their challenges. Nothing is asked while there are none."""
+        with self._lock:
+            shown = self.job(job)
+            if not shown.game_count:
+                return []
+            known = self._games_of.get(job)
+            if known is None or len(known) < shown.game_count:
+                known = self.contract.games_of(job)
+                if job in self._followed:
+                    self._games_of[job] = known
+            return list(known)
+
+    def audits_of(self, job: int) -> list[AuditView]:
+        """A job's audits with a bond, in the order in which they came. Nothing is asked while there are none, or while
+        no event of the job has come."""
+        with self._lock:
+            if not self.job(job).audits.count:
+                return []
+            known = self._audits_of.get(job)
+            if known is None:
+                # As of the block that was seen, as everything else.
+                known = self.contract.audits_of(job, block=None if self._head is None else self._head.number)
+                if job in self._followed:
+                    self._audits_of[job] = known
+            return list(known)
+
+    def game(self, game: int) -> GameView:
+        """The game now. Raises ContractError (WrongPhase) if the node's newest block has no such game."""
+        with self._lock:
+            found = self._games.get(game)
+            if found is None or game in self._stale_games:
+                found = self.contract.game(game)
+                if found.job in self._followed:
+                    self._games[game] = found
+                    self._stale_games.discard(game)
+            return found
+
+    def read_games(self, games: Iterable[int]) -> None:
+        """Reads the games that are not at hand, a page with one request, so that `game` need not ask for each."""
+        with self._lock:
+            self._stale_games |= {game for game in games if game not in self._games}
+            self._read_stale()
+
+    def at_hand(self) -> tuple[dict[int, JobView], dict[int, GameView]]:
+        """The jobs and games that are at hand, by number, without a request."""
+        with self._lock:
+            return dict(self._jobs), dict(self._games)
+
+    # The deep view.
+
+    def confirmed_job(self, job: int) -> JobView:
+        """The job as it stood `confirmations` blocks ago, which a bond may be put on.
+
+        Raises NotConfirmed if it was not there yet, or if another job has its number now."""
+        with self._lock:
+            newest = self.job(job)
+            if self.confirmations == 0:
+                return newest
+            deep = self._deep_block()
+            known = self._confirmed.get(job)
+            if known is None or known[0] != deep:
+                try:
+                    known = deep, self.contract.job(job, block=deep)
+                except (ContractError, InvalidAnswer) as error:  # nothing is returned where there was no contract yet
+                    raise self._too_fresh(job) from error
+                self._confirmed[job] = known
+            if known[1].spec_hash != newest.spec_hash:
+                raise self._too_fresh(job)
+            return known[1]
+
+    def is_confirmed(self, game: int) -> bool:
+        """True if a game stood `confirmations` blocks ago as it does now."""
+        with self._lock:
+            if self.confirmations == 0:
+                return True
+            try:
+                return self.contract.game(game, block=self._deep_block()) == self.game(game)
+            except (ContractError, InvalidAnswer):  # it was not there yet, or the contract was not
+                return False
+
+    def _deep_block(self) -> int:
+        head = self._head or self.contract.node.head()
+        return max(0, head.number - self.confirmations)
+
+    def _too_fresh(self, job: int) -> NotConfirmed:
+        return NotConfirmed(f"job {job} does not lie under {self.confirmations} blocks yet: wait for them.")
+
+    # What a side has shown.
+
+    def posted_chunk(self, game: int) -> bytes | None:
+        """The chunk that the trainer has posted in a game; None if the node does not show it.
+
+        A chunk that was seen costs nothing; otherwise events are searched from the newest block back to the
+        challenge. Its hash is known, so it need not lie under any number of blocks."""
+        with self._lock:
+            shown = self.game(game)
+            wanted = shown.search.nodes[Side.TRAINER]
+            for chunk in self._chunks.get(game, ()):
+                if leaf_hash(chunk) == wanted:
+                    return chunk
+            found = find_chunk(self.contract, game, shown)
+            if found is not None:
+                self._chunks[game] = (*self._chunks.get(game, ()), found)
+            return found
+
+    def shown_rows(self, game: int, *, everywhere: bool = False) -> tuple[tuple[bytes, ...], ...]:
+        """Rows that were shown in a game, as `find_rows`; asked for once for each state of its search, unless they are
+        looked for `everywhere`."""
+        with self._lock:
+            shown = self.game(game)
+            kept = self._rows.get(game)
+            if kept is None or kept[0] != shown.search or everywhere:
+                kept = shown.search, find_rows(self.contract, game, shown, everywhere=everywhere)
+                self._rows[game] = kept
+            return kept[1]
+
+    # The parts of a look.
+
+    def _begin_anew(self) -> None:
+        """Forgets what another node has shown of blocks and time, and reads everything followed again."""
+        self._hashes = {}
+        self._pace = BlockPace(self._clock)
+        self._confirmed = {}
+        self._games_of = {}
+        self._stale_jobs |= self._followed
+        self._stale_games |= set(self._games)
+
+    def _is_old(self, head: Block, before: Block) -> bool:
+        """True if a node shows nothing new: the same block, or one that it had before (it lags)."""
+        if head.hash == before.hash or self._hashes.get(head.number) == head.hash:
+            return True
+        # Lower than what was seen, and no other block at a number that was seen: that may as well be a node that lags.
+        return head.number < before.number and head.number not in self._hashes
+
+    def _take_in(self, head: Block, before: Block | None) -> None:
+        node, contract = self.contract.node, self.contract
+        if before is not None and head.number - before.number > _MOST_CAUGHT_UP:
+            self._begin_anew()
+            before = None
+        first = head.number if before is None else min(before.number, head.number)
+        first = max(0, contract.first_block, first - MAX_REORGANISATION + 1)
+        logs = {(log.block_hash, log.index): log for log in node.all_logs(contract.address, first, head.number)}
+        if any(log.block == head.number and log.block_hash != head.hash for log in logs.values()):
+            raise InvalidAnswer(f"{node.name} takes blocks back while it is asked for events: ask again.")
+        missing = {key: event for key, event in self._events.items() if event.block >= first and key not in logs}
+        gone = self._taken_back(missing, head)
+        events = {
+            key: event for key, log in logs.items() if key not in self._events for event in contract.decode([log])
+        }
+        floor = head.number - 2 * MAX_REORGANISATION
+        self._events = {
+            key: event for key, event in (self._events | events).items() if event.block > floor and key not in gone
+        }
+        self._hashes[head.number] = head.hash
+        self._hashes = {n: name for n, name in self._hashes.items() if floor < n <= head.number}
+        self._head = head
+        self._pace.observe(head)
+        if before is None:
+            events = {}  # the past, which the views show
+        earlier = self._untold or News(head, (), ())
+        self._untold = News(head, (*earlier.events, *events.values()), (*earlier.taken_back, *gone.values()))
+        for event in (*gone.values(), *events.values()):
+            self._touch(event)
+
+    def _taken_back(self, missing: dict[tuple[bytes, int], Event], head: Block) -> dict[tuple[bytes, int], Event]:
+        """The missing events whose blocks are proved to be gone; a lagging node has left out the others."""
+        canonical: dict[int, bytes | None] = {head.number: head.hash}
+        for number in sorted({event.block for event in missing.values()}):
+            if number not in canonical:
+                block = self.contract.node.block(number) if number < head.number else None
+                canonical[number] = None if block is None else block.hash
+        return {key: event for key, event in missing.items() if canonical[event.block] not in (None, key[0])} | {
+            key: event for key, event in missing.items() if event.block > head.number
+        }
+
+    def _touch(self, event: Event) -> None:
+        job, game = getattr(event, "job", None), getattr(event, "game", None)
+        if job in self._followed:
+            self._stale_jobs.add(job)
+            self._audits_of.pop(job, None)
+            if game is not None:
+                self._games_of.pop(job, None)
+        if game is not None and game in self._games:
+            self._stale_games.add(game)
+            self._stale_jobs.add(self._games[game].job)
+            self._audits_of.pop(self._games[game].job, None)
+        if isinstance(event, ClaimRejected | VerdictOverturned):
+            # All other games of the job, or all other appeals, are void now, without an event of their own.
+            self._stale_games |= {number for number, shown in self._games.items() if shown.job == event.job}
+        if isinstance(event, ChunkPosted) and game in self._games:
+            self._chunks[event.game] = (*self._chunks.get(event.game, ()), event.chunk)
+
+    def _read_stale(self) -> None:
+        jobs, games = sorted(self._stale_jobs & self._followed), sorted(self._stale_games)
+        calls = [Call.of("getJob", job) for job in jobs] + [Call.of("getGame", game) for game in games]
+        for start in range(0, len(calls), PAGE):
+            page = calls[start : start + PAGE]
+            # As of the block that was seen: a node that lags behind it refuses, instead of showing an older state.
+            shown_now = self.contract.views(page, block=None if self._head is None else self._head.number)
+            for call, shown in zip(page, shown_now, strict=True):
+                self._keep(call.function == "getJob", int(str(call.arguments[0])), shown)
+
+    def _keep(self, is_job: bool, number: int, shown: Any) -> None:
+        kept: dict[int, Any] = self._jobs if is_job else self._games
+        (self._stale_jobs if is_job else self._stale_games).discard(number)
+        if isinstance(shown, ContractError):
+            # Not there (any more, or for this node): the next question goes to the contract itself.
+            kept.pop(number, None)
+        elif is_job or shown.job in self._followed:
+            kept[number] = shown

@@ -1,0 +1,79 @@
+"""Classes that the generated records build on: the training spec as the contract stores it, and methods of records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any, Generic, Self, TypeVar, cast
+
+from eth_abi.abi import encode
+from eth_hash.auto import keccak
+from eth_typing import ChecksumAddress
+from roundlog.spec import TrainingSpec
+
+_TYPES = (
+    *("uint64", "uint64", "bytes32", "uint64", "bytes32", "uint64", "bytes32", "uint64", "uint64", "bytes32"),
+    *("uint64", "uint32", "uint8", "uint8", "uint8", "uint8", "address", "address"),
+)
+"""Solidity types of the struct TrainingSpec. By hand, so that no artifact is loaded to hash a spec; a test holds them
+against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostedSpec:
+    """A spec on the chain. The contract checks its ranges only roughly: call `training.validate()` before using it."""
+
+    training: TrainingSpec
+    referee: ChecksumAddress
+    """The account that decides about an element where the adjudicator's precision does not."""
+    adjudicator: ChecksumAddress
+    """The contract that computes disputed elements."""
+
+    @staticmethod
+    def of(values: Sequence[Any]) -> PostedSpec:
+        """Builds a spec from the fields of the Solidity struct, in its order: the engine's, then the two addresses."""
+        *training, referee, adjudicator = values
+        names = (field.name for field in fields(TrainingSpec))
+        return PostedSpec(TrainingSpec(**dict(zip(names, training, strict=True))), referee, adjudicator)
+
+    def as_tuple(self) -> tuple[object, ...]:
+        """The fields in the order of the Solidity struct."""
+        return (*(getattr(self.training, field.name) for field in fields(TrainingSpec)), self.referee, self.adjudicator)
+
+    @property
+    def hash(self) -> bytes:
+        """keccak256(abi.encode(spec)), 32 bytes: the spec's name on the chain."""
+        return bytes(keccak(encode(_TYPES, self.as_tuple())))
+
+
+LevelT = TypeVar("LevelT")
+"""`LevelView`, which is generated."""
+
+ANYONE = cast(ChecksumAddress, "0x" + "00" * 20)
+"""The zero address; as the trainer of a job's terms, it lets any account commit."""
+
+
+class SideMethods(IntEnum):
+    """Methods of `Side`."""
+
+    @property
+    def other(self) -> Self:
+        return type(self)(1 - self)
+
+
+class GameMethods(Generic[LevelT]):
+    """Methods of `GameView`."""
+
+    __slots__ = ()
+    trainer: ChecksumAddress
+    challenger: ChecksumAddress
+    levels: tuple[LevelT, ...]
+
+    @property
+    def current(self) -> LevelT:
+        """The deepest level reached."""
+        return self.levels[-1]
+
+    def party(self, side: SideMethods) -> ChecksumAddress:
+        return (self.trainer, self.challenger)[side]

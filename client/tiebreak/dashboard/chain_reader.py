@@ -1,0 +1,229 @@
+"""The chain as the pages read it: bounded requests, one reading for all who ask at once, and nothing that hangs.
+
+Every page is made of one reading as of one block. A reading runs in a thread of its own with a deadline for whoever
+waits. If it comes too late, the page shows the last one and says so, and the late one serves the next request.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TooSlow
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.structs import GameView, JobView
+from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer
+
+PAGE = 25
+"""Jobs or games on one page."""
+
+NEWEST_GAMES = 20
+"""Games that are looked through for those that are being played."""
+
+PATIENCE = 4.0
+"""Seconds that a page waits for the node."""
+
+_READINGS = 64
+"""Readings that are kept; the one used longest ago goes first."""
+
+_THREADS = 8
+"""Readings that run at the same time; a node that hangs holds each for as long as its transport allows."""
+
+T = TypeVar("T")
+
+Moment = tuple[int, bytes]
+"""Number and hash of the block that a reading is as of."""
+
+
+class Missing(Exception):
+    """There is no such job or game on the chain; the message is one sentence."""
+
+
+class Busy(Exception):
+    """The node has not answered in time, and nothing older is at hand; the message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading(Generic[T]):
+    """A result and its age. `trouble`: why it is not as of now, in one sentence; empty if it is."""
+
+    value: T
+    block: int
+    trouble: str = ""
+
+
+class Readings:
+    """Results by key, each read once for a block however many ask for it. May be used from several threads."""
+
+    def __init__(self, *, patience: float = PATIENCE) -> None:
+        self.patience = patience
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="reading")
+        self._lock = threading.Lock()
+        self._running: dict[Any, Future[Any]] = {}
+        self._kept: OrderedDict[Any, tuple[Moment, Any]] = OrderedDict()
+
+    def get(self, key: Any, block: Moment, read: Callable[[], T], *, patience: float | None = None) -> Reading[T]:
+        """The result of `read` as of `block`, or an older one with its trouble. Raises Busy, Missing, ChainError."""
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+                if kept[0] == block:
+                    return Reading(cast(T, kept[1]), block[0])
+            running = self._running.get(key)
+            if running is None:
+                if len(self._running) >= _THREADS:
+                    return self._older(kept, "the node is slow, and too much is being read already")
+                running = self._pool.submit(self._read, key, block, read)
+                self._running[key] = running
+        try:
+            value = running.result(self.patience if patience is None else patience)
+        except TooSlow:
+            return self._older(kept, "the node has not answered in time")
+        except ContractError:
+            raise
+        except ChainError as error:
+            if kept is None:
+                raise
+            return self._older(kept, str(error).rstrip("."))
+        return Reading(value, block[0])
+
+    def _read(self, key: Any, block: Moment, read: Callable[[], Any]) -> Any:
+        try:
+            value = read()
+            with self._lock:
+                self._kept[key] = block, value
+                while len(self._kept) > _READINGS:
+                    self._kept.popitem(last=False)
+            return value
+        finally:
+            with self._lock:
+                self._running.pop(key, None)
+
+    @staticmethod
+    def _older(kept: tuple[Moment, Any] | None, why: str) -> Reading[Any]:
+        if kept is None:
+            raise Busy(f"{why[0].upper()}{why[1:]}: this page is tried again by itself, or by a reload.")
+        return Reading(kept[1], kept[0][0], f"{why}; this is what it said at block {kept[0][0]:,}.")
+
+    def close(self) -> None:
+        """Lets no further reading start; one that hangs ends with the process."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class JobsPage:
+    """A page of jobs, the newest first."""
+
+    count: int
+    number: int
+    """Number of the page, from 1."""
+    pages: int
+    jobs: list[tuple[int, JobView]]
+    live: list[tuple[int, GameView]]
+    """Games that are being played, among the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """A job with a page of its games, in the order of their challenges."""
+
+    number: int
+    job: JobView
+    games: list[tuple[int, GameView]]
+    page: int
+    pages: int
+
+
+class Source:
+    """Views of a contract, a page with one or two requests. All methods raise ChainError, Missing."""
+
+    def __init__(self, contract: VerificationGame) -> None:
+        self.contract = contract
+
+    def jobs(self, page: int, block: int) -> JobsPage:
+        """A page of jobs, counted from 1; the nearest one there is."""
+        count, games = self._numbers([Call.of("jobCount"), Call.of("gameCount")], block)
+        pages = max(1, -(-count // PAGE))
+        page = min(max(1, page), pages)
+        newest = count - (page - 1) * PAGE
+        wanted = range(newest, max(0, newest - PAGE), -1)
+        recent = range(games, max(0, games - NEWEST_GAMES), -1) if page == 1 else range(0)
+        found = self._views([*(Call.of("getJob", n) for n in wanted), *(Call.of("getGame", n) for n in recent)], block)
+        jobs = [(number, _checked(number, job)) for number, job in zip(wanted, found, strict=False) if _is_there(job)]
+        played = zip(recent, found[len(wanted) :], strict=True)
+        live = [(number, game) for number, game in played if _is_there(game) and not game.outcome]
+        return JobsPage(count, page, pages, jobs, live)
+
+    def job(self, number: int, page: int, block: int) -> JobPage:
+        """A job, and a page of its games."""
+        job = self._one("getJob", number, block)
+        pages = max(1, -(-job.game_count // PAGE))
+        page = min(max(1, page), pages)
+        listed = self._views([Call.of("gamesOf", number, (page - 1) * PAGE, PAGE)], block)[0] if job.game_count else ()
+        if isinstance(listed, ContractError) or len(listed) > PAGE:
+            raise InvalidAnswer(f"{self.contract.node.name} gave another list of games than was asked for.")
+        games = self._views([Call.of("getGame", game) for game in listed], block) if listed else []
+        shown = [(game, view) for game, view in zip(listed, games, strict=True) if _is_there(view)]
+        return JobPage(number, _checked(number, job), shown, page, pages)
+
+    def game(self, number: int, block: int) -> tuple[GameView, JobView]:
+        """A game, and its job."""
+        game = self._one("getGame", number, block)
+        return game, _checked(game.job, self._one("getJob", game.job, block))
+
+    def newest(self, jobs: int, games: int, block: int) -> tuple[dict[int, JobView], dict[int, GameView]]:
+        """The newest jobs and games, at most so many."""
+        last_job, last_game = self._numbers([Call.of("jobCount"), Call.of("gameCount")], block)
+        wanted = [("getJob", n) for n in range(last_job, max(0, last_job - jobs), -1)]
+        wanted += [("getGame", n) for n in range(last_game, max(0, last_game - games), -1)]
+        found = self._views([Call.of(*one) for one in wanted], block) if wanted else []
+        shown = [(*one, view) for one, view in zip(wanted, found, strict=True) if _is_there(view)]
+        return (
+            {number: view for kind, number, view in shown if kind == "getJob"},
+            {number: view for kind, number, view in shown if kind == "getGame"},
+        )
+
+    def credits(self, accounts: Sequence[str], block: int) -> dict[str, int]:
+        """Wei that each account may withdraw."""
+        found = self._views([Call.of("creditOf", account) for account in accounts], block) if accounts else []
+        return {one: credit for one, credit in zip(accounts, found, strict=True) if isinstance(credit, int)}
+
+    def burnt(self, block: int) -> int:
+        """Wei of lost bonds that stay in the contract."""
+        return self._numbers([Call.of("burnt")], block)[0]
+
+    def _one(self, function: str, number: int, block: int) -> Any:
+        found = self._views([Call.of(function, number)], block)[0]
+        if not _is_there(found):
+            kind = "job" if function == "getJob" else "game"
+            raise Missing(f"There is no {kind} {number} in this contract.")
+        return found
+
+    def _numbers(self, calls: Sequence[Call], block: int) -> list[int]:
+        found = self._views(calls, block)
+        if any(not isinstance(one, int) for one in found):
+            raise InvalidAnswer(f"{self.contract.node.name} cannot count jobs or games: use another node.")
+        return found
+
+    def _views(self, calls: Sequence[Call], block: int) -> list[Any]:
+        return self.contract.views(calls, block=block)
+
+
+def _is_there(found: object) -> bool:
+    return not isinstance(found, ContractError)
+
+
+def _checked(number: int, job: JobView) -> JobView:
+    """Raises InvalidAnswer for a job that contradicts itself: only a node that lies, or one that was lied to, shows
+    it."""
+    if job.spec.hash != job.spec_hash:
+        raise InvalidAnswer(
+            f"the node shows job {number} with a spec that is not the one of its hash: it lies or is damaged, use "
+            "another node."
+        )
+    return job

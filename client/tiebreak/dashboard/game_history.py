@@ -1,0 +1,242 @@
+"""The history of a game: its moves in words, with gas and time, from the contract's events and the receipts."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tiebreak.contract import events
+from tiebreak.contract.enums import Finding, Level, Side
+from tiebreak.contract.events import Event
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.posted import last_block_before
+from tiebreak.contract.structs import JobView
+from tiebreak.dashboard import showing
+from tiebreak.dashboard.words import ENDS, EVENTS, LEVELS, OUTCOMES, SIDES, name_words
+from tiebreak.game import stride
+from tiebreak.rpc.answers import Receipt
+
+MOST_MOVES = 400
+"""Transactions of one game that are shown; the longest game of a job that the contract takes has some 250."""
+
+_RECEIPTS = 20_000
+
+_CHALLENGERS = (events.ElementDisputed, events.ElementProven, events.SegmentProven, events.StoreProven)
+
+E = TypeVar("E", bound=Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One transaction of a game."""
+
+    transaction: str
+    block: int
+    time: int
+    who: str
+    words: str
+    gas: int
+    fee: int
+    """Fee in wei."""
+    shared: bool
+    """Whether the transaction made moves of other games as well, which its gas includes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GameHistory:
+    """All moves of a game, and its events."""
+
+    moves: list[Move]
+    events: list[Event]
+    cut: bool = False
+    """Whether moves beyond `MOST_MOVES` were left out."""
+
+    @property
+    def gas(self) -> int:
+        return sum(move.gas for move in self.moves)
+
+    @property
+    def fee(self) -> int:
+        return sum(move.fee for move in self.moves)
+
+    def last(self, kind: type[E]) -> E | None:
+        """The last event of a kind."""
+        return next((event for event in reversed(self.events) if isinstance(event, kind)), None)
+
+
+class Receipts:
+    """Receipts and times of blocks, each asked for once. May be used from several threads."""
+
+    def __init__(self, contract: VerificationGame) -> None:
+        self._contract = contract
+        self._lock = threading.Lock()
+        self._receipts: OrderedDict[tuple[int, bytes], Receipt] = OrderedDict()
+        self._times: OrderedDict[int, int] = OrderedDict()
+
+    def receipt(self, event: Event) -> Receipt | None:
+        """The receipt of an event's transaction; None if the node does not show it. Raises ChainError."""
+        key = event.block, event.transaction
+        with self._lock:
+            found = self._receipts.get(key)
+        if found is None:
+            found = self._contract.node.receipt(event.transaction)
+            if found is not None and found.block == event.block:
+                with self._lock:
+                    _keep(self._receipts, key, found)
+        return found
+
+    def games(self, receipt: Receipt) -> set[int]:
+        """Games of which a transaction made moves."""
+        found = self._contract.decode(receipt.logs)
+        return {game for event in found if mover([event]) and (game := getattr(event, "game", None)) is not None}
+
+    def time(self, block: int) -> int:
+        """The time of a block in seconds since 1970; 0 if the node does not show it. Raises ChainError."""
+        with self._lock:
+            found = self._times.get(block)
+        if found is None:
+            shown = self._contract.node.block(block)
+            if shown is None:
+                return 0
+            found = shown.timestamp
+            with self._lock:
+                _keep(self._times, block, found)
+        return found
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
+    kept[key] = value
+    while len(kept) > _RECEIPTS:
+        kept.popitem(last=False)
+
+
+def first_block(contract: VerificationGame, job: JobView, newest: int) -> int:
+    """A block before everything that happened to a job. Raises ChainError."""
+    return max(contract.first_block, last_block_before(contract.node, job.posted_at, newest))
+
+
+def read_history(contract: VerificationGame, receipts: Receipts, number: int, job: JobView, newest: int) -> GameHistory:
+    """The history of a game up to block `newest`. Raises ChainError."""
+    found = contract.events(game=number, from_block=first_block(contract, job, newest), to_block=newest)
+    return history_of(found, job, receipts)
+
+
+def history_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> GameHistory:
+    """The history that these events make. Raises ChainError."""
+    grouped: OrderedDict[bytes, list[Event]] = OrderedDict()
+    for event in found:
+        grouped.setdefault(event.transaction, []).append(event)
+    games = {getattr(event, "game", None) for event in found}
+    top = next((one for one in found if isinstance(one, events.LeafFound) and one.level is Level.CHECKPOINT), None)
+    first_step = 0 if top is None else top.leaf_index * job.spec.training.interval
+    leaves = {one.level: one.leaf_count for one in found if isinstance(one, events.LevelStarted)}
+    moves = []
+    for transaction, group in list(grouped.items())[:MOST_MOVES]:
+        receipt = receipts.receipt(group[0])
+        others = () if receipt is None else receipts.games(receipt)
+        moves.append(
+            Move(
+                transaction=showing.hexed(transaction),
+                block=group[0].block,
+                time=receipts.time(group[0].block),
+                who=mover(group),
+                words="; ".join(
+                    words
+                    for event in group
+                    if (
+                        words := event_words(
+                            event, first_step, leaves.get(getattr(event, "level", Level.CHECKPOINT), 1 << 64)
+                        )
+                    )
+                ),
+                gas=0 if receipt is None else receipt.gas_used,
+                fee=0 if receipt is None else receipt.fee,
+                shared=any(game not in games for game in others),
+            )
+        )
+    return GameHistory(moves, list(found), cut=len(grouped) > MOST_MOVES)
+
+
+def mover(group: Iterable[Event]) -> str:
+    """Party that made a move, by the events that only one party can cause; empty if anybody could have."""
+    for event in group:
+        match event:
+            case events.Bisected(mover=side) | events.RootOpened(side=side) | events.LeafOpened(side=side):
+                return SIDES[side]
+            case events.Challenged():
+                return SIDES[Side.CHALLENGER]
+            case events.ChunkPosted():
+                return SIDES[Side.TRAINER]
+            case events.Adjudicated():
+                return "referee"
+            case _ if isinstance(event, _CHALLENGERS):
+                return SIDES[Side.CHALLENGER]
+    return ""
+
+
+def _range(unit: str, skipped: int, index: int, height: int, leaves: int) -> str:
+    """The leaves below a place in words."""
+    first, last = skipped + index, skipped + min(index + (1 << height), leaves) - 1
+    return f"{unit}s {first:,} to {last:,}" if last > first else f"{unit} {first:,}"
+
+
+def event_words(event: Event, first_step: int = 0, leaves: int = 1 << 64) -> str:
+    """An event in a clause; empty for one that only repeats another. An event that this version has no words for is
+    told by its name.
+
+    first_step: of the disputed interval, where the leaves of level STEP begin. leaves: of the event's level."""
+    skipped = first_step if getattr(event, "level", None) is Level.STEP else 0
+    unit = LEVELS[event.level][0] if hasattr(event, "level") and event.level in LEVELS else ""
+    match event:
+        case events.Challenged():
+            return f"challenges the claim with root {showing.short(showing.hexed(event.checkpoint_root))}"
+        case events.GameStarted():
+            return "the clocks start"
+        case events.Bisected():
+            left = max(0, event.height - stride(event.height))
+            place = _range(unit, skipped, event.leaf_index, event.height, leaves)
+            return f"searches {place}: they differ first in {_range(unit, skipped, event.to, left, leaves)}"
+        case events.LeafFound():
+            return f"{unit} {skipped + event.leaf_index:,} is the first that differs"
+        case events.LeafOpened():
+            return f"shows its own {unit}"
+        case events.RootOpened():
+            below = LEVELS[event.next_level][0] if event.next_level in LEVELS else name_words(event.next_level)
+            return f"opens its root over the {below}s"
+        case events.OperatorKnown():
+            return f"operator {event.operator:,} has {event.elements:,} elements in {event.chunks:,} chunks"
+        case events.ChunkPosted():
+            return f"shows chunk {event.leaf_index:,}, {len(event.chunk):,} bytes"
+        case events.ElementDisputed():
+            return f"disputes element {event.element:,}, a sum of many terms"
+        case events.ElementProven():
+            found = {Finding.VALUE: "finds it wrong", Finding.STOPS: "finds that no number is right"}
+            return f"proves element {event.element:,}: the contract {found.get(event.finding, 'cannot tell')}"
+        case events.SegmentProven():
+            return f"proves segment {event.segment:,} of the sum: the contract adds it up"
+        case events.StoreProven():
+            return f"proves what the store of slot {event.slot:,} has to keep"
+        case events.RefereeCalled():
+            return f"the referee is asked about element {event.element:,}"
+        case events.Adjudicated():
+            return f"says that the right bits are {showing.number(event.bits, 4).bits}"
+        case events.GameOver():
+            why = ENDS.get(event.reason, name_words(event.reason))
+            return f"{OUTCOMES.get(event.outcome, name_words(event.outcome)).lower()} {why}"
+        case events.ClaimRejected():
+            return "the claim is rejected"
+        case events.Burnt():
+            return f"{showing.ether(event.amount)} of lost bonds are burnt"
+        case events.LevelStarted() | events.Credited():
+            return ""
+    name = type(event).__name__
+    if name in EVENTS:
+        return EVENTS[name]
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()

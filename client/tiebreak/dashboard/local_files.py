@@ -1,0 +1,158 @@
+"""Files on this machine that say more than the chain: jobs, for names and lines, and runs, for losses and replays.
+
+They are looked for under fixed names only, in directories that the user has named, and read beside the pages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from roundlog.storage import open_regular
+
+from tiebreak.contract.structs import JobView
+from tiebreak.dashboard.background_work import BackgroundWork
+from tiebreak.dashboard.curve import Curve, read_curve
+from tiebreak.dashboard.showing import UNKNOWN, Names
+
+if TYPE_CHECKING:
+    from roundlog.training.job import Job
+
+    from tiebreak.store.store import Store
+
+MAX_NAMES_BYTES = 65 << 20
+"""Most bytes of a job's program and spec, which are fetched from a store for their names."""
+
+FETCH_SECONDS = 60.0
+
+_MOST_RECORD = 4096
+_MOST_ENTRIES = 10_000
+
+RUNS = ("run", "alone", "blind")
+"""Names of the runs in a role's room of one job: a trainer's, and an auditor's of open and of blind audits."""
+
+
+class LocalFiles:
+    """Jobs and runs in directories of the user, and jobs in a store."""
+
+    def __init__(
+        self,
+        work: BackgroundWork,
+        *,
+        files: Sequence[Path] = (),
+        follow: Sequence[Path] = (),
+        store: Store | None = None,
+    ) -> None:
+        """files: directories of jobs, or of roles. follow: directories of runs, or of roles."""
+        self._work = work
+        self._files = [*files, *follow]
+        self._follow = list(follow)
+        self._store = store
+
+    @property
+    def follows(self) -> bool:
+        """Whether own runs were named."""
+        return bool(self._follow)
+
+    def names(self, job: JobView) -> Names:
+        """The names of a job's operators and slots, as far as they are known."""
+        root = job.spec.training.program_root
+        rooms = tuple(path for path in self.jobs(job) if (path / "program.json").is_file())
+        found = self._work.result(("names", root, rooms), lambda: self._read_names(rooms, root)) if rooms else None
+        if found is None and self._store is not None:
+            cid, store = job.job_cid, self._store
+            found = self._work.result(("names", root, cid), lambda: _fetch_names(store, cid, root))
+        return found or UNKNOWN
+
+    def jobs(self, job: JobView) -> list[Path]:
+        """Directories where the files of a job could be."""
+        found = []
+        for directory in self._files:
+            found += [room / "job" for room in _rooms(directory, job)]
+            found += [directory, directory / "job", directory.parent / "job"]
+        return found
+
+    def read_job(self, directory: Path) -> Job:
+        """The job in a directory, whose data may lie in the store. Raises JobError."""
+        from roundlog.training.job import Job, JobLimits
+
+        from tiebreak.parallel.elsewhere import lies_elsewhere, read_elsewhere
+
+        return read_elsewhere(directory, JobLimits(), self._store) if lies_elsewhere(directory) else Job.read(directory)
+
+    def runs(self, job: JobView) -> list[Path]:
+        """Directories of own runs of a job, as far as they are there."""
+        found = []
+        for directory in self._follow:
+            found += [room / run for room in _rooms(directory, job) for run in RUNS] + [directory]
+        run_id = job.spec.training.run_id.hex()
+        return [path for path in found if _run_id(path) == run_id]
+
+    def curve(self, job: JobView) -> Curve | None:
+        """The losses of the first own run of a job that has any; of one that goes on, as far as it has come."""
+        steps = job.spec.training.steps
+        for run in self.runs(job):
+            try:
+                size = (run / "history.jsonl").stat().st_size
+            except OSError:
+                continue
+            found = self._work.result(("curve", run), partial(read_curve, run, steps), version=size)
+            if found is not None:
+                return found
+        return None
+
+    @staticmethod
+    def _read_names(rooms: Sequence[Path], root: bytes) -> Names | None:
+        for room in rooms:
+            if (found := _names(room, root)) is not None:
+                return found
+        return None
+
+
+def _rooms(directory: Path, job: JobView) -> list[Path]:
+    """A role's rooms of jobs with this spec, which are named as by `RoleContext.room`. The same spec has the same run,
+    whichever job it was posted as."""
+    ending = f"-{job.spec_hash.hex()[:16]}"
+    try:
+        names = [entry.name for entry in islice(os.scandir(directory), _MOST_ENTRIES)]
+    except OSError:
+        return []
+    return [directory / name for name in sorted(names) if name.startswith("job-") and name.endswith(ending)]
+
+
+def _run_id(run: Path) -> str:
+    """The job of which a directory is a run; empty if it is none."""
+    try:
+        with open_regular(run / "run.json") as file:
+            record = json.loads(file.read(_MOST_RECORD))
+        return str(record["run_id"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return ""
+
+
+def _fetch_names(store: Store, cid: str, root: bytes) -> Names | None:
+    from tiebreak.parallel.fetching import program_plan
+
+    with TemporaryDirectory(prefix="tiebreak-dashboard-") as name:
+        room = Path(name) / "job"
+        store.get_directory(cid, room, program_plan, max_bytes=MAX_NAMES_BYTES, within=FETCH_SECONDS)
+        return _names(room, root)
+
+
+def _names(room: Path, root: bytes) -> Names | None:
+    """The names in the files of a job, once they are shown to be the program that the chain commits to."""
+    from roundlog.training.job import JobError, read_program
+
+    try:
+        program, spec = read_program(room)
+    except JobError:
+        return None
+    if spec.program_root != root:
+        return None
+    return Names([(node.op, node.source) for node in program.nodes], list(program.state_names))

@@ -1,0 +1,1 @@
+"""Development chains: anvil as a process, or an embedded one in this process."""

@@ -1,0 +1,312 @@
+"""A chain inside this process: eth-tester over py-evm (Prague), spoken to in JSON-RPC like any other node.
+
+Time runs with the wall clock, plus whatever `evm_increaseTime` has added; every transaction gets a block of its own at
+once. Nothing is kept when the process ends, but for what a `ChainRecord` holds.
+"""
+
+from __future__ import annotations
+
+import ast
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+from eth_abi.abi import encode as encode_abi
+from eth_hash.auto import keccak
+from web3 import EthereumTesterProvider, Web3
+from web3.exceptions import ContractLogicError
+from web3.types import RPCEndpoint
+
+from tiebreak.devnet.embedded_logs import LogIndex
+from tiebreak.devnet.embedded_record import ChainRecord, RecordedEvent
+from tiebreak.rpc.chain_errors import DevnetError, RpcRefused
+from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC, restore_recursion_limit
+
+try:
+    from eth.abc import ComputationAPI, SignedTransactionAPI, StateAPI
+    from eth.estimators.gas import binary_gas_search_intrinsic_tolerance
+    from eth.vm.forks.cancun.state import get_total_blob_gas
+    from eth.vm.spoof import SpoofTransaction
+    from eth_tester import EthereumTester, PyEVMBackend
+    from eth_tester.exceptions import TransactionFailed
+except ImportError as error:
+    raise DevnetError(
+        f"the embedded chain needs {error.name}, which is not installed: pip install 'tiebreak[demo]', or use anvil."
+    ) from error
+
+restore_recursion_limit()
+
+_METHODS = frozenset(
+    [
+        "web3_clientVersion",
+        "net_version",
+        "eth_chainId",
+        "eth_blockNumber",
+        "eth_getBlockByNumber",
+        "eth_getBlockByHash",
+        "eth_getBalance",
+        "eth_getTransactionCount",
+        "eth_getCode",
+        "eth_getStorageAt",
+        "eth_call",
+        "eth_estimateGas",
+        "eth_gasPrice",
+        "eth_maxPriorityFeePerGas",
+        "eth_sendRawTransaction",
+        "eth_getTransactionByHash",
+        "eth_getTransactionReceipt",
+        "eth_getLogs",
+    ]
+)
+_ERROR_STRING = bytes.fromhex("08c379a0")  # Error(string)
+
+
+def embedded_node(*, confirmations: int = 0, stop: threading.Event | None = None) -> ChainNode:
+    """A fresh chain in this process."""
+    return ChainNode(EmbeddedChain(), confirmations=confirmations, stop=stop)
+
+
+class EmbeddedChain:
+    """A `Transport` to a chain with `ACCOUNTS` funded accounts of `MNEMONIC`. One lock makes it thread-safe."""
+
+    name = "the embedded chain"
+
+    def __init__(self, record: ChainRecord | None = None) -> None:
+        """record: of a former chain, which is played again, block by block, to the same hashes; None: a fresh chain of
+        which nothing is kept. Raises DevnetError if the record does not play."""
+        genesis = int(time.time()) if record is None else record.genesis
+        backend = _Backend.from_mnemonic(
+            MNEMONIC,
+            num_accounts=ACCOUNTS,
+            genesis_parameters=PyEVMBackend.generate_genesis_params({"timestamp": genesis}),
+            genesis_state_overrides={"balance": BALANCE},
+            hd_path="m/44'/60'/0'/0",
+        )
+        backend.chain.gas_estimator = self._estimate_gas
+        self._tester = EthereumTester(backend=backend)
+        provider = EthereumTesterProvider(self._tester)
+        # Only the provider's own middleware, which translates between JSON-RPC and eth-tester; none of web3's.
+        w3 = Web3(provider, middleware=[])
+        self._perform = provider.request_func(w3, w3.middleware_onion)
+        self._logs = LogIndex(backend.chain)
+        self._lock = threading.Lock()
+        self._offset = 0  # seconds by which the chain is ahead of the wall clock
+        self._next_timestamp: int | None = None
+        self._snapshots: list[tuple[int, int, int]] = []
+        self._record: ChainRecord | None = None
+        self._unrecorded: DevnetError | None = None
+        if record is not None:
+            self._play(record)
+            self._record = record
+
+    def request(self, method: str, params: list[object]) -> object:
+        with self._lock:
+            if self._unrecorded is not None:
+                raise self._unrecorded
+            if method.startswith("evm_"):
+                return self._control(method, params)
+            if method not in _METHODS:
+                raise RpcRefused(method, -32601, "the embedded chain has no such method")
+            self._set_clock()
+            try:
+                if method == "eth_getLogs":
+                    return self._logs.select(cast(Mapping[str, Any], params[0]))
+                answer = self._perform(RPCEndpoint(method), params)
+            except (TransactionFailed, ContractLogicError) as error:
+                raise RpcRefused(method, 3, "execution reverted", _revert_data(error)) from error
+            except Exception as error:
+                # eth-tester and py-evm refuse bad requests with errors of a dozen unrelated types.
+                raise RpcRefused(method, -32000, _reason(method, error)) from error
+            if method == "eth_sendRawTransaction":
+                self._next_timestamp = None
+                if answer.get("error") is None:
+                    self._remember_block(str(params[0]))
+        if answer.get("error") is not None:
+            raise RpcRefused(method, -32601, str(answer["error"].get("message")))
+        return _as_json(answer["result"])
+
+    def _control(self, method: str, params: list[object]) -> object:
+        """Test methods of development chains that set the time and take blocks back."""
+        value = params[0] if params else None
+        if isinstance(value, str):
+            try:
+                value = int(value, 16 if value.startswith("0x") else 10)
+            except ValueError:
+                value = None
+        if method == "evm_increaseTime" and isinstance(value, int) and 0 <= value < 2**40:
+            self._offset += value
+            self._remember(RecordedEvent(offset=self._offset))
+            return self._offset
+        if method == "evm_setNextBlockTimestamp" and isinstance(value, int) and 0 <= value < 2**40:
+            if value <= self._latest_timestamp:
+                raise RpcRefused(method, -32602, "time does not run backwards")
+            self._next_timestamp = value
+            self._offset = value - int(time.time())
+            self._remember(RecordedEvent(offset=self._offset))
+            return None
+        if method == "evm_snapshot":
+            length = 0 if self._record is None else self._record.length
+            self._snapshots.append((self._tester.take_snapshot(), self._offset, length))
+            return hex(len(self._snapshots) - 1)
+        if method == "evm_revert" and isinstance(value, int) and 0 <= value < len(self._snapshots):
+            # Takes blocks back: with other ones mined after it, a reorganisation.
+            snapshot, self._offset, length = self._snapshots[value]
+            del self._snapshots[value:]
+            if self._record is not None:
+                self._record.cut(length)
+            self._tester.revert_to_snapshot(snapshot)
+            self._logs.forget()
+            self._next_timestamp = None
+            return True
+        if method == "evm_mine":
+            self._set_clock()
+            self._tester.mine_block()
+            self._next_timestamp = None
+            self._remember_block(None)
+            return "0x0"
+        raise RpcRefused(method, -32602, "no such method, or a parameter out of its range")
+
+    def _remember_block(self, transaction: str | None) -> None:
+        self._remember(RecordedEvent(timestamp=self._latest_timestamp, transaction=transaction))
+
+    def _remember(self, event: RecordedEvent) -> None:
+        if self._record is None:
+            return
+        try:
+            self._record.add(event)
+        except DevnetError as error:
+            # A block that is not on record could not be played again, nor any block after it, so none may follow.
+            self._unrecorded = error
+            raise
+
+    def _play(self, record: ChainRecord) -> None:
+        """Makes the blocks of a record again. Raises DevnetError."""
+        for event in record.events:
+            if event.offset is not None:
+                self._offset = event.offset
+                continue
+            self._next_timestamp = event.timestamp
+            try:
+                if event.transaction is None:
+                    self._set_clock()
+                    self._tester.mine_block()
+                else:
+                    self.request("eth_sendRawTransaction", [event.transaction])
+            except RpcRefused as error:
+                raise record.damaged(f"one of its transactions is refused: {error.reason}") from error
+        self._next_timestamp = None
+        # A chain whose clock was moved by its next block only runs on from there, never backwards.
+        self._offset = max(self._offset, self._latest_timestamp - int(time.time()))
+
+    @property
+    def _chain(self) -> Any:
+        return self._tester.backend.chain
+
+    @property
+    def _latest_timestamp(self) -> int:
+        return int(self._tester.get_block_by_number("latest")["timestamp"])
+
+    def _estimate_gas(self, state: StateAPI, transaction: SignedTransactionAPI) -> int:
+        # py-evm asks in the newest block's instant; the transaction will stand in the next one, as the clock goes.
+        cast(Any, state.execution_context)._timestamp = self._chain.header.timestamp
+        return _estimate_gas(state, transaction)
+
+    def _set_clock(self) -> None:
+        # eth-tester adds one second a block, whatever the clock says; the pending header decides the next timestamp.
+        header = self._chain.header
+        wanted = self._next_timestamp
+        if wanted is None:
+            wanted = int(time.time()) + self._offset
+        timestamp = max(wanted, self._latest_timestamp + 1)
+        if header.timestamp != timestamp:
+            self._chain.header = header.copy(timestamp=timestamp)
+
+
+class _Backend(PyEVMBackend):  # type: ignore[misc]
+    """py-evm whose blocks follow from their transactions and timestamps alone, so that a record plays to the same
+    hashes. eth-tester draws each block's `mix_hash` (EIP-4399); here it is the hash of the parent's."""
+
+    def mine_blocks(self, num_blocks: int = 1, coinbase: bytes = bytes(20)) -> tuple[bytes, ...]:
+        hashes = []
+        for _ in range(num_blocks):
+            parent = self.chain.get_canonical_head()
+            blobs = sum(get_total_blob_gas(one) for one in self.chain.get_block().transactions)
+            block = self.chain.mine_block(coinbase=coinbase, mix_hash=keccak(parent.hash), blob_gas_used=blobs)
+            hashes.append(block.hash)
+        return tuple(hashes)
+
+
+def _estimate_gas(state: StateAPI, transaction: SignedTransactionAPI) -> int:
+    """Gas with which the transaction succeeds, by two executions where py-evm's own search needs a dozen.
+
+    Raises VMError if no amount is enough."""
+    generous = _execute(state, transaction, state.gas_limit)
+    generous.raise_if_error()
+    used = state.gas_limit - generous.get_gas_remaining()
+    # A call may take 63/64 of what is left (EIP-150), so a transaction needs a little more at hand than it uses.
+    estimate = min(used + used // 16, state.gas_limit)
+    if _execute(state, transaction, estimate).is_error:
+        estimate = binary_gas_search_intrinsic_tolerance(state, transaction)
+    return estimate
+
+
+def _execute(state: StateAPI, transaction: SignedTransactionAPI, gas: int) -> ComputationAPI:
+    snapshot = state.snapshot()
+    try:
+        attempt = cast(SignedTransactionAPI, SpoofTransaction(transaction, gas=gas, gas_price=0))
+        return state.apply_transaction(attempt)
+    finally:
+        state.revert(snapshot)
+
+
+def _revert_data(error: Exception) -> bytes | None:
+    """The bytes that a reverted call returned, which eth-tester hands over in four forms."""
+    if isinstance(error, ContractLogicError):
+        return bytes.fromhex(error.data.removeprefix("0x")) if isinstance(error.data, str) else None
+    # web3 replaces eth-tester's error by one with a shortened text; the original still has the bytes.
+    original = error.__context__ if isinstance(error.__context__, TransactionFailed) else error
+    payload: object = original.args[0] if original.args else b""
+    if isinstance(payload, Exception):
+        payload = payload.args[0] if payload.args else b""
+    if isinstance(payload, str):
+        if payload.startswith(("b'", 'b"')):
+            payload = ast.literal_eval(payload)
+        else:
+            payload = _ERROR_STRING + encode_abi(["string"], [payload])
+    return payload if isinstance(payload, bytes) else None
+
+
+def _reason(method: str, error: Exception) -> str:
+    text = " ".join(str(error).split())[:300]
+    lowered = text.lower()
+    # The words by which clients of other nodes know these two cases.
+    if "cannot afford" in lowered or "not have enough balance" in lowered:
+        return f"insufficient funds for gas * price + value: {text}"
+    if method == "eth_sendRawTransaction" and "nonce" in lowered:
+        return f"nonce too low or too high: {text}"
+    return text or type(error).__name__
+
+
+def _as_json(value: object) -> object:
+    """JSON-RPC's notation for what eth-tester's middleware returns."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return hex(value)
+    if isinstance(value, (bytes, bytearray)):
+        return "0x" + bytes(value).hex()
+    if isinstance(value, Mapping):
+        out: dict[str, object] = {}
+        for key, item in value.items():
+            if key == "logsBloom" and isinstance(item, int):
+                out[key] = f"0x{item:0512x}"
+            elif key in ("to", "contractAddress") and item == "":
+                out[key] = None
+            elif key != "state_root":
+                out[str(key)] = _as_json(item)
+        return out
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in value]
+    return str(value)

@@ -1,0 +1,179 @@
+"""A local development chain that several processes can share: anvil where its binary is, else the embedded chain."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+from tiebreak.devnet.devnet_state import DevnetState
+from tiebreak.devnet.rpc_server import RpcServer, port_taken
+from tiebreak.process_resources import environment_of_others
+from tiebreak.rpc.chain_errors import DevnetError
+from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import HttpTransport
+from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
+
+ANVIL_VARIABLE = "TIEBREAK_ANVIL"
+"""Environment variable that names anvil's binary, or is empty to do without it."""
+
+_START_SECONDS = 20.0
+_SECONDS_BETWEEN_STATES = "10"
+_WATCHED = 'exec 3<&0; "$@" <&- 3<&- & child=$!; { read -r _ <&3; kill $child; } >&- 2>&- & exec 3<&-; wait $child'
+"""Shell script that runs a command and ends it when the shell's standard input closes: when the parent closes it, ends,
+or is killed. The command's own exit ends the shell."""
+_LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
+
+
+class Devnet:
+    """A running chain at `url` with `ACCOUNTS` funded accounts (see `accounts.devnet_account`); ends with `close`.
+
+    `kind` is "anvil" or "embedded". Time runs with the wall clock; `ChainNode.advance_time` moves it forward.
+    """
+
+    def __init__(self, kind: str, url: str, process: subprocess.Popen[bytes] | None, server: RpcServer | None) -> None:
+        """process: of `_WATCHED`."""
+        self.kind = kind
+        self.url = url
+        self._process = process
+        self._server = server
+
+    @property
+    def running(self) -> bool:
+        return self._process is None or self._process.poll() is None
+
+    def close(self) -> None:
+        if self._process is not None:
+            _end(self._process)
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def __enter__(self) -> Devnet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None = None) -> Devnet:
+    """Starts a chain at 127.0.0.1:`port` (0: any free port).
+
+    `kind`: "anvil", "embedded", or "auto" for anvil if its binary is found, else embedded. `state`: where the chain is
+    kept, and goes on from; its clock never runs backwards. Raises DevnetError: the port is taken, anvil is wanted but
+    absent, it does not start, or the state is of another kind or damaged.
+    """
+    if kind not in ("auto", "anvil", "embedded"):
+        raise DevnetError(f"there is no development chain of the kind {kind!r}: use auto, anvil or embedded.")
+    if state is not None:
+        kind = state.kind(kind)
+    binary = None if kind == "embedded" else find_anvil()
+    if binary is not None:
+        return _start_anvil(binary, port, state)
+    if kind == "anvil":
+        raise DevnetError(
+            f"anvil is not installed: run npm ci in the project, put it on the PATH, or name it in {ANVIL_VARIABLE}."
+        )
+    # Imported here because py-evm takes a second to load.
+    from tiebreak.devnet.embedded import EmbeddedChain
+    from tiebreak.devnet.embedded_record import ChainRecord
+
+    if port:
+        _require_free(port)  # before a record is played, which may take a minute
+    server = RpcServer(EmbeddedChain(None if state is None else ChainRecord(state.file("embedded"))), port)
+    return Devnet("embedded", server.url, None, server)
+
+
+def find_anvil() -> Path | None:
+    """Anvil's binary: named by the environment, installed in the project by npm, or on the PATH; None if absent."""
+    named = os.environ.get(ANVIL_VARIABLE)
+    if named is not None:
+        return _executable(Path(named)) if named else None
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    package = f"@foundry-rs/anvil-{platform.system().lower()}-{machine}"
+    project = Path(__file__).resolve().parents[3]
+    installed = _executable(project / "node_modules" / package / "bin" / "anvil")
+    if installed is not None:
+        return installed
+    on_path = shutil.which("anvil")
+    return Path(on_path) if on_path else None
+
+
+def _executable(path: Path) -> Path | None:
+    return path if path.is_file() and os.access(path, os.X_OK) else None
+
+
+def _start_anvil(binary: Path, port: int, state: DevnetState | None) -> Devnet:
+    if port:
+        _require_free(port)  # anvil itself would say so only after a panic
+    # A file and not a pipe: nobody reads what anvil prints later, and a full pipe would stop it.
+    with tempfile.TemporaryFile() as output:
+        arguments = [
+            *("/bin/sh", "-c", _WATCHED, "devnet"),
+            *(str(binary), "--host", "127.0.0.1", "--port", str(port), "--mnemonic", MNEMONIC),
+            *("--accounts", str(ACCOUNTS), "--balance", str(BALANCE // 10**18), "--hardfork", "prague"),
+        ]
+        if state is not None:
+            # Anvil writes its state when it ends, and every few seconds for the case that it is killed.
+            arguments += ["--state", str(state.file("anvil")), "--state-interval", _SECONDS_BETWEEN_STATES]
+        try:
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment_of_others(),
+            )
+        except OSError as error:
+            raise DevnetError(f"{binary} cannot be run ({error.strerror}): check the file.") from error
+        deadline = time.monotonic() + _START_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            size = os.fstat(output.fileno()).st_size
+            found = _LISTENING.search(os.pread(output.fileno(), size, 0).decode("utf-8", "replace"))
+            if found:
+                url = f"http://127.0.0.1:{found[1]}"
+                if state is not None:
+                    _restore_clock(url)
+                return Devnet("anvil", url, process, None)
+            time.sleep(0.01)
+        _end(process)
+        said = " ".join(os.pread(output.fileno(), 4096, 0).decode("utf-8", "replace").split())[-200:]
+        raise DevnetError(f"anvil did not start ({said}): check {binary}, or use the embedded chain.")
+
+
+def _restore_clock(url: str) -> None:
+    """Sets anvil's clock behind the newest block's time where that is ahead of the wall clock: anvil keeps blocks, and
+    not by how much its clock was moved."""
+    node = HttpTransport(url)
+    ahead = ChainNode(node).head().timestamp - int(time.time())
+    if ahead >= 0:
+        node.request("evm_increaseTime", [ahead + 1])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a command that runs under `_WATCHED`, and waits for it."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise port_taken(port) from error

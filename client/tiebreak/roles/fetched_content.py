@@ -1,0 +1,293 @@
+"""Fetching of published content. All of it is hostile until it is shown to be what the chain commits to."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from roundlog.adjudication.size import largest_proof
+from roundlog.arithmetic import FULL_BITS
+from roundlog.commitments import CommitmentError, state_root
+from roundlog.log import LogError, summarise
+from roundlog.program import Program
+from roundlog.spec import POLICY_CERTIFIED, SpecError, TrainingSpec
+from roundlog.storage import StorageError, load_tensors
+from roundlog.training import job as engine
+from roundlog.training.sizes import kept_bytes, most_job_bytes, most_state_bytes
+from roundlog.training.trainer import log_header, log_path
+
+from tiebreak.contract.denylist import why_broken
+from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import JobView
+from tiebreak.parallel.fetching import fetch_named, job_plan, log_plan
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.rooms import size_of
+from tiebreak.store.staging import require_space, set_back
+from tiebreak.store.store_errors import (
+    ContentTooLarge,
+    InvalidCid,
+    MalformedContent,
+    StoreError,
+    StoreUnavailable,
+    UnsafeName,
+)
+
+MOST_PROOF_BYTES = 120_000
+"""Most bytes of a proof, a little less than the 128 KiB above which nodes do not relay a transaction."""
+
+
+def unanswerable_spec(spec: TrainingSpec) -> str | None:
+    """The reason, in one clause, why disputes under a spec could not be decided; None if they could."""
+    if spec.rounding_policy != POLICY_CERTIFIED:
+        return (
+            "the spec's rounding_policy is 1 (threshold), under which the trainer's log decides and nobody can tell "
+            "right from wrong: such a job is for use without a chain"
+        )
+    if spec.rounding_bits != FULL_BITS:
+        return (
+            f"the spec's rounding_bits are {spec.rounding_bits}, to which the contract does not round exact operators: "
+            "such a job is for use without a chain"
+        )
+    return None
+
+
+def unanswerable_program(program: Program, spec: TrainingSpec) -> str | None:
+    """The reason, in one clause, why a party that is right about a program could not show it; None if it could."""
+    size, operator = largest_proof(program, spec)
+    if size > MOST_PROOF_BYTES:
+        return (
+            f"a proof of one element of {program.describe(operator)} can take {size} bytes, more than the "
+            f"{MOST_PROOF_BYTES} of a transaction: make the lists that are joined smaller"
+        )
+    return None
+
+
+_NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
+"""Errors that no second attempt would change: a CID names its bytes for good, so content refused for these reasons is
+always refused."""
+
+
+class Refused(Exception):
+    """Content, or a whole job, is not acceptable to this role. The message is one sentence."""
+
+
+class Damaged(Refused):
+    """Files of a job are not what the chain commits to. Of files on this disk, others may still be had."""
+
+
+def require_decidable(context: RoleContext, posted: JobView) -> None:
+    """Checks a job by its spec on the chain alone: whether disputes about it can be decided, and its number of steps.
+
+    Raises Refused if this role will not work on it, NoCode if the node does not show its adjudicator now."""
+    limits = context.limits
+    try:
+        posted.spec.training.validate()
+    except SpecError as error:
+        raise Refused(f"the posted spec cannot be followed: {error}") from error
+    if (why := unanswerable_spec(posted.spec.training)) is not None:
+        raise Refused(why)
+    if posted.spec.training.steps > limits.steps:
+        raise Refused(f"the job has {posted.spec.training.steps} steps, more than the {limits.steps} allowed")
+    adjudicator = posted.spec.adjudicator
+    if not context.queue.is_adjudicator(adjudicator):
+        raise Refused(
+            f"the posted adjudicator {adjudicator} is not this version's, so that nobody knows what it would compute"
+        )
+    if (why := why_broken("Adjudicator", context.contract.node.chain_id, adjudicator)) is not None:
+        raise Refused(f"the posted adjudicator {adjudicator} is known to be broken ({why})")
+
+
+def fetch_job(
+    context: RoleContext,
+    posted: JobView,
+    room: Path,
+    *,
+    within: float | None = None,
+    bonded: bool = False,
+    warn: Callable[[str], None] = lambda text: None,
+) -> engine.Job:
+    """The posted job, read from `room` or else fetched. Asks the store, not the chain. Of files that are damaged on the
+    disk, the wrong parts are fetched again, once. warn: is told that, and what a directory has that is no job's. The
+    other files are fetched only if the program and the spec are those of the posted job, and acceptable, and if the
+    disk has room for them and for a run. bonded: whether a bond is at stake. Files that are refused are removed.
+
+    Raises Refused if the files are of another job, exceed the context's limits, or allow disputes that cannot be
+    decided; StoreError if the files cannot be had at present, or not in `within` seconds."""
+    directory = room / "job"
+    if directory.exists():
+        try:
+            return read_files(context, posted, directory)
+        except Damaged as error:
+            warn(f"files of the job are damaged on this disk, and what is wrong is fetched again: {error}")
+            set_back(directory, posted.job_cid)
+
+    def accept(program: Program, spec: TrainingSpec) -> None:
+        _require_posted(posted, spec)
+        _require_acceptable(context, program, spec)
+        need = sum(most_job_bytes(program, spec).values())
+        need += kept_bytes(program, spec, context.engine.options.keep_every)
+        context.rooms.claim(room, need, bonded=bonded, told=warn)
+        if not bonded:  # else most of it is there already
+            require_space(context.directory, need - size_of(room))
+
+    try:
+        most = context.limits.job_bytes
+        fetch_named(
+            context.store, posted.job_cid, directory, job_plan(accept), warn=warn, max_bytes=most, within=within
+        )
+    except _NEVER_BETTER as error:
+        raise Refused(f"the job's files are not acceptable: {error}") from error
+    try:
+        return read_files(context, posted, directory)
+    except Refused:
+        if not bonded:
+            shutil.rmtree(directory)
+        raise
+
+
+def read_files(context: RoleContext, posted: JobView, directory: Path) -> engine.Job:
+    """The posted job, read from its files in a directory. Raises Damaged, and Refused as `fetch_job`."""
+    try:
+        job = engine.Job.read(directory, _job_limits(context))
+    except engine.TooLargeJobError as error:
+        raise Refused(str(error)) from error
+    except engine.JobError as error:  # a wrong bit can also make a NaN, which no job may have
+        raise Damaged(str(error)) from error
+    _require_posted(posted, job.spec)
+    _require_acceptable(context, job.program, job.spec)
+    return job
+
+
+def _job_limits(context: RoleContext) -> engine.JobLimits:
+    return engine.JobLimits(
+        memory_bytes=context.limits.memory_bytes, micro_batches=context.engine.options.micro_batches
+    )
+
+
+def _require_posted(posted: JobView, spec: TrainingSpec) -> None:
+    if PostedSpec(spec, posted.spec.referee, posted.spec.adjudicator).hash != posted.spec_hash:
+        raise Damaged(f"the files at {posted.job_cid} are those of another job than the posted one")
+
+
+def _require_acceptable(context: RoleContext, program: Program, spec: TrainingSpec) -> None:
+    try:
+        engine.require_memory(program, spec, _job_limits(context))
+    except engine.TooLargeJobError as error:
+        raise Refused(str(error)) from error
+    if (why := unanswerable_program(program, spec)) is not None:
+        raise Refused(why)
+
+
+def fetch_log(
+    context: RoleContext, posted: JobView, room: Path, *, within: float, bonded: bool, warn: Callable[[str], None]
+) -> Path | None:
+    """The directory of the trainer's logs; None if they cannot be had in `within` seconds. The job's files are in
+    `room`. bonded, warn: as of `fetch_job`. Raises StoreUnavailable if the store is away."""
+    directory = room / "log"
+    if directory.exists():
+        return directory
+    try:
+        program, spec = engine.read_program(room / "job")
+        _fetch_log(context, posted, program, spec, directory, within, bonded, warn)
+    except StoreUnavailable:
+        raise
+    except (StoreError, engine.JobError, OSError):
+        return None
+    return directory
+
+
+def _fetch_log(
+    context: RoleContext,
+    posted: JobView,
+    program: Program,
+    spec: TrainingSpec,
+    directory: Path,
+    within: float,
+    bonded: bool,
+    warn: Callable[[str], None],
+) -> None:
+    most, room = context.limits.log_bytes, directory.parent
+
+    def claim(need: int) -> None:
+        context.rooms.claim(room, need + size_of(room / "job"), bonded=bonded, told=warn)
+
+    fetch_named(
+        context.store,
+        posted.claim.log_cid,
+        directory,
+        log_plan(program, spec),
+        warn=warn,
+        max_bytes=most,
+        within=within,
+        claim=claim,
+    )
+
+
+def fetch_readable_log(
+    context: RoleContext,
+    posted: JobView,
+    job: engine.Job,
+    room: Path,
+    *,
+    within: float,
+    bonded: bool,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """The directory of the trainer's logs, with a readable log of every interval of this job in it; whether their
+    decisions are right is another question. Of logs that are damaged on the disk, the wrong parts are fetched again,
+    once. bonded, warn: as of `fetch_job`.
+
+    Raises Refused if they are not readable, StoreError if they cannot be had at present, or not in `within` seconds."""
+    directory, cid = room / "log", posted.claim.log_cid
+    if directory.exists():
+        try:
+            _require_readable(directory, job, cid)
+            return directory
+        except Refused as error:
+            warn(f"{error}: what is wrong with it on this disk is fetched again")
+            set_back(directory, cid)
+    try:
+        _fetch_log(context, posted, job.program, job.spec, directory, within, bonded, warn)
+    except _NEVER_BETTER as error:
+        raise Refused(f"the log at {cid} is not acceptable: {error}") from error
+    except StoreError as error:
+        raise StoreError(f"the log at {cid} cannot be had at present: {error}") from error
+    try:
+        _require_readable(directory, job, cid)
+    except Refused:
+        shutil.rmtree(directory)
+        raise
+    return directory
+
+
+def _require_readable(directory: Path, job: engine.Job, cid: str) -> None:
+    for interval in range(job.spec.intervals):
+        try:
+            found = summarise(log_path(directory, interval)).header
+        except (LogError, OSError) as error:
+            raise Refused(f"the log at {cid} cannot be read: {error}") from error
+        if found != log_header(job, interval):
+            raise Refused(f"the log at {cid} is of another run in interval {interval}")
+
+
+def fetch_state(
+    context: RoleContext, cid: str, program: Program, root: bytes, path: Path, *, within: float
+) -> list[torch.Tensor]:
+    """The state with this state root, fetched from the store. The file is left at `path`.
+
+    Raises Refused if the file holds anything else, StoreError if it cannot be had at present, or not in `within`
+    seconds."""
+    path.unlink(missing_ok=True)
+    try:
+        context.store.get_file(cid, path, max_bytes=most_state_bytes(program), within=within)
+        states = list(load_tensors(path, program.states).values())
+        found = state_root(states)
+    except (*_NEVER_BETTER, StorageError, CommitmentError) as error:
+        path.unlink(missing_ok=True)
+        raise Refused(f"the file at {cid} is not a state of this job: {error}") from error
+    if found != root:
+        path.unlink()
+        raise Refused(f"the state at {cid} has another root than 0x{root.hex()}")
+    return states

@@ -1,0 +1,151 @@
+"""The referee: decides elements that the contract cannot. These are values of elementary functions whose rounding the
+contract's precision leaves open."""
+
+from __future__ import annotations
+
+from eth_hash.auto import keccak
+from roundlog.adjudication.binary32 import is_finite
+from roundlog.adjudication.exactly import function_value
+from roundlog.descriptors import Descriptor, Family, Function, describe, encode_descriptor
+from roundlog.program import Program
+
+from tiebreak.contract.enums import Finding, JobStatus, Level, Phase
+from tiebreak.contract.events import ElementProven
+from tiebreak.contract.posted import last_block_before
+from tiebreak.contract.structs import GameView, JobView
+from tiebreak.roles.background_jobs import Lane, Priority
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.fetched_content import Refused
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.notices import Progress, What, together
+from tiebreak.roles.role import Role
+
+
+class RefereeRole(Role):
+    """A role that answers every game that calls this account. It never finishes by itself."""
+
+    name = "referee"
+
+    def __init__(self, context: RoleContext) -> None:
+        super().__init__(context)
+        self._seen = 0
+        self._jobs: dict[int, RefereesJob] = {}
+
+    def look(self) -> Progress:
+        for number, posted in self.context.queue.jobs_after(self._seen):
+            if posted.spec.referee == self.context.address:
+                self._jobs[number] = RefereesJob(self.context, number)
+            else:
+                self.context.queue.watch.unfollow(number)
+            self._seen = number
+        found = []
+        for number, job in list(self._jobs.items()):
+            progress = job.look()
+            if progress.finished:
+                self._jobs.pop(number).close()
+            found.append(progress)
+        return together(found, f"watches {len(self._jobs)} jobs")
+
+    def doing(self) -> list[str]:
+        return [clause for job in self._jobs.values() for clause in job.doing()]
+
+
+class RefereesJob(JobRole):
+    """The referee of one job: answers the games that call it."""
+
+    name = "referee"
+
+    def __init__(self, context: RoleContext, job: int) -> None:
+        super().__init__(context, job)
+        self._told: dict[int, int] = {}
+        self._arguments: dict[int, int] = {}
+
+    def refusal(self, why: str) -> str:
+        return f"cannot decide about job {self.job}: {why}"
+
+    def consider(self, posted: JobView) -> Progress:
+        if posted.status in (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.EXPIRED, JobStatus.LAPSED):
+            return self.leave(f"job {self.job} is {posted.status.name}")
+        if posted.spec.referee != self.context.address or not posted.live_games:
+            return Progress(state="watches")
+        now = self.context.now()
+        asked = self.games(lambda game: game.phase is Phase.REFEREE and now <= game.referee_deadline)
+        if not asked:
+            return Progress(state="watches")
+        due = min(game.referee_deadline for game in asked.values())
+        for game_id, game in asked.items():
+            # A verdict names no hash: after a reorganisation it could reach another game with this number.
+            if self.context.queue.watch.is_confirmed(game_id):
+                self._rule(posted, game_id, game)
+        return Progress(working=True, state=f"decides {len(asked)} games", deadline=due)
+
+    def _rule(self, posted: JobView, game_id: int, game: GameView) -> None:
+        priority = Priority(deadline=game.referee_deadline, stake=game.trainer_bond, bonded=True)
+        if not self.files_are_here(posted, priority):
+            return
+        job = self.work(
+            Lane.GAMES,
+            "job",
+            lambda background_job: self.read_job(posted),
+            priority,
+            "reading the files",
+            about=posted.spec_hash,
+        )
+        if job is None:
+            return
+        operator = game.levels[Level.OPERATOR].index
+        try:
+            descriptor = asked_operator(job.program, operator, game.operator.descriptor_hash)
+        except Refused as error:
+            self.notify_job(What.WARNING, f"cannot decide game {game_id}: {error}", game=game_id)
+            return
+        if (argument := self._argument(game_id, game)) is None:
+            self.notify_job(What.WARNING, f"the node does not show what was asked in game {game_id}", game=game_id)
+            return
+        bits = self.work(
+            Lane.GAMES,
+            f"game {game_id}",
+            lambda background_job: verdict(
+                Function(descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed
+            ),
+            priority,
+            f"deciding game {game_id}",
+            about=game,
+        )
+        if bits is None:
+            return
+        what = f"element {game.disputed.element} of {job.program.describe(operator)}"
+        if self._told.get(game_id) != bits:
+            self._told[game_id] = bits
+            text = f"{what} is 0x{bits:x}, and claimed was 0x{game.disputed.claimed:x}"
+            self.notify_job(What.COMPUTED, text, game=game_id)
+        self.order(f"decide about {what}", "adjudicate", game_id, bits, job=self.job, game=game_id)
+
+    def _argument(self, game_id: int, game: GameView) -> int | None:
+        """Bits of the function's argument, as the contract has read them from the agreed operand; None if the node does
+        not show them."""
+        if game_id not in self._arguments:
+            contract, newest = self.context.contract, self.newest_block()
+            oldest = max(contract.first_block, last_block_before(contract.node, game.started_at, newest))
+            for event in contract.events_back(game_id, from_block=oldest, to_block=newest):
+                if isinstance(event, ElementProven) and event.finding is Finding.UNDECIDED:
+                    self._arguments[game_id] = event.bits
+                    break
+        return self._arguments.get(game_id)
+
+
+def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> Descriptor:
+    """The descriptor of the disputed operator. Raises Refused if its hash is not the game's, or if it is no operator
+    that a contract asks about."""
+    descriptor = describe(program, operator)
+    known = bytes(keccak(encode_descriptor(descriptor))) == descriptor_hash
+    if not known or descriptor.family is not Family.FUNCTION:
+        raise Refused(f"{program.describe(operator)} is not what the game is about")
+    return descriptor
+
+
+def verdict(code: Function, argument: int, rounding_bits: int, claimed: int) -> int:
+    """The bits to answer with. Where a run has no value, no claim is right: the answer is then any bits but the claimed
+    ones."""
+    bits = function_value(code, argument, rounding_bits)
+    return bits if is_finite(bits) else claimed ^ 1

@@ -1,0 +1,307 @@
+"""The transaction queue of a role: reads the chain once a look for all of its jobs, and sends all of its transactions.
+
+Nothing here waits for a block. Orders of one look are sent together, as many in one transaction as fit; a later look
+reads their results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from eth_typing import ChecksumAddress
+
+from tiebreak.contract.batch import MoveBatches, NamedCall
+from tiebreak.contract.code import is_adjudicator
+from tiebreak.contract.contract_watch import ContractWatch, News
+from tiebreak.contract.events import JobPosted
+from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.structs import GameView, JobView
+from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.block_pace import block_time
+from tiebreak.rpc.chain_errors import ChainError, ContractError, NodesDisagree, RpcRefused
+from tiebreak.rpc.node import DEVELOPMENT_CHAINS
+from tiebreak.rpc.node_agreement import UNDERTAKINGS
+from tiebreak.transactions.fees import Funds, funds
+from tiebreak.transactions.pending_transactions import Sent, purpose_of
+from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.spending import UNDERTAKING_GAS, Spending, SpendingLimit
+
+SLOWEST_BLOCKS = 30.0
+_SLOWEST_ON_DEMAND = 12.0
+"""Most seconds between two blocks that a measurement may give; for development chains, those of the chain that they
+imitate."""
+
+MOST_UNDER_WAY = 12
+"""Most transactions that wait for a block; with that many, orders wait for the next look."""
+
+MOST_NEW_JOBS = 1000
+"""Most jobs that one look takes in; the others are left for the next."""
+
+_RANGES = (4, 16, 64)
+_SECONDS_BETWEEN_BALANCES = 30.0
+_ALL_JOBS_AFTER = 100  # blocks after which the number of jobs is asked for, whatever the events say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A call of the contract, ordered by a role.
+
+    `purpose`: a name under which a call is made only once; None: the call itself is its name, and may be repeated
+    later. `sent` is called with the receipt, `failed` with the error. `value`: wei."""
+
+    call: Call
+    sent: Callable[[Receipt], None]
+    failed: Callable[[ChainError], None]
+    value: int = 0
+    purpose: str | None = None
+
+
+@dataclass(slots=True)
+class _Parcel:
+    """A transaction and the orders in it."""
+
+    sent: Sent
+    orders: dict[str, Order] = field(default_factory=dict)
+
+
+class TransactionQueue:
+    """The view of the chain and the sending of transactions, for one account."""
+
+    def __init__(self, contract: VerificationGame, sender: Sender) -> None:
+        self.contract = contract
+        self.watch = ContractWatch(contract)
+        self._sender = sender
+        self._batches = MoveBatches(contract, sender)
+        self._block_seconds: float | None = None
+        self._funds: Funds | None = None
+        self._funds_at = 0.0
+        self._has_paid = False
+        """Whether a payment was mined since the balance was read."""
+        self._credit: tuple[bytes, int] | None = None
+        """A block's hash, and the account's credit then."""
+        self._adjudicators: set[ChecksumAddress] = set()
+        self._orders: dict[str, Order] = {}
+        self.spending: Spending | None = None
+        """Record of the money in new undertakings; None: nobody counts it."""
+        self._held: SpendingLimit | None = None
+        self._under_way: list[_Parcel] = []
+        self._jobs = 0
+        self._jobs_asked_at: int | None = None
+
+    # Looking.
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any order is not sent yet, or has no known result."""
+        return bool(self._orders or self._under_way)
+
+    def look(self) -> News | None:
+        """Reads results of transactions and news of the chain, once."""
+        if self._sender.reserve.missing:
+            self._sender.reserve.fill()
+        self._hear()
+        news = self.watch.look()
+        if news is not None:
+            posted = [event.job for event in news.events if isinstance(event, JobPosted)]
+            self._jobs = max(self._jobs, *posted, 0)
+            if any(isinstance(event, JobPosted) for event in news.taken_back):
+                self._jobs_asked_at = None
+        return news
+
+    def job_count(self) -> int:
+        """Number of jobs ever posted."""
+        head = self.watch.head
+        assert head is not None, "look first"
+        if self._jobs_asked_at is None or not 0 <= head.number - self._jobs_asked_at < _ALL_JOBS_AFTER:
+            self._jobs, self._jobs_asked_at = self.contract.job_count(), head.number
+        return self._jobs
+
+    def jobs_after(self, seen: int) -> Iterator[tuple[int, JobView]]:
+        """The next jobs with numbers above `seen`, read together; they are followed from now on."""
+        # A node may make their number up.
+        new = range(seen + 1, min(self.job_count(), seen + MOST_NEW_JOBS) + 1)
+        for number in new:
+            self.watch.follow(number)
+        if new:
+            self.watch.read_games(())  # reads all that is followed and not at hand
+        for number in new:
+            try:
+                yield number, self.watch.job(number)
+            except ContractError:
+                return  # taken back, or not shown yet: the next look asks again
+
+    def games_of(self, job: int) -> dict[int, GameView]:
+        """All games of a job, read together."""
+        numbers = self.watch.games_of(job)
+        self.watch.read_games(numbers)
+        return {number: self.watch.game(number) for number in numbers}
+
+    def block_seconds(self) -> float:
+        """Seconds between two blocks; measured once.
+
+        It is the least average over several ranges, because a clock of a development chain that was moved makes one
+        average too large."""
+        if self._block_seconds is None:
+            measured = [block_time(self.contract.node, blocks) for blocks in _RANGES]
+            on_demand = self.contract.node.chain_id in DEVELOPMENT_CHAINS
+            self._block_seconds = min(_SLOWEST_ON_DEMAND if on_demand else SLOWEST_BLOCKS, *measured)
+        return self._block_seconds
+
+    def funds(self, bond: int, clock: float, *, job: int | None = None) -> Funds:
+        """Balance of the account without what is on its way to other jobs, and the amount needed for a bond and a
+        dispute. It is read twice a minute for all bonds, and anew once something was paid: many jobs in one look must
+        not all count on the same money."""
+        if self._funds is None or self._has_paid or clock - self._funds_at > _SECONDS_BETWEEN_BALANCES:
+            self._funds, self._funds_at = funds(self.contract.node, self._sender.address, bond), clock
+            self._has_paid = False
+        waiting = [self._orders, *(parcel.orders for parcel in self._under_way)]
+        payments = [order for orders in waiting for order in orders.values() if order.value]
+        promised = sum(order.value for order in payments if order.call.arguments[0] != job)
+        return replace(self._funds, bond=bond, balance=max(0, self._funds.balance - promised))
+
+    def credit(self) -> int:
+        """Wei that the contract owes to the account, asked once a block: of a thousand jobs that are over each asks."""
+        head = self.watch.head
+        assert head is not None, "look first"
+        if self._credit is None or self._credit[0] != head.hash:
+            # As of the block that was seen: a node that lags behind it refuses, instead of showing an older state.
+            self._credit = head.hash, self.contract.credit_of(self._sender.address, block=head.number)
+        return self._credit[1]
+
+    def is_adjudicator(self, address: ChecksumAddress) -> bool:
+        """Whether the code at `address` is this version's adjudicator; read again until it is."""
+        if address not in self._adjudicators and is_adjudicator(self.contract.node, address):
+            self._adjudicators.add(address)
+        return address in self._adjudicators
+
+    # Sending.
+
+    def put(self, order: Order) -> bool:
+        """Takes an order for the next `flush`. False if an order with the same name is under way, or if it begins
+        something while the nodes contradict each other or a limit on spending is reached; `failed` is called then."""
+        name = order.purpose or purpose_of(self.contract.address, self.contract.encode(order.call), order.value)
+        if name in self._orders or any(name in parcel.orders for parcel in self._under_way):
+            return False
+        try:
+            self._begin(name, order)
+        except (NodesDisagree, SpendingLimit) as error:
+            order.failed(error)
+            return False
+        self._orders[name] = order
+        return True
+
+    def _begin(self, name: str, order: Order) -> None:
+        """Puts a new undertaking on record. Raises NodesDisagree, SpendingLimit if it has to wait."""
+        if order.call.function not in UNDERTAKINGS:
+            return
+        self.contract.node.agreement.require(order.call.function)
+        if self.spending is not None:
+            job = int(str(order.call.arguments[0]))
+            self.require_allowed(job, order.value, name=name)
+            self.spending.enter(name, job, self._cost(order.value), self._now())
+
+    def require_allowed(self, job: int, bond: int, *, name: str | None = None) -> None:
+        """Raises SpendingLimit if a limit does not allow a new undertaking in a job, with a bond of so many wei."""
+        if self.spending is None:
+            return
+        try:
+            self.spending.require(name, job, self._cost(bond), self._now())
+        except SpendingLimit as error:
+            self._held = error
+            raise
+
+    def held(self) -> SpendingLimit | None:
+        """The limit that has held something back since the last call; None if none has."""
+        held, self._held = self._held, None
+        return held
+
+    def _cost(self, value: int) -> int:
+        """Wei that an undertaking takes, reckoned high."""
+        return value + UNDERTAKING_GAS * (0 if self._funds is None else self._funds.price)
+
+    def _now(self) -> int:
+        head = self.watch.head
+        return max(self.watch.now(), 0 if head is None else head.timestamp)
+
+    def _settle(self, name: str, order: Order, receipt: Receipt | None) -> None:
+        """Takes in what an undertaking has come to; None: it was not sent."""
+        if order.call.function not in UNDERTAKINGS or self.spending is None:
+            return
+        with contextlib.suppress(SpendingLimit):  # the disk is full: the higher amount stays
+            if receipt is None:
+                self.spending.cancel(name)
+            else:
+                value = order.value if receipt.succeeded else 0
+                self.spending.settle(name, receipt.fee + value, failed=not receipt.succeeded)
+
+    def flush(self) -> bool:
+        """Sends all orders. True if one of them is mined already, so that another look is worth it."""
+        if not self._orders or len(self._sender.pending) >= MOST_UNDER_WAY:
+            return False
+        orders, self._orders = self._orders, {}
+        parcels: dict[int, _Parcel] = {}
+        for name, order in orders.items():
+            if order.value and (sent := self._submitted(name, order)) is not None:
+                parcels.setdefault(id(sent), _Parcel(sent)).orders[name] = order
+        moves = {name: order for name, order in orders.items() if not order.value}
+        for name, sent in self._submitted_together(moves):
+            parcels.setdefault(id(sent), _Parcel(sent)).orders[name] = moves[name]
+        self._under_way += parcels.values()
+        return bool(parcels) and self._hear()
+
+    def _submitted(self, name: str, order: Order) -> Sent | None:
+        """A payment, sent in a transaction of its own; None if it is refused."""
+        data = self.contract.encode(order.call)
+        try:
+            return self._sender.submit(self.contract.address, data, value=order.value, purpose=name)
+        except RpcRefused as error:
+            self._settle(name, order, None)
+            order.failed(error if error.data is None else self.contract.explain(error.data))
+        except ChainError as error:
+            self._settle(name, order, None)
+            order.failed(error)
+        return None
+
+    def _submitted_together(self, moves: dict[str, Order]) -> Iterable[tuple[str, Sent]]:
+        """(name, transaction) of every order that is sent now. `failed` of all others is called."""
+        if not moves:
+            return
+        try:
+            answers = self._batches.submit([NamedCall(order.call, name) for name, order in moves.items()])
+        except ChainError as error:
+            for name, order in moves.items():
+                self._settle(name, order, None)
+                order.failed(error)
+            return
+        for answer in answers:
+            if answer.error is not None:
+                self._settle(answer.move.purpose, moves[answer.move.purpose], None)
+                moves[answer.move.purpose].failed(answer.error)
+            elif answer.sent is not None:
+                yield answer.move.purpose, answer.sent
+
+    def _hear(self) -> bool:
+        """Whether any order was mined since the last call."""
+        if not self._under_way:
+            return False
+        self._sender.poll()
+        mined = False
+        for parcel in list(self._under_way):
+            receipt, error = parcel.sent.receipt, parcel.sent.error
+            if receipt is None and error is None:
+                continue
+            self._under_way.remove(parcel)
+            self._has_paid |= any(order.value for order in parcel.orders.values())
+            for name, order in parcel.orders.items():
+                if receipt is not None:
+                    self._settle(name, order, receipt)
+                if receipt is not None and receipt.succeeded:
+                    mined = True
+                    order.sent(receipt)
+                elif error is not None:
+                    order.failed(error)
+                else:
+                    order.failed(ChainError("its transaction failed in its block"))
+        return mined

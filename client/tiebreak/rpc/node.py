@@ -1,0 +1,343 @@
+"""A node of a chain behind typed methods that check every answer; no other module above the transport sees JSON."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from eth_typing import ChecksumAddress
+
+from tiebreak.rpc import answers, log_search
+from tiebreak.rpc.answers import (
+    MAX_LOGS,
+    Block,
+    Fees,
+    Log,
+    Receipt,
+    Topic,
+    fits,
+    is_removed,
+    read_block,
+    read_log,
+    read_receipt,
+    wanted_topic,
+)
+from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
+from tiebreak.rpc.node_agreement import ALONE, NodeAgreement
+from tiebreak.rpc.transport import HttpTransport, Transport
+
+MAX_BLOCKS = 1_000_000_000
+"""Most blocks that are searched for events; a node that names more has made the number up."""
+MAX_REORGANISATION = 64
+"""Blocks that a chain may lose (two epochs of Ethereum, or a node behind the others of its address)."""
+_TRIES = 3
+
+DEVELOPMENT_CHAINS = frozenset([31337, 1337, 131277322940537])
+"""Chain ids of anvil and hardhat, of ganache, and of the embedded chain. They make blocks on demand, so the time
+between two blocks means little, and blocks are never taken back."""
+
+
+class ChainNode:
+    """A chain behind a transport. `confirmations`: how many blocks deep an event has to be before `logs` shows it.
+
+    Every method raises ChainUnavailable (no answer), InvalidAnswer (nonsense) and RpcRefused (the node says no).
+    """
+
+    def __init__(self, transport: Transport, *, confirmations: int = 0, stop: threading.Event | None = None) -> None:
+        """stop: ends every wait for this chain at once."""
+        self._transport = transport
+        self.confirmations = confirmations
+        self.stop = stop
+        self._range = log_search.RangeLimit()
+        self._chain_id: int | None = None
+        self._newest = 0
+        """The highest block up to which `logs` has searched."""
+
+    @property
+    def name(self) -> str:
+        return self._transport.name
+
+    @property
+    def agreement(self) -> NodeAgreement:
+        """Agreement of the nodes behind this chain; a single one agrees with itself."""
+        return ALONE
+
+    @property
+    def view(self) -> int:
+        """A number that changes when another node is believed: what was seen of the chain is to be read again then."""
+        return 0
+
+    @property
+    def chain_id(self) -> int:
+        if self._chain_id is None:
+            self._chain_id = answers.quantity(self._ask("eth_chainId"), "the chain id", 2**64 - 1)
+        return self._chain_id
+
+    def head(self) -> Block:
+        """The newest block."""
+        block = self._block("latest")
+        if block is None:
+            raise InvalidAnswer(f"{self.name} has no newest block: use another node.")
+        return block
+
+    def now(self) -> int:
+        """The time (seconds since 1970) of a block that came now; on a quiet chain it runs ahead of the newest
+        block's.
+
+        The newest block's time where the node does not build pending blocks.
+        """
+        newest = self.head().timestamp
+        try:
+            pending = self._ask("eth_getBlockByNumber", "pending", False)
+        except RpcRefused:
+            return newest
+        if pending is None:
+            return newest
+        timestamp = answers.record(pending, "the pending block").get("timestamp")
+        return max(newest, answers.quantity(timestamp, "the pending block's time", 2**64 - 1))
+
+    def block(self, number: int) -> Block | None:
+        """The block of that number, None if there is none yet."""
+        block = self._block(hex(number))
+        if block is not None and block.number != number:
+            raise InvalidAnswer(
+                f"{self.name} gave block {block.number} where {number} was asked for: use another node."
+            )
+        return block
+
+    def transactions_of(self, number: int) -> frozenset[bytes] | None:
+        """The hashes of a block's transactions, None if there is no such block yet."""
+        answer = self._ask("eth_getBlockByNumber", hex(number), False)
+        if answer is None:
+            return None
+        listed = answers.record(answer, "a block").get("transactions")
+        found = answers.sequence(listed, "a block's transactions", MAX_LOGS)
+        return frozenset(answers.data(one, "a transaction's hash", 32) for one in found)
+
+    def balance(self, account: ChecksumAddress, *, block: int | None = None) -> int:
+        """The balance of an account now, or after block number `block`, in wei."""
+        return answers.quantity(self._ask("eth_getBalance", account, _tag(block)), "a balance")
+
+    def code(self, account: ChecksumAddress) -> bytes:
+        return answers.data(self._ask("eth_getCode", account, "latest"), "a contract's code")
+
+    def nonce(self, account: ChecksumAddress, *, pending: bool = False, block: int | None = None) -> int:
+        """Transactions of the account: those in blocks (up to number `block`), with `pending` also those that wait for
+        one."""
+        tag = "pending" if pending else _tag(block)
+        return answers.quantity(self._ask("eth_getTransactionCount", account, tag), "a nonce", 2**64 - 1)
+
+    def priority_fee(self) -> int:
+        """Wei per gas that block builders are paid at present to take a transaction soon."""
+        return answers.quantity(self._ask("eth_maxPriorityFeePerGas"), "a priority fee", 10**15)
+
+    def fees(self) -> Fees:
+        """Fees with which a transaction is taken soon, even if the base fee doubles before that."""
+        tip = self.priority_fee()
+        return Fees(2 * self.head().base_fee + tip, tip)
+
+    def call(
+        self,
+        to: ChecksumAddress,
+        data: bytes,
+        *,
+        sender: ChecksumAddress | None = None,
+        value: int = 0,
+        block: int | None = None,
+    ) -> bytes:
+        """Runs a call on the newest block, or on the state after number `block`, without changing anything;
+        RpcRefused.data holds what a revert returned."""
+        return answers.data(self._ask("eth_call", _call(to, data, sender, value), _tag(block)), "a call")
+
+    def estimate_gas(self, to: ChecksumAddress | None, data: bytes, *, sender: ChecksumAddress, value: int = 0) -> int:
+        found = answers.quantity(self._ask("eth_estimateGas", _call(to, data, sender, value)), "a gas estimate", 2**40)
+        # No node takes a transaction with less, so that it would never be sent.
+        if found < (least := _intrinsic_gas(data)):
+            raise InvalidAnswer(
+                f"{self.name} estimates {found} gas for a transaction whose data alone take {least}: use another node."
+            )
+        return found
+
+    def send_raw(self, signed: bytes) -> bytes:
+        """Hands a signed transaction to the node and returns its hash."""
+        return answers.data(self._ask("eth_sendRawTransaction", "0x" + signed.hex()), "a transaction hash", 32)
+
+    def receipt(self, transaction: bytes) -> Receipt | None:
+        """The receipt of a transaction; None as long as no block has it."""
+        answer = self._ask("eth_getTransactionReceipt", "0x" + transaction.hex())
+        return None if answer is None else read_receipt(answer, transaction)
+
+    def logs(
+        self,
+        address: ChecksumAddress,
+        *,
+        from_block: int,
+        to_block: int | None = None,
+        topics: Sequence[Topic] = (),
+    ) -> list[Log]:
+        """All events of a contract in the order in which they happened, from `from_block` up to `to_block` (the newest
+        confirmed block if None), both included.
+
+        `topics[i]`, if not None, must be, or hold, the event's i-th topic (32 bytes).
+
+        Where the node cannot have shown them all, because its newest block is not one that it has, lies before
+        `from_block`, or far before one that it had, that is InvalidAnswer, and not a list that is too short.
+        """
+        for _ in range(_TRIES):
+            last = self._last_block(from_block, to_block)
+            if last is None:
+                return []
+            found = self._in_order(self._searched(address, from_block, last.number, topics))
+            # A node that has lost that block meanwhile may have left out what came before it.
+            if (after := self.block(last.number)) is not None and after.hash == last.hash:
+                self._newest = max(self._newest, last.number)
+                return found
+        raise InvalidAnswer(f"{self.name} takes blocks back while it is asked for events: ask again, or another node.")
+
+    def _last_block(self, from_block: int, to_block: int | None) -> Block | None:
+        """The last block to search, which the node has; None if there is nothing to search yet."""
+        newest = self.head()
+        if newest.number < max(from_block - 1, self._newest - MAX_REORGANISATION):
+            raise InvalidAnswer(
+                f"{self.name} says that its newest block is {newest.number}, after it had block "
+                f"{max(from_block - 1, self._newest)}: wait until it has caught up, or use another node."
+            )
+        last = newest.number - self.confirmations if to_block is None else min(to_block, newest.number)
+        if last < from_block:
+            return None
+        # A node may name a newest block that it does not have.
+        if last - from_block >= MAX_BLOCKS or (found := self.block(last)) is None:
+            raise InvalidAnswer(
+                f"{self.name} says that its newest block is {newest.number}, but does not have block {last}: use "
+                "another node."
+            )
+        return found
+
+    def _searched(self, address: ChecksumAddress, first: int, last: int, topics: Sequence[Topic]) -> list[Log]:
+        def ask(start: int, until: int) -> list[Log]:
+            return self.one_range(address, start, until, topics)
+
+        found: list[Log] = []
+        for logs in log_search.forwards(self._range, first, last, ask):
+            found += logs
+            if len(found) > MAX_LOGS:
+                raise InvalidAnswer(f"{self.name} gave more than {MAX_LOGS} events: ask for fewer blocks.")
+        return found
+
+    def _in_order(self, found: list[Log]) -> list[Log]:
+        order = [(log.block, log.index) for log in found]
+        if order != sorted(set(order)):
+            raise InvalidAnswer(f"{self.name} gave events twice or out of order: use another node.")
+        return found
+
+    def all_logs(self, address: ChecksumAddress, first: int, last: int) -> list[Log]:
+        """A contract's events from block `first` to block `last` in order, believed as they come: a node that lags
+        behind may leave some out. One request where the node's limits allow it."""
+        return self._in_order(self._searched(address, first, last, ()))
+
+    def search_back(
+        self, address: ChecksumAddress, *, from_block: int, to_block: int, topics: Sequence[Topic] = ()
+    ) -> Iterator[Log]:
+        """A contract's events from the newest to the oldest, as many ranges of blocks as are asked for.
+
+        For what proves itself when it is found: nothing shows that a node has left none out."""
+
+        def ask(start: int, until: int) -> list[Log]:
+            return self.one_range(address, start, until, topics)
+
+        for logs in log_search.backwards(self._range, from_block, to_block, ask):
+            yield from reversed(logs)
+
+    def advance_time(self, seconds: int) -> None:
+        """Mines a block on a development chain that is `seconds` (at least 1) later than the newest one; its clock
+        runs on from there. Raises DevnetError on any other chain.
+        """
+        # Counted from the newest block, not from the clock: blocks in quick succession run ahead of it.
+        try:
+            self._ask("evm_setNextBlockTimestamp", self.head().timestamp + seconds)
+            self._ask("evm_mine")
+        except RpcRefused as error:
+            raise DevnetError(f"{self.name} did not travel in time: use a development chain.") from error
+
+    def _ask(self, method: str, *params: object) -> object:
+        return self._transport.request(method, list(params))
+
+    def _block(self, tag: str) -> Block | None:
+        answer = self._ask("eth_getBlockByNumber", tag, False)
+        return None if answer is None else read_block(answer)
+
+    def one_range(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic] = ()) -> list[Log]:
+        """A contract's events from block `first` to block `until`, asked for at once and believed as they come.
+
+        Raises RpcRefused where that is more than the node's limits allow."""
+        wanted = {
+            "address": address,
+            "fromBlock": hex(first),
+            "toBlock": hex(until),
+            "topics": [wanted_topic(topic) for topic in topics],
+        }
+        answer = self._ask("eth_getLogs", wanted)
+        logs = [read_log(item) for item in answers.sequence(answer, "events", MAX_LOGS) if not is_removed(item)]
+        for log in logs:
+            matches = all(fits(log.topics[i : i + 1], topic) for i, topic in enumerate(topics))
+            if log.address != address or not first <= log.block <= until or not matches:
+                raise InvalidAnswer(f"{self.name} gave events that were not asked for: use another node.")
+        return logs
+
+
+def connect(location: str, *, confirmations: int = 0, stop: threading.Event | None = None) -> ChainNode:
+    """The chain at `location`: an http(s) or ws(s) URL of a node, or the path of its socket (it has a slash, or ends in
+    ``.ipc``).
+
+    stop: ends every request and every wait for this chain at once, with Stopped.
+
+    Raises ChainUnavailable if nobody answers there.
+    """
+    node = ChainNode(transport_to(location, stop), confirmations=confirmations, stop=stop)
+    try:
+        node.chain_id  # noqa: B018  an address where nobody answers is noticed here, not in the middle of something
+    except (InvalidAnswer, RpcRefused) as error:
+        raise ChainUnavailable(f"{node.name} is not an Ethereum node: check the address.") from error
+    return node
+
+
+def transport_to(
+    location: str, stop: threading.Event | None, *, may_be_away: bool = False, **options: Any
+) -> Transport:
+    """The transport to a location as of `connect`; `options`: those of RepeatingTransport. may_be_away: whether a
+    socket need not be there yet. Raises ChainUnavailable."""
+    scheme = location.partition("://")[0]
+    if scheme in ("http", "https"):
+        return HttpTransport(location, stop=stop, **options)
+    # Imported here because most commands do without.
+    from tiebreak.rpc.sockets import IpcTransport, WebSocketTransport
+
+    if scheme in ("ws", "wss"):
+        return WebSocketTransport(location, stop=stop, **options)
+    if "://" not in location and ("/" in location or location.endswith(".ipc")):
+        return IpcTransport(Path(location), may_be_away=may_be_away, stop=stop, **options)
+    raise ChainUnavailable(
+        "the chain's address is neither an http(s) or ws(s) URL nor the path of a socket: use the form "
+        "http://127.0.0.1:8545, ws://127.0.0.1:8546 or /path/to/node.ipc."
+    )
+
+
+def _tag(block: int | None) -> str:
+    return "latest" if block is None else hex(block)
+
+
+def _intrinsic_gas(data: bytes) -> int:
+    """Gas that a transaction with these data takes before anything is executed (Yellow Paper, section 6.2)."""
+    zeros = data.count(0)
+    return 21_000 + 4 * zeros + 16 * (len(data) - zeros)
+
+
+def _call(to: ChecksumAddress | None, data: bytes, sender: ChecksumAddress | None, value: int) -> dict[str, str]:
+    call = {"data": "0x" + data.hex(), "value": hex(value)}
+    if to is not None:
+        call["to"] = to
+    if sender is not None:
+        call["from"] = sender
+    return call

@@ -1,0 +1,211 @@
+"""Transports of JSON-RPC requests to a node: what all of them do, and HTTP; `sockets` has WebSocket and IPC."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+import time
+import urllib.parse
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+import requests
+import urllib3
+
+from tiebreak.deadlines import Halted, TooLate, pause, within
+from tiebreak.rpc.answers import data as read_data
+from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, printable
+from tiebreak.timed_http import session
+
+MAX_ANSWER = 32 * 1024 * 1024
+"""Largest answer that is read, in bytes."""
+
+
+class Transport(Protocol):
+    """Carries one request to a node and brings back one answer. Methods may be called from several threads."""
+
+    @property
+    def name(self) -> str:
+        """The node's name in messages, which holds no secrets."""
+
+    def request(self, method: str, params: list[object]) -> object:
+        """Returns the JSON value `result`. Raises RpcRefused, ChainUnavailable, InvalidAnswer."""
+
+
+class RepeatingTransport(ABC):
+    """JSON-RPC over any means that carries bytes there and back; subclasses say which.
+
+    `timeout`: seconds that one attempt may take in all, from the look-up of the name to the last byte. `deadline`:
+    seconds for all attempts at one request together. `attempts`: how often a request is tried when the network, or a
+    busy node (status 429 and 5xx, an answer that breaks off), fails. Every request may be repeated: reading is
+    harmless, and a signed transaction counts once however often it is sent. `stop`: ends every request at once, with
+    Stopped.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timeout: float = 10.0,
+        deadline: float = 30.0,
+        attempts: int = 5,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """name: of the node in messages, which show it; without secrets."""
+        self._name = name
+        self._timeout = timeout
+        self._deadline = deadline
+        self._attempts = attempts
+        self._stop = stop
+        self._ids = itertools.count(1)
+
+    @abstractmethod
+    def _exchange(self, body: bytes, ends: float) -> bytes:
+        """Sends one request and returns its answer, of little more than `MAX_ANSWER` bytes at most. Runs in a thread
+        that is left behind at the instant `ends` of time.monotonic. Raises Transient, InvalidAnswer."""
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def request(self, method: str, params: list[object]) -> object:
+        request_id = next(self._ids)
+        body = json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}).encode()
+        ends = time.monotonic() + self._deadline
+        for attempt in itertools.count(1):
+            try:
+                return self._attempt(method, request_id, body, min(self._timeout, ends - time.monotonic()))
+            except Halted as error:
+                raise self._stopped(method) from error
+            except Transient as error:
+                wait = max(error.after, min(5.0, 0.1 * 2**attempt) * (0.5 + random.random() / 2))
+                if attempt >= self._attempts or time.monotonic() + wait >= ends:
+                    raise self._hopeless(method, error) from error
+            try:
+                pause(wait, self._stop)
+            except Halted as error:
+                raise self._stopped(method) from error
+        raise AssertionError("an endless loop has ended")
+
+    def _attempt(self, method: str, request_id: int, body: bytes, seconds: float) -> object:
+        try:
+            raw = within(seconds, self._stop, lambda: self._exchange(body, time.monotonic() + seconds))
+        except TooLate as error:
+            raise Transient(f"more than {self._timeout:g} seconds") from error
+        return self._result(method, request_id, raw)
+
+    def _stopped(self, method: str) -> Stopped:
+        return Stopped(f"stopped while {self._name} was asked for {method}: run the same command again to carry on.")
+
+    def _hopeless(self, method: str, error: Exception) -> ChainError:
+        if isinstance(error, _Broken):
+            return InvalidAnswer(str(error))
+        return ChainUnavailable(
+            f"no usable answer from the chain at {self._name} to {method} ({error}): start the node, or check the "
+            "address."
+        )
+
+    def _result(self, method: str, request_id: int, raw: bytes) -> object:
+        if len(raw) > MAX_ANSWER:
+            raise InvalidAnswer(f"{self._name} answered {method} with more than {MAX_ANSWER} bytes: use another node.")
+        try:
+            answer = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise _Broken(f"{self._name} did not answer {method} with JSON: check that it is a node.") from error
+        if not isinstance(answer, dict) or answer.get("jsonrpc") != "2.0" or answer.get("id") not in (request_id, None):
+            raise InvalidAnswer(f"{self._name} did not answer {method} with JSON-RPC: check that it is a node.")
+        if answer.get("error") is not None:
+            raise refusal(method, answer["error"])
+        if "result" not in answer or answer.get("id") is None:
+            raise InvalidAnswer(f"{self._name} answered {method} without a result: use another node.")
+        return answer["result"]
+
+
+class HttpTransport(RepeatingTransport):
+    """JSON-RPC over HTTP(S). Raises ChainUnavailable if `url` is not an http(s) URL."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 10.0,
+        deadline: float = 30.0,
+        attempts: int = 5,
+        stop: threading.Event | None = None,
+    ) -> None:
+        name = shown_url(url, ("http", "https"))
+        if name is None:
+            raise ChainUnavailable("the chain's address is not an http(s) URL: use the form http://127.0.0.1:8545.")
+        super().__init__(name, timeout=timeout, deadline=deadline, attempts=attempts, stop=stop)
+        self._url = url
+        self._session = session()
+
+    def _exchange(self, body: bytes, ends: float) -> bytes:
+        try:
+            with self._session.post(
+                self._url,
+                data=body,
+                headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
+                timeout=max(0.01, ends - time.monotonic()),
+                stream=True,
+                allow_redirects=False,
+            ) as answer:
+                raw = bytearray()
+                while len(raw) <= MAX_ANSWER and (piece := answer.raw.read1(1 << 16, decode_content=False)):
+                    raw += piece
+                status = answer.status_code
+                # A read with a limit ends quietly where the connection does.
+                missing = answer.raw.length_remaining if len(raw) <= MAX_ANSWER else None
+                after = answer.headers.get("Retry-After", "")
+        except urllib3.exceptions.ProtocolError as error:
+            raise Transient("the connection broke off") from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise Transient(type(error).__name__) from error
+        if missing:
+            raise Transient("the connection broke off")
+        if status == 429 or (status >= 500 and b'"jsonrpc"' not in raw):
+            raise Transient(f"status {status}", min(float(after), 60.0) if after.isdecimal() else 0.0)
+        return bytes(raw)
+
+
+def shown_url(url: str, schemes: Sequence[str]) -> str | None:
+    """The part of a URL that may be shown; None if it is none of these schemes, or has no host. Hosted nodes have their
+    API key in the path or in the user part."""
+    parts = urllib.parse.urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in schemes or not parts.hostname:
+        return None
+    return f"{parts.scheme}://{parts.hostname}" + (f":{port}" if port else "")
+
+
+class Transient(ChainError):
+    """A failure that is worth another try, `after` so many seconds at the earliest."""
+
+    def __init__(self, why: str, after: float = 0.0) -> None:
+        self.after = after
+        super().__init__(why)
+
+
+class _Broken(Transient):
+    """An answer that is no JSON, mostly because it was cut off on its way."""
+
+
+def refusal(method: str, error: object) -> RpcRefused:
+    """Reads the `error` member of a JSON-RPC answer, whatever it holds."""
+    if not isinstance(error, dict):
+        return RpcRefused(method, 0, "no reason given")
+    code, message, payload = error.get("code"), error.get("message"), error.get("data")
+    if isinstance(payload, dict):  # some nodes wrap the data of a revert once more
+        payload = payload.get("data")
+    try:
+        revert = read_data(payload, "a revert")
+    except InvalidAnswer:
+        revert = None
+    reason = printable(message)[:300] if isinstance(message, str) else "no reason given"
+    return RpcRefused(method, code if isinstance(code, int) else 0, reason, revert)

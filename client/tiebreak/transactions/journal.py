@@ -1,0 +1,193 @@
+"""The journal of an account: every transaction that was signed, written down before it is sent.
+
+    <directory>/journal/<chain id>-<genesis>-<account>/<nonce>.json   one intention a file
+    <directory>/journal/<chain id>-<genesis>-<account>/lock           held by the process that sends
+
+A file appears by write, fsync and rename, so that a process that is killed, or a disk that is full, leaves the old one
+or the new one. All transactions of an intention have its nonce, of which the chain takes one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eth_typing import ChecksumAddress
+from eth_utils.address import to_checksum_address
+from roundlog.storage import open_regular
+
+from tiebreak.rpc.chain_errors import JournalError, JournalInUse
+from tiebreak.transactions.reserve import Reserve
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """One signed transaction; fees in wei per gas."""
+
+    hash: bytes
+    raw: bytes
+    max_fee: int
+    priority_fee: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """One intention. `since`: the newest block when it was signed first; `heard`: its end was told to the caller."""
+
+    purpose: str
+    nonce: int
+    to: ChecksumAddress | None
+    data: bytes
+    value: int
+    gas: int
+    since: int
+    signed: list[Signed] = field(default_factory=list)
+    heard: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "purpose": self.purpose,
+            "nonce": self.nonce,
+            "to": self.to,
+            "data": self.data.hex(),
+            "value": str(self.value),
+            "gas": self.gas,
+            "since": self.since,
+            "heard": self.heard,
+            "signed": [[one.hash.hex(), one.raw.hex(), one.max_fee, one.priority_fee] for one in self.signed],
+        }
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> Entry:
+        """Raises KeyError, TypeError, ValueError for what `to_json` did not write."""
+        to = content["to"]
+        return Entry(
+            purpose=str(content["purpose"]),
+            nonce=int(content["nonce"]),
+            to=None if to is None else to_checksum_address(to),
+            data=bytes.fromhex(content["data"]),
+            value=int(content["value"]),
+            gas=int(content["gas"]),
+            since=int(content["since"]),
+            heard=bool(content["heard"]),
+            signed=[
+                Signed(bytes.fromhex(name), bytes.fromhex(raw), int(most), int(tip))
+                for name, raw, most, tip in content["signed"]
+            ],
+        )
+
+
+class Journal:
+    """The journal in `directory`; with None it is kept in memory only, for commands that end at once.
+
+    Raises JournalInUse if another process holds it, JournalError if the directory cannot be used.
+    """
+
+    def __init__(self, directory: Path | None, name: str, reserve: Reserve) -> None:
+        """name: chain and account; a plain file name. reserve: the disk's, which payments may take."""
+        self._place = None if directory is None else directory / "journal" / name
+        self._reserve = reserve
+        self._lock: int | None = None
+        if directory is not None and self._place is not None:
+            # The whole directory: roles of two accounts would write over each other's records as well.
+            self._lock = _locked(directory, self._place)
+            reserve.fill()
+
+    def load(self) -> list[Entry]:
+        """All entries in the order of their nonces. A file that is damaged is set aside under another name."""
+        if self._place is None:
+            return []
+        found: list[Entry] = []
+        for path in sorted(self._place.glob("*.json")):
+            try:
+                with open_regular(path) as file:
+                    entry = Entry.from_json(json.loads(file.read()))
+                if path != self._path(entry.nonce):
+                    raise ValueError(path.name)
+            except OSError as error:
+                raise JournalError(f"{path} cannot be read ({error.strerror}): check the disk.") from error
+            except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+                path.replace(path.with_suffix(".damaged"))
+            else:
+                found.append(entry)
+        return sorted(found, key=lambda entry: entry.nonce)
+
+    def write(self, entry: Entry) -> None:
+        """Remembers an entry as it is now. Raises JournalError."""
+        if self._place is None:
+            return
+        place = self._place
+        try:
+            # A move is sent without a record where there is no room for one.
+            if entry.value:
+                self._reserve.write(lambda: self._put(place, entry))
+            else:
+                self._put(place, entry)
+        except OSError as error:
+            raise JournalError(
+                f"{self._place} cannot be written ({error.strerror}), and nothing is paid that is not on record: make "
+                "room there."
+            ) from error
+
+    def _put(self, place: Path, entry: Entry) -> None:
+        descriptor, part = tempfile.mkstemp(prefix="part-", dir=place)
+        try:
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                json.dump(entry.to_json(), file)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(part).rename(self._path(entry.nonce))
+        except BaseException:
+            Path(part).unlink(missing_ok=True)
+            raise
+        _sync(place)
+
+    def remove(self, entry: Entry) -> None:
+        """Forgets an entry that has ended for good. An entry that cannot be removed is looked at again by the next
+        process, which does no harm."""
+        if self._place is not None:
+            try:
+                self._path(entry.nonce).unlink(missing_ok=True)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        """Lets another process send."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _path(self, nonce: int) -> Path:
+        assert self._place is not None
+        return self._place / f"{nonce:012d}.json"
+
+
+def _locked(directory: Path, place: Path) -> int:
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(place.parent / "lock", os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise JournalError(
+            f"the journal {place} cannot be opened ({error.strerror}): choose a directory that you may write to."
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise JournalInUse(
+            f"another process works in {directory}: stop it, or give each its own directory (--dir)."
+        ) from error
+    return descriptor
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

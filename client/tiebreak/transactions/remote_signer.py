@@ -1,0 +1,220 @@
+"""A signer in another process that holds the key: clef's external API, or the `eth_signTransaction` of web3signer (the
+successor of EthSigner), geth and anvil.
+
+What comes back is a stranger's bytes. They are sent on only if they are, byte for byte, the encoding (EIP-1559,
+EIP-2718) of the transaction that was asked for, under a signature of its account. So a signer can refuse, and nothing
+else.
+
+clef: https://geth.ethereum.org/docs/tools/clef/apis; web3signer: https://docs.web3signer.consensys.io/reference/api/json-rpc
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import rlp
+from eth_account import Account
+from eth_hash.auto import keccak
+from eth_keys.exceptions import BadSignature
+from eth_typing import ChecksumAddress
+from eth_utils.address import to_canonical_address
+from eth_utils.exceptions import ValidationError
+from rlp.exceptions import RLPException
+
+from tiebreak.rpc import answers
+from tiebreak.rpc.chain_errors import (
+    AccountError,
+    ChainUnavailable,
+    InvalidAnswer,
+    RpcRefused,
+    SignerRefused,
+    SignerUnavailable,
+    WrongSignature,
+)
+from tiebreak.rpc.node import transport_to
+from tiebreak.rpc.transport import Transport
+
+SIGNING_SECONDS = 30.0
+"""Seconds for which a signature is waited for. A signer that asks a person for each one is too slow for games."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
+"""Seconds after a failure in which the signer is not asked: a person is not to be asked at every look."""
+
+_EIP_1559 = 2
+_MOST_ACCOUNTS = 10_000
+_MOST_MORE = 4096
+"""Bytes beyond the transaction's own that are looked at: its signature, and what a changed field is told from."""
+_HIGHEST_S = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
+"""Half of secp256k1's order. With s above it a signature has a second form, under which every node refuses the
+transaction (EIP-2)."""
+_FIELDS = (
+    *("chain id", "nonce", "priority fee", "fee", "gas limit", "receiver", "value", "data"),
+    "access list",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedBytes:
+    """A signed transaction as it is sent, and its hash."""
+
+    hash: bytes
+    raw_transaction: bytes
+
+
+class RemoteSigner:
+    """One account of a signer behind `transport`. `method`: the one that signs. `clock`: as `time.monotonic`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        address: ChecksumAddress,
+        method: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.address = address
+        self._transport, self._method, self._clock = transport, method, clock
+        self._pause = _FIRST_PAUSE
+        self._failed: tuple[float, SignerRefused | SignerUnavailable] | None = None
+        """Instant until which it is not asked, and the reason."""
+
+    def sign_transaction(self, transaction: Mapping[str, Any], /) -> SignedBytes:
+        """The signed transaction. `transaction`: as eth-account takes it, of type 2.
+
+        Raises SignerUnavailable, SignerRefused (both at once for a while after a failure), and WrongSignature for
+        anything but a signature under this transaction."""
+        if self._failed is not None and self._clock() < self._failed[0]:
+            raise self._failed[1]
+        try:
+            answer = self._transport.request(self._method, [_asked(self.address, transaction)])
+        except RpcRefused as error:
+            raise self._remembered(
+                SignerRefused(
+                    f"the signer {self._transport.name} does not sign ({error.reason}): see its rules and log."
+                )
+            ) from error
+        except (ChainUnavailable, InvalidAnswer) as error:
+            raise self._remembered(
+                SignerUnavailable(
+                    f"the signer {self._transport.name} did not sign within {SIGNING_SECONDS:g} seconds: start it, or "
+                    "have it sign by rules without asking a person."
+                )
+            ) from error
+        self._failed, self._pause = None, _FIRST_PAUSE
+        raw = self._raw(answer)
+        self._check(raw, transaction)
+        return SignedBytes(keccak(raw), raw)
+
+    def _remembered(self, error: SignerRefused | SignerUnavailable) -> SignerRefused | SignerUnavailable:
+        self._failed = self._clock() + self._pause, error
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        return error
+
+    def _raw(self, answer: object) -> bytes:
+        # clef and geth answer with the bytes and what they mean, web3signer and anvil with the bytes.
+        shown = answer.get("raw") if isinstance(answer, dict) else answer
+        try:
+            return answers.data(shown, "a signed transaction")
+        except InvalidAnswer as error:
+            raise self._wrong("what it gave is no transaction") from error
+
+    def _check(self, raw: bytes, transaction: Mapping[str, Any]) -> None:
+        wanted = _fields(transaction)
+        # Before it is decoded, which takes seconds for every megabyte of fields, and a call for every list in a list.
+        if len(raw) > len(rlp.encode(wanted)) + _MOST_MORE:
+            raise self._wrong("what it gave is much longer than the transaction")
+        try:
+            found = rlp.decode(raw[1:]) if raw[:1] == bytes([_EIP_1559]) else None
+        except (RLPException, RecursionError) as error:
+            raise self._wrong("what it gave is no transaction") from error
+        if not isinstance(found, list) or len(found) != len(wanted) + 3:
+            raise self._wrong("what it gave is no transaction of type 2 (EIP-1559)")
+        for name, ours, theirs in zip(_FIELDS, wanted, found[: len(wanted)], strict=True):
+            if ours != theirs:
+                raise self._wrong(f"it has changed the {name}")
+        if rlp.encode([*wanted, *found[-3:]]) != raw[1:]:
+            raise self._wrong("its encoding is another one")
+        parity, *halves = found[-3:]
+        if parity not in (b"", b"\x01") or not all(_is_half(one) for one in halves):
+            raise self._wrong("its signature is none")
+        if int.from_bytes(halves[1], "big") > _HIGHEST_S:
+            raise self._wrong("its signature is one that no node takes")
+        try:
+            signer = Account.recover_transaction(raw)
+        except (BadSignature, ValidationError, ValueError, TypeError, RLPException) as error:
+            raise self._wrong("its signature is none") from error
+        if signer != self.address:
+            raise self._wrong(f"it has signed as {signer}")
+
+    def _wrong(self, why: str) -> WrongSignature:
+        return WrongSignature(
+            f"the signer {self._transport.name} did not sign what it was asked to ({why}), and nothing was sent: find "
+            "out why before you use it again."
+        )
+
+
+def connect_signer(
+    location: str, account: ChecksumAddress | None = None, *, stop: threading.Event | None = None
+) -> RemoteSigner:
+    """The signer at a location (as of `tiebreak.rpc.node.connect`), with that account, or its only one.
+
+    Raises SignerUnavailable if nobody answers there, and AccountError if it has no such account."""
+    try:
+        # One attempt: a repetition would ask a person twice.
+        transport = transport_to(location, stop, timeout=SIGNING_SECONDS, deadline=SIGNING_SECONDS + 1, attempts=1)
+        try:
+            listed, method = transport.request("eth_accounts", []), "eth_signTransaction"
+        except RpcRefused:
+            listed, method = transport.request("account_list", []), "account_signTransaction"
+        shown = [answers.address(one, "an account") for one in answers.sequence(listed, "accounts", _MOST_ACCOUNTS)]
+    except RpcRefused as error:
+        raise SignerRefused(
+            f"{transport.name} lists no accounts ({error.reason}): check that it is clef, web3signer or a node."
+        ) from error
+    except ChainUnavailable as error:
+        raise SignerUnavailable(f"no signer answers ({error})") from error
+    return RemoteSigner(transport, _chosen(transport.name, shown, account), method)
+
+
+def _chosen(name: str, shown: Sequence[ChecksumAddress], account: ChecksumAddress | None) -> ChecksumAddress:
+    if account is not None:
+        if account not in shown:
+            raise AccountError(f"the signer {name} has no account {account}: unlock it there, or name another.")
+        return account
+    if len(shown) != 1:
+        raise AccountError(f"the signer {name} has {len(shown)} accounts: name one with --signer-account.")
+    return shown[0]
+
+
+def _asked(account: ChecksumAddress, transaction: Mapping[str, Any]) -> dict[str, object]:
+    """The transaction as signers take it."""
+    asked: dict[str, object] = {"from": account, "type": "0x2", "data": "0x" + bytes(transaction["data"]).hex()}
+    if "to" in transaction:
+        asked["to"] = transaction["to"]
+    for name in ("chainId", "nonce", "gas", "value", "maxFeePerGas", "maxPriorityFeePerGas"):
+        asked[name] = hex(transaction[name])
+    return asked
+
+
+def _fields(transaction: Mapping[str, Any]) -> list[bytes | list[bytes]]:
+    """The transaction's fields in the order of EIP-1559, as they are encoded."""
+    receiver = to_canonical_address(transaction["to"]) if "to" in transaction else b""
+    return [
+        *(_number(transaction[name]) for name in ("chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas")),
+        receiver,
+        _number(transaction["value"]),
+        bytes(transaction["data"]),
+        [],
+    ]
+
+
+def _is_half(value: object) -> bool:
+    """Whether these bytes can be r or s of a signature: a number of at most 32 bytes, without zeros in front."""
+    return isinstance(value, bytes) and 0 < len(value) <= 32 and value[0] != 0
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes((value.bit_length() + 7) // 8, "big")

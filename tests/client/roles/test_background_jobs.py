@@ -1,0 +1,176 @@
+"""Long work beside the games: one background job a key, runs that give way, and an end within a moment."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from roundlog.arithmetic import MachineError
+from tiebreak.roles.background_jobs import BackgroundJob, Inline, Interrupted, Lane, Priority, Threads
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.notices import Progress, ignore
+from tiebreak.roles.role import Role
+
+ETHER = 10**18
+SOON, LATER = Priority(deadline=100, stake=ETHER), Priority(deadline=1000, stake=ETHER)
+PATIENCE = 10.0
+
+
+@pytest.fixture
+def background_jobs() -> Iterator[Threads]:
+    found = Threads(now=lambda: 0.0)
+    yield found
+    assert found.close(PATIENCE)
+
+
+def steps(
+    total: int, seconds: float = 10.0, gate: threading.Event | None = None
+) -> Callable[[BackgroundJob[int]], int]:
+    """A run that says that each of its steps has taken so long, and that waits for the gate at the first one."""
+    done = [0]
+
+    def work(background_job: BackgroundJob[int]) -> int:
+        while done[0] < total:
+            if gate is not None:
+                gate.wait(PATIENCE)
+            time.sleep(0.001)
+            done[0] += 1
+            background_job.taken(done[0] - 1, total, seconds, may_pause=True)
+        return done[0]
+
+    return work
+
+
+def test_a_look_never_waits_for_work(background_jobs: Threads) -> None:
+    gate = threading.Event()
+    background_job = background_jobs.ask(Lane.RUNS, "run", steps(3, gate=gate), SOON)
+    assert not background_job.done
+    assert background_jobs.ask(Lane.RUNS, "run", steps(9), SOON) is background_job
+    gate.set()
+    assert background_job.wait(PATIENCE) and background_job.result() == 3
+
+
+def test_what_fails_says_so_when_it_is_asked(background_jobs: Threads) -> None:
+    def fails(background_job: BackgroundJob[int]) -> int:
+        raise OSError("the disk is full")
+
+    background_job = background_jobs.ask(Lane.FILES, "files", fails, SOON)
+    assert background_job.wait(PATIENCE) and isinstance(background_job.error, OSError)
+    with pytest.raises(OSError, match="disk is full"):
+        background_job.result()
+    background_jobs.forget("files")
+    again = background_jobs.ask(Lane.FILES, "files", steps(1), SOON)
+    assert again is not background_job and again.wait(PATIENCE) and again.result() == 1
+
+
+def test_a_junk_run_gives_way_and_is_continued(background_jobs: Threads) -> None:
+    gate = threading.Event()
+    junk = background_jobs.ask(Lane.RUNS, "junk", steps(400, 1.0, gate), Priority(deadline=500, stake=1))
+    gate.set()
+    while junk.steps < 2:
+        time.sleep(0.001)
+    real = background_jobs.ask(Lane.RUNS, "real", steps(20, 10.0), Priority(deadline=300, stake=ETHER))
+    assert real.wait(PATIENCE)
+    # Until its own length was known, the real one went by its deadline, which is the earlier one.
+    assert not junk.done
+    assert junk.wait(PATIENCE) and junk.result() == 400
+
+
+def test_a_run_stands_while_a_game_needs_the_machine(background_jobs: Threads) -> None:
+    gate, running = threading.Event(), threading.Event()
+
+    def replay(background_job: BackgroundJob[int]) -> int:
+        running.set()
+        gate.wait(PATIENCE)
+        return 1
+
+    run = background_jobs.ask(Lane.RUNS, "run", steps(10_000), LATER)
+    game = background_jobs.ask(Lane.GAMES, "game", replay, SOON)
+    assert running.wait(PATIENCE)
+    time.sleep(0.02)
+    stood = run.steps
+    time.sleep(0.05)
+    assert run.steps == stood
+    gate.set()
+    assert game.wait(PATIENCE)
+    while run.steps == stood:
+        time.sleep(0.001)
+    background_jobs.forget("run")
+
+
+def test_slow_files_of_many_jobs_leave_room_for_games_and_runs(background_jobs: Threads) -> None:
+    gate = threading.Event()
+    slow = [background_jobs.ask(Lane.FILES, i, lambda background_job: gate.wait(PATIENCE), LATER) for i in range(30)]
+    assert background_jobs.ask(Lane.GAMES, "game", steps(1), SOON).wait(PATIENCE)
+    assert background_jobs.ask(Lane.RUNS, "run", steps(1), SOON).wait(PATIENCE)
+    assert not any(background_job.done for background_job in slow)
+    gate.set()
+
+
+def test_content_that_drips_holds_up_nothing_that_a_bond_is_lost_without(background_jobs: Threads) -> None:
+    """Jobs whose content comes drop by drop would otherwise keep a sealed audit from being opened."""
+    gate = threading.Event()
+    drips = [background_jobs.ask(Lane.FILES, i, lambda background_job: gate.wait(PATIENCE), SOON) for i in range(30)]
+    opening = Priority(deadline=1000, stake=ETHER, bonded=True)
+    assert background_jobs.ask(Lane.FILES, "publishing", steps(1), opening).wait(PATIENCE)
+    waits = background_jobs.ask(Lane.FILES, "fetching", steps(1), LATER)
+    assert not waits.done
+    assert background_jobs.ask(Lane.FILES, "fetching", steps(1), opening) is waits, "a bond was paid meanwhile"
+    assert waits.wait(PATIENCE) and not any(background_job.done for background_job in drips)
+    gate.set()
+
+
+def test_closing_stops_everything_within_a_moment() -> None:
+    background_jobs = Threads()
+    run = background_jobs.ask(Lane.RUNS, "run", steps(10_000_000), LATER)
+    waits = background_jobs.ask(Lane.RUNS, "another", steps(10_000_000), LATER)
+    while not run.steps:
+        time.sleep(0.001)
+    started = time.monotonic()
+    assert background_jobs.close(2.0)
+    assert time.monotonic() - started < 1.0
+    assert isinstance(run.error, Interrupted) and not waits.done
+
+
+class Broken(Role):
+    """A role whose machine turns out to be broken while it trains."""
+
+    name = "broken"
+
+    def doing(self) -> list[str]:
+        return []
+
+    def look(self) -> Progress:
+        run = self.context.background_jobs.ask(Lane.RUNS, "run", steps(10**9), SOON)
+        if run.steps:
+            raise MachineError("this process does not round to nearest")
+        return Progress(state="trains")
+
+
+def test_a_role_that_ends_by_an_error_leaves_no_work_behind(background_jobs: Threads) -> None:
+    """A longer process that runs a role would be left with a training that nobody waits for."""
+    queue = SimpleNamespace(look=lambda: None, flush=lambda: False, held=lambda: None, is_busy=False)
+    contract = SimpleNamespace(node=SimpleNamespace(stop=None))
+    context = SimpleNamespace(
+        contract=contract,
+        queue=queue,
+        background_jobs=background_jobs,
+        notify=ignore,
+        on_look=ignore,
+        clock=time.monotonic,
+    )
+    with pytest.raises(MachineError):
+        Broken(cast(RoleContext, context)).run(poll=0.001)
+    assert background_jobs.close(0.0), "its run has ended"
+
+
+def test_inline_work_is_done_when_it_was_asked_for() -> None:
+    background_jobs = Inline()
+    background_job = background_jobs.ask(Lane.RUNS, "run", steps(3), SOON)
+    assert background_job.done and background_job.result() == 3
+    background_jobs.forget("run")
+    assert background_jobs.ask(Lane.RUNS, "run", steps(2), SOON).result() == 2

@@ -1,0 +1,147 @@
+"""The view of `status` of an account's jobs, bonds, clocks and gas, held against the contract and the accounts."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console, RenderableType
+from tiebreak.adversary.parties import lying_auditor
+from tiebreak.cli.account_summary import AccountSummary, Part, Reader
+from tiebreak.cli.live_status import LiveScreen
+from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_summary
+from tiebreak.cli.views import game_text, job_text
+from tiebreak.contract.enums import Outcome, Side
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.role import Role
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.rpc.chain_errors import ChainUnavailable
+from world import TERMS, World
+
+_HASH = re.compile(r"0x[0-9a-f]{64}|0x[0-9a-fA-F]{40}|baf[a-z2-7]{56}")
+
+
+def printed(*parts: RenderableType) -> str:
+    """Output on a terminal of 80 columns. It must cut nothing and need no wider line."""
+    file = io.StringIO()
+    console = Console(file=file, width=80, force_terminal=False)
+    for part in parts:
+        console.print(part)
+    assert all(len(line) <= 80 for line in file.getvalue().splitlines())
+    assert "…" not in file.getvalue()
+    return file.getvalue()
+
+
+def summary(world: World, name: str) -> AccountSummary:
+    return Reader(world.contract, world.senders[name].address).read()
+
+
+def play(world: World, roles: Sequence[Role], looks: int) -> None:
+    for _ in range(looks):
+        for role in roles:
+            role.step()
+
+
+def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end(world: World) -> None:
+    world.post()
+    nobody = summary(world, "second")
+    assert nobody.jobs == () and "no job yet" in printed(jobs_table(nobody))
+    customer = summary(world, "customer")
+    assert (customer.escrow, customer.bonds) == (TERMS.reward, 0)
+    assert [job.parts for job in customer.jobs] == [(Part.CUSTOMER,)]
+    assert "commit, in" in printed(account_text(customer), jobs_table(customer))
+
+    trainer = TrainerRole(world.context("trainer"), world.job)
+    auditor = lying_auditor(world.context("auditor"), world.job, first_wrong_step=4)
+    while not world.contract.job(world.job).game_count:
+        play(world, [trainer, auditor], 1)
+    # In a search one side is to move; while a level is opened, both are.
+    while not world.game().spent[Side.TRAINER] or sum(bool(clock.started_at) for clock in world.game().clocks) != 1:
+        play(world, [trainer, auditor], 1)
+    mine, theirs = summary(world, "trainer"), summary(world, "auditor")
+    (game,) = mine.games
+    assert mine.bonds == TERMS.trainer_bond and theirs.bonds == TERMS.challenger_bond
+    assert game.view == world.game() and game.side is Side.TRAINER and not game.view.outcome
+    assert mine.spent == world.game().spent[Side.TRAINER] > 0
+    assert (mine.balance, mine.credit) == (world.balance("trainer"), 0)
+    on_move = [one for one in (mine, theirs) if any(game.deadline for game in one.games)]
+    assert len(on_move) == 1 and "your move in game 1, in" in printed(jobs_table(on_move[0]))
+    for one in (mine, theirs):
+        text = printed(account_text(one), jobs_table(one), *games_text(one))
+        assert f"Account {one.account}" in text and "at most" in text and "trainer" in text and "running" in text
+        for side in Side:
+            (their_game,) = one.games
+            left = their_game.left(side, one.now)
+            clock = world.game().clocks[side]
+            assert 0 < left <= clock.remaining <= TERMS.clock_allowance
+            assert (left < clock.remaining) <= bool(clock.started_at)
+    ends = [plain_summary(one)["bonds_wei"] for one in (mine, theirs)]
+    assert ends == [str(TERMS.trainer_bond), str(TERMS.challenger_bond)]
+
+    world.run(trainer, auditor)
+    assert world.game().outcome is Outcome.TRAINER_WON
+    # The gas to come was at most what was said.
+    moves = {name: world.game().spent[side] for name, side in (("trainer", Side.TRAINER), ("auditor", Side.CHALLENGER))}
+    for one, name in ((mine, "trainer"), (theirs, "auditor")):
+        assert moves[name] <= one.spent + one.to_come
+        assert summary(world, name).to_come == 0
+    assert summary(world, "auditor").bonds == 0
+    world.pass_challenge_window()
+    world.run(trainer, world.customer())
+    over = summary(world, "trainer")
+    assert (over.bonds, over.escrow) == (0, 0) and "over" in printed(jobs_table(over))
+    assert "challenge by" not in printed(job_text(world.job, world.contract.job(world.job), over.now))
+
+
+def test_a_job_and_its_games_fit_a_terminal_with_every_hash_whole(world: World) -> None:
+    world.post()
+    world.run(TrainerRole(world.context("trainer"), world.job), AuditorRole(world.context("auditor"), world.job))
+    assert summary(world, "auditor").jobs[0].parts == (Part.AUDITOR,)
+    world.run(lying_auditor(world.context("second"), world.job, first_wrong_step=4))
+    job = world.contract.job(world.job)
+    text = printed(job_text(world.job, job, world.node.now()), game_text(1, world.game(), world.node.now()))
+    claim = job.claim
+    wanted = {f"0x{claim.checkpoint_root.hex()}", f"0x{claim.final_state_root.hex()}", claim.trainer, job.customer}
+    wanted |= {job.spec.referee, job.spec.adjudicator, job.job_cid, claim.log_cid, claim.model_cid}
+    assert wanted | {world.senders["second"].address} == set(_HASH.findall(text))
+    assert "next move by" in text and "by the chain's clock" in text
+
+
+def test_jobs_that_are_over_are_read_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.post()
+    trainer = TrainerRole(world.context("trainer"), world.job)
+    world.run(trainer)
+    reader = Reader(world.contract, world.senders["trainer"].address)
+    assert reader.read().jobs[0].bond == TERMS.trainer_bond
+    world.pass_challenge_window()
+    world.run(trainer)
+    over = reader.read()
+    read: list[int] = []
+    whole = type(world.contract).job
+    monkeypatch.setattr(type(world.contract), "job", lambda self, job, **more: read.append(job) or whole(self, job))
+    assert reader.read().jobs == over.jobs and read == []
+
+
+def test_the_screen_runs_clocks_down_and_outlives_an_outage(world: World) -> None:
+    world.post()
+    trainer = TrainerRole(world.context("trainer"), world.job)
+    auditor = lying_auditor(world.context("auditor"), world.job, first_wrong_step=4)
+    while not world.contract.job(world.job).game_count:
+        play(world, [trainer, auditor], 1)
+    seconds = [100.0]
+    screen = LiveScreen("a \x1b[2Jnode", world.contract.address, clock=lambda: seconds[0])
+    assert "reading" in printed(screen)
+    screen.show(found := summary(world, "trainer"))
+    before = printed(screen)
+    assert "\x1b" not in before and f"{found.block:,}" in before
+    (game,) = found.games
+    running = next(side for side in Side if game.view.clocks[side].started_at)
+    seconds[0] += 600
+    assert game.left(running, found.now) - 600 == game.left(running, found.now + 600)
+    assert printed(screen) != before
+    screen.fail(ChainUnavailable("no answer from the node."))
+    assert "no answer from the node. What follows was read 600 seconds ago." in " ".join(printed(screen).split())
+    screen.show(found)
+    assert "no answer" not in printed(screen)

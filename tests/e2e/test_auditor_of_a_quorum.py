@@ -1,0 +1,67 @@
+"""Roles that ask several nodes, of which one lies: the game is won, and no bond is put on a lie."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiebreak.adversary.parties import poisoning_trainer
+from tiebreak.contract.enums import JobStatus, Outcome
+from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.background_jobs import Inline
+from tiebreak.roles.context import RoleContext
+from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.quorum import NodeQuorum
+from tiebreak.transactions.keys import devnet_account
+from tiebreak.transactions.sender import Sender
+from world import NAMES, World
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "client"))
+from hostile_node import HostileNode
+
+
+@pytest.mark.parametrize("honest", [1, 2])
+def test_an_auditor_wins_though_a_node_hides_the_game(tmp_path: Path, honest: int) -> None:
+    chain = EmbeddedChain()
+    world = World(ChainNode(chain), tmp_path)
+    world.post()
+    cheat = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
+    liar = HostileNode(chain)
+    good = [HostileNode(chain, f"honest {i}") for i in range(honest)]
+    node = NodeQuorum([liar, *good], clock=lambda: 60 * time.monotonic())
+    contract = world.contract
+    sender = Sender(node, devnet_account(NAMES.index("auditor")), directory=tmp_path / "auditor")
+    context = RoleContext(
+        contract=type(contract)(node, contract.address, sender),
+        sender=sender,
+        store=world.store,
+        directory=tmp_path / "auditor",
+        notify=world.notices.append,
+        background_jobs=Inline(),
+    )
+    auditor = AuditorRole(context, world.job)
+    while not contract.game_count():
+        cheat.step()
+        auditor.step()
+    # From here on the first node shows the chain as it is now, for ever.
+    before = hex(world.node.head().number)
+    liar.lies["eth_call"] = lambda params, true: chain.request("eth_call", [params[0], before])
+    liar.lies["eth_getLogs"] = lambda params, true: []
+    ends = time.monotonic() + 300
+    contradicted = undecided = False
+    while not world.game().outcome:
+        assert time.monotonic() < ends
+        cheat.step()
+        contradicted |= bool(node.agreement.contradiction)
+        undecided |= node.agreement.undecided
+        try:
+            auditor.step()
+        except Exception as error:  # an outage of a look, as `Role.run` takes it
+            assert "node" in str(error), error
+    assert world.game().outcome is Outcome.CHALLENGER_WON
+    assert world.status is JobStatus.REJECTED
+    assert contradicted
+    assert undecided is (honest == 1)

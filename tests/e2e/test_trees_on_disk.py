@@ -1,0 +1,71 @@
+"""Trees of a disputed step, with and without room for its outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from roundlog.commitments import tensor_root
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from tiebreak.roles import engine as module
+from tiebreak.roles.engine import DisputeTrees
+from world import linear_task
+
+STEP = (1, 0)
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path, list[bytes]]:
+    job, room = Job.from_task(linear_task(4, 2)), tmp_path_factory.mktemp("audited")
+    return job, room, Auditor(job, room).run().state_roots
+
+
+class FullDisk:
+    """A disk that has room for so many outputs; then none."""
+
+    def __init__(self, room: int) -> None:
+        self.left = room
+        self.executions = 0
+
+    def __call__(self, program: object, directory: Path) -> FullDisk:
+        self.executions += 1
+        if self.left < 0:
+            raise OSError(28, "No space left on device")
+        return self
+
+    def __setitem__(self, operator: int, output: object) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("room", [-1, 0, 5])
+def test_a_full_disk_costs_executions_and_changes_nothing(
+    audited: tuple[Job, Path, list[bytes]], room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_room = DisputeTrees(*audited)
+    right = with_room.tree(STEP)
+    disk = FullDisk(room)
+    monkeypatch.setattr(module, "OutputsOnDisk", disk)
+    without = DisputeTrees(*audited)
+    assert without.tree(STEP).tree.root == right.tree.root
+    for q in range(len(audited[0].program.nodes)):
+        one, other = with_room.tree((*STEP, q)), without.tree((*STEP, q))
+        assert one.tree.root == other.tree.root == right.step.operators[q]
+        assert one.chunk(0) == other.chunk(0)
+    assert disk.executions > 1
+
+
+def test_all_operators_of_a_step_are_opened_after_one_execution(
+    audited: tuple[Job, Path, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees, executed = DisputeTrees(*audited), []
+    run = trees._run.executor.run
+    monkeypatch.setattr(trees._run.executor, "run", lambda *a, **k: (executed.append(k), run(*a, **k))[1])
+    trace = trees.trace(2)
+    for q, node in enumerate(audited[0].program.nodes):
+        output = trees.output(2, q)
+        assert output.tree.root == trace.operators[q] == tensor_root(trace.outputs[q])
+        assert all(value in output._values for value in node.inputs)
+    assert sum("observe" in how for how in executed) == 1
