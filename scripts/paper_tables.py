@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/paper_tables.py [--size small|brief|paper] [--out docs] [--parts resnet,gpt2,proofs]
 
-Hardware profiles are fresh processes under other instruction sets and thread counts. Writes OUT/papers.json,
-OUT/papers.md and OUT/figures/*.svg; what is not measured again stays as it is in OUT/papers.json. `small` takes minutes
+Hardware profiles are fresh processes under other instruction sets and thread counts. Writes RESULT,
+OUT/papers.md and OUT/figures/*.svg; what is not measured again stays as it is in RESULT. `small` takes minutes
 on two cores and a gigabyte of disk; `paper` trains the real models, `brief` for a step or two only, GPT-2 in sixteen
 gigabytes of memory. Needs the extra `papers` (matplotlib).
 """
@@ -247,9 +247,10 @@ def main() -> None:
     parser.add_argument("--size", choices=sorted(SIZES), default="small")
     parser.add_argument("--parts", default="resnet,gpt2,proofs", help="what to measure; empty: only report again")
     parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--result", type=Path, default=Path(report.__file__).with_name("result.json"))
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    record = arguments.out / "papers.json"
+    record = arguments.result
     result = json.loads(record.read_text()) if record.exists() else {}
     for part in filter(None, arguments.parts.split(",")):
         found = measure(SIZES[arguments.size], part)

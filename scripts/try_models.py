@@ -3,7 +3,7 @@
     .venv/bin/python scripts/try_models.py [--only NAME] [--again OUTCOME] [--jobs N] [--write docs/models.md]
 
 Models are built from small configurations; nothing is downloaded. Every kind has a process of its own, so that one that
-crashes or hangs is a row of the table and no more. Rows are kept in docs/models.jsonl (`--rows`) as they come: an
+crashes or hangs is a row of the table and no more. Rows are kept in scripts/models/rows.jsonl (`--rows`) as they come: an
 interrupted run carries on after them. `--again refused` tries those again whose outcome was that; `--only` always does.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 from models import page
 from models.hosts import FIRST, SECOND, Host, serve
 
-_ROWS = Path(__file__).resolve().parents[1] / "docs" / "models.jsonl"
+_ROWS = Path(__file__).resolve().parents[1] / "scripts" / "models" / "rows.jsonl"
 
 
 def work(order: dict[str, Any], told: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:

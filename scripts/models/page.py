@@ -63,7 +63,7 @@ def markdown(rows: Iterable[Row], machines: tuple[str, str], known: int) -> str:
         "",
         "# What is captured of Hugging Face's transformers",
         "",
-        "Written by `scripts/try_models.py --write` from `models.jsonl`; do not edit.",
+        "Written by `scripts/try_models.py --write` from `scripts/models/rows.jsonl`; do not edit.",
         "",
         "A kind is a model type of `transformers` with the head that comes first in `scripts/models/kinds.py`. It is "
         "built from a small configuration, without weights, and trained for two steps by AdamW, on random data. It "

@@ -44,7 +44,7 @@ def require_format(text: str) -> tuple[int, int]:
 def test_the_page_counts_its_rows(page) -> None:
     captured, tried = require_format((ROOT / "docs" / "models.md").read_text())
     assert tried >= 171 and captured >= 150
-    rows = page.read(ROOT / "docs" / "models.jsonl")
+    rows = page.read(ROOT / "scripts" / "models" / "rows.jsonl")
     assert (captured, tried) == page.counts(rows.values())
     for row in rows.values():
         assert row["outcome"] == "captured" or row["why"], row
@@ -52,7 +52,7 @@ def test_the_page_counts_its_rows(page) -> None:
 
 
 def test_a_page_of_fewer_rows_has_the_same_format(page) -> None:
-    rows = list(page.read(ROOT / "docs" / "models.jsonl").values())[::7]
+    rows = list(page.read(ROOT / "scripts" / "models" / "rows.jsonl").values())[::7]
     assert require_format(page.markdown(rows, ("native", "compatible"), 400)) == page.counts(rows)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "papers.md").read_text()
-RESULT: dict[str, Any] = json.loads((ROOT / "docs" / "papers.json").read_text())
+RESULT: dict[str, Any] = json.loads((ROOT / "scripts" / "papers" / "result.json").read_text())
 MEASURED = [(model, size) for model in ("resnet", "gpt2") for size in RESULT["parts"][model]]
 
 
