@@ -37,8 +37,8 @@ Read this before the first try.
 
 1. Capture runs your own step (model, loss, `backward()`) once, without computing anything, and writes down its
    operators. Autograd, activation checkpointing, `autograd.Function` and hooks on modules, tensors and parameters work.
-2. Every step has to be the same line of operators. Python's `if` and `for` may look at shapes and settings. An `if`,
-   a `while` or a `min` that looks at values which the step computes is [followed on every path](#ifs-that-values-decide),
+2. Every step has to be the same line of operators. Python's `if` and `for` may look at shapes and settings. An `if`, a
+   `while` or a `min` that looks at values which the step computes is [followed on every path](#ifs-that-values-decide),
    16 at most. What only checks may stay: asserts, and an `if` that does nothing but raise an error that nobody catches,
    are taken to pass, and a program does not check them. So may prints and logs: `.item()`, `.tolist()` and formatted
    text from which nothing is computed, and sums of them from step to step (`running_loss += loss.item()`).
@@ -48,13 +48,14 @@ Read this before the first try.
    objects and classes, items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a
    teacher).
 5. Other Python state may change, as long as every step computes the same: counters and flags are followed through all
-   steps of the task, and the first step that differs is named. Refused are tensors that begin as None, arrays of
-   numpy that steps write, and iterators that steps take from. Caches (`functools.cache` too) may fill. Nobody sees the clock, the environment, files or threads: a step may not depend on
-   them.
+   steps of the task, and the first step that differs is named. Refused are tensors that begin as None, arrays of numpy
+   that steps write, and iterators that steps take from. Caches (`functools.cache` too) may fill. Nobody sees the clock,
+   the environment, files or threads: a step may not depend on them.
 6. Writes in place are followed, through views too, and into `.data`. Assigning to `.data` is refused.
 7. Random numbers of torch become the program's own, the same on every machine, and so do single numbers of Python's
    `random` and of `numpy.random` (`random.random()`, `np.random.randint(5)`), and `np.random.permutation(n)`; other
-   arrays of theirs are refused. A seed that is set inside the step is refused, and so is a generator that is made there.
+   arrays of theirs are refused. A seed that is set inside the step is refused, and so is a generator that is made
+   there.
 8. Data come in by the batch alone. Fields are float32, bool or integers, which a step sees as int64.
 9. The optimizer is one of `torch.optim` over the model's parameters; or there are several, each with its own parameters
    and loss, which take turns in a step. What capture does not know of them is refused.
