@@ -37,30 +37,49 @@ Read this before the first try.
 
 1. Capture runs your own step (model, loss, `backward()`) once, without computing anything, and writes down its
    operators. Autograd, activation checkpointing, `autograd.Function` and hooks on modules, tensors and parameters work.
-2. Every step has to be the same line of operators. Python's `if` and `for` may look at shapes and settings, not at
-   values that the step computes: decide those by `torch.where`. What only checks may stay: asserts, and an `if` that
-   does nothing but raise an error that nobody catches, are taken to pass. So may prints and logs: `.item()`,
-   `.tolist()` and formatted text from which nothing is computed, and sums of them from step to step
-   (`running_loss += loss.item()`).
+2. Every step has to be the same line of operators. Python's `if` and `for` may look at shapes and settings. An `if`, a
+   `while` or a `min` that looks at values which the step computes is [followed on every path](#ifs-that-values-decide),
+   16 at most. What only checks may stay: asserts, and an `if` that does nothing but raise an error that nobody catches,
+   are taken to pass, and a program does not check them. So may prints and logs: `.item()`, `.tolist()` and formatted
+   text from which nothing is computed, and sums of them from step to step (`running_loss += loss.item()`).
 3. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole. Arrays of
    numpy that share memory with them, or with other state, are refused.
 4. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes of
    objects and classes, items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a
    teacher).
 5. Other Python state may change, as long as every step computes the same: counters and flags are followed through all
-   steps of the task, and the first step that differs is named. Python's and numpy's random numbers are refused, and so
-   are tensors that begin as None, arrays of numpy that steps write, and iterators that steps take from. Caches
-   (`functools.cache` too) may fill. Nobody sees the clock, the environment, files or threads: a step may not depend on
-   them.
+   steps of the task, and the first step that differs is named. Refused are tensors that begin as None, arrays of numpy
+   that steps write, and iterators that steps take from. Caches (`functools.cache` too) may fill. Nobody sees the clock,
+   the environment, files or threads: a step may not depend on them.
 6. Writes in place are followed, through views too, and into `.data`. Assigning to `.data` is refused.
-7. Random numbers of torch become the program's own, the same on every machine. A seed that is set inside the step is
-   refused, and so is a generator that is made there.
+7. Random numbers of torch become the program's own, the same on every machine, and so do single numbers of Python's
+   `random` and of `numpy.random` (`random.random()`, `np.random.randint(5)`), and `np.random.permutation(n)`; other
+   arrays of theirs are refused. A seed that is set inside the step is refused, and so is a generator that is made
+   there.
 8. Data come in by the batch alone. Fields are float32, bool or integers, which a step sees as int64.
 9. The optimizer is one of `torch.optim` over the model's parameters; or there are several, each with its own parameters
    and loss, which take turns in a step. What capture does not know of them is refused.
 10. At last the captured step is run beside yours: three steps from the initial state and three from one that was moved,
     in FP64 too where the model allows it. Losses, gradients and changes of the state agree as far as FP32 explains, or
     the capture is refused and names the first tensor that differs. Your model is as it was, afterwards.
+
+## Ifs that values decide
+
+`if loss.item() > 10`, `if torch.rand(1) < 0.5`, `while x.norm() > 1`: where Python asks a tensor of the step for its
+truth, the step is traced once for every answer. The program computes all paths, what they have in common once, and
+chooses the loss, every gradient and every state by the condition, so that nothing of a path that is not taken reaches
+them, infinite or NaN as it may be. A step takes as long as all its paths together.
+
+* A step has 16 paths at most: four ifs in a row, or a loop of up to fifteen rounds. The same question has one answer,
+  however often it is asked.
+* Every path has to work. One that ends in an error is refused, unless it does nothing but raise: that is a check.
+* A count or text of Python that is another one on another path may be shown, and no more.
+* Where a parameter gets a gradient on some paths only, an optimizer that counts its steps (Adam) is refused: PyTorch
+  leaves such a parameter out of a step, and how often is not known before training.
+* What `.item()` gives may be compared, added and multiplied, with tensors too. A comparison with a constant is exact;
+  arithmetic rounds to FP32, where Python has FP64. `int()` and `float()` of a tensor are refused.
+* A number that the step computes may say where a tensor is cut (`x[:, top : top + 4]`), not how large the piece is.
+* An index outside of its axis, and a number that int64 does not hold, stop the run on every path, taken or not.
 
 ## Where PyTorch has several right answers
 

@@ -50,10 +50,11 @@ easier way](transformers.md).
 ## Where to augment
 
 In the step, by `torch`: whatever it draws becomes the program's own, the same on every machine, and another in every
-step. Draw for every row, and decide by `torch.where`. What a `Dataset` draws in `__getitem__` is drawn when its rows
-are read into fields: once, and then every epoch sees the same. Python's and numpy's random numbers are refused. What
-has to be computed of the whole batch, where `micro_batches` cuts it, stands in `of_batch`. See [flips and
-crops](#random-flips-and-crops-in-the-step) and [CutMix](#cutmix-by-a-mask).
+step; single numbers of Python's `random` and of `numpy.random` are drawn so, too. An `if` that a draw decides is
+computed on [both paths](../operators.md#ifs-that-values-decide): where rows are to differ, draw for every row, and
+decide by `torch.where`. What a `Dataset` draws in `__getitem__` is drawn when its rows are read into fields: once, and
+then every epoch sees the same. What has to be computed of the whole batch, where `micro_batches` cuts it, stands in
+`of_batch`. See [flips and crops](#random-flips-and-crops-in-the-step) and [CutMix](#cutmix-by-a-mask).
 
 ## Early stopping
 

@@ -121,7 +121,6 @@ def noise() -> Task:
 @script(
     "A flip decided by an if",
     source="a habit of training loops",
-    outcome=refused("control flow depends on values", rewrite="flips_and_crops"),
 )
 def flip_by_if() -> Task:
     def augment(x: Tensor) -> Tensor:
@@ -142,7 +141,6 @@ def flip_by_if() -> Task:
 @script(
     "random.random() in the step",
     source="a habit of training loops",
-    outcome=refused("draws from", rewrite="flips_and_crops"),
 )
 def flip_by_random() -> Task:
     def augment(x: Tensor) -> Tensor:
@@ -214,7 +212,6 @@ def mixup_uniform() -> Task:
 @script(
     "CutMix by slices",
     source="the code of the CutMix paper (Yun et al. 2019)",
-    outcome=refused("takes a number out of a tensor", rewrite="cutmix"),
 )
 def cutmix_by_slices() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -320,7 +317,6 @@ def unet() -> Task:
 @script(
     "Stochastic depth by an if",
     source="the stochastic depth paper (Huang et al. 2016)",
-    outcome=refused("control flow depends on values", rewrite="stochastic_depth"),
 )
 def stochastic_depth_by_if() -> Task:
     class Deep(nn.Module):

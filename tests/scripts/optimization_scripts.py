@@ -157,7 +157,6 @@ def lora() -> Task:
 @script(
     "Early stopping in the step",
     source="a habit of training loops: if loss < best",
-    outcome=refused("control flow depends on values", rewrite="keep_checkpoints"),
 )
 def early_stopping() -> Task:
     model, best = mlp(), copy.deepcopy(torch.tensor(9.0))

@@ -136,7 +136,6 @@ def padded_gru() -> Task:
 @script(
     "Teacher forcing by a coin of Python",
     source="PyTorch's tutorial on translation with a sequence to sequence network",
-    outcome=refused("draws from", rewrite="teacher_forcing"),
 )
 def teacher_forcing_by_random() -> Task:
     class Net(Recurrent):

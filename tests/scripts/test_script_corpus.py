@@ -22,7 +22,7 @@ from script_training import captured_job, losses_by_program, losses_by_pytorch, 
 SCRIPTS = corpus()
 
 SAMPLE = (
-    "flips_and_crops", "flip_by_random", "stochastic_depth_by_if", "byol", "packed_gru", "vq_vae_resets", "ema",
+    "flips_and_crops", "flip_by_random", "skipping", "byol", "packed_gru", "vq_vae_resets", "ema",
     "early_stopping", "float64", "custom_function", "ppo", "gcn", "printing",
 )  # fmt: skip
 """Scripts of all kinds that take a second or two each."""

@@ -122,6 +122,11 @@ def is_captures(path: str) -> bool:
     return path.startswith(_CAPTURE)
 
 
+def is_of_torch(path: str) -> bool:
+    """Whether a file of Python is PyTorch's own."""
+    return path.startswith(_TORCH)
+
+
 def is_internal(path: str) -> bool:
     """Whether a file of Python is capture's or PyTorch's own."""
     return path.startswith((_CAPTURE, _TORCH, "<"))

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from roundlog.capture.lines import is_internal
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.lines import is_of_torch, place_of_call
 
 GENERATOR = torch.Generator().manual_seed(0x2ED3_98E3_0725_C97C)
 """Generator of their numbers: another than torch's, which activation checkpointing puts back."""
@@ -39,7 +40,7 @@ def drawn_by_torch() -> Iterator[None]:
 
 def _instead(own: _Function, function: _Function) -> _Function:
     def draw(*args: Any, **kwargs: Any) -> Any:
-        if is_internal(sys._getframe(1).f_code.co_filename):
+        if is_of_torch(sys._getframe(1).f_code.co_filename):
             return own(*args, **kwargs)
         try:
             result = function(*args, **kwargs)
@@ -86,7 +87,14 @@ def _permutation(count: int) -> Any:
     return places.numpy() if type(places) is torch.Tensor else places
 
 
+def _seeded(*_: Any, **__: Any) -> Any:
+    raise CaptureError(
+        f"the step sets a seed of Python's or numpy's random numbers{place_of_call()}: set it before the first step"
+    )
+
+
 _OF_PYTHON: dict[str, _Function] = {
+    **dict.fromkeys(("seed", "setstate"), _seeded),
     "random": lambda: _uniform(),
     "uniform": lambda a, b: _uniform(a, b),
     "randint": lambda a, b: _below(a, b + 1),
@@ -95,6 +103,7 @@ _OF_PYTHON: dict[str, _Function] = {
     "normalvariate": _normal,
 }
 _OF_NUMPY: dict[str, _Function] = {
+    **dict.fromkeys(("seed", "set_state"), _seeded),
     **dict.fromkeys(("rand", "random", "random_sample"), lambda: _uniform()),
     **dict.fromkeys(("randn", "standard_normal"), lambda: _normal()),
     "uniform": _uniform,

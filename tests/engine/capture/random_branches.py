@@ -118,13 +118,15 @@ _STATEMENTS = (
     "h = net.norm(h)",
     "net.kept.mul_(1.01)",
     "with torch.no_grad():\n    net.kept.copy_(0.9 * net.kept + 0.1 * h.mean(0).abs())",
-    "h = h * net.kept",
+    "h = h * net.kept.clone()",
     "h = torch.nn.functional.dropout(h, 0.3)",
     "h = h.flip(-1)",
     "h = h + 0.1 * torch.randn(6)",
     "h = h.clone()\nh[:, 0].mul_(0.5)",
 )
-_NEVER = "if x.abs().max() > 1e3:\n    h = (h / 0 - torch.log(-h.abs())) * float('inf')\n    net.kept.add_(float('nan'))"
+_NEVER = (
+    "if x.abs().max() > 1e3:\n    h = (h / 0 - torch.log(-h.abs())) * float('inf')\n    net.kept.add_(float('nan'))"
+)
 
 
 def random_source(seed: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,12 @@ import pytest
 import torch
 from random_branches import STEPS, Net, random_source, task_of, trained_both_ways
 from roundlog.capture import CaptureError, Task, capture
+from roundlog.capture.builder import Builder
+from roundlog.capture.rules.numbers import OF_NUMBERS
 from roundlog.execution import Executor
 from roundlog.execution.microbatch import MicrobatchExecutor, samples_of
 from roundlog.operators import StepInputs
+from roundlog.program import DType, TensorType
 from roundlog.rounding import Follower, Recorder
 from roundlog.training.job import Job
 from torch import Tensor
@@ -246,17 +250,36 @@ def test_a_check_takes_no_path() -> None:
     assert capture(task_of(lambda net, x: checked_steps.asserts(net.a(x)))).program == plain
 
 
-@pytest.mark.parametrize("limit", [0.1, 0.1 + 1e-12, 0.1 - 1e-12, float(np.float32(0.1)), 3, -1e300, float("inf")])
-def test_a_number_is_compared_as_python_compares_it(limit: float) -> None:
+NUMBERS = [0.1, 0.1 + 1e-12, float(np.float32(0.1)), 3, 2**24 + 1, -1e300, 1e-60, float("inf"), True]
+
+
+@pytest.mark.parametrize("named", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_a_number_is_compared_as_python_compares_it(named: str) -> None:
     """0.1 as FP32 is above 0.1."""
+    compare = getattr(operator, named)
+    with np.errstate(over="ignore"):
+        near = [np.nextafter(np.float32(n), np.float32(to)) for n in NUMBERS for to in (n, -np.inf, np.inf)]
+    for limit in NUMBERS:
+        builder = Builder()
+        context: Any = SimpleNamespace(
+            builder=builder, dtype=builder.dtype, op=builder.op, f32=lambda n, b=builder: b.constant(n, DType.F32)
+        )
+        x = builder.source_op("state", TensorType((), DType.F32), slot=0)
+        results = [OF_NUMBERS[compare](context, x, limit), OF_NUMBERS[compare](context, limit, x)]
+        for number in (*near, np.float32("nan")):
+            values = [_computed(builder, result, number) for result in results]
+            assert values == [compare(float(number), limit), compare(limit, float(number))], (number, limit)
 
-    def forward(net: Net, x: Tensor) -> Tensor:
-        value = torch.full((), 0.1).add(0 * x.detach().sum()).item()
-        answers = [value < limit, value <= limit, value > limit, value >= limit, value == limit, value != limit]
-        answers += [limit < value, limit <= value]
-        return net.a(x) * sum(2.0**k for k, answer in enumerate(answers[1:]) if answer) + (5 if answers[0] else 0)
 
-    assert trained_both_ways(lambda: task_of(forward), 2).apart < NEAR
+def _computed(builder: Builder, value: int, number: np.float32) -> Any:
+    node = builder.nodes[value]
+    if node.op == "state":
+        return number
+    if node.op == "constant":
+        (bits,) = node.attributes["bits"]  # type: ignore[misc]
+        return np.uint32(bits).view(np.float32) if node.type.dtype == DType.F32 else bool(bits)
+    inputs = [_computed(builder, one, number) for one in node.inputs]
+    return {"lt": operator.lt, "le": operator.le, "eq": operator.eq, "logical_not": operator.not_}[node.op](*inputs)
 
 
 def _counted(net: Net, x: Tensor) -> Tensor:

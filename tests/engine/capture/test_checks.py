@@ -75,18 +75,12 @@ def test_what_only_checks_is_passed(function: Step) -> None:
         checked_steps.suppresses,
         checked_steps.reacts,
         checked_steps.returns,
+        checked_steps.replaces_nan,
     ],
 )
-def test_a_check_whose_error_is_caught_or_that_does_more_is_refused(function: Step) -> None:
-    refused(function, "the step's control flow depends on values that it computes (at checked_steps.py:")
-
-
-def test_a_reaction_to_numbers_that_are_not_finite_is_refused_with_what_a_run_does_itself() -> None:
-    refused(
-        checked_steps.replaces_nan,
-        "(at checked_steps.py:",
-        "a run stops by itself at a loss or a state that is not finite",
-    )
+def test_a_check_whose_error_is_caught_or_that_does_more_is_an_if(function: Step) -> None:
+    job = Job.from_task(task_of(function))
+    assert any(node.op == "where" and not job.program.nodes[node.inputs[0]].type.shape for node in job.program.nodes)
 
 
 class Logs:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from later_steps import Net, task_of
-from roundlog.capture import CaptureError
+from random_branches import trained_both_ways
+from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
 from torch import Tensor
 
@@ -88,11 +89,9 @@ def _compares_with_itself(net: Net, x: Tensor) -> Tensor:
         _swaps,
         _keeps_none,
         _is_false,
-        _catches,
         _catches_a_length,
         _divides,
         _draws_late,
-        _raises_safely,
         _compares_with_itself,
         lambda n, x: n.a(x) * (2 if str(n.counted.add_(1).item()) == "25.0" else 1),
         lambda n, x: n.a(x) * (2 if type(n.n) is int and n.n > 20 else 1),
@@ -106,3 +105,14 @@ def test_what_an_adversary_hid_in_a_later_step_is_refused(forward: Callable[[Net
     with pytest.raises(CaptureError) as caught:
         Job.from_task(task_of(model))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("forward", [_catches, _raises_safely])
+def test_an_if_by_values_is_followed_whatever_catches_the_question(forward: Callable[[Net, Tensor], Tensor]) -> None:
+    def make() -> Task:
+        model = Net(forward)
+        model.register_buffer("counted", torch.full((), 18.0))
+        return task_of(model)
+
+    found = trained_both_ways(make, 5)
+    assert found.apart < 1e-5 and found.decided_both_ways

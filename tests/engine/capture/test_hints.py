@@ -27,9 +27,11 @@ class Dropping(nn.Module):
         self.encoder_layerdrop = encoder_layerdrop
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if torch.rand([]) < self.encoder_layerdrop:
-            return x
-        return 2 * x
+        for _ in range(20):
+            if torch.rand([]) < self.encoder_layerdrop:
+                continue
+            x = 2 * x
+        return x
 
 
 class Asking(nn.Module):
@@ -43,7 +45,9 @@ class Asking(nn.Module):
         self.is_positive = names["is_positive"]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x if self.is_positive(x) else -x
+        while self.is_positive(x):
+            x = x - 1
+        return x
 
 
 def task_of(function: Callable[[torch.Tensor], torch.Tensor], inner: nn.Module | None = None) -> Task:
@@ -84,7 +88,7 @@ DROPPING, ASKING = Dropping(0.5), Asking()
             r"\(at test_hints\.py:\d+\): layer drop .*: set encoder_layerdrop=0 in the model's config$",
         ),
         (
-            lambda x: ENCODER(x.expand(4, 4, 6), mask=CAUSAL + x[0, 0]),
+            lambda x: [ENCODER(x.expand(4, 4, 6), mask=CAUSAL + row).sum() for row in torch.rand(20)].pop(),
             ENCODER,
             r"\(at test_hints\.py:\d+\): .*: pass is_causal=True with a causal mask",
         ),

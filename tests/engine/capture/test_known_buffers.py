@@ -146,7 +146,6 @@ def _initializes(net: Net, x: Tensor) -> Tensor:
         (_writes_later, "at step 2 one time it computes"),
         (_replaces_later, "at step 2 one time it computes"),
         (_writes_by_numpy, "PyTorch cannot trace this step"),
-        (_initializes, "depends on values"),
     ],
 )
 def test_one_that_steps_change_is_not_known(forward: Callable[[Net, Tensor], Tensor], sentence: str) -> None:
@@ -159,7 +158,9 @@ def test_one_that_steps_change_is_not_known(forward: Callable[[Net, Tensor], Ten
 def test_what_is_unknown_with_known_buffers_too_is_named() -> None:
     def forward(net: Net, x: Tensor) -> Tensor:
         y = net.a(x)[:, : int(net.width)]
-        return y if y.sum() > 0 else -y
+        while y.sum() > 0:
+            y = y - 1
+        return y
 
     line = forward.__code__.co_firstlineno + 2
     refused(task_of(_net(forward, width=torch.tensor(3))), f"test_known_buffers.py:{line})")
@@ -168,7 +169,12 @@ def test_what_is_unknown_with_known_buffers_too_is_named() -> None:
 def test_a_parameter_by_another_name_is_not_known() -> None:
     model = Net(lambda n, x: n.a(x) if n.alias.sum() > 0 else n.b(x))
     model.register_buffer("alias", model.a.bias.detach())
-    refused(task_of(model), "depends on values")
+    same(task_of(model))
+
+
+def test_one_that_decides_and_changes_is_a_state() -> None:
+    for flag in (True, False):
+        same(task_of(_net(_initializes, mask=torch.tensor([flag, False]))))
 
 
 def test_one_of_another_dtype_that_steps_change_is_refused_with_what_to_do() -> None:

@@ -48,11 +48,10 @@ def test_it_trains_as_by_pytorch(what: str) -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: x * x.sum().item(),
-        lambda x: x if torch.rand(()) > 0.5 else -x,
-        lambda x: x if torch.zeros(()).add_(x.sum()) > 0 else -x,
+        lambda x: x ** x.sum().item(),
+        lambda x: x * float(torch.rand(())),
         lambda x: x[x[:, 0] > 0].sum() * x,
     ],
 )
 def test_what_depends_on_data_or_chance_is_refused(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    refused(Calls(function), r"depends on values|_local_scalar_dense")
+    refused(Calls(function), r"depends on values|takes a number out|into numbers of Python")

@@ -28,8 +28,10 @@ def _begins_with_nothing(net: Net, x: Tensor) -> Tensor:
     ("forward", "sentences"),
     [
         (_counts, ["mul.Tensor (at test_python_state.py:", "a step changes model.n"]),
-        (lambda n, x: n.a(x) * random.random(), ["the step draws from Python's random"]),
-        (lambda n, x: n.a(x) + np.random.rand(), ["the step draws from numpy.random"]),
+        (lambda n, x: n.a(x) * random.choice([1, 2]), ["the step draws from Python's random"]),
+        (lambda n, x: n.a(x) + np.random.rand(6).sum(), ["the step draws from numpy.random"]),
+        (lambda n, x: n.a(x) * (random.seed(1) or random.random()), ["sets a seed of Python's"]),
+        (lambda n, x: n.a(x) + (np.random.seed(1) or np.random.rand()), ["sets a seed of Python's or numpy's"]),
         (
             _begins_with_nothing,
             ["model.h (nothing at first, then a Tensor)", "buffers that hold tensors from the start"],

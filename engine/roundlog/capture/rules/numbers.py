@@ -90,7 +90,7 @@ def _compared(name: str, *, swap: bool = False, negate: bool = False) -> Operati
 
 def _below(c: Context, name: str, x: Value, limit: float) -> Value:
     """x < limit, x <= limit or x == limit. FP32 numbers below a limit are those below the next FP32 number above it."""
-    if name == "eq" and float(np.float32(limit)) != limit:
+    if name == "eq" and _rounded(limit, up=True) != limit:
         return c.builder.constant(False, DType.BOOL)
     return c.op(name, x, c.f32(_rounded(limit, up=name == "lt")))
 

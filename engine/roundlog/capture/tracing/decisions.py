@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 
 from roundlog.capture.constants import written, written_by
 from roundlog.capture.decompositions.known import known, node_of
-from roundlog.capture.draws import draws
+from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.numbers import OF_NUMBERS
 
@@ -30,6 +30,8 @@ TOO_MANY = f" (by ifs, a step may have {MOST_PATHS} paths at most)"
 """End of the refusal of a step that has more."""
 
 _KNOWN = frozenset((*OF_NUMBERS, operator.getitem))
+
+_SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 Condition = torch.Tensor | torch.SymBool
 
@@ -153,9 +155,14 @@ def _question(node: fx.Node) -> str | None:
             return None
         if current in changing or any(names[source].startswith("!") for source in current.all_input_nodes):
             names[current] = f"!{current.name} after {writes} writes"
-        elif current.op != "call_function" or draws(current.target):
+        elif current.op != "call_function":
             names[current] = current.name
+        elif current.target in _SAME:
+            names[current] = names[current.all_input_nodes[0]]
         else:
+            # What is drawn again from the same state is the same, as where a checkpoint computes again.
+            drawn = draw_of(current)
             arguments = fx.node.map_arg((current.args, dict(current.kwargs)), lambda source: names[source])
-            names[current] = hashlib.sha256(f"{current.target}{arguments}".encode()).hexdigest()
+            text = f"{current.target}{arguments}{drawn.state if drawn else ''}"
+            names[current] = hashlib.sha256(text.encode()).hexdigest()
     return names[node]

@@ -66,7 +66,8 @@ def _part(x: torch.Tensor, index: Any) -> torch.Tensor:
             x = x.index_select(axis, _tensor_of(item).reshape(1))
             items[number] = 0
         elif _is_number(item):
-            x = x.index_select(axis, _tensor_of(item.start) + torch.arange(_size(item)))
+            size = _size(item)
+            x = x.index_select(axis, _tensor_of(item.start) + torch.arange(size))
             items[number] = slice(None)
         axis += _axes(item)
     return x[tuple(items)]

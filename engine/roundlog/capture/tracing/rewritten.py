@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -22,7 +21,7 @@ from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import is_internal, place_of_call
+from roundlog.capture.lines import is_of_torch, place_of_call
 from roundlog.capture.tracing.checks import noted, passing
 from roundlog.capture.tracing.decisions import decided
 from roundlog.capture.tracing.logged import UnseenText, with_logged
@@ -44,7 +43,8 @@ def rewritten() -> Iterator[None]:
             (torch.SymInt, "__int__", _noted(torch.SymInt.__int__)),
             *((kind, name, _shown) for kind in (torch.SymFloat, torch.SymInt) for name in ("__str__", "__format__")),
             *((torch.SymFloat, name, _unless_known(getattr(torch.SymFloat, name))) for name in _OF_FLOATS),
-            *((owner, name, _asking(owner, name)) for owner in (math, np) for name in ("isnan", "isinf", "isfinite")),
+            *((math, name, _asking(name)) for name in _TESTS),
+            (torch.SymFloat, "__array_ufunc__", _by_numpy),
             *(
                 (kind, name, with_logged(of_kind(getattr(kind, name)), name))
                 for kind, of_kind in ((torch.SymFloat, _unless_known), (torch.SymInt, lambda method: method))
@@ -78,7 +78,7 @@ def _truth(value: torch.SymBool) -> bool:
     """A check of what `.item()` gave passes, as one of a tensor does."""
     answer = passing(sys._getframe(1))
     # PyTorch itself asks about sizes: whatever it does then, a program has shapes that are known.
-    if answer is None and not is_internal(sys._getframe(1).f_code.co_filename):
+    if answer is None and not is_of_torch(sys._getframe(1).f_code.co_filename):
         answer = decided(value)
     if answer is not None:
         return answer
@@ -109,29 +109,40 @@ def _unless_known(method: Callable[..., Any]) -> Callable[..., Any]:
     def computed(value: torch.SymFloat, *others: Any) -> Any:
         result = method(value, *others)
         symbol = getattr(getattr(result, "node", None), "expr", None)
-        if isinstance(result, bool | float) or (symbol is not None and not symbol.free_symbols):
-            if all(isinstance(other, bool | int | float | torch.SymFloat | torch.SymInt) for other in others):
-                with noted():
-                    raise CaptureError(
-                        "the step compares or combines a number that it computes with itself, or with zero"
-                        f"{place_of_call()}: ask by torch.isnan, or compute with the tensor itself"
-                    )
+        is_known = isinstance(result, bool | float) or (symbol is not None and not symbol.free_symbols)
+        if is_known and all(isinstance(other, bool | int | float | torch.SymFloat | torch.SymInt) for other in others):
+            with noted():
+                raise CaptureError(
+                    "the step compares or combines a number that it computes with itself, or with zero"
+                    f"{place_of_call()}: ask by torch.isnan, or compute with the tensor itself"
+                )
         return result
 
     return computed
 
 
-def _asking(owner: Any, name: str) -> Callable[..., Any]:
-    """`math.isnan` and the like, of what `.item()` gives too."""
-    own, of_torch = getattr(owner, name), getattr(torch, name)
+_TESTS = ("isnan", "isinf", "isfinite")
 
-    def ask(value: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(value) is torch.SymFloat:
-            number: Any = value
-            return of_torch(torch.scalar_tensor(number))
-        return own(value, *args, **kwargs)
+
+def _asking(name: str) -> Callable[..., Any]:
+    """`math.isnan` and the like, of what `.item()` gives too."""
+    own, of_torch = getattr(math, name), getattr(torch, name)
+
+    def ask(value: Any) -> Any:
+        return of_torch(_tensor_of(value)) if type(value) is torch.SymFloat else own(value)
 
     return ask
+
+
+def _by_numpy(value: torch.SymFloat, function: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+    """The same of numpy."""
+    if function.__name__ not in _TESTS or method != "__call__" or kwargs:
+        return NotImplemented
+    return getattr(torch, function.__name__)(_tensor_of(value))
+
+
+def _tensor_of(number: Any) -> torch.Tensor:
+    return torch.scalar_tensor(number)
 
 
 def _update_parameters(averaged: AveragedModel, model: nn.Module) -> None:

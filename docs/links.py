@@ -1,0 +1,7 @@
+"""On the site, links to source files are plain names: they lead somewhere in a clone, where the files are."""
+
+import re
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    return re.sub(r"\[(`[^`]+`)\]\(\.\./(?:engine|client|contracts)/[^)]*\)", r"\1", markdown)
