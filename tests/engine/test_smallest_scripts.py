@@ -13,24 +13,29 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-HELP = ["--help"]
-"""For those that have no form of seconds, or whose work other tests do."""
+BY_HELP = {
+    "bench_data": "its least data train for minutes; tests/client/cli/test_cli_large_data.py runs its parts",
+    "bench_dispute": "a devnet with a game for every kind of lie: minutes; tests/e2e/test_bench_dispute.py finds them",
+    "bench_distributed": "sets of ranks that wait for each other: minutes; tests/engine/ranks has the rest",
+    "bench_microbatch": "two steps of its least task take minutes; tests/engine/microbatch runs what it measures",
+    "bench_store": "few bytes come too fast to be cut off in the middle; tests/client/test_store_resume.py cuts",
+    "other_architecture": "fetches an AArch64 Python; tests/engine/test_other_architecture.py has the rest",
+    "prove_contracts": "needs halmos, which has an environment of its own",
+    "simulate_floods": "ten puppets take minutes; tests/chaos/test_floods.py floods with fewer",
+}
+"""Scripts that are only asked for their help, and why."""
 
 SMALLEST: dict[str, list[str]] = {
+    **{name: ["--help"] for name in BY_HELP},
     "audit_coalitions": [],
     "bench_capture": ["--rounds", "1", "--only", "a linear layer"],
     "bench_dagpb": [],
-    "bench_data": HELP,
-    "bench_dispute": HELP,
-    "bench_distributed": HELP,
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
-    "bench_microbatch": HELP,
-    "bench_parallel_audit": HELP,
+    "bench_parallel_audit": ["--rounds", "1", "--intervals", "2", "--steps", "1"],
     "bench_products": ["--rounds", "1"],
     "bench_resolution": ["--rounds", "1", "--only", "scatter"],
     "bench_search": ["--levels", "1"],
-    "bench_store": HELP,
-    "compile_contracts": HELP,
+    "compile_contracts": ["--check"],
     "count_entries": ["--model", "logistic", "--steps", "1"],
     "elementary_series": [],
     "make_adjudication_vectors": [],
@@ -51,14 +56,11 @@ SMALLEST: dict[str, list[str]] = {
     "measure_history": ["--steps", "1", "--rounds", "1", "--directory", "{tmp}"],
     "measure_parts": ["--model", "logistic", "--rounds", "1"],
     "one_job": ["--task", "logistic", "--machine", "native", "--tensors"],
-    "other_architecture": HELP,
-    "paper_tables": HELP,
+    "paper_tables": ["--parts", ""],
     "pin_versions": [],
     "profile_engine": ["--model", "logistic", "--steps", "1"],
-    "prove_contracts": HELP,
     "simulate_audits": ["--months", "1", "--coalitions", "10"],
-    "simulate_floods": HELP,
-    "try_models": HELP,
+    "try_models": ["--only", "gpt2", "--rows", "{tmp}/rows.jsonl"],
 }
 
 NEEDS = {"bench_dagpb": "google.protobuf", "prove_contracts": "z3", "try_models": "transformers"}
@@ -93,7 +95,7 @@ def test_a_script_runs_in_its_smallest_form(name: str, copy: Path, tmp_path: Pat
         env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
