@@ -42,7 +42,7 @@ def in_time(span: int) -> str:
 
 
 def by_unit(seconds: int) -> list[tuple[int, str]]:
-    """Days, hours, minutes and seconds of a span, the largest first, without those of which there are none."""
+    """Days, hours, minutes and seconds of a span, the largest first, without those that are 0."""
     parts = []
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, seconds = divmod(seconds, length)

@@ -206,8 +206,7 @@ class Inline(BackgroundJobs):
 
 
 class Threads(BackgroundJobs):
-    """Background jobs in threads, which end with the process. `now`: the chain's clock, in seconds since
-    1970."""
+    """Background jobs in threads, which end with the process. `now`: the chain's clock, in seconds since 1970."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
