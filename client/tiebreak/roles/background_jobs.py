@@ -17,6 +17,8 @@ from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priority:
@@ -53,9 +55,6 @@ def order(priorities: Mapping[K, Priority], now: float) -> list[K]:
             kept.remove(least)
             late.append(least)
     return kept + sorted(late, key=lambda key: priorities[key].worth, reverse=True)
-
-
-T = TypeVar("T")
 
 
 class Lane(Enum):
