@@ -14,7 +14,6 @@ from tiebreak.process_resources import usable_memory
 _LAST = 253_402_300_799
 """The last second of the year 9999, the last one that `datetime` has. Nodes and strangers may show any."""
 
-
 _WEI = {"wei": 1, "gwei": 10**9, "ether": 10**18, "eth": 10**18}
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -42,7 +41,7 @@ def in_time(span: int) -> str:
 
 
 def by_unit(seconds: int) -> list[tuple[int, str]]:
-    """Days, hours, minutes and seconds of a span, the largest first, without those of which there are none."""
+    """Days, hours, minutes and seconds of a span, the largest first, without those that are 0."""
     parts = []
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, seconds = divmod(seconds, length)

@@ -95,7 +95,6 @@ _REMEDIES = {
 """Remedies of errors that only say which file is damaged, by the names of their classes: importing those takes
 longer than most commands. Their subclasses say themselves what helps."""
 
-
 _PACKAGES = ("tiebreak", "torch", "numpy", "numba", "transformers", "safetensors")
 
 

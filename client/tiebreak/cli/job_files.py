@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _MAX_SIZE = "16GiB"
 
-
 _MEND = "let `tiebreak train` end in the same directory, which mends it"
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from roundlog.training.options import RunOptions, StepEvent
     from roundlog.training.validation import Validation
 
-
 COMPUTING = "This machine"
 
 TAKING_PART = "Taking part"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _KINDS = ("png", "svg")
 _FEW = 60
-"""Steps of which each gets a dot."""
+"""Most steps of a curve whose steps get a dot each."""
 
 
 def register(app: typer.Typer) -> None:

@@ -213,7 +213,7 @@ def _played(
         if setup.stop.is_set():
             if setup.helpers is None:
                 raise KeyboardInterrupt
-            # A launcher passes on what the terminal has sent already, and kills whoever takes too long.
+            # A launcher passes on what the terminal has sent already, and kills a process that takes too long.
             return
         ended_by = number
         setup.stop.set()

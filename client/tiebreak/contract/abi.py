@@ -69,7 +69,7 @@ class ContractAbi:
             ) from error
 
     def decode_result(self, function: str, data: bytes) -> Any:
-        """The value that a call returned, enums and structs as in `enums` and `records`; None if it returns nothing.
+        """The value that a call returned, enums and structs as in `enums` and `structs`; None if it returns nothing.
 
         Raises InvalidAnswer."""
         results = _decode(self._functions[function]["outputs"], data, function)
@@ -104,7 +104,7 @@ class ContractAbi:
         return event
 
     def events_about(self, parameter: str) -> dict[int, tuple[bytes, ...]]:
-        """Events of which `parameter` is indexed: their first topics, by the place of the parameter's topic."""
+        """Events whose `parameter` is indexed: their first topics, by the place of the parameter's topic."""
         places: dict[int, list[bytes]] = {}
         for topic, entry in self._events.items():
             indexed = [item["name"] for item in entry["inputs"] if item["indexed"]]

@@ -19,6 +19,12 @@ _TYPES = (
 """Solidity types of the struct TrainingSpec. By hand, so that no artifact is loaded to hash a spec; a test holds them
 against it."""
 
+LevelT = TypeVar("LevelT")
+"""`LevelView`, which is generated."""
+
+ANYONE = cast(ChecksumAddress, "0x" + "00" * 20)
+"""The zero address; as the trainer of a job's terms, it lets any account commit."""
+
 
 @dataclass(frozen=True, slots=True)
 class PostedSpec:
@@ -45,13 +51,6 @@ class PostedSpec:
     def hash(self) -> bytes:
         """keccak256(abi.encode(spec)), 32 bytes: the spec's name on the chain."""
         return bytes(keccak(encode(_TYPES, self.as_tuple())))
-
-
-LevelT = TypeVar("LevelT")
-"""`LevelView`, which is generated."""
-
-ANYONE = cast(ChecksumAddress, "0x" + "00" * 20)
-"""The zero address; as the trainer of a job's terms, it lets any account commit."""
 
 
 class SideMethods(IntEnum):

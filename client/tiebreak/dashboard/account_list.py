@@ -152,7 +152,7 @@ def _add_gas(
 
 
 def sender(event: Event, games: dict[int, GameView]) -> str:
-    """The account that made the move of which an event tells; empty if anybody could have made it."""
+    """The account that made the move that an event tells of; empty if anybody could have made it."""
     if (name := SENDERS.get(type(event).__name__)) is not None:
         return str(getattr(event, name))
     game = games.get(getattr(event, "game", 0))

@@ -1,7 +1,7 @@
 """The chain as the pages read it: bounded requests, one reading for all who ask at once, and nothing that hangs.
 
-Every page is made of one reading as of one block. A reading runs in a thread of its own with a deadline for whoever
-waits. If it comes too late, the page shows the last one and says so, and the late one serves the next request.
+Every page is made of one reading as of one block. A reading runs in a thread of its own with a deadline for those that
+wait. If it comes too late, the page shows the last one and says so, and the late one serves the next request.
 """
 
 from __future__ import annotations

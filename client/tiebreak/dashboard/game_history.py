@@ -89,7 +89,7 @@ class Receipts:
         return found
 
     def games(self, receipt: Receipt) -> set[int]:
-        """Games of which a transaction made moves."""
+        """Games in which a transaction made moves."""
         found = self._contract.decode(receipt.logs)
         return {game for event in found if mover([event]) and (game := getattr(event, "game", None)) is not None}
 

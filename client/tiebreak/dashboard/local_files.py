@@ -127,7 +127,7 @@ def _rooms(directory: Path, job: JobView) -> list[Path]:
 
 
 def _run_id(run: Path) -> str:
-    """The job of which a directory is a run; empty if it is none."""
+    """The id of the job whose run a directory is; empty if it is none."""
     try:
         with open_regular(run / "run.json") as file:
             record = json.loads(file.read(_MOST_RECORD))

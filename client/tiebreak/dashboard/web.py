@@ -227,7 +227,7 @@ class _Pages:
 
 
 class _Stream(StreamingResponse):
-    """An event stream that tells when it has ended, whoever ended it."""
+    """An event stream that tells when it has ended, by either side."""
 
     def __init__(self, content: AsyncIterator[str], ended: Callable[[], None]) -> None:
         super().__init__(content, media_type="text/event-stream")

@@ -24,7 +24,6 @@ _DECIDED_HERE = (
     "MKL_NUM_THREADS",
 )
 
-
 PATIENCE = 600.0
 """Seconds after which a part of the demo has failed, whatever the machine."""
 

@@ -21,6 +21,16 @@ _DOING = 28
 
 _NOW = "now/"
 
+_LEVELS = {
+    "CHECKPOINT": "check",
+    "STEP": "step",
+    "OPERATOR": "oper",
+    "CHUNK": "chunk",
+    "PARTIAL": "part",
+    "PROOF": "proof",
+}
+"""Headings of the columns with the gas of a level."""
+
 
 class Screen:
     """The one console of lines and bars, so that they never get in each other's way."""
@@ -220,17 +230,6 @@ def disputes_table(console: Console, disputes: Sequence[Dispute]) -> None:
             table.add_row(*_cells(dispute))
         console.print(table)
     console.print("[dim]Gas in thousands, by the level of a move; all: with job, claim and payments.[/]")
-
-
-_LEVELS = {
-    "CHECKPOINT": "check",
-    "STEP": "step",
-    "OPERATOR": "oper",
-    "CHUNK": "chunk",
-    "PARTIAL": "part",
-    "PROOF": "proof",
-}
-"""Headings of the columns with the gas of a level."""
 
 
 def _cells(dispute: Dispute) -> list[str]:

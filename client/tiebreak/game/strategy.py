@@ -56,7 +56,7 @@ RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
 
 @dataclass(slots=True)
 class Known:
-    """What a party has at hand: trees of its own, the chunk that the trainer has posted, and rows that the
+    """Material that a party has at hand: trees of its own, the chunk that the trainer has posted, and rows that the
     other side may have shown.
 
     rows: None if nobody has looked for them; they are held against their hash, so any others may be among them."""

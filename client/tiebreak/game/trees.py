@@ -119,7 +119,7 @@ class Output(Protocol):
 
     def material(self, element: int) -> ElementMaterial: ...
     def running(self, element: int, claimed: int) -> RunningResults:
-        """Running results of an element, of which the trainer's bits are `claimed`."""
+        """Running results of an element. claimed: the trainer's bits of it."""
 
     def segment(self, element: int, segment: int) -> ElementMaterial: ...
 

@@ -37,7 +37,6 @@ FILES = 10
 _SECONDS_BETWEEN_STEPS = 60.0
 """Training steps are many: one in this time is put on record."""
 
-
 TICK = 1.0
 
 PROBE_SECONDS = 30.0

@@ -17,6 +17,8 @@ from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priority:
@@ -53,9 +55,6 @@ def order(priorities: Mapping[K, Priority], now: float) -> list[K]:
             kept.remove(least)
             late.append(least)
     return kept + sorted(late, key=lambda key: priorities[key].worth, reverse=True)
-
-
-T = TypeVar("T")
 
 
 class Lane(Enum):
@@ -206,8 +205,7 @@ class Inline(BackgroundJobs):
 
 
 class Threads(BackgroundJobs):
-    """Background jobs in threads, which end with the process. `now`: the chain's clock, in seconds since
-    1970."""
+    """Background jobs in threads, which end with the process. `now`: the chain's clock, in seconds since 1970."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now

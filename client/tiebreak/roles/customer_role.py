@@ -156,7 +156,7 @@ class CustomerRole(JobRole):
 
     def _collect_forfeits(self, posted: JobView) -> None:
         """Takes the customer's half of the bonds of sealed audits that were not opened, if it is more than the gas.
-        They can be taken at any time from then on: whoever ends the claim may come first."""
+        They can be taken at any time from then on: the account that ends the claim may come first."""
         deadline = posted.audits.audit_opening_deadline
         if not deadline or self.context.now() <= deadline:
             return

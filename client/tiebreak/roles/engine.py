@@ -48,6 +48,8 @@ _STEPS_ON_DISK = 4
 K = TypeVar("K")
 V = TypeVar("V")
 
+T = TypeVar("T")
+
 
 class DisputeTrees:
     """Trees of a run that a party has executed in `run_dir`. Parts are executed again where a dispute asks for more.
@@ -190,9 +192,6 @@ class Kept(Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         return iter(list(self._values))
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)

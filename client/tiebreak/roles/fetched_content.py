@@ -37,6 +37,10 @@ from tiebreak.store.store_errors import (
 MOST_PROOF_BYTES = 120_000
 """Most bytes of a proof, a little less than the 128 KiB above which nodes do not relay a transaction."""
 
+_NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
+"""Errors that no second attempt would change: a CID names its bytes for good, so content refused for these reasons is
+always refused."""
+
 
 def unanswerable_spec(spec: TrainingSpec) -> str | None:
     """The reason, in one clause, why disputes under a spec could not be decided; None if they could."""
@@ -62,11 +66,6 @@ def unanswerable_program(program: Program, spec: TrainingSpec) -> str | None:
             f"{MOST_PROOF_BYTES} of a transaction: make the lists that are joined smaller"
         )
     return None
-
-
-_NEVER_BETTER = (InvalidCid, MalformedContent, UnsafeName, ContentTooLarge)
-"""Errors that no second attempt would change: a CID names its bytes for good, so content refused for these reasons is
-always refused."""
 
 
 class Refused(Exception):

@@ -28,7 +28,7 @@ class Policy:
     least_bond: int = 0
     """Least bond of the trainer in wei. An auditor that catches a fraud gets a part of it."""
     least_fee: int = 0
-    """Least wei of the audit fee that an attestation with a bond has to be sure of, whoever else comes."""
+    """Least wei of the audit fee that an attestation with a bond has to be sure of, however many others come."""
     without_fee: bool = False
     """Whether attestations are given, with a bond, where others have the places that have a share of the audit fee."""
 

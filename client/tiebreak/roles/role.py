@@ -21,7 +21,6 @@ OUTAGES = (ChainError, StoreError, OSError)
 """Errors of outages, which end by themselves or by hand: the chain or the store is away, the disk is full or
 read-only."""
 
-
 LOOKS = 3
 """Times in a row that a role has to see the same reason. A single answer may come from a node that lags behind, or from
 a block that is taken back."""

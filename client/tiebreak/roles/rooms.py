@@ -70,7 +70,7 @@ class Rooms:
         much, those that were left go first if that suffices, which is told, each in one sentence. bonded: whether a
         bond is at stake in the room's job, which no limit then holds up. Raises NoSpace.
 
-        What others have claimed and does not come counts for nothing: a job of which no byte is served would hold up
+        What others have claimed and does not come counts for nothing: a job whose files nobody serves would hold up
         all others."""
         with self._lock:
             sizes = {path: size_of(path) for path in self._rooms()}

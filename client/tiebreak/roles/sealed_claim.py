@@ -16,7 +16,8 @@ from tiebreak.roles.sealing import Sealing, Secret
 class SealedClaim:
     """The claim of a trainer on a job with blind audits, until it is open.
 
-    Log and model are published when it is opened: whoever could read them earlier could seal an audit without work."""
+    Log and model are published when it is opened: an auditor that could read them earlier could seal an audit without
+    work."""
 
     def __init__(
         self, role: JobRole, publishing: Publishing, trees: Callable[[JobView, Priority], DisputeTrees | None]

@@ -20,6 +20,10 @@ MAX_LOGS = 100_000
 Topic = bytes | tuple[bytes, ...] | None
 """Condition on an event's topic: equal to this one, one of these, or anything."""
 
+_QUANTITY = re.compile(r"0x(0|[1-9a-fA-F][0-9a-fA-F]{0,63})")
+
+_DATA = re.compile(r"0x([0-9a-fA-F]{2})*")
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -127,10 +131,6 @@ def read_receipt(answer: object, transaction: bytes) -> Receipt:
     if found.transaction != transaction:
         raise InvalidAnswer("the node gave the receipt of another transaction: use another node.")
     return found
-
-
-_QUANTITY = re.compile(r"0x(0|[1-9a-fA-F][0-9a-fA-F]{0,63})")
-_DATA = re.compile(r"0x([0-9a-fA-F]{2})*")
 
 
 def quantity(value: object, what: str, maximum: int = 2**256 - 1) -> int:

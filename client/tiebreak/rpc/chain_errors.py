@@ -8,50 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-
-class ChainError(Exception):
-    """Base of every error that this package raises on purpose."""
-
-
-class ChainUnavailable(ChainError):
-    """No node answers at the given address, or not in time."""
-
-
-class WrongChain(ChainError):
-    """A node is one of another chain than the nodes beside it."""
-
-
-class NodesDisagree(ChainError):
-    """The nodes of a chain contradict each other, and no majority decides: nothing new is begun."""
-
-
-class Stopped(ChainError):
-    """The process was told to stop while it asked or waited."""
-
-
-class NotConfirmed(ChainError):
-    """A job or claim does not lie deep enough in the chain for a bond, or another one is there."""
-
-
-class InvalidAnswer(ChainError):
-    """A node answered with something that is not what the protocol promises."""
-
-
-REVERTED = 3
-"""Error code that nodes give to a reverted call."""
-
-
-class RpcRefused(ChainError):
-    """A node refused a request. `code` and `reason` are the node's own; `data` is what a reverted call returned."""
-
-    def __init__(self, method: str, code: int, reason: str, data: bytes | None = None) -> None:
-        self.method = method
-        self.code = code
-        self.reason = reason
-        self.data = data
-        super().__init__(f"the node refused {method} ({reason}): check the request and the node.")
-
-
 _SPEC = "create the job again with a value that fits"
 _STATE = "look at it with `tiebreak job show`, and do what its state allows"
 _OTHER = "the chain may have been reorganised: look at the job again before you pay"
@@ -95,7 +51,51 @@ REMEDIES: Mapping[str, str] = {
 """Error -> remedy, for the errors that a person can meet. All others come from a move or a proof."""
 
 OF_A_MOVE = "read the game again: another move may have come first, or the evidence is not this game's"
+
 OF_AN_UNKNOWN_ERROR = "check that the address holds this version's contract"
+
+
+class ChainError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class ChainUnavailable(ChainError):
+    """No node answers at the given address, or not in time."""
+
+
+class WrongChain(ChainError):
+    """A node is one of another chain than the nodes beside it."""
+
+
+class NodesDisagree(ChainError):
+    """The nodes of a chain contradict each other, and no majority decides: nothing new is begun."""
+
+
+class Stopped(ChainError):
+    """The process was told to stop while it asked or waited."""
+
+
+class NotConfirmed(ChainError):
+    """A job or claim does not lie deep enough in the chain for a bond, or another one is there."""
+
+
+class InvalidAnswer(ChainError):
+    """A node answered with something that is not what the protocol promises."""
+
+
+REVERTED = 3
+"""Error code that nodes give to a reverted call."""
+
+
+class RpcRefused(ChainError):
+    """A node refused a request. `code` and `reason` are the node's own; `data` is what a reverted call returned."""
+
+    def __init__(self, method: str, code: int, reason: str, data: bytes | None = None) -> None:
+        self.method = method
+        self.code = code
+        self.reason = reason
+        self.data = data
+        super().__init__(f"the node refused {method} ({reason}): check the request and the node.")
 
 
 def remedy(name: str) -> str:

@@ -47,7 +47,7 @@ from tiebreak.store.store_errors import (
 from tiebreak.store.transfers import Ahead, Meter, OnTransfer, untold
 
 MAX_ENTRIES = 20_000
-"""Most entries of a directory, of which one block says all."""
+"""Most entries of a directory. One block says all of them."""
 
 MAX_FILE_DEPTH = 12
 """174 links a node and 256 KiB chunks reach 2**64 bytes at depth 7."""

@@ -35,7 +35,6 @@ _PB_DATA, _PB_LINKS = 1, 2
 _RECORD: dict[int, type] = {1: int, 2: bytes, 3: int, 4: int, 5: int, 6: int}
 """UnixFS: type, content, size of the file, sizes of the blocks below, hash type, fan-out."""
 
-
 MAX_NAME = 255
 """Longest name in UTF-8 bytes: the limit of common file systems."""
 

@@ -103,7 +103,7 @@ class KuboStore(Store):
         return self._call(f"fetch {cid}", fetch, seconds=seconds)
 
     def _part(self, root: Cid, first: int, size: int, seconds: float | None) -> bytes:
-        # The daemon finds the way to the bytes; whoever asks for a part can tell the right ones.
+        # The daemon finds the way to the bytes; the caller that asks for a part can tell the right ones.
         def fetch(left: float) -> bytes:
             wanted = {"arg": str(root), "offset": str(first), "length": str(size), "timeout": f"{int(900 * left)}ms"}
             answer = self._ask("cat", wanted, left, most=max(size + 1, _MOST_MESSAGE))

@@ -26,7 +26,7 @@ def is_folder(location: str) -> bool:
 
 
 def locations(text: str) -> list[str]:
-    """The locations in a list by commas, each of which can be meant. Raises StoreUnavailable."""
+    """The locations in a list by commas, each of them well-formed. Raises StoreUnavailable."""
     found = [part.strip() for part in text.split(",")]
     for location in found:
         if gateway_address(location) is None:

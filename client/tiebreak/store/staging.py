@@ -30,6 +30,9 @@ needs less."""
 
 _BLOCK = 512
 
+_MAY_PASS = (StoreUnavailable, FetchTooSlow, ContentMissing, CorruptBlock)
+"""Errors after which the next attempt may find what is missing, and so what has come is left for it."""
+
 
 def taken(file: Path | int) -> int:
     """Bytes of the disk that a file takes, or an open one; 0 if there is none."""
@@ -51,10 +54,6 @@ def require_space(place: Path | int, need: int) -> None:
             f"the content needs {need} bytes of the disk, which has {max(0, have)} for it and keeps the rest free: "
             "make room there."
         )
-
-
-_MAY_PASS = (StoreUnavailable, FetchTooSlow, ContentMissing, CorruptBlock)
-"""Errors after which the next attempt may find what is missing, and so what has come is left for it."""
 
 
 class Staged:

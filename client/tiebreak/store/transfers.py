@@ -15,7 +15,6 @@ from tiebreak.store.cid import Cid
 EVERY = 0.5
 """Seconds between two reports of one transfer. A shorter transfer is not reported."""
 
-
 WIDTH = 8
 """Blocks on the way from a store over a network: at most 16 MiB of memory."""
 

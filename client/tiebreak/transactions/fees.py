@@ -16,6 +16,12 @@ MAX_FEE = 1_000 * 10**9
 
 _KEPT_TIP = 100  # blocks for which a priority fee is taken as known
 
+DISPUTE_GAS = 5_000_000
+"""Gas of a whole dispute, both sides' moves together; the longest measured takes 3.8 million (docs/protocol.md)."""
+
+CLAIM_GAS = 1_000_000
+"""Gas of all other calls together: commit, challenge, finalize, withdraw."""
+
 
 class Offers:
     """Fees that one account offers. `cap`: wei per gas that are offered at most."""
@@ -48,13 +54,6 @@ class Offers:
             self._tip = head.number, self._node.priority_fee()
         tip = self._tip[1]
         return Fees(2 * head.base_fee + tip, tip)
-
-
-DISPUTE_GAS = 5_000_000
-"""Gas of a whole dispute, both sides' moves together; the longest measured takes 3.8 million (docs/protocol.md)."""
-
-CLAIM_GAS = 1_000_000
-"""Gas of all other calls together: commit, challenge, finalize, withdraw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@
     <directory>/journal/<chain id>-<genesis>-<account>/lock           held by the process that sends
 
 A file appears by write, fsync and rename, so that a process that is killed, or a disk that is full, leaves the old one
-or the new one. All transactions of an intention have its nonce, of which the chain takes one.
+or the new one. All transactions of an intention have its nonce, and the chain takes one of them.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def read_keystore(path: Path, password: str) -> LocalAccount:
 
 
 def read_key(path: Path, prompt: Prompt, *, environment: Mapping[str, str] = os.environ) -> LocalAccount:
-    """The account of a file with a private key of 64 hex digits, or of a keystore, of which the password comes from the
+    """The account of a file with a private key of 64 hex digits, or of a keystore, whose password comes from the
     variable `IMPORT_PASSWORD_VARIABLE`, else from `prompt`. Raises AccountError, in which no key ever shows: no such
     file, readable by others, neither of both, or a wrong password."""
     raw = _bytes(path, "key file")

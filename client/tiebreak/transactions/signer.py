@@ -127,7 +127,7 @@ class Signer:
                 if "already known" in reason or "already imported" in reason or "already exists" in reason:
                     pass
                 elif "nonce" in reason:
-                    # Ours, of which an answer was lost, or a foreign one: the next look tells them apart.
+                    # Ours, whose answer was lost, or a foreign one: the next look tells them apart.
                     sent.offered_at = None
                     return
                 elif "underpriced" in reason or "fee too low" in reason or "base fee" in reason:
