@@ -43,7 +43,7 @@ def losses_by_program(job: Job, captured: Captured, steps: int) -> tuple[list[fl
         kept: dict[int, torch.Tensor] = {}
 
         def keep(index: int, value: torch.Tensor, kept: dict[int, torch.Tensor] = kept) -> None:
-            if index in captured.origin.draws:
+            if index in captured.origin.observed():
                 kept[index] = value.clone()
 
         inputs = StepInputs(
@@ -56,7 +56,7 @@ def losses_by_program(job: Job, captured: Captured, steps: int) -> tuple[list[fl
         )
         result = executor.run(inputs, Recorder(4), observe=keep)
         losses.append(float(result.loss))
-        drawn.append([None if index is None else kept[index] for index in captured.origin.draws])
+        drawn.append(captured.origin.drawn(kept))
         states = list(result.states)
     return losses, drawn
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
+from roundlog.capture.chosen import ChosenRows, is_number
 from roundlog.capture.constants import Constants
 from roundlog.capture.defects import told_from_refusals
 from roundlog.capture.draws import draw_of
@@ -62,8 +64,27 @@ class Origin:
     """Parameter name -> the operator that gives its gradient, before clipping. Parameters without one are missing."""
     draws: tuple[int | None, ...]
     """The operators that give what was drawn at random, in order; None where the program has no use for it."""
+    chosen: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
+    """Such an operator -> the operators that give the masks of its axes, where a mask chooses what is drawn."""
     known: frozenset[str] = frozenset()
     """Names of the states whose first values are constants of the program. No step changes them."""
+
+    def observed(self) -> frozenset[int]:
+        """The operators whose results `drawn` needs."""
+        found = {*self.draws, *(mask for masks in self.chosen.values() for mask in masks)}
+        return frozenset(index for index in found if index is not None)
+
+    def drawn(self, results: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
+        """What the user's own step draws where the program has these results, in order: of rows that a mask chooses,
+        those alone."""
+        found: list[torch.Tensor | None] = []
+        for index in self.draws:
+            tensor = None if index is None else results[index]
+            for axis, mask in enumerate(() if index is None else self.chosen.get(index, ())):
+                if tensor is not None and mask is not None:
+                    tensor = tensor.index_select(axis, results[mask].nonzero().squeeze(1))
+            found.append(tensor)
+        return found
 
 
 def capture(task: Task) -> Captured:
@@ -103,6 +124,11 @@ def _captured(task: Task, known: frozenset[str]) -> Captured:
         trained=trace.trained,
         gradients={name: places[value] for name, value in zip(trace.gradients, lowering.gradients, strict=True)},
         draws=tuple(places.get(value) for value in lowering.draws),
+        chosen={
+            places[value]: tuple(None if mask is None else places[mask] for mask in masks)
+            for value, masks in zip(lowering.draws, lowering.draw_masks, strict=True)
+            if value in places and any(masks) and all(mask is None or mask in places for mask in masks)
+        },
         known=trace.known,
     )
     return Captured(program=program, states=states, schedule=trace.schedule, origin=origin)
@@ -122,12 +148,15 @@ class Lowering(Context):
         self.states: dict[str, torch.Tensor] = {}
         self.gradients: list[Value] = []
         self.draws: list[Value] = []
+        self.draw_masks: list[tuple[Value | None, ...]] = []
+        """The masks of the axes of each draw."""
         self._slots: list[str] = []
         """Names of the states that the step reads or keeps."""
         self._constant_states: dict[str, torch.Tensor] = {}
         """Constants too large for a literal: states that no step changes."""
         self._known_states: dict[object, Value] = {}
         self.storages = Storages(self, self.values)
+        self.chosen = ChosenRows(self, self.value)
 
     def run(self) -> Program:
         graph = self.traced.graph.graph
@@ -141,6 +170,7 @@ class Lowering(Context):
                 raise CaptureError(f"the next value of {name} is not computed")
         self.gradients = [self.value(node) for node in gradients]
         self.draws = [self.value(node) for node in draws]
+        self.draw_masks = [self.chosen.axes(node) for node in draws]
         self.states = {**{name: self.traced.states[name] for name in self._slots}, **self._constant_states}
         return self.builder.finish(
             self.value(loss),
@@ -179,14 +209,14 @@ class Lowering(Context):
         kinds: list[tuple[str, TensorType, dict[str, Attribute]]] = []
         for slot in range(len(self.traced.columns)):
             kinds.append(("schedule", TensorType((), DType.F32), {"slot": slot}))
-        for slot, field in enumerate(self.task.fields().values()):
+        for slot, column in enumerate(self.task.fields().values()):
             attributes: dict[str, Attribute] = {"slot": slot}
-            if field.kind.stored is not Stored.AS_READ:
-                attributes["stored"] = field.kind.stored.name.lower()
-            if field.kind.stride != field.kind.row.numel:
-                attributes["stride"] = field.kind.stride
-            shape = (self.task.batch_size, *field.kind.row.shape)
-            kinds.append(("data", TensorType(shape, field.kind.row.dtype), attributes))
+            if column.kind.stored is not Stored.AS_READ:
+                attributes["stored"] = column.kind.stored.name.lower()
+            if column.kind.stride != column.kind.row.numel:
+                attributes["stride"] = column.kind.stride
+            shape = (self.task.batch_size, *column.kind.row.shape)
+            kinds.append(("data", TensorType(shape, column.kind.row.dtype), attributes))
         for node, (op, kind, attributes) in zip(rest, kinds, strict=True):
             self.values[node] = self.builder.source_op(op, kind, **attributes)
 
@@ -239,6 +269,10 @@ class Lowering(Context):
         if getattr(node.target, "__name__", "") == "getitem":
             container, position = node.args
             self.values[node] = self.values[container][position]  # type: ignore[index]
+            self.chosen.take_item(node, container, position)  # type: ignore[arg-type]
+            return
+        if is_number(node) and self.chosen.concerns(node):
+            self.values[node] = None  # computed where it is used
             return
         if node not in self.constants:
             self._lower(node)
@@ -274,8 +308,7 @@ class Lowering(Context):
                 f"views: use aten.{base[:-1]}"
             )
         rule = next((RULES[known] for known in names if known in RULES), None)
-        self._stop_if_shape_depends_on_values(node, name)
-        if rule is None:
+        if rule is None and not self.chosen.concerns(node):
             raise CaptureError(
                 f"the operator aten.{name}{self._where()} has no counterpart in this program's operator set: "
                 f"{_REWRITES.get(base, 'write this line with the operators that docs/operators.md lists')}"
@@ -298,20 +331,14 @@ class Lowering(Context):
         """Whether views of what a graph node stands for have been lowered by now."""
         return any(user in self.values and self.storages.is_view(user) for user in node.users)
 
-    def _stop_if_shape_depends_on_values(self, node: fx.Node, name: str) -> None:
-        for value in tree_leaves(node.meta.get("val")):
-            if isinstance(value, torch.Tensor) and not all(type(size) is int for size in value.shape):
-                raise CaptureError(
-                    f"the operator aten.{name}{self._where()} gives a tensor whose shape depends on values: "
-                    "choose elements with torch.where or a mask instead"
-                )
-
-    def _apply(self, node: fx.Node, name: str, rule: Rule) -> Any:
+    def _apply(self, node: fx.Node, name: str, rule: Rule | None) -> Any:
         """A rule's result on the current values of the node's arguments."""
         before = getattr(self, "node", node)
         self.node = node
         self.builder.draw = draw_of(node)
         try:
+            if rule is None or self.chosen.concerns(node):
+                return self.chosen.lowered(node, name, rule)
             # Random numbers are the program's own.
             options = {key: value for key, value in node.kwargs.items() if key != "generator"}
             args, kwargs = fx.node.map_arg((node.args, options), self.value)
