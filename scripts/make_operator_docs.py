@@ -42,24 +42,31 @@ Read this before the first try.
    16 at most. What only checks may stay: asserts, and an `if` that does nothing but raise an error that nobody catches,
    are taken to pass, and a program does not check them. So may prints and logs: `.item()`, `.tolist()` and formatted
    text from which nothing is computed, and sums of them from step to step (`running_loss += loss.item()`).
-3. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole. Arrays of
+3. Masks may choose rows and elements: `x[mask]`, `masked_select`, `x[mask.nonzero()]`, `torch.where(mask)`, and writes
+   of these forms. A program computes all rows, and leaves those that are not chosen out of every sum, mean, extreme,
+   product and gradient: what they hold reaches nothing, infinities and NaN neither, and no bit is another one. Of no
+   rows a sum is 0 and a mean NaN, as in PyTorch; the largest of none, an error there, is -inf. What dropout draws for
+   chosen rows it draws for all, and uses theirs. Their number is a number to compute with (`.shape[0]`, `.numel()`,
+   `mask.sum()`). Refused are: rows of two masks brought together, a row taken by its place, an order of the rows, `len`
+   and `if` of their number, batch norm over them.
+4. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole. Arrays of
    numpy that share memory with them, or with other state, are refused.
-4. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes of
+5. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes of
    objects and classes, items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a
    teacher).
-5. Other Python state may change, as long as every step computes the same: counters and flags are followed through all
+6. Other Python state may change, as long as every step computes the same: counters and flags are followed through all
    steps of the task, and the first step that differs is named. Refused are tensors that begin as None, arrays of numpy
    that steps write, and iterators that steps take from. Caches (`functools.cache` too) may fill. Nobody sees the clock,
    the environment, files or threads: a step may not depend on them.
-6. Writes in place are followed, through views too, and into `.data`. Assigning to `.data` is refused.
-7. Random numbers of torch become the program's own, the same on every machine, and so do single numbers of Python's
+7. Writes in place are followed, through views too, and into `.data`. Assigning to `.data` is refused.
+8. Random numbers of torch become the program's own, the same on every machine, and so do single numbers of Python's
    `random` and of `numpy.random` (`random.random()`, `np.random.randint(5)`), and `np.random.permutation(n)`; other
    arrays of theirs are refused. A seed that is set inside the step is refused, and so is a generator that is made
    there.
-8. Data come in by the batch alone. Fields are float32, bool or integers, which a step sees as int64.
-9. The optimizer is one of `torch.optim` over the model's parameters; or there are several, each with its own parameters
-   and loss, which take turns in a step. What capture does not know of them is refused.
-10. At last the captured step is run beside yours: three steps from the initial state and three from one that was moved,
+9. Data come in by the batch alone. Fields are float32, bool or integers, which a step sees as int64.
+10. The optimizer is one of `torch.optim` over the model's parameters; or there are several, each with its own
+    parameters and loss, which take turns in a step. What capture does not know of them is refused.
+11. At last the captured step is run beside yours: three steps from the initial state and three from one that was moved,
     in FP64 too where the model allows it. Losses, gradients and changes of the state agree as far as FP32 explains, or
     the capture is refused and names the first tensor that differs. Your model is as it was, afterwards.
 

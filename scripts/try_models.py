@@ -3,8 +3,9 @@
     .venv/bin/python scripts/try_models.py [--only NAME] [--again OUTCOME] [--jobs N] [--write docs/models.md]
 
 Models are built from small configurations; nothing is downloaded. Every kind has a process of its own, so that one that
-crashes or hangs is a row of the table and no more. Rows are kept in scripts/models/rows.jsonl (`--rows`) as they come: an
-interrupted run carries on after them. `--again refused` tries those again whose outcome was that; `--only` always does.
+crashes or hangs is a row of the table and no more. Rows are kept in scripts/models/rows.jsonl (`--rows`) as they come:
+an interrupted run carries on after them. `--again refused` tries those again whose outcome was that; `--only` always
+does.
 """
 
 from __future__ import annotations

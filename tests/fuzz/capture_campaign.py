@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 
 import torch
+from random_choices import ChoosingTraining, choosing_training
 from random_trainings import Training, random_training
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.draws import Replay
@@ -31,7 +32,7 @@ class Difference(Exception):
     """A script that was captured, and is not what PyTorch trains."""
 
 
-def attempt(training: Training) -> str:
+def attempt(training: Training | ChoosingTraining) -> str:
     """Outcome of a script: "captured", "refused", "refused by the comparison" (capture had made something else of it),
     or "fails" (PyTorch itself cannot run it). Raises Difference, and every error that is no CaptureError."""
     try:
@@ -137,7 +138,8 @@ def campaign(first: int, count: int) -> Counter[str]:
     """So many scripts; those that are neither captured nor refused are printed."""
     counts: Counter[str] = Counter()
     for seed in range(first, first + count):
-        training = random_training(seed)
+        # Every fourth script chooses rows by masks.
+        training = choosing_training(seed) if seed % 4 == 3 else random_training(seed)
         try:
             outcome = attempt(training)
         except StoppedError:

@@ -361,3 +361,28 @@ def stochastic_depth() -> Task:
         dataset=images(),
         **RUN,
     )
+
+
+@script("Boxes of a detector, where there are objects", source="SSD in tutorials: pred[pos], target[pos]")
+def detector() -> Task:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2))
+            self.kinds, self.boxes = nn.Conv2d(8, 5, 1), nn.Conv2d(8, 4, 1)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            h = self.features(x)
+            return self.kinds(h).flatten(2).transpose(1, 2), self.boxes(h).flatten(2).transpose(1, 2)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        kinds, boxes = m(batch["x"])
+        labels = torch.where(batch["x"].mean(1).reshape(len(kinds), 16, 4).amax(-1) > 1.0, batch["y"][:, None] + 1, 0)
+        targets = batch["x"].reshape(len(kinds), 16, 12)[..., :4]
+        found = labels > 0
+        apart = F.smooth_l1_loss(boxes[found], targets[found], reduction="sum")
+        each = F.cross_entropy(kinds.reshape(-1, 5), labels.reshape(-1), reduction="none").view_as(labels)
+        return (apart + each[found].sum() + 0.5 * each[~found].mean()) / found.sum().clamp(min=1)
+
+    model = Net()
+    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), dataset=images(), **RUN)

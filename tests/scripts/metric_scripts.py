@@ -41,6 +41,22 @@ def triplet() -> Task:
     )
 
 
+@script("Triplets of the batch, mined by masks", source="FaceNet, as in small tutorials on online mining")
+def mined_triplets() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        codes = F.normalize(m(batch["x"]), dim=1)
+        apart = (2.0 - 2.0 * codes @ codes.T).clamp(min=0.0)
+        same = batch["y"][:, None] == batch["y"][None]
+        other = ~torch.eye(len(codes), dtype=torch.bool)
+        further = apart[:, :, None] - apart[:, None, :] + 0.2
+        triplets = (same & other)[:, :, None] & ~same[:, None, :]
+        hard = triplets & (further > 0)
+        return further[hard].sum() / (hard.sum() + 1e-16) + 0.01 * apart[same & other].sum()
+
+    model = encoder()
+    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
+
+
 @script("Cosine embedding loss", source="sentence pairs, as in sentence-transformers")
 def cosine_embedding() -> Task:
     model = encoder()

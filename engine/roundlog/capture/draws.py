@@ -108,6 +108,10 @@ class Replay(TorchDispatchMode):
                 raise CaptureError("the step draws more random numbers than when it was traced")
             drawn = self._drawn[self._next]
             self._next += 1
+            # PyTorch draws nothing for a dropout of no rows.
+            while drawn is not None and not drawn.numel() and tensor.numel() and self._next < len(self._drawn):
+                drawn = self._drawn[self._next]
+                self._next += 1
             if drawn is None:
                 continue
             if drawn.shape != tensor.shape:

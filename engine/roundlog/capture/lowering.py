@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
+from roundlog.capture.chosen import ChosenRows
 from roundlog.capture.constants import Constants
 from roundlog.capture.defects import told_from_refusals
 from roundlog.capture.draws import draw_of
@@ -74,19 +75,27 @@ class Origin:
     are missing."""
     ways: Way
     """What differs from path to path through the step."""
+    chosen: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
+    """An operator that draws -> the operators that give the masks of its axes, where a mask chooses what is drawn."""
     known: frozenset[str] = frozenset()
     """Names of the states whose first values are constants of the program. No step changes them."""
 
-    @property
-    def draws(self) -> set[int]:
-        """The operators that say what a step draws: those that draw, and the conditions of its paths."""
-        return self.ways.operators()
+    def observed(self) -> set[int]:
+        """The operators that say what a step draws: those that draw, their masks, and the conditions of its paths."""
+        masks = {mask for masks in self.chosen.values() for mask in masks if mask is not None}
+        return self.ways.operators() | masks
 
     def drawn(self, kept: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
-        """What a step draws at random, in order; None where the program has no use for it. kept: what the operators of
-        `draws` give in it."""
-        way = self.ways.taken(lambda index: bool(kept[index]))
-        return [None if index is None else kept[index] for index in way.drawn]
+        """What the user's own step draws at random, in order: of rows that a mask chooses, those alone; None where the
+        program has no use for it. kept: what the operators of `observed` give in it."""
+        found: list[torch.Tensor | None] = []
+        for index in self.ways.taken(lambda index: bool(kept[index])).drawn:
+            tensor = None if index is None else kept[index]
+            for axis, mask in enumerate(() if index is None else self.chosen.get(index, ())):
+                if tensor is not None and mask is not None:
+                    tensor = tensor.index_select(axis, kept[mask].nonzero().squeeze(1))
+            found.append(tensor)
+        return found
 
 
 def capture(task: Task) -> Captured:
@@ -127,6 +136,11 @@ def _captured(task: Task, known: frozenset[str], *, decides: bool) -> Captured:
         trained=trace.trained,
         gradients={name: places[value] for name, value in zip(trace.gradients, lowering.gradients, strict=True)},
         ways=lowering.ways.placed(places),
+        chosen={
+            places[value]: tuple(None if mask is None else places[mask] for mask in masks)
+            for value, masks in lowering.draw_masks.items()
+            if value in places and any(masks) and all(mask is None or mask in places for mask in masks)
+        },
         known=trace.known,
     )
     return Captured(program=program, states=states, schedule=trace.schedule, origin=origin)
@@ -146,12 +160,15 @@ class Lowering(Context):
         self.states: dict[str, torch.Tensor] = {}
         self.gradients: list[Value] = []
         self.ways: Way = Way()
+        self.draw_masks: dict[Value, tuple[Value | None, ...]] = {}
+        """The masks of the axes of each draw."""
         self._slots: list[str] = []
         """Names of the states that the step reads or keeps."""
         self._constant_states: dict[str, torch.Tensor] = {}
         """Constants too large for a literal: states that no step changes."""
         self._known_states: dict[object, Value] = {}
         self.storages = Storages(self, self.values)
+        self.chosen = ChosenRows(self, self.value)
 
     def run(self) -> Program:
         graph = self.traced.graph.graph
@@ -182,9 +199,11 @@ class Lowering(Context):
                 if value is None:
                     raise CaptureError(f"the next value of {name} is not computed")
             gradients = {name: self.value(node) for name, node in result["gradients"].items()}
+            for node in result["drawn"]:
+                self.draw_masks[self.value(node)] = self.chosen.axes(node)
             way = Way(drawn=tuple(map(self.value, result["drawn"])), gradients=frozenset(gradients))
             return self.value(result["loss"]), following, gradients, way
-        condition = self.builder.convert(self.value(result["condition"]), DType.BOOL)
+        condition = self.builder.convert(self._operand(result["condition"]), DType.BOOL)
         if condition in known:
             return self._joined(result["held" if known[condition] else "otherwise"], known)
         held, otherwise = (
@@ -227,14 +246,14 @@ class Lowering(Context):
         kinds: list[tuple[str, TensorType, dict[str, Attribute]]] = []
         for slot in range(len(self.traced.columns)):
             kinds.append(("schedule", TensorType((), DType.F32), {"slot": slot}))
-        for slot, field in enumerate(self.task.fields().values()):
+        for slot, column in enumerate(self.task.fields().values()):
             attributes: dict[str, Attribute] = {"slot": slot}
-            if field.kind.stored is not Stored.AS_READ:
-                attributes["stored"] = field.kind.stored.name.lower()
-            if field.kind.stride != field.kind.row.numel:
-                attributes["stride"] = field.kind.stride
-            shape = (self.task.batch_size, *field.kind.row.shape)
-            kinds.append(("data", TensorType(shape, field.kind.row.dtype), attributes))
+            if column.kind.stored is not Stored.AS_READ:
+                attributes["stored"] = column.kind.stored.name.lower()
+            if column.kind.stride != column.kind.row.numel:
+                attributes["stride"] = column.kind.stride
+            shape = (self.task.batch_size, *column.kind.row.shape)
+            kinds.append(("data", TensorType(shape, column.kind.row.dtype), attributes))
         for node, (op, kind, attributes) in zip(rest, kinds, strict=True):
             self.values[node] = self.builder.source_op(op, kind, **attributes)
 
@@ -254,6 +273,10 @@ class Lowering(Context):
         if isinstance(value, torch.Tensor):
             value = self.values[node] = self.literal(value)
         return value
+
+    def _operand(self, node: fx.Node) -> Any:
+        """The same, and of numbers of chosen elements, too."""
+        return self.chosen.number(node) if self.chosen.counts(node) else self.value(node)
 
     def literal(self, tensor: torch.Tensor) -> Value:
         """A tensor that is known at capture: written into the program, or, if it is large, a state that stays."""
@@ -287,9 +310,13 @@ class Lowering(Context):
         if getattr(node.target, "__name__", "") == "getitem":
             container, position = node.args
             self.values[node] = self.values[container][position]  # type: ignore[index]
+            self.chosen.take_item(node, container, position)  # type: ignore[arg-type]
+            return
+        if self.chosen.counts(node):
+            self.values[node] = None  # computed where it is used
             return
         if node.target in OF_NUMBERS:
-            args: Any = fx.node.map_arg(node.args, self.value)
+            args: Any = fx.node.map_arg(node.args, self._operand)
             self.values[node] = OF_NUMBERS[node.target](self, *args)
             return
         if node not in self.constants:
@@ -326,8 +353,7 @@ class Lowering(Context):
                 f"views: use aten.{base[:-1]}"
             )
         rule = next((RULES[known] for known in names if known in RULES), None)
-        self._stop_if_shape_depends_on_values(node, name)
-        if rule is None:
+        if rule is None and not self.chosen.concerns(node):
             raise CaptureError(
                 f"the operator aten.{name}{self._where()} has no counterpart in this program's operator set: "
                 f"{_REWRITES.get(base, 'write this line with the operators that docs/operators.md lists')}"
@@ -350,20 +376,14 @@ class Lowering(Context):
         """Whether views of what a graph node stands for have been lowered by now."""
         return any(user in self.values and self.storages.is_view(user) for user in node.users)
 
-    def _stop_if_shape_depends_on_values(self, node: fx.Node, name: str) -> None:
-        for value in tree_leaves(node.meta.get("val")):
-            if isinstance(value, torch.Tensor) and not all(type(size) is int for size in value.shape):
-                raise CaptureError(
-                    f"the operator aten.{name}{self._where()} gives a tensor whose shape depends on values: "
-                    "choose elements with torch.where or a mask instead"
-                )
-
-    def _apply(self, node: fx.Node, name: str, rule: Rule) -> Any:
+    def _apply(self, node: fx.Node, name: str, rule: Rule | None) -> Any:
         """A rule's result on the current values of the node's arguments."""
         before = getattr(self, "node", node)
         self.node = node
         self.builder.draw = draw_of(node)
         try:
+            if rule is None or self.chosen.concerns(node):
+                return self.chosen.lowered(node, name, rule)
             # Random numbers are the program's own.
             options = {key: value for key, value in node.kwargs.items() if key != "generator"}
             refuse_numbers(node, name.partition(".")[0])

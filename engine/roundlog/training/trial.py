@@ -64,7 +64,7 @@ class Trial:
         self._origin = captured.origin
         self._batches = [_batch(task, step) for step in range(steps)]
         self._aside = Aside("what the steps of the comparison give")
-        self._drawn: list[list[PutAside | None]] = []
+        self._drawn: list[dict[int, PutAside]] = []
         self._gradients: list[dict[str, PutAside]] = []
 
     def put_aside(self, results: Results) -> Results:
@@ -75,7 +75,7 @@ class Trial:
         """The steps of the program. Its results, random numbers and gradients are put aside."""
         origin, executor, run = self._origin, Executor(self._captured.program), Run()
         states = list(self.start.values())
-        wanted = {*origin.gradients.values(), *origin.draws}
+        wanted = {*origin.gradients.values(), *origin.observed()}
         for step, batch in enumerate(self._batches):
             kept: dict[int, PutAside] = {}
 
@@ -105,7 +105,7 @@ class Trial:
             changes_aside = self.put_aside(_named(result.loss, {}, changes))
             run.kept.append({**changes_aside, **_gradients({name: _later(one) for name, one in gradients.items()})})
             run.steps += 1
-            self._drawn.append([None if index is None else kept[index] for index in way.drawn])
+            self._drawn.append({index: kept[index] for index in origin.observed()})
             self._gradients.append(gradients)
             states = list(result.states)
         return run
@@ -164,7 +164,7 @@ class Trial:
                         parameter.grad.copy_(own[name].tensor())
 
         replay = (
-            Replay([None if one is None else one.tensor() for one in self._drawn[step]])
+            Replay(self._origin.drawn({index: one.tensor() for index, one in self._drawn[step].items()}))
             if step < len(self._drawn)
             else nullcontext()
         )

@@ -50,7 +50,7 @@ def test_it_trains_as_by_pytorch(what: str) -> None:
     [
         lambda x: x ** x.sum().item(),
         lambda x: x * float(torch.rand(())),
-        lambda x: x[x[:, 0] > 0].sum() * x,
+        lambda x: x[x[:, 0] > 0].median() * x,
     ],
 )
 def test_what_depends_on_data_or_chance_is_refused(function: Callable[[torch.Tensor], torch.Tensor]) -> None:

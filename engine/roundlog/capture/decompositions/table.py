@@ -24,6 +24,7 @@ from roundlog.capture.decompositions import (
 )
 from roundlog.capture.decompositions.complex_numbers import with_pairs
 from roundlog.capture.decompositions.known import with_known_values
+from roundlog.capture.decompositions.mask_counts import with_one_count
 
 _aten = torch.ops.aten
 
@@ -62,7 +63,8 @@ def decompositions() -> dict[Any, Any]:
     table[_aten.split_with_sizes.default] = _split_with_sizes
     table[_aten.celu.default] = _celu
     table[_aten._grouped_mm.default] = _grouped_mm
-    return with_known_values(with_pairs({**table, **foreach.decompositions(), **own_decompositions()}))
+    table = with_pairs({**table, **foreach.decompositions(), **own_decompositions()})
+    return with_known_values(with_one_count(table))
 
 
 def own_decompositions() -> dict[Any, Any]:

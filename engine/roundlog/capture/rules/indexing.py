@@ -167,7 +167,7 @@ def _places(c: Context, shape: Sequence[int], indices: Sequence[Value | None]) -
         index, size = indices[axis], shape[axis]
         assert index is not None
         if c.dtype(index) != DType.I64:
-            raise CaptureError("chooses elements by a mask, whose number depends on values: use torch.where")
+            raise CaptureError("chooses by a mask and by other indices at once: use torch.where")
         index = c.op("where", c.op("lt", index, c.i64(0)), c.op("add", index, c.i64(size)), index)
         if len(axes) > 1:
             # An index out of its axis must not reach into the next line.
@@ -195,10 +195,7 @@ def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
 
 @rule("index_put", "_unsafe_index_put")
 def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
-    given = [index for index in indices if index is not None]
     values = c.builder.convert(values, c.dtype(x))
-    if len(given) == 1 and c.dtype(given[0]) == DType.BOOL:
-        return _put_by_mask(c, x, indices, given[0], values, accumulate)
     places = _places(c, c.shape(x), indices)
     axes, others = places.axes, places.others
     at = c.shape(places.flat)
@@ -230,17 +227,6 @@ def _is_one_number(c: Context, x: Value) -> bool:
     while node.op in ("expand", "reshape"):
         node = c.builder.nodes[node.inputs[0]]
     return node.type.numel == 1 or (node.op == "constant" and len(set(node.attributes["bits"])) == 1)  # type: ignore[arg-type]
-
-
-def _put_by_mask(
-    c: Context, x: Value, indices: Sequence[Value | None], mask: Value, values: Value, accumulate: bool
-) -> Value:
-    axis = next(position for position, index in enumerate(indices) if index is not None)
-    if prod(c.shape(values)) != 1:
-        raise CaptureError("writes several values by a mask: use torch.where")
-    value = c.builder.reshape(values, ())
-    wide = c.builder.reshape(mask, (*c.shape(mask), *[1] * (c.rank(x) - axis - c.rank(mask))))
-    return c.op("where", wide, c.op("add", x, value) if accumulate else value, x)
 
 
 def _add_rows(c: Context, target: Value, flat: Value, lines: Value) -> Value:

@@ -12,9 +12,16 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    statically_known_false,
+    statically_known_true,
+)
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
@@ -39,6 +46,7 @@ def rewritten() -> Iterator[None]:
             (torch, "tensor", _tensor),
             (torch, "from_numpy", _from_numpy),
             (torch.SymBool, "__bool__", _truth),
+            (SymNode, "guard_bool", _guard),
             (torch.SymFloat, "__float__", _noted(torch.SymFloat.__float__)),
             (torch.SymInt, "__int__", _noted(torch.SymInt.__int__)),
             *((kind, name, _shown) for kind in (torch.SymFloat, torch.SymInt) for name in ("__str__", "__format__")),
@@ -76,14 +84,43 @@ _truth_of_torch = torch.SymBool.__bool__
 
 def _truth(value: torch.SymBool) -> bool:
     """A check of what `.item()` gave passes, as one of a tensor does."""
-    answer = passing(sys._getframe(1))
+    # What is true of every number, as of the sizes of two tensors by one mask, is no question.
+    for known, always in ((statically_known_true, True), (statically_known_false, False)):
+        if known(value):
+            return always
+    frame = sys._getframe(1)
+    answer = passing(frame)
     # PyTorch itself asks about sizes: whatever it does then, a program has shapes that are known.
-    if answer is None and not is_of_torch(sys._getframe(1).f_code.co_filename):
+    if answer is None and not is_of_torch(frame.f_code.co_filename):
         answer = decided(value)
     if answer is not None:
         return answer
+    if any(part in frame.f_code.co_filename.replace("\\", "/") for part in _DECOMPOSITIONS):
+        return _guard(value.node, "a decomposition", 0)
     with noted():
         return bool(_truth_of_torch(value))  # type: ignore[no-untyped-call]
+
+
+_guard_of_torch = SymNode.guard_bool
+
+
+def _guard(asked: SymNode, file: str, line: int) -> bool:
+    """PyTorch's own code asks whether there are any of the rows that a mask chooses, to go a shorter way to the same
+    numbers where there are none or one (dropout, logsumexp, gradients of products): it goes the way for many."""
+    try:
+        return bool(_guard_of_torch(asked, file, line))
+    except GuardOnDataDependentSymNode:
+        symbols, known = asked.expr.free_symbols, asked.shape_env
+        if not file or known is None or not symbols <= known.size_like:  # asked by Python, or not about sizes
+            raise
+        return bool(asked.expr.xreplace(dict.fromkeys(symbols, sympy.Integer(_MANY))))
+
+
+_DECOMPOSITIONS = ("torch/_decomp/", "torch/_refs/")
+"""Folders of PyTorch's own functions that take operators apart."""
+
+_MANY = 1_000_003
+"""A number of rows that is no other size."""
 
 
 def _noted(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
