@@ -169,8 +169,8 @@ class Lowering(Context):
         """Loss, next states, gradients, and ways of a result. What paths give is chosen, element by element, so that
         nothing of a path that is not taken reaches it. known: conditions that hold, or do not, where it counts."""
         if not is_fork(result):
-            states = zip(self.traced.states, result["states"], strict=True)
-            following = {name: self.value(node) for name, node in states if name in self._slots}
+            states = dict(zip(self.traced.states, result["states"], strict=True))
+            following = {name: self.value(states[name]) for name in self._slots}
             for name, value in following.items():
                 if value is None:
                     raise CaptureError(f"the next value of {name} is not computed")
@@ -285,6 +285,12 @@ class Lowering(Context):
             args: Any = fx.node.map_arg(node.args, self.value)
             self.values[node] = OF_NUMBERS[node.target](self, *args)
             return
+        if not hasattr(node.target, "_schema"):
+            name = getattr(node.target, "__name__", "an operation")
+            raise CaptureError(
+                f"the step computes {name} of a number that it takes out of a tensor (.item()){self._where()}: compute "
+                "with the tensor itself"
+            )
         if node not in self.constants:
             self._lower(node)
             return

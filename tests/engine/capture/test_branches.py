@@ -326,6 +326,21 @@ def _writes_through_a_copy(net: Net, x: Tensor) -> Tensor:
     return y
 
 
+def _writes_after_a_part(net: Net, x: Tensor) -> Tensor:
+    y = net.a(x).clone()
+    row = y[random.randint(0, 2)]
+    y.mul_(2)
+    return y + row
+
+
+def _assigns_elsewhere(net: Net, x: Tensor) -> Tensor:
+    y, top = net.a(x).clone(), random.randint(0, 2)
+    row = y[top]
+    row.add_(1)
+    y[top + 1] = row
+    return y
+
+
 def _of_unknown_size(net: Net, x: Tensor) -> Tensor:
     return net.a(x)[:, : random.randint(1, 3)]
 
@@ -344,6 +359,9 @@ REFUSED: dict[str, tuple[Callable[[], Task], str]] = {
         "gets a gradient on some of the step's paths only, and Adam counts",
     ),
     "a view": (lambda: task_of(_writes_through_a_copy), r"\(at test_branches\.py:\d+\): assign to the part"),
+    "a view that changes": (lambda: task_of(_writes_after_a_part), r"\(at test_branches\.py:\d+\): take the part of a"),
+    "a view assigned elsewhere": (lambda: task_of(_assigns_elsewhere), r"\(at test_branches\.py:\d+\): assign to the"),
+    "a remainder": (lambda: task_of(lambda net, x: net.a(x) * (random.randint(0, 9) % 3)), "computes mod of a number"),
     "a size": (lambda: task_of(_of_unknown_size), "depends on values"),
     "an array": (lambda: task_of(_draws_an_array), "draws from numpy.random"),
     "a quotient": (
