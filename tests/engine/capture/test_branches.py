@@ -19,7 +19,7 @@ from random_branches import STEPS, Net, random_source, task_of, trained_both_way
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.builder import Builder
 from roundlog.capture.rules.numbers import OF_NUMBERS
-from roundlog.execution import Executor
+from roundlog.execution import Executor, StoppedError
 from roundlog.execution.microbatch import MicrobatchExecutor, samples_of
 from roundlog.operators import StepInputs
 from roundlog.program import DType, TensorType
@@ -201,6 +201,26 @@ def _not_finite(net: Net, x: Tensor) -> Tensor:
 def test_what_is_not_finite_on_a_path_that_is_not_taken_reaches_nothing() -> None:
     found = trained_both_ways(lambda: task_of(_not_finite))
     assert found.apart < NEAR
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_an_index_outside_of_its_axis_stops_the_run_on_the_path_that_is_taken_alone(is_taken: bool) -> None:
+    rows = task_of(lambda net, x: x).dataset["x"]
+    assert isinstance(rows, Tensor) and rows.abs().max() > rows[:8].abs().max()
+    limit = float(rows[:8].abs().max()) if is_taken else 1e6
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        h = net.a(x)
+        if x.abs().max() > limit:
+            place = (x.abs().max() * 100).long()
+            h = h + net.b.weight[torch.stack([place, place])].sum() + F.embedding(place[None], net.b.weight).sum()
+        return h
+
+    if not is_taken:
+        assert trained_both_ways(lambda: task_of(forward)).apart < NEAR
+    else:
+        with pytest.raises(StoppedError, match=r"is not in \[0, 6\)"):
+            trained_both_ways(lambda: task_of(forward))
 
 
 def test_a_decision_that_was_taken_is_not_taken_again() -> None:

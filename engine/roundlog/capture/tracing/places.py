@@ -53,8 +53,8 @@ class PartsByNumbers(TorchFunctionMode):
                 )
             if copy.base._version != copy.version:
                 raise CaptureError(
-                    f"the step writes into a tensor after it has taken a part whose place depends on values{copy.line}: take "
-                    "the part of a copy (.clone())"
+                    "the step writes into a tensor of which it has taken a part at a place that depends on values"
+                    f"{copy.line}: take the part of a copy (.clone())"
                 )
 
 
