@@ -86,7 +86,7 @@ them, infinite or NaN as it may be. A step takes as long as all its paths togeth
 * What `.item()` gives may be compared, added and multiplied, with tensors too. A comparison with a constant is exact;
   arithmetic rounds to FP32, where Python has FP64. `int()` and `float()` of a tensor are refused.
 * A number that the step computes may say where a tensor is cut (`x[:, top : top + 4]`), not how large the piece is.
-* An index outside of its axis, and a number that int64 does not hold, stop the run on every path, taken or not.
+* What stops a run, such as an index outside of its axis, stops it on the path that is taken alone.
 
 ## Where PyTorch has several right answers
 

@@ -18,6 +18,10 @@ MAX_LITERAL = 1 << 10
 """Elements of a literal tensor: what is larger belongs into the state, where a single element can be proven."""
 
 
+_INDEXING = ("take", "gather")
+"""Operators that an index outside of its axis stops."""
+
+
 def _pattern(numbers: npt.NDArray[np.float32]) -> tuple[int, ...]:
     """The bits of FP32 numbers, with the one NaN that programs have."""
     return tuple(0x7FC00000 if np.isnan(number) else int(number.view(np.uint32)) for number in numbers)
@@ -35,6 +39,8 @@ class Builder:
         self.nodes: list[Node] = []
         self.source = ""
         self._known: dict[object, Value] = {}
+        self.counts: Value | None = None
+        """bool[]: whether what is built counts, where it belongs to a path that may not be taken."""
         self.draw: Draw | None = None
         """The call that draws random numbers which is being lowered."""
         self._streams: dict[object, int] = {}
@@ -58,6 +64,10 @@ class Builder:
             starts = range(0, len(inputs), MAX_JOINED)
             inputs = tuple(self.op("cat", *inputs[start : start + MAX_JOINED], **attributes) for start in starts)
             return self.op("cat", *inputs, **attributes)
+        if name in _INDEXING and self.counts is not None and self.nodes[inputs[1]].op not in ("constant", "iota"):
+            # An index outside of its axis stops the run, but not on a path that is not taken.
+            inside = self.op("where", self.counts, inputs[1], self.constant(0, DType.I64))
+            inputs = (inputs[0], inside)
         declared = TensorType((), DType.F32)
         kind = operator(name).infer([self.type(value) for value in inputs], attributes, declared)
         return self._add(name, inputs, attributes, kind)

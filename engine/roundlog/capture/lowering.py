@@ -25,7 +25,7 @@ from roundlog.capture.rules.table import storage
 from roundlog.capture.storage import Storages
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import plain_model
-from roundlog.capture.tracing.paths import Result, is_fork
+from roundlog.capture.tracing.paths import Result, decisions_before, is_fork
 from roundlog.capture.tracing.rehearsal import surroundings, traced
 from roundlog.capture.tracing.trace import TracedStep
 from roundlog.capture.ways import Way
@@ -167,6 +167,7 @@ class Lowering(Context):
         self._constant_states: dict[str, torch.Tensor] = {}
         """Constants too large for a literal: states that no step changes."""
         self._known_states: dict[object, Value] = {}
+        self._decisions: tuple[tuple[fx.Node, bool], ...] = ()
         self.storages = Storages(self, self.values)
         self.chosen = ChosenRows(self, self.value)
 
@@ -193,8 +194,8 @@ class Lowering(Context):
         """Loss, next states, gradients, and ways of a result. What paths give is chosen, element by element, so that
         nothing of a path that is not taken reaches it. known: conditions that hold, or do not, where it counts."""
         if not is_fork(result):
-            states = zip(self.traced.states, result["states"], strict=True)
-            following = {name: self.value(node) for name, node in states if name in self._slots}
+            states = dict(zip(self.traced.states, result["states"], strict=True))
+            following = {name: self.value(states[name]) for name in self._slots}
             for name, value in following.items():
                 if value is None:
                     raise CaptureError(f"the next value of {name} is not computed")
@@ -224,6 +225,7 @@ class Lowering(Context):
         outputs: Any = None
         for node in graph.nodes:
             self.builder.source = source_of(node)
+            self._follow_path(decisions_before(node))
             if node.op == "get_attr":
                 held = getattr(self.traced.graph, str(node.target))
                 if not isinstance(held, torch.Tensor):  # a generator: a program has its own random numbers
@@ -236,6 +238,17 @@ class Lowering(Context):
             elif node.op == "output":
                 outputs = node.args[0]
         return tree_leaves(outputs)
+
+    def _follow_path(self, decisions: tuple[tuple[fx.Node, bool], ...]) -> None:
+        """Has the builder know when what follows counts: conditions and their answers on the path that it is on."""
+        if decisions is self._decisions:
+            return
+        self._decisions, self.builder.counts = decisions, None
+        for node, answer in decisions:
+            condition = self.builder.convert(self.value(node), DType.BOOL)
+            holds = condition if answer else self.builder.op("logical_not", condition)
+            before = self.builder.counts
+            self.builder.counts = holds if before is None else self.builder.op("logical_and", before, holds)
 
     def _bind_placeholders(self, placeholders: list[fx.Node]) -> None:
         states, rest = placeholders[: len(self.traced.states)], placeholders[len(self.traced.states) :]
@@ -319,6 +332,12 @@ class Lowering(Context):
             args: Any = fx.node.map_arg(node.args, self._operand)
             self.values[node] = OF_NUMBERS[node.target](self, *args)
             return
+        if not hasattr(node.target, "_schema"):
+            name = getattr(node.target, "__name__", "an operation")
+            raise CaptureError(
+                f"the step computes {name} of a number that it takes out of a tensor (.item()){self._where()}: compute "
+                "with the tensor itself"
+            )
         if node not in self.constants:
             self._lower(node)
             return

@@ -52,13 +52,19 @@ def _instead(own: _Function, function: _Function) -> _Function:
 
 
 def _uniform(low: float = 0.0, high: float = 1.0) -> Any:
-    if not all(isinstance(limit, int | float | np.number) for limit in (low, high)) or low > high:
+    if not _are_numbers(low, high) or low > high:
         return NotImplemented
     return _number(torch.empty(()).uniform_(float(low), float(high), generator=GENERATOR))
 
 
 def _normal(mean: float = 0.0, deviation: float = 1.0) -> Any:
+    if not _are_numbers(mean, deviation):
+        return NotImplemented
     return mean + deviation * _number(torch.randn((), generator=GENERATOR))
+
+
+def _are_numbers(*given: Any) -> bool:
+    return all(isinstance(one, int | float | np.number) for one in given)
 
 
 def _below(start: int, stop: int) -> Any:

@@ -19,7 +19,7 @@ from random_branches import STEPS, Net, random_source, task_of, trained_both_way
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.builder import Builder
 from roundlog.capture.rules.numbers import OF_NUMBERS
-from roundlog.execution import Executor
+from roundlog.execution import Executor, StoppedError
 from roundlog.execution.microbatch import MicrobatchExecutor, samples_of
 from roundlog.operators import StepInputs
 from roundlog.program import DType, TensorType
@@ -203,6 +203,26 @@ def test_what_is_not_finite_on_a_path_that_is_not_taken_reaches_nothing() -> Non
     assert found.apart < NEAR
 
 
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_an_index_outside_of_its_axis_stops_the_run_on_the_path_that_is_taken_alone(is_taken: bool) -> None:
+    rows = task_of(lambda net, x: x).dataset["x"]
+    assert isinstance(rows, Tensor) and rows.abs().max() > rows[:8].abs().max()
+    limit = float(rows[:8].abs().max()) if is_taken else 1e6
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        h = net.a(x)
+        if x.abs().max() > limit:
+            place = (x.abs().max() * 100).long()
+            h = h + net.b.weight[torch.stack([place, place])].sum() + F.embedding(place[None], net.b.weight).sum()
+        return h
+
+    if not is_taken:
+        assert trained_both_ways(lambda: task_of(forward)).apart < NEAR
+    else:
+        with pytest.raises(StoppedError, match=r"is not in \[0, 6\)"):
+            trained_both_ways(lambda: task_of(forward))
+
+
 def test_a_decision_that_was_taken_is_not_taken_again() -> None:
     def twice(net: Net, x: Tensor) -> Tensor:
         h = net.a(x) * 2 if x.sum() > 0 else net.a(x)
@@ -326,6 +346,21 @@ def _writes_through_a_copy(net: Net, x: Tensor) -> Tensor:
     return y
 
 
+def _writes_after_a_part(net: Net, x: Tensor) -> Tensor:
+    y = net.a(x).clone()
+    row = y[random.randint(0, 2)]
+    y.mul_(2)
+    return y + row
+
+
+def _assigns_elsewhere(net: Net, x: Tensor) -> Tensor:
+    y, top = net.a(x).clone(), random.randint(0, 2)
+    row = y[top]
+    row.add_(1)
+    y[top + 1] = row
+    return y
+
+
 def _of_unknown_size(net: Net, x: Tensor) -> Tensor:
     return net.a(x)[:, : random.randint(1, 3)]
 
@@ -344,6 +379,9 @@ REFUSED: dict[str, tuple[Callable[[], Task], str]] = {
         "gets a gradient on some of the step's paths only, and Adam counts",
     ),
     "a view": (lambda: task_of(_writes_through_a_copy), r"\(at test_branches\.py:\d+\): assign to the part"),
+    "a view that changes": (lambda: task_of(_writes_after_a_part), r"\(at test_branches\.py:\d+\): take the part of a"),
+    "a view assigned elsewhere": (lambda: task_of(_assigns_elsewhere), r"\(at test_branches\.py:\d+\): assign to the"),
+    "a remainder": (lambda: task_of(lambda net, x: net.a(x) * (random.randint(0, 9) % 3)), "computes mod of a number"),
     "a size": (lambda: task_of(_of_unknown_size), "depends on values"),
     "an array": (lambda: task_of(_draws_an_array), "draws from numpy.random"),
     "a quotient": (

@@ -19,6 +19,8 @@ from roundlog.capture.constants import written
 from roundlog.capture.draws import in_path
 from roundlog.capture.tracing.decisions import MOST_PATHS, Decision, Decisions
 
+_AFTER = "roundlog_after"
+
 Result = Any
 """Result of a graph: a `leaf`, or a `fork` of two results."""
 
@@ -48,6 +50,11 @@ def is_fork(result: Result) -> bool:
     return "condition" in result
 
 
+def decisions_before(node: fx.Node) -> tuple[tuple[fx.Node, bool], ...]:
+    """Conditions that a path has asked before a node, with their answers there."""
+    return node.meta.get(_AFTER, ())  # type: ignore[no-any-return]
+
+
 def explored(trace: Callable[[Decisions], TracedPath], *, allowed: bool) -> list[TracedPath]:
     """All paths of a step, in order. trace: follows one, from the beginning. allowed: whether the step may decide by
     its values. Raises what it raises."""
@@ -69,6 +76,10 @@ def merged(paths: Sequence[TracedPath], states: int) -> fx.GraphModule:
         values: dict[fx.Node, fx.Node] = {}
         changing = written(path.graph.graph)
         nodes = list(path.graph.graph.nodes)
+        outputs = tree_leaves(next(node for node in nodes if node.op == "output").args[0])
+        asked = outputs[len(outputs) - len(path.decisions.taken) :]
+        answers = dict(zip(asked, (decision.answer for decision in path.decisions.taken), strict=True))
+        after: tuple[tuple[fx.Node, bool], ...] = ()
         placeholders = [node for node in nodes if node.op == "placeholder"]
         shared = shared or [graph.node_copy(node) for node in placeholders]
         for node, first in zip(placeholders, shared, strict=True):
@@ -82,6 +93,9 @@ def merged(paths: Sequence[TracedPath], states: int) -> fx.GraphModule:
             elif node.op == "call_function":
                 values[node] = graph.node_copy(node, values.__getitem__)
                 in_path(values[node], number)
+                values[node].meta[_AFTER] = after
+                if node in answers:
+                    after = (*after, (values[node], answers[node]))
             elif node.op == "output":
                 loss, *rest = tree_leaves(fx.node.map_arg(node.args[0], values.__getitem__))
                 ends = [states, states + len(path.gradients), len(rest) - len(path.decisions.taken)]

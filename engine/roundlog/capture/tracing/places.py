@@ -6,6 +6,7 @@ assigned to it is written to the places that such a gathering would find."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ class PartsByNumbers(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._copies: dict[int, tuple[torch.Tensor, str, str]] = {}
-        """id of a copy where PyTorch has a view -> itself, the name of its graph node, and the line, in words."""
+        self._copies: dict[int, _Copy] = {}
+        """By id."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -31,21 +32,46 @@ class PartsByNumbers(TorchFunctionMode):
         if func == torch.Tensor.__getitem__ and _is_by_numbers(args[1]):
             part = _part(args[0], args[1])
             if (node := node_of(part)) is not None:
-                self._copies[id(part)] = (part, node.name, place_of_call())
+                self._copies[id(part)] = _Copy(part, args[0], args[1], args[0]._version, node.name, place_of_call())
             return part
         if func == torch.Tensor.__setitem__ and _is_by_numbers(args[1]):
-            self._copies.pop(id(args[2]), None)  # x[i] += 1 writes into what it then assigns
-            return _assign(*args)
+            x, index, value = args
+            copy = self._copies.get(id(value))
+            if copy is not None and copy.base is x and copy.index is index:  # x[i] += 1 writes, and then assigns
+                del self._copies[id(value)]
+            return _assign(x, index, value)
         return func(*args, **(kwargs or {}))
 
     def refuse_writes(self, names: set[str]) -> None:
-        """Raises CaptureError if one of these nodes, which the step writes into, is a copy."""
-        for _, name, line in self._copies.values():
-            if name in names:
+        """Raises CaptureError if one of these nodes, which the step writes into, is a copy; or if what a copy was taken
+        from has been written since, which a view would show."""
+        for copy in self._copies.values():
+            if copy.node in names:
                 raise CaptureError(
-                    f"the step writes into a part of a tensor whose place depends on values{line}: assign to the part, "
-                    "as in x[:, top : top + 4] = value"
+                    f"the step writes into a part of a tensor whose place depends on values{copy.line}: assign to the "
+                    "part, as in x[:, top : top + 4] = value"
                 )
+            if copy.base._version != copy.version:
+                raise CaptureError(
+                    "the step writes into a tensor of which it has taken a part at a place that depends on values"
+                    f"{copy.line}: take the part of a copy (.clone())"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A copy where PyTorch has a view."""
+
+    part: torch.Tensor
+    base: torch.Tensor
+    """What it is a part of."""
+    index: Any
+    version: int
+    """Version of the base when it was taken."""
+    node: str
+    """Name of its graph node."""
+    line: str
+    """The line, in words."""
 
 
 def _is_by_numbers(index: Any) -> bool:

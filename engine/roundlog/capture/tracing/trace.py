@@ -33,10 +33,10 @@ from roundlog.capture.tracing.decisions import TOO_MANY, Decisions, deciding
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
 from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
 from roundlog.capture.tracing.hints import asks_for_values, control_flow
-from roundlog.capture.tracing.noise import noting_threads, quietly, without_collection
 from roundlog.capture.tracing.out_forms import OutForms
 from roundlog.capture.tracing.paths import TracedPath, explored, merged
 from roundlog.capture.tracing.places import PartsByNumbers
+from roundlog.capture.tracing.process_state import noting_threads, quietly, without_collection
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
