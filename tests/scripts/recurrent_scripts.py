@@ -14,7 +14,7 @@ from script_corpus import RUN, refused, script
 from script_rows import words
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class Recurrent(nn.Module):
@@ -95,11 +95,7 @@ def lstm_state() -> Task:
     return Task(model=model, loss=next_word, optimizer=torch.optim.Adam(model.parameters()), dataset=words(), **RUN)
 
 
-@script(
-    "A GRU over packed sequences",
-    source="PyTorch forums, on sequences of several lengths",
-    outcome=refused("packed sequences have a shape that depends on values", rewrite="padded_gru"),
-)
+@script("A GRU over packed sequences", source="PyTorch forums, on sequences of several lengths")
 def packed_gru() -> Task:
     class Net(Recurrent):
         def forward(self, ids: Tensor, length: Tensor) -> Tensor:
@@ -114,6 +110,24 @@ def packed_gru() -> Task:
         dataset=words(),
         **RUN,
     )
+
+
+@script("A tagger: an LSTM in both directions, packed and padded again", source="tutorials on tagging words")
+def packed_tagger() -> Task:
+    class Net(Recurrent):
+        def forward(self, ids: Tensor, length: Tensor) -> Tensor:
+            packed = pack_padded_sequence(self.embed(ids), length, batch_first=True, enforce_sorted=False)
+            y, _ = pad_packed_sequence(self.layer(packed)[0], batch_first=True)
+            return self.head(y[..., :8] + y[..., 8:])
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        logits = m(batch["ids"], batch["length"])
+        tags = batch["ids"][:, : logits.shape[1]] % 3
+        marked = torch.arange(logits.shape[1]) < batch["length"][:, None]
+        return F.cross_entropy(logits[marked], tags[marked])
+
+    model = Net(nn.LSTM(8, 8, batch_first=True, bidirectional=True))
+    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters(), lr=1e-3), dataset=words(), **RUN)
 
 
 @script("A GRU over padded sequences", source="the same, with the last step of each sequence gathered")

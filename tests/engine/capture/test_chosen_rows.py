@@ -37,6 +37,14 @@ def written_at_places(x: Tensor) -> Tensor:
     return out.square().sum()
 
 
+def moved_places(x: Tensor) -> Tensor:
+    """Places that are written to after a view of them was taken."""
+    places = (rows(x) & (torch.arange(len(x)) < 5)).nonzero()
+    column = places[:, 0]
+    places += 1
+    return x[column].square().sum()
+
+
 def one_row_for_all(x: Tensor) -> Tensor:
     out = x.clone()
     out[rows(x)] = x[0] * 0.5
@@ -71,6 +79,8 @@ CHOSEN: dict[str, Function] = {
     "product": lambda x: (x[rows(x)] @ x[rows(x)].T).tanh().mean(),
     "the number of rows": lambda x: x[rows(x)].sum() / (x[rows(x)].shape[0] + 1),
     "the number of elements": lambda x: x[rows(x)].sum() * (1.0 / (2 * x[rows(x)].numel() + 1)),
+    "len": lambda x: x[rows(x)].sum() / (len(x[rows(x)]) + 1),
+    "their number or one": lambda x: x[rows(x)].sum() / max(len(x[rows(x)]), 1) + min(2, x[rows(x)].shape[0]) * x.sum(),
     "places": lambda x: x[rows(x).nonzero().squeeze(1)].mean(),
     "places of elements": lambda x: x[torch.where(x.detach() > 0)].square().mean(),
     "masked_select": lambda x: torch.masked_select(x, x.detach() > 0).mean(),
@@ -97,6 +107,7 @@ CHOSEN: dict[str, Function] = {
     "convolution": lambda x: F.conv1d(x[:, None][rows(x)], torch.ones(2, 1, 3)).square().mean(),
     "writes": written,
     "writes at places": written_at_places,
+    "moved places": moved_places,
     "one row for all": one_row_for_all,
     "experts": experts,
 }
@@ -117,8 +128,10 @@ REFUSED: dict[str, Function] = {
     "places among them": lambda x: x[x[:, 0] > -99][torch.tensor([0, 1])].sum(),
     "rows of a certain number": lambda x: x[x > -99].view(4, -1).sum(),
     "a running sum turned round": lambda x: x[x > 0].flip(0)[..., None].sum(),
-    "len": lambda x: x.sum() / len(x[x > 0]),
+    "range of their number": lambda x: sum(x[n].sum() for n in range(len(x[x[:, 0] > 0]))),
     "whether there are any": lambda x: x[x > 0].sum() if x[x > 0].numel() > 0 else x.sum(),
+    "a power of their number": lambda x: (x * x).add(1.0).pow(x[x > 0].shape[0]).sum(),
+    "a place by their number": lambda x: x.roll(x[x > 0].shape[0], 0)[:1].sum(),
     "no axis": lambda x: x[x[:, 0] > 0].squeeze().sum(),
 }
 

@@ -142,7 +142,7 @@ def test_float64_inside_the_step_is_refused() -> None:
     [
         lambda x: x[x > 0].sort()[0].sum(),
         lambda x: x[x[:, 0] > -99][0].sum(),
-        lambda x: x.sum() / len(x[x > 0]),
+        lambda x: x[x[:, 0] > -99][1:].sum(),
         lambda x: x.repeat_interleave((x[:, 0] > 0).long(), 0).sum(),
     ],
 )

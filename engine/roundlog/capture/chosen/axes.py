@@ -146,6 +146,15 @@ class AxisTable:
             return lengths[one], lengths[two], taken[0][1][1]
         return lengths[one], lengths[two], self.joined([(SizeOf(size), part) for size, part in taken])
 
+    def is_beginning(self, mask: Value | None) -> bool:
+        """Whether a mask chooses the first elements of an axis, so that they have the same places among themselves."""
+        node = None if mask is None else self._c.builder.nodes[mask]
+        if node is None or node.op != "lt":
+            return False
+        numbers, limit = (self._c.builder.nodes[value] for value in node.inputs)
+        counted = numbers.op == "iota" and (numbers.attributes["start"], numbers.attributes["step"]) == (0, 1)
+        return counted and limit.type.numel == 1
+
     def wide(self, mask: Value, axis: int, rank: int) -> Value:
         """A mask along one axis of a tensor of this rank."""
         size = self._c.shape(mask)[0]

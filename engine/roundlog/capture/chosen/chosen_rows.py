@@ -11,13 +11,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.capture.builder import Value
 from roundlog.capture.chosen import moving, places, reducing, rowwise  # noqa: F401 - they register what they lower
-from roundlog.capture.chosen.axes import REWRITE, TWO_MASKS, Axes, AxisTable, expression, is_unknown, padded
+from roundlog.capture.chosen.axes import TWO_MASKS, Axes, AxisTable, expression, is_unknown, padded
 from roundlog.capture.chosen.row_calls import LOWERERS, Call, has_unknown_size
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules import VIEWS
 from roundlog.capture.rules.numbers import is_number, refuse_numbers
 from roundlog.capture.rules.table import Context, Rule
-from roundlog.program import DType
 
 _CHOOSING = ("nonzero", "index", "_unsafe_index", "index_put", "_unsafe_index_put")
 """Operators on which a mask, or what comes from one, may choose rows."""
@@ -34,8 +33,8 @@ class ChosenRows:
         self._axes: dict[fx.Node, Any] = {}
         self._traced: dict[fx.Node, Any] = {}
         """Results as PyTorch has traced them, of nodes whose sizes depend on values."""
-        self._places: dict[fx.Node, torch.Tensor] = {}
-        """Positions that a mask may choose, of nodes that hold those that it does choose."""
+        self._places: dict[fx.Node, tuple[Value, torch.Tensor]] = {}
+        """Value of a node that holds the positions that a mask chooses, and all positions that it may choose."""
 
     def concerns(self, node: fx.Node) -> bool:
         """Whether a graph node has to do with chosen rows."""
@@ -89,7 +88,7 @@ class ChosenRows:
             self._confirm(one, of_one, masks)
         if any(mask is not None for masks in (axes if several else (axes,)) for mask in masks or ()):
             self._axes[node] = axes
-        self._follow_places(node, name)
+        self._follow_places(node, name, call, result)
         return result
 
     def _pad(self, node: fx.Node, traced: Any) -> None:
@@ -114,19 +113,16 @@ class ChosenRows:
             if expression(size).is_Symbol and self._table.of_size(size) != mask:
                 raise CaptureError(TWO_MASKS)
             self._table.note(size, mask)
-            if self._c.dtype(mask) != DType.BOOL:
-                raise CaptureError(f"computes with chosen rows in a way that is not followed: {REWRITE}")
 
-    def _follow_places(self, node: fx.Node, name: str) -> None:
+    def _follow_places(self, node: fx.Node, name: str, call: Call, result: Any) -> None:
         """Positions under another shape are as well known."""
         source = node.args[0] if node.args else None
-        if node in self._places or not isinstance(source, fx.Node) or source not in self._places:
-            return
-        if name not in VIEWS and name.partition(".")[0] not in VIEWS:
+        known = call.positions(source) if isinstance(source, fx.Node) else None
+        if known is None or (name not in VIEWS and name.partition(".")[0] not in VIEWS):
             return
         args: Any = fx.node.map_arg(node.args[1:], lambda n: self._table.length(n.meta["val"]))
         with torch.no_grad():
-            self._places[node] = node.target(self._places[source], *args, **node.kwargs)  # type: ignore[operator]
+            self._places[node] = (result, node.target(known, *args, **node.kwargs))  # type: ignore[operator]
 
 
 def _writes_by_mask(node: fx.Node) -> bool:

@@ -115,7 +115,7 @@ def slice_(call: Call) -> Lowered:
     dim = call.c.dim(call.argument("dim", 0), rank)
     mask = axes[dim]
     if mask is None:
-        return call.plain(), tuple(axes)
+        return _beginning(call, x, dim, axes)
     start, end = (_place(call.argument(name, default)) for name, default in (("start", 0), ("end", sys.maxsize)))
     whole = call.size(x, dim)
     if end is sys.maxsize or (type(end) is int and end >= sys.maxsize):
@@ -129,6 +129,19 @@ def slice_(call: Call) -> Lowered:
         call.refuse("takes some of the rows that a mask chooses")
     first, last, axes[dim] = found
     return call.c.op("slice", call.value(x), dim=dim, start=first, stop=last, step=1), tuple(axes)
+
+
+def _beginning(call: Call, x: fx.Node, dim: int, axes: list[Any]) -> Lowered:
+    """As many elements from the start as a mask of the same length chooses, which are its first ones."""
+    end = call.argument("end")
+    if not isinstance(end, fx.Node):
+        return call.plain(), tuple(axes)
+    mask = call.table.of_size(end.meta["val"])
+    length = call.shape(x)[dim]
+    if not call.table.is_beginning(mask) or call.c.shape(mask)[0] != length or call.argument("start", 0) != 0:  # type: ignore[arg-type]
+        call.refuse("takes as many elements as a mask chooses")
+    axes[dim] = mask
+    return call.value(x), tuple(axes)
 
 
 def _place(item: Any) -> Any:

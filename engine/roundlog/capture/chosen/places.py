@@ -29,9 +29,9 @@ def nonzero(call: Call) -> Lowered:
     for axis, size in enumerate(shape):
         along = c.builder.reshape(c.iota(size), [size if d == axis else 1 for d in range(len(shape))])
         columns.append(c.builder.reshape(c.builder.expand(along, shape), (count, 1)))
-    places = torch.ones(shape, dtype=torch.bool).nonzero()
-    call.places[call.node] = places
-    return columns[0] if len(columns) == 1 else c.op("cat", *columns, dim=1), (mask, None)
+    found = columns[0] if len(columns) == 1 else c.op("cat", *columns, dim=1)
+    call.places[call.node] = (found, torch.ones(shape, dtype=torch.bool).nonzero())
+    return found, (mask, None)
 
 
 class _Chosen:
@@ -79,7 +79,7 @@ def _chosen(call: Call, x: fx.Node, indices: Any) -> _Chosen | None:
     # Positions of a mask of these very axes, one column for each of them.
     if [axis for axis, _ in given] != [*range(first, first + len(given))]:
         return None
-    columns = [call.places.get(index) for _, index in given]
+    columns = [call.positions(index) for _, index in given]
     masks = {call.axes(index) for _, index in given}
     if len(masks) != 1 or any(column is None or column.ndim != 1 for column in columns):
         return None
@@ -109,15 +109,27 @@ def _taken(call: Call, x: fx.Node, indices: Any) -> Lowered:
     """Elements at positions, which are 0 where they do not count."""
     axes = call.axes(x)
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
-    if any(axes[axis] is not None for axis, _ in given):
+    if any(axes[axis] is not None and not call.table.is_beginning(axes[axis]) for axis, _ in given):
         call.refuse("takes elements by their places among the rows that a mask chooses")
     nodes = [index for _, index in given]
     rank = max(len(call.shape(index)) for index in nodes)
     at = call.broadcast(nodes, rank)
-    result = call.plain({index: call.filled(index, 0) for index in nodes})
+    result = call.plain({index: _from_the_start(call, index, axes[axis]) for axis, index in given})
     others = [mask for axis, mask in enumerate(axes) if axis >= len(indices) or indices[axis] is None]
     front = given[0][0] if given[-1][0] - given[0][0] == len(given) - 1 else 0
     return result, (*others[:front], *at, *others[front:])
+
+
+def _from_the_start(call: Call, index: fx.Node, mask: Value | None) -> Value:
+    """Places along an axis whose first elements count, where negative ones count from the last of these."""
+    c, places = call.c, call.filled(index, 0)
+    if mask is None:
+        return places
+    count = call.table.count(mask)
+    places = c.op("where", c.op("lt", places, c.i64(0)), c.op("add", places, count), places)
+    # A place that none of them has stops the run, as one outside of the axis does.
+    inside = c.op("logical_and", c.op("le", c.i64(0), places), c.op("lt", places, count))
+    return c.op("where", inside, places, c.i64(c.shape(mask)[0]))
 
 
 @lowers("index_put", "_unsafe_index_put")
@@ -133,7 +145,7 @@ def index_put(call: Call) -> Lowered:
         return found.written(call.value(x), call.value(values), accumulate=accumulate), axes
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     nodes = [index for _, index in given]
-    if any(axes[axis] is not None for axis, _ in given) or any(axes):
+    if any(axes[axis] is not None and not call.table.is_beginning(axes[axis]) for axis, _ in given):
         call.refuse("writes into the rows that a mask chooses by their places")
     at = call.broadcast(nodes, max(len(call.shape(index)) for index in nodes))
     if given[-1][0] - given[0][0] != len(given) - 1:
@@ -144,9 +156,11 @@ def index_put(call: Call) -> Lowered:
         *torch.broadcast_shapes(*shape),
         *call.shape(x)[given[-1][0] + 1 :],
     )
-    target = (*[None] * given[0][0], *at, *[None] * (len(axes) - given[-1][0] - 1))
+    target = (*axes[: given[0][0]], *at, *axes[given[-1][0] + 1 :])
     _require_same(call, values, target, whole)
-    replaced = {index: call.filled(index, 0) for index in nodes}
+    replaced = {index: _from_the_start(call, index, axes[axis]) for axis, index in given}
+    if not any(target):
+        return call.plain(replaced), axes
     if accumulate:
         # Values that have one element for all rows count for those that are chosen alone.
         wide = call.c.builder.expand(call.value(values), whole)

@@ -24,6 +24,28 @@ LOWERERS: dict[str, Lowerer] = {}
 """ATen name, with or without overload -> function that lowers its calls on chosen rows."""
 
 
+_SIZES = ("size", "sizes", "input_sizes")
+"""Arguments that are sizes of tensors, and no other numbers."""
+
+_OF_NUMBERS = (
+    "add",
+    "sub",
+    "rsub",
+    "mul",
+    "div",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+)
+"""Operators whose rules take a value of the program for a number of Python's."""
+
+
 def lowers(*names: str) -> Callable[[Lowerer], Lowerer]:
     """Registers a function under ATen names ("sum", or "max.dim" for one overload)."""
 
@@ -46,10 +68,10 @@ class Call:
         values: Callable[[fx.Node], Value],
         axes: Mapping[fx.Node, Any],
         traced: Mapping[fx.Node, Any],
-        places: dict[fx.Node, torch.Tensor],
+        places: dict[fx.Node, tuple[Value, torch.Tensor]],
     ) -> None:
         """rule: the one for rows that all count. values, axes, traced, places: of graph nodes, the value; the masks of
-        its axes; the traced tensor; and all positions of which a mask chooses some."""
+        its axes; the traced tensor; and the value that holds all positions of which a mask chooses some, with these."""
         self.c, self.table, self.node = context, table, node
         self._rule, self._values, self._axes, self._traced = rule, values, axes, traced
         self.places = places
@@ -87,6 +109,11 @@ class Call:
         """The masks of a tensor's axes."""
         return self._axes.get(node) or (None,) * len(self.shape(node))
 
+    def positions(self, node: fx.Node) -> torch.Tensor | None:
+        """All positions of which a mask chooses those that a tensor holds, if nothing was written into it since."""
+        value, found = self.places.get(node, (None, None))
+        return found if value == self.value(node) else None
+
     def filled(self, node: fx.Node, fill: float | bool) -> Value:
         """A tensor with a number in the place of what does not count."""
         return self.table.filled(self.value(node), self.axes(node), fill)
@@ -116,9 +143,10 @@ class Call:
             return item
         if not is_number(item) or not self.table.knows(item.meta["val"]):
             return replaced[item] if item in replaced else self.value(item)
-        if kind == "List[int]" or name == "N":  # rows of a group norm
+        if (kind == "List[int]" and name in _SIZES) or name == "N":  # rows of a group norm
             return self.table.length(item.meta["val"])
-        if kind in ("number", "Tensor"):
+        base = str(self.node.target).split(".")[1].removesuffix("_")
+        if kind in ("number", "Tensor") and base in _OF_NUMBERS and name != "alpha":
             return self.table.number(item.meta["val"])
         raise CaptureError(f"takes a number of chosen elements for {name}: {REWRITE}")
 

@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import is_of_torch, place_of_call
+from roundlog.capture.tracing import packed
 from roundlog.capture.tracing.checks import noted, passing
 from roundlog.capture.tracing.decisions import decided
 from roundlog.capture.tracing.logged import UnseenText, with_logged
@@ -43,6 +44,9 @@ def rewritten() -> Iterator[None]:
             (_BatchNorm, "forward", _batch_norm),
             (torch, "ctc_loss", _ctc_loss),
             (torch._VF, "stft", _stft),
+            (torch._VF, "_pack_padded_sequence", packed.pack),
+            (torch._VF, "_pad_packed_sequence", packed.pad),
+            *((layer, "forward", packed.recurrent(layer.forward)) for layer in (nn.GRU, nn.LSTM, nn.RNN)),
             (torch, "tensor", _tensor),
             (torch, "from_numpy", _from_numpy),
             (torch.SymBool, "__bool__", _truth),

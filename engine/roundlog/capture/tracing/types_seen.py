@@ -56,17 +56,37 @@ SeenType.__name__ = SeenType.__qualname__ = "type"
 SeenType.__module__ = "builtins"
 
 
+def seen_length(thing: Any) -> Any:
+    """`len`, but of rows that a mask chooses their number, which is no number of Python's yet."""
+    if type(thing) is FakeTensor and thing.ndim and type(thing.shape[0]) is not int:
+        return thing.shape[0]
+    return len(thing)
+
+
+def _of_two(plain: Any, symbolic: Any) -> Any:
+    def function(*given: Any, **options: Any) -> Any:
+        if len(given) == 2 and not options and any(type(number) is torch.SymInt for number in given):
+            return symbolic(*given)
+        return plain(*given, **options)
+
+    return function
+
+
+SEEN = {"type": SeenType, "len": seen_length, "max": _of_two(max, torch.sym_max), "min": _of_two(min, torch.sym_min)}
+"""Names of Python's, and what the user's code finds under them."""
+
+
 @contextmanager
 def types_as_in_training(modules: Iterable[Variables]) -> Iterator[None]:
-    """While this is active, `type(x)` is what it is in training.
+    """While this is active, `type(x)` is what it is in training, and so are `len`, `max` and `min` of chosen rows.
 
-    modules: global variables of the modules whose functions ask for it."""
-    named = [variables for variables in modules if "type" not in variables]
-    for variables in named:
-        variables["type"] = SeenType
+    modules: global variables of the modules whose functions ask for them."""
+    named = [(variables, name) for variables in modules for name in SEEN if name not in variables]
+    for variables, name in named:
+        variables[name] = SEEN[name]
     try:
         yield
     finally:
-        for variables in named:
-            if variables.get("type") is SeenType:
-                del variables["type"]
+        for variables, name in named:
+            if variables.get(name) is SEEN[name]:
+                del variables[name]

@@ -46,6 +46,7 @@ from roundlog.capture.tracing.containers import (
     table_of,
 )
 from roundlog.capture.tracing.contents import Array, Cache, Generator, Position, parts_of, position_of
+from roundlog.capture.tracing.types_seen import SEEN
 from roundlog.data import absence
 
 Member = tuple[str, Any]
@@ -70,7 +71,7 @@ class Walk:
         self.positions: list[Position] = []
         self.caches: list[Cache] = []
         self.asking: dict[int, dict[str, Any]] = {}
-        """id -> global variables of the modules of the user's in which a function names `type`."""
+        """id -> global variables of the modules of the user's in which a function names one of `SEEN`."""
         self._names = names
         self._seen: dict[int, object] = {}
         self._openers: dict[int, tuple[type, Opener | None]] = {}
@@ -206,7 +207,7 @@ class Walk:
             yield from self._held("", closure_of(function))
         if users:
             names = _names(function.__code__)
-            if "type" in names:
+            if not names.isdisjoint(SEEN):
                 self.asking[id(function.__globals__)] = function.__globals__
             yield from self._globals(function.__globals__, names, set())
 
