@@ -245,9 +245,9 @@ class Lowering(Context):
             return
         self._decisions, self.builder.counts = decisions, None
         for node, answer in decisions:
-            condition = self.builder.convert(self.value(node), DType.BOOL)
+            condition = self.builder.convert(self._operand(node), DType.BOOL)
             holds = condition if answer else self.builder.op("logical_not", condition)
-            before = self.builder.counts
+            before: Value | None = self.builder.counts
             self.builder.counts = holds if before is None else self.builder.op("logical_and", before, holds)
 
     def _bind_placeholders(self, placeholders: list[fx.Node]) -> None:
