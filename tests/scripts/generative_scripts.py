@@ -42,7 +42,6 @@ def vae() -> Task:
 @script(
     "KL annealing by a number of Python",
     source="beta-VAEs, and VAEs for text",
-    outcome=refused("not the same from one time to the next", rewrite="kl_annealing_by_buffer"),
 )
 def kl_annealing() -> Task:
     class Annealed(Vae):

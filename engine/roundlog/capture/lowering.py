@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from roundlog.capture.constants import Constants
 from roundlog.capture.defects import told_from_refusals
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError, UnknownValueError
+from roundlog.capture.evaluation import evaluated
 from roundlog.capture.lines import source_of
 from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
@@ -24,7 +26,10 @@ from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.rehearsal import surroundings, traced
 from roundlog.capture.tracing.trace import TracedStep
-from roundlog.data import materialized
+from roundlog.capture.variants import Columns, Variants
+from roundlog.data import materialized, widened
+from roundlog.execution.stops import StoppedError
+from roundlog.operators import StepInputs
 from roundlog.program import Attribute, DType, Program, ProgramError, Stored, TensorType
 
 _OF_A_FIELD = (
@@ -105,7 +110,7 @@ def _captured(task: Task, known: frozenset[str]) -> Captured:
         draws=tuple(places.get(value) for value in lowering.draws),
         known=trace.known,
     )
-    return Captured(program=program, states=states, schedule=trace.schedule, origin=origin)
+    return Captured(program=program, states=states, schedule=lowering.schedule, origin=origin)
 
 
 class Lowering(Context):
@@ -122,35 +127,104 @@ class Lowering(Context):
         self.states: dict[str, torch.Tensor] = {}
         self.gradients: list[Value] = []
         self.draws: list[Value] = []
-        self._slots: list[str] = []
-        """Names of the states that the step reads or keeps."""
+        self._slots: dict[str, int] = {}
+        """Slots of the states that the step reads or keeps, by name."""
+        self._bound: frozenset[str] = frozenset()
         self._constant_states: dict[str, torch.Tensor] = {}
         """Constants too large for a literal: states that no step changes."""
         self._known_states: dict[object, Value] = {}
+        self.schedule = traced.schedule
+        """f32[steps, columns], with those of numbers of Python's."""
+        self.module = traced.graph
+        """The traced step that is being lowered."""
+        self._numbers: list[Value] = []
         self.storages = Storages(self, self.values)
 
     def run(self) -> Program:
-        graph = self.traced.graph.graph
-        self._bind_placeholders([node for node in graph.nodes if node.op == "placeholder"])
-        loss, *rest = self.lowered(graph)
-        count, last = len(self.traced.states), len(self.traced.states) + len(self.traced.gradients)
-        stores, gradients, draws = rest[:count], rest[count:last], rest[last:]
-        following = dict(zip(self.traced.states, stores, strict=True))
-        for name in self._slots:
-            if self.values[following[name]] is None:
-                raise CaptureError(f"the next value of {name} is not computed")
-        self.gradients = [self.value(node) for node in gradients]
-        self.draws = [self.value(node) for node in draws]
+        course = self.traced.course
+        assert course is not None
+        columns = Columns(self.builder, self.traced.schedule)
+        self._numbers = [columns.value(numbers) for numbers in course.numbers.T]
+        self._bound = self._bound_states(course.graphs)
+        results = [self._variant(graph) for graph in course.graphs]
+        if any(len(found) != len(results[0]) for found in results):
+            raise CaptureError(
+                "the step draws random numbers at some steps that it does not draw at others: draw them at every step, "
+                "and choose by a number of Python (noise * (step > 10))"
+            )
+        variants = Variants(self.builder, columns, course.graph_of)
+        merged = [variants.one(found) for found in zip(*results, strict=True)]
+        for step, graph in course.plain:
+            self._hold_against(columns, step, merged, graph)
+        count, last = 1 + len(self._slots), 1 + len(self._slots) + len(self.traced.gradients)
+        self.gradients, self.draws = merged[count:last], merged[last:]
         self.states = {**{name: self.traced.states[name] for name in self._slots}, **self._constant_states}
+        names, table = columns.kept(merged)
+        self.schedule = torch.cat([self.traced.schedule, table], dim=1) if names else self.traced.schedule
         return self.builder.finish(
-            self.value(loss),
-            [*(self.value(following[name]) for name in self._slots), *self._known_states.values()],
+            merged[0],
+            [*merged[1:count], *self._known_states.values()],
             states=list(self.states),
             data=list(self.task.dataset),
-            schedule=list(self.traced.columns),
+            schedule=[*self.traced.columns, *names],
             batch_size=self.task.batch_size,
             keep=self.gradients,
         )
+
+    def _variant(self, module: fx.GraphModule) -> list[Value]:
+        """The loss, the next states, the gradients and the draws of one traced step."""
+        self.module, self.values = module, {}
+        self.constants = Constants(module, module.graph)
+        self.storages = Storages(self, self.values)
+        self.builder.begin()
+        self._bind_placeholders([node for node in module.graph.nodes if node.op == "placeholder"])
+        loss, *rest = self.lowered(module.graph)
+        count = len(self.traced.states)
+        following = dict(zip(self.traced.states, rest[:count], strict=True))
+        for name in self._slots:
+            if self.values[following[name]] is None:
+                raise CaptureError(f"the next value of {name} is not computed")
+        return [self.value(node) for node in (loss, *(following[name] for name in self._slots), *rest[count:])]
+
+    def _bound_states(self, graphs: Sequence[fx.GraphModule]) -> frozenset[str]:
+        """Names of the states that a program has: not of those which nothing reads of what a former step has left."""
+        found = {name for name in self.traced.states if not name.startswith("attribute/")}
+        for module in graphs:
+            for node, name in zip(module.graph.nodes, self.traced.states, strict=False):
+                if any(user.op != "output" for user in node.users):
+                    found.add(name)
+        return frozenset(found)
+
+    def _hold_against(self, columns: Columns, step: int, values: Sequence[Value], graph: fx.GraphModule) -> None:
+        """Raises CaptureError unless these values are at one step what a graph computes that has its numbers."""
+        own = self._variant(graph)
+        if len(own) != len(values) or not (columns.agree(step, values, own) or self._close(columns, step, values, own)):
+            raise CaptureError(
+                f"at step {step} the step computes something else with numbers of Python themselves than with what "
+                "stands for them: keep what steps change in buffers that hold tensors from the start"
+            )
+
+    def _close(self, columns: Columns, step: int, values: Sequence[Value], others: Sequence[Value]) -> bool:
+        """Whether values are at one step what others are but for roundings, from a state near the first one: 1 - w is
+        computed by Python of a number, and by the program of a column."""
+        generator = torch.Generator().manual_seed(1)
+        states = [*(self.traced.states[name] for name in self._slots), *self._constant_states.values()]
+        spread = [torch.randn(state.shape, generator=generator) for state in states]
+        moved = [s + 0.05 * x if s.dtype == torch.float32 else s for s, x in zip(states, spread, strict=True)]
+        given = StepInputs(
+            states=[state.contiguous() for state in moved],
+            data=[widened(field) for field in self.task.batch(torch.arange(self.task.batch_size)).values()],
+            schedule=columns.row(step),
+            seed=self.task.seed,
+            step=step,
+            device=torch.device("cpu"),
+        )
+        try:
+            found = evaluated(self.builder.nodes, {*values, *others}, given)
+        except StoppedError:
+            return False
+        pairs = [(found[one], found[two]) for one, two in zip(values, others, strict=True)]
+        return all(one.shape == two.shape and one.dtype == two.dtype and _apart(one, two) < _NEAR for one, two in pairs)
 
     def lowered(self, graph: fx.Graph) -> list[Any]:
         """Lowers the operators of a graph whose placeholders have values. Gives the nodes of its outputs."""
@@ -158,7 +232,7 @@ class Lowering(Context):
         for node in graph.nodes:
             self.builder.source = source_of(node)
             if node.op == "get_attr":
-                held = getattr(self.traced.graph, str(node.target))
+                held = getattr(self.module, str(node.target))
                 if not isinstance(held, torch.Tensor):  # a generator: a program has its own random numbers
                     self.values[node] = None
                 else:
@@ -173,12 +247,14 @@ class Lowering(Context):
     def _bind_placeholders(self, placeholders: list[fx.Node]) -> None:
         states, rest = placeholders[: len(self.traced.states)], placeholders[len(self.traced.states) :]
         for node, (name, tensor) in zip(states, self.traced.states.items(), strict=True):
-            if name.startswith("attribute/") and not any(user.op != "output" for user in node.users):
-                continue  # nothing reads what a former step has left there
-            self.bind_state(node, name, TensorType(tuple(tensor.shape), DType.of(tensor.dtype)))
+            if name in self._bound:
+                self.bind_state(node, name, TensorType(tuple(tensor.shape), DType.of(tensor.dtype)))
+        columns, rest = rest[: len(self.traced.columns)], rest[len(self.traced.columns) :]
+        for slot, node in enumerate(columns):
+            self.values[node] = self.builder.source_op("schedule", TensorType((), DType.F32), slot=slot)
+        self.values.update(zip(rest, self._numbers, strict=False))
+        rest = rest[len(self._numbers) :]
         kinds: list[tuple[str, TensorType, dict[str, Attribute]]] = []
-        for slot in range(len(self.traced.columns)):
-            kinds.append(("schedule", TensorType((), DType.F32), {"slot": slot}))
         for slot, field in enumerate(self.task.fields().values()):
             attributes: dict[str, Attribute] = {"slot": slot}
             if field.kind.stored is not Stored.AS_READ:
@@ -191,9 +267,10 @@ class Lowering(Context):
             self.values[node] = self.builder.source_op(op, kind, **attributes)
 
     def bind_state(self, node: fx.Node, name: str, kind: TensorType) -> None:
-        """Has a placeholder stand for the next state."""
-        self.values[node] = self.builder.source_op("state", kind, slot=len(self._slots))
-        self._slots.append(name)
+        """Has a placeholder stand for a state: the next one, unless it has a slot already."""
+        if name not in self._slots:
+            self._slots[name] = len(self._slots)
+        self.values[node] = self.builder.source_op("state", kind, slot=self._slots[name])
 
     @property
     def constant_states(self) -> list[torch.Tensor]:
@@ -350,6 +427,19 @@ class Lowering(Context):
         expected = TensorType(tuple(int(size) for size in traced.shape), storage(traced.dtype))
         if kind != expected:
             raise CaptureError(f"the operator {node.target}{self._where()} was lowered to {kind}, traced as {expected}")
+
+
+_NEAR = 1e-4
+"""Distance of results, in units of the largest element, that roundings of numbers account for."""
+
+
+def _apart(one: torch.Tensor, two: torch.Tensor) -> float:
+    """Largest difference, in units of the largest element."""
+    same = (one == two) | (one != one) & (two != two)
+    if bool(same.all()):
+        return 0.0
+    largest = float(two[two.isfinite()].double().abs().max()) if bool(two.isfinite().any()) else 0.0
+    return float((one.double() - two.double())[~same].abs().max()) / max(largest, 1e-30)
 
 
 def _takes_many(node: fx.Node) -> bool:

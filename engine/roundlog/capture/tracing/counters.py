@@ -3,17 +3,21 @@
 While a step is traced, a `Counter` stands in the place of such a number. It computes as the number does, and writes
 down what it is asked: comparisons, conversions, anything whose answer Python code can act on. From these questions, and
 from what the step leaves in the number's place, follows what any later step does, as long as it gets the same answers.
+What it gives to an operator of tensors as a number is no question: a column of the schedule stands there, whose value
+at every step follows, too.
 (The idea is that of concolic testing: Godefroid, Klarlund, Sen, DART, PLDI 2005.)"""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from roundlog.capture.tracing.number_arguments import with_columns
 
 Number = bool | int | float
 Numbers = Mapping[str, Number]
@@ -43,16 +47,41 @@ class Path:
     """Names of the numbers that questions were about, in order."""
     left: dict[str, Any] = field(default_factory=dict)
     """Name -> the number after the step, as a term: a number, one before the step, or a result."""
+    columns: Sequence[torch.Tensor] = ()
+    """Tensors of the trace, f32[], that stand for numbers which the step gives to operators."""
+    _used: dict[Any, None] = field(default_factory=dict)
+    """Terms of these numbers, in the order of the columns."""
     _entries: list[tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any], bool]]] = field(default_factory=list)
     """List of all computations and questions, in order: the operation, its terms, and whether a result is as it was."""
+    _computed: dict[object, Counter] = field(default_factory=dict)
 
     def add(self, operation: Callable[..., Any], terms: tuple[Any, ...], check: Callable[[Any], bool]) -> _Result:
         """Note an operation."""
         self._entries.append((operation, terms, check))
         return _Result(len(self._entries) - 1)
 
-    def following(self, numbers: Numbers) -> dict[str, Number] | None:
-        """The numbers after a step that begins with these; None if it does not get the same answers."""
+    def computed(self, operation: Callable[..., Any], terms: Sequence[Any], compute: Callable[[], Counter]) -> Counter:
+        """Result of an operation, which is noted once: loops over parameters compute the same for each."""
+        key = (operation, *((type(term), repr(term)) for term in map(term_of, terms)))
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
+
+    def column(self, term: Any) -> torch.Tensor | None:
+        """Column that stands for a number; None if all are taken."""
+        if term not in self._used:
+            if len(self._used) == len(self.columns):
+                return None
+            self._used[term] = None
+        return self.columns[list(self._used).index(term)]
+
+    @property
+    def uses_columns(self) -> bool:
+        return bool(self._used)
+
+    def following(self, numbers: Numbers) -> tuple[dict[str, Number], list[Number]] | None:
+        """The numbers after a step that begins with these, and those in its columns; None if it does not get the same
+        answers."""
         results: list[Any] = []
 
         def value(term: Any) -> Any:
@@ -68,7 +97,7 @@ class Path:
             if not check(result):
                 return None
             results.append(result)
-        return {name: value(self.left[name]) for name in numbers}
+        return {name: value(self.left[name]) for name in numbers}, [value(term) for term in self._used]
 
 
 class Counter:
@@ -103,18 +132,38 @@ class Counter:
 
     def compute(self, operation: Callable[..., Any], *others: Any) -> Any:
         """The operation on this number and others; NotImplemented for what is no number."""
-        if any(issubclass(type(other), torch.Tensor) for other in others):
-            return operation(self.ask(_itself), *others)
         if not all(type(other) in (Counter, bool, int, float) for other in others):
             return NotImplemented
-        terms = [self, *others]
+        return self.called(operation, (self, *others))
+
+    def called(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """A function's result for numbers of which this is one. Raises what the function raises."""
+        return self._path.computed(function, arguments, lambda: self._compute(function, arguments))
+
+    def _compute(self, operation: Callable[..., Any], terms: Sequence[Any]) -> Any:
         value = operation(*(term.value if type(term) is Counter else term for term in terms))
         if isinstance(value, tuple):  # divmod
-            return tuple(self.compute(lambda *numbers, i=i: operation(*numbers)[i], *others) for i in range(len(value)))
+            parts = (lambda *numbers, i=i: operation(*numbers)[i] for i in range(len(value)))
+            return tuple(self.called(part, terms) for part in parts)
         kind = type(value)
         result = self._path.add(operation, tuple(map(term_of, terms)), lambda found: type(found) is kind)
         names = tuple(dict.fromkeys(name for term in terms if type(term) is Counter for name in term.names))
         return Counter(self._path, names, value, result)
+
+    @property
+    def column(self) -> torch.Tensor | None:
+        """The number as a tensor of the trace, f32[]; None if there is no column left for it."""
+        return self._path.column(self.term)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return with_columns(cls, func, args, kwargs or {})
+
+    def itself(self) -> Number:
+        """The number, of which the step is another if it is another."""
+        return self.ask(_itself)  # type: ignore[no-any-return]
 
     def __copy__(self) -> Counter:
         return self
@@ -157,6 +206,11 @@ def term_of(number: Any) -> Any:
     return number.term if type(number) is Counter else number
 
 
+def value_of(number: Any) -> Any:
+    """A number itself, which may be followed; no question about it."""
+    return number.value if type(number) is Counter else number
+
+
 def _itself(value: Number) -> Number:
     return value
 
@@ -171,7 +225,10 @@ def _computing(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _swapped(operation: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, other: self.compute(lambda a, b: operation(b, a), other)
+    def swapped(a: Any, b: Any) -> Any:
+        return operation(b, a)
+
+    return lambda self, other: self.compute(swapped, other)
 
 
 def _comparing(operation: Callable[..., Any]) -> Callable[..., Any]:

@@ -44,6 +44,10 @@ class Substitution(TorchDispatchMode):
         self._known = {id(self._originals[name]): tensor for name, tensor in replacements.items()}
         self._used = set()
 
+    def add(self, name: str, original: torch.Tensor) -> None:
+        """Another original, or another tensor in the place of one, from the next step on."""
+        self._originals[name] = original
+
     def has_used(self, tensor: torch.Tensor) -> bool:
         """Whether an operator was given this very tensor since `begin`."""
         return id(tensor) in self._used

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +16,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.overrides import TorchFunctionMode
 
 from roundlog.capture.constants import written
 from roundlog.capture.decompositions import decompositions
@@ -27,15 +24,21 @@ from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import CaptureError, UnknownValueError, a_kind
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
 from roundlog.capture.model_tensors import model_tensors
-from roundlog.capture.optimizers import clip_factor
+from roundlog.capture.optimizers import clip_factor, is_own
 from roundlog.capture.task import STORED, Task
+from roundlog.capture.tracing.carried import Carried
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING
+from roundlog.capture.tracing.counters import Path
+from roundlog.capture.tracing.course import NUMBERS, Course
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
 from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
 from roundlog.capture.tracing.hints import asks_for_values, control_flow
+from roundlog.capture.tracing.new_memory import NoNewMemory
+from roundlog.capture.tracing.number_functions import followed_by_name
 from roundlog.capture.tracing.out_forms import OutForms
 from roundlog.capture.tracing.rewritten import rewritten
+from roundlog.capture.tracing.stillness import noting_threads, quietly, without_collection
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.types_seen import types_as_in_training
@@ -47,9 +50,9 @@ Named = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """A traced step. The graph's placeholders are the leaves of (states, columns, batch) in this order; its outputs
-    are the loss, the next states in the order of `states`, the gradients in the order of `gradients`, and what was
-    drawn at random, call by call."""
+    """A traced step. The graph's placeholders are the leaves of (states, columns, numbers, batch) in this order; its
+    outputs are the loss, the next states in the order of `states`, the gradients in the order of `gradients`, and what
+    was drawn at random, call by call."""
 
     graph: fx.GraphModule
     states: Named
@@ -64,6 +67,8 @@ class TracedStep:
     """Names of those that have one."""
     known: frozenset[str] = frozenset()
     """Names of the buffers that are constants of the graph."""
+    course: Course | None = None
+    """The steps of the job, if they are not all this one."""
 
 
 class ChangedBuffersError(CaptureError):
@@ -83,16 +88,20 @@ class Tracer:
         surroundings: Surroundings,
         attributes: Mapping[str, torch.Tensor],
         known: frozenset[str] = frozenset(),
+        carried: Sequence[Carried] = (),
     ) -> None:
         """attributes: tensors that are neither parameters nor buffers, but that steps change; by name. known: names of
-        buffers that no step changes, so that they come in as constants.
+        buffers that no step changes, so that they come in as constants. carried: places whose tensors are states, too.
 
         Raises CaptureError for an optimizer, an option or a schedule that is not supported."""
         model = plain_model(task.model)
         self._task = task
         self._surroundings = surroundings
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
-        tensors = {**model_tensors(model), **attributes}
+        self._carried = {(id(one.container), one.key): one for one in carried}
+        self._standing = {id(one): one.before for one in carried}
+        old = {name: tensor for one in carried if not one.is_new for name, tensor in one.leaves(one.before).items()}
+        tensors = {**model_tensors(model), **attributes, **old}
         surroundings.refuse_views(tensors)
         first = tied(tensors)
         # A buffer may be a parameter by another name.
@@ -110,6 +119,7 @@ class Tracer:
             for name, tensor in tensors.items()
             if first[name] == name and (tensor.dtype in STORED or name not in self._known)
         }
+        self.states |= {name: tensor for one in carried if one.is_new for name, tensor in one.start.items()}
         for name, number in self._trainable.items():
             parameter = self._parameters[f"parameter/{name}"].detach()
             for slot, tensor in self._groups[number].update.slots(parameter).items():
@@ -118,6 +128,12 @@ class Tracer:
             f"{group.name}.{option}" for group in self._groups for option in group.update.rate.changing(task.steps)
         }
         """Names of the optimizer's options that the schedule changes."""
+        self.rates = {
+            f"{group.name}.lr": group.update.rate
+            for group in self._groups
+            if group.is_own and f"{group.name}.lr" in self.changing
+        }
+        """The learning rates that optimizers of the user's read, by name, where they change."""
         self.stepped: str | None = None
         """Place in the loss, in words, where an optimizer has taken a step."""
         self._lines = SourceLines()
@@ -147,20 +163,47 @@ class Tracer:
         if factors != self._factors:
             raise CaptureError("the schedule depends on what steps change: make it depend on the step alone")
 
+    def set_first_rates(self) -> None:
+        """Give optimizers of the user's the learning rates of the first step, if the schedule changes them."""
+        for turn in self._turns:
+            for place, group in enumerate(turn.optimizer.param_groups):
+                if (rate := self.rates.get(f"{turn.called('optimizer')}.param_groups[{place}].lr")) is not None:
+                    group["lr"] = rate(0)
+
     def follows(self, thing: object) -> bool:
         """Whether a tensor is part of the state, so that whatever takes its place is followed."""
         return any(thing is tensor for tensor in self._originals.values())
 
-    def trace(self) -> TracedStep:
-        """Trace a step from where the user's code stands now. Raises CaptureError where PyTorch cannot trace it
-        (control flow that depends on values, most often), naming the user's line."""
+    def carried_as(self, thing: object) -> Carried | None:
+        """The place whose tensors are part of the state and stand in something; None if it is none of these."""
+        return next((one for one in self._carried.values() if self._standing[id(one)] is thing), None)
+
+    def stand_in(self, one: Carried, thing: Any) -> None:
+        """What stands in a place from now on, where there was no state before the first step. Raises CaptureError for
+        tensors that share memory with others."""
+        self._standing[id(one)] = thing
+        for name, tensor in one.leaves(thing).items():
+            memory = tensor.untyped_storage()._cdata
+            for other, original in self._originals.items():
+                if other != name and original.untyped_storage()._cdata == memory and tensor.numel():
+                    raise CaptureError(_shared(one.name, other))
+            self._originals[name], self._first[name] = tensor, name
+            self._substitution.add(name, tensor)
+
+    def trace(self, path: Path | None = None) -> TracedStep:
+        """Trace a step from where the user's code stands now. path: that of the numbers which are followed.
+
+        Raises CaptureError where PyTorch cannot trace it (control flow that depends on values, most often), naming
+        the user's line."""
         task = self._task
-        row = {name: torch.zeros(()) for name in self.columns}
+        row = {name: torch.zeros(()) for name in (*self.columns, *_NUMBERS)}
         batch = task.batch(torch.arange(task.batch_size))
 
         def step(
             states: Named, row: Named, batch: Named
         ) -> tuple[Any, ...]:  # make_fx cannot count a method's arguments
+            if path is not None:
+                path.columns = [row[name] for name in _NUMBERS]
             return self._step(states, row, batch)
 
         threads: list[threading.Thread] = []
@@ -171,9 +214,10 @@ class Tracer:
                 without_onednn(),
                 rewritten(),
                 types_as_in_training(self._surroundings.asking_for_types()),
-                _quietly(),
-                _without_collection(),
-                _noting_threads(threads),
+                followed_by_name(self._surroundings.functions()),
+                quietly(),
+                without_collection(),
+                noting_threads(threads),
                 self._noting_optimizers(),
             ):
                 # Tensors that the user's functions refer to (class weights, say) come in as constants.
@@ -246,7 +290,7 @@ class Tracer:
     def _step(self, states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[Any], list[Any], list[Any]]:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
         drawn = Draws(self._surroundings.generator_states())
-        memory, checks = _NoNewMemory(), PassedChecks()
+        memory, checks = NoNewMemory(), PassedChecks()
         with OutForms(), self._substitution, drawn, memory, checks:
             with self._lines, self._lines.all_from("micro_batches"):
                 parts = self._task.parts(batch)
@@ -257,11 +301,14 @@ class Tracer:
                 losses.append(self._accumulate(turn, parts))
                 gradients = self._gradients_of(number)
                 kept.update({name: gradient.clone() for name, gradient in gradients.items()})
-                slots = {name: tensor for name, tensor in following.items() if name not in self._originals}
+                slots = {name: tensor for name, tensor in following.items() if name.startswith("slot/")}
+                if is_own(turn.optimizer):
+                    self._step_of_own(turn, gradients)
                 following = self._following(states) | slots
-                self._update(turn, following, gradients, row)
-                if turn is not self._turns[-1]:
-                    self._write(gradients, states, following)
+                if not is_own(turn.optimizer):
+                    self._update(turn, following, gradients, row)
+                    if turn is not self._turns[-1]:
+                        self._write(gradients, states, following)
             loss = self._sum(losses)
         for refused in (*drawn.refused, *memory.refused, *checks.refused):  # the user's code has caught it
             raise refused
@@ -314,6 +361,9 @@ class Tracer:
         following = dict(states)
         name_of = {id(tensor): name for name, tensor in self._originals.items()}
         for change in self._surroundings.changes():
+            if (one := self._carried.get((id(change.container), change.key))) is not None:
+                following.update(self._left(one, change.after, states))
+                continue
             name = name_of.get(id(change.before))
             if name is None:
                 continue
@@ -339,6 +389,34 @@ class Tracer:
             following[self._first[name]] = value
         return following
 
+    def _step_of_own(self, turn: Turn, gradients: Named) -> None:
+        """Clip the gradients, and take a step of an optimizer of the user's, which writes into parameters."""
+        own = {id(parameter) for group in turn.optimizer.param_groups for parameter in group["params"]}
+        for name, parameter in self._parameters.items():
+            if id(parameter) not in own:
+                parameter.grad = None
+            elif turn.max_grad_norm is not None and name.removeprefix("parameter/") in gradients:
+                with torch.no_grad(), self._lines, self._lines.all_from("clip_grad_norm_"):
+                    parameter.grad = gradients[name.removeprefix("parameter/")] * clip_factor(
+                        gradients.values(), turn.max_grad_norm
+                    )
+        with self._lines:
+            turn.optimizer.step()
+
+    def _left(self, one: Carried, thing: Any, states: Named) -> Named:
+        """The states that a step has left in a place, by name."""
+        found = {name: self._substitution.of(tensor) for name, tensor in one.leaves(thing).items()}
+        memory = {states[name].untyped_storage()._cdata: name for name in states if name in self._parameters}
+        for name, value in found.items():
+            if (value.shape, value.dtype) != (states[name].shape, states[name].dtype):
+                raise CaptureError(
+                    f"a step makes {name.partition('/')[2]}, {states[name].dtype} {list(states[name].shape)}, "
+                    f"{value.dtype} {list(value.shape)}: give it one shape and dtype at all steps"
+                )
+            if value.numel() and (other := memory.get(value.untyped_storage()._cdata)):
+                raise CaptureError(_shared(one.name, other))
+        return {self._first.get(name, name): value for name, value in found.items()}
+
     def _update(self, turn: Turn, following: Named, gradients: Named, row: Named) -> None:
         """Clip the gradients, and take a step of the optimizer."""
         lines, factor = self._lines, None
@@ -356,33 +434,14 @@ class Tracer:
             following.update({prefix + slot: tensor for slot, tensor in own.items()})
 
 
+_NUMBERS = tuple(f"number/{place}" for place in range(NUMBERS))
+
+
 def _differentiate(loss: torch.Tensor) -> None:
     """`loss.backward()`, but that modes for functions go on in hooks and in what checkpoints compute again."""
     _engine_run_backward(
         (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
     )
-
-
-class _NoNewMemory(TorchFunctionMode):
-    """While this is active, nobody gives a tensor other memory by `tensor.data = ...`, which no operator shows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.refused: list[CaptureError] = []
-        """Error that was raised, whether or not the user's code has caught it."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
-            self.refused.append(
-                CaptureError(
-                    f"the step assigns to a tensor's .data{place_of_call()}: write into it by .copy_() under "
-                    "torch.no_grad(), or compute what is needed from it (torch.nn.utils.parametrize)"
-                )
-            )
-            raise self.refused[-1]
-        return func(*args, **(kwargs or {}))
 
 
 def _drop_what_nothing_uses(graph: fx.Graph) -> None:
@@ -422,45 +481,11 @@ def _checked(name: str, loss: object) -> torch.Tensor:
     return loss
 
 
-@contextmanager
-def _noting_threads(threads: list[threading.Thread]) -> Iterator[None]:
-    """Appends the threads that are started meanwhile, but for those of the engine's kernels."""
-    start = threading.Thread.start
-
-    def noted(thread: threading.Thread) -> None:
-        if not thread.name.startswith("roundlog-kernel"):
-            threads.append(thread)
-        start(thread)
-
-    threading.Thread.start = noted  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        threading.Thread.start = start  # type: ignore[method-assign]
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Switches Python's cyclic garbage collector off, which would look again and again at all nodes that there are."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Silences PyTorch's log of failures of fake tensors, which it writes with tracebacks before it raises them."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    was_disabled = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = was_disabled
+def _shared(name: str, other: str) -> str:
+    return (
+        f"what a step keeps in {name} shares memory with {other.partition('/')[2]}, which changes under it: keep a "
+        "copy (.clone())"
+    )
 
 
 def _kind(thing: object) -> str:
