@@ -220,7 +220,6 @@ def wgan_gp() -> Task:
 @script(
     "A critic of several steps: optimizer.step() inside the loss",
     source="WGAN (Arjovsky et al. 2017), five steps of the critic",
-    outcome=refused("the loss takes a step of an optimizer", rewrite="wgan_gp"),
 )
 def inner_steps() -> Task:
     model = game()

@@ -107,7 +107,7 @@ class MoCo(nn.Module):
 @script(
     "A queue at a pointer of MoCo",
     source="the code of MoCo (He et al. 2020)",
-    outcome=refused("assigns to a tensor's .data", rewrite="moco_shifted"),
+    outcome=refused("turns a tensor that it computes into numbers of Python", rewrite="moco_shifted"),
 )
 def moco() -> Task:
     class Net(MoCo):

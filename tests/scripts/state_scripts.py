@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 from roundlog import Task
-from script_corpus import RUN, refused, script
+from script_corpus import RUN, script
 from script_rows import rows
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -209,7 +209,6 @@ def statistics() -> Task:
 @script(
     "Old pruning by assigning .data",
     source="lottery tickets, as in early repositories",
-    outcome=refused("assigns to a tensor's .data", rewrite="pruning"),
 )
 def pruning_by_data() -> Task:
     class Pruned(nn.Linear):

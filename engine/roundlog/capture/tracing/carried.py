@@ -28,7 +28,7 @@ class MoreStateError(CaptureError):
         """changes: what steps put where something else stood. tensors: what they write into, by name."""
         super().__init__(sentence)
         self.changes = changes
-        self.tensors = tensors or {}
+        self.tensors = {} if tensors is None else tensors
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,7 +34,7 @@ from roundlog.capture.tracing.course import NUMBERS, Course
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
 from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
 from roundlog.capture.tracing.hints import asks_for_values, control_flow
-from roundlog.capture.tracing.new_memory import NoNewMemory
+from roundlog.capture.tracing.new_memory import NewMemory
 from roundlog.capture.tracing.number_functions import followed_by_name
 from roundlog.capture.tracing.out_forms import OutForms
 from roundlog.capture.tracing.rewritten import rewritten
@@ -290,7 +290,7 @@ class Tracer:
     def _step(self, states: Named, row: Named, batch: Named) -> tuple[torch.Tensor, list[Any], list[Any], list[Any]]:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
         drawn = Draws(self._surroundings.generator_states())
-        memory, checks = NoNewMemory(), PassedChecks()
+        memory, checks = NewMemory(self._substitution, self._surroundings.tensors), PassedChecks()
         with OutForms(), self._substitution, drawn, memory, checks:
             with self._lines, self._lines.all_from("micro_batches"):
                 parts = self._task.parts(batch)
@@ -308,7 +308,7 @@ class Tracer:
                 if not is_own(turn.optimizer):
                     self._update(turn, following, gradients, row)
                     if turn is not self._turns[-1]:
-                        self._write(gradients, states, following)
+                        self._write(gradients, following)
             loss = self._sum(losses)
         for refused in (*drawn.refused, *memory.refused, *checks.refused):  # the user's code has caught it
             raise refused
@@ -347,18 +347,18 @@ class Tracer:
             )
         return gradients
 
-    def _write(self, gradients: Iterable[str], states: Named, following: Named) -> None:
+    def _write(self, gradients: Iterable[str], following: Named) -> None:
         """Put the parameters that one optimizer has stepped where the losses after it read them, as it does itself."""
         with torch.no_grad(), self._lines, self._lines.all_from("optimizer"):
             for name in gradients:
                 parameter = self._first[f"parameter/{name}"]
-                states[parameter].copy_(following[parameter])
+                self._substitution.now(parameter).copy_(following[parameter])
                 # PyTorch refuses a backward pass whose saved tensors were written since.
                 increment_version(self._parameters[f"parameter/{name}"])
 
     def _following(self, states: Named) -> Named:
         """Tensors that the user's code has left in place of every state: written into it, or put where it stood."""
-        following = dict(states)
+        following = states | {name: self._substitution.now(name) for name in states if name in self._first.values()}
         name_of = {id(tensor): name for name, tensor in self._originals.items()}
         for change in self._surroundings.changes():
             if (one := self._carried.get((id(change.container), change.key))) is not None:
