@@ -37,27 +37,33 @@ Read this before the first try.
 
 1. Capture runs your own step (model, loss, `backward()`) once, without computing anything, and writes down its
    operators. Autograd, activation checkpointing, `autograd.Function` and hooks on modules, tensors and parameters work.
-2. Every step has to be the same line of operators. Python's `if` and `for` may look at shapes and settings, not at
-   values that the step computes: decide those by `torch.where`. What only checks may stay: asserts, and an `if` that
-   does nothing but raise an error that nobody catches, are taken to pass. So may prints and logs: `.item()`,
-   `.tolist()` and formatted text from which nothing is computed, and sums of them from step to step
-   (`running_loss += loss.item()`).
-3. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole. Arrays of
-   numpy that share memory with them, or with other state, are refused.
-4. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes of
-   objects and classes, items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a
-   teacher).
-5. Other Python state may change, as long as every step computes the same: counters and flags are followed through all
-   steps of the task, and the first step that differs is named. Python's and numpy's random numbers are refused, and so
-   are tensors that begin as None, arrays of numpy that steps write, and iterators that steps take from. Caches
-   (`functools.cache` too) may fill. Nobody sees the clock, the environment, files or threads: a step may not depend on
-   them.
-6. Writes in place are followed, through views too, and into `.data`. Assigning to `.data` is refused.
+2. Every step has to be a line of operators. Python's `if` and `for` may look at shapes and settings, not at values
+   that the step computes: decide those by `torch.where`. What only checks may stay: asserts, and an `if` that does
+   nothing but raise an error that nobody catches, are taken to pass. So may prints and logs: `.item()`, `.tolist()`
+   and formatted text from which nothing is computed, and sums of them from step to step (`running_loss +=
+   loss.item()`).
+3. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole. Arrays
+   of numpy that share memory with them, or with other state, are refused.
+4. What a step changes is state, if it is a tensor of one shape: parameters, buffers, attributes of objects and
+   classes, items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a teacher). It
+   may be None, or not there, before the first step, and may stand in a tuple, list or dictionary, as the state of an
+   LSTM does.
+5. Numbers of Python that steps change (counters, flags, factors that decay) are followed through all steps of the
+   task. Where an operator of tensors gets one, a column of the schedule has its value at every step (`min(1.0, step /
+   1000)`, `math.cos`); where Python decides by one (`if step % 2 == 0`), both ways are computed and a column chooses,
+   up to 16 ways. `int()` and `float()` of one, and its text outside of a print, count as a way for every value. All
+   ways have to draw the same random numbers, and give gradients to the same parameters. Python's and numpy's random
+   numbers are refused, and so are arrays of numpy that steps write, and iterators that steps take from. Caches
+   (`functools.cache` too) may fill. Nobody sees the clock, the environment, files or threads: a step may not depend
+   on them.
+6. Writes in place are followed, through views too, and into `.data`. So is assigning to `.data` of what is state,
+   unless it comes to share memory with other state.
 7. Random numbers of torch become the program's own, the same on every machine. A seed that is set inside the step is
    refused, and so is a generator that is made there.
 8. Data come in by the batch alone. Fields are float32, bool or integers, which a step sees as int64.
-9. The optimizer is one of `torch.optim` over the model's parameters; or there are several, each with its own parameters
-   and loss, which take turns in a step. What capture does not know of them is refused.
+9. The optimizer is one of `torch.optim` over the model's parameters, or a subclass of `torch.optim.Optimizer` with a
+   `step` of your own, which is traced as it is written (Lion, AdaBelief, Lookahead); or there are several, each with
+   its own parameters and loss, which take turns in a step. What capture does not know of them is refused.
 10. At last the captured step is run beside yours: three steps from the initial state and three from one that was moved,
     in FP64 too where the model allows it. Losses, gradients and changes of the state agree as far as FP32 explains, or
     the capture is refused and names the first tensor that differs. Your model is as it was, afterwards.

@@ -4,6 +4,7 @@ refused where it cannot be."""
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -69,6 +70,29 @@ def _replaces_a_dictionary(net: Net, x: Tensor) -> Tensor:
     return net.a(x) * (2 if net.kept["n"] > 9 else 1)  # type: ignore[operator]
 
 
+def _looks_a_text_up(net: Net, x: Tensor) -> Tensor:
+    print({"17": net.held.append(0)}.get(f"{net.n}"))
+    return net.a(x)
+
+
+def _decides_by_a_text(net: Net, x: Tensor) -> Tensor:
+    text = f"step {net.n}"
+    return net.a(x) * (2 if text == "step 33" else 1)
+
+
+def _decides_in_one_line(net: Net, x: Tensor) -> Tensor:
+    if f"{net.n}" == "33": print("now")  # noqa: E701  # fmt: skip
+    return net.a(x)
+
+
+def _prints_by_its_own(net: Net, x: Tensor) -> Tensor:
+    def print(text: str) -> None:
+        net.on = text != "33"
+
+    print(f"{net.n}")
+    return net.a(x)
+
+
 def _seeds_sometimes(net: Net, x: Tensor) -> Tensor:
     torch.manual_seed(net.n // 8)
     return net.a(x) * torch.rand(4)
@@ -76,6 +100,10 @@ def _seeds_sometimes(net: Net, x: Tensor) -> Tensor:
 
 REFUSED: dict[str, tuple[Callable[[Net, Tensor], Tensor], str]] = {
     "a table": (lambda n, x: n.a(x) * n.table[min(int(n.n), 9)], "model.n"),
+    "a text that is looked up": (_looks_a_text_up, "in more than 16 ways"),
+    "a text that decides": (_decides_by_a_text, "in more than 16 ways"),
+    "a text that decides in one line": (_decides_in_one_line, "in more than 16 ways"),
+    "a print of the user's": (_prints_by_its_own, "in more than 16 ways"),
     "too many ways": (lambda n, x: n.a(x) * len(str(n.n)), "the step depends on model.n, which steps change"),
     "a flag": (_flag, "a.bias has a gradient at some steps and none at others"),
     "a flag of the step before": (_flag_of_the_step_before, "a.bias has a gradient at some steps"),
@@ -106,6 +134,13 @@ def _prints(net: Net, x: Tensor) -> Tensor:
     return net.a(x)
 
 
+def _prints_every_step(net: Net, x: Tensor) -> Tensor:
+    print(f"step {net.n}: {net.n / 10:.2f}")
+    print("step", net.n)
+    logging.info(f"step {net.n}")
+    return net.a(x)
+
+
 def _appends(net: Net, x: Tensor) -> Tensor:
     net.held.append(x.mean())
     return net.a(x)
@@ -126,6 +161,7 @@ def _prepares(net: Net, x: Tensor) -> Tensor:
 FOLLOWED = {
     "a counter": lambda n, x: n.a(x),
     "a message every ten steps": _prints,
+    "a message every step": _prints_every_step,
     "a list that grows": _appends,
     "a list of one step": _starts_anew,
     "a first step that prepares": _prepares,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from roundlog.capture.tracing.number_arguments import with_columns
+from roundlog.capture.tracing.only_printed import is_only_printed
 
 Number = bool | int | float
 Numbers = Mapping[str, Number]
@@ -192,13 +194,13 @@ class Counter:
         return int(operator.index(self.ask(_itself)))
 
     def __str__(self) -> str:
-        return str(self.ask(str))
+        return str(self.value) if is_only_printed(sys._getframe(1)) else str(self.ask(str))
 
     def __repr__(self) -> str:
-        return str(self.ask(repr))
+        return repr(self.value) if is_only_printed(sys._getframe(1)) else str(self.ask(repr))
 
     def __format__(self, how: str) -> str:
-        return format(self.ask(_itself), how)
+        return format(self.value if is_only_printed(sys._getframe(1)) else self.ask(_itself), how)
 
 
 def term_of(number: Any) -> Any:

@@ -36,6 +36,10 @@ _REMEDY = (
     "log outside of the step"
 )
 _COUNT = "; a count that the step prints may stand in a tensor (count.add_(1), print(count.item()))"
+_NUMBER = (
+    "; a number may be printed by a statement of its own, print(f'{step}'), and be given to operators of tensors as it "
+    "is, without int() and float()"
+)
 """Advice, for refusals."""
 
 _NOT_THE_SAME = "the step is not the same from one time to the next"
@@ -175,7 +179,7 @@ class LaterSteps:
                     asked = _words(name for path in paths for name in path.asked)
                     raise CaptureError(
                         f"the step depends on {asked}, which steps change, in more than {MOST_STEPS} ways: {_REMEDY}"
-                        f"{_COUNT}"
+                        f"{_NUMBER}"
                     )
                 path, graph = self._trace(numbers)
                 if self._find_logged():  # first, since a step that uses one is told so by its name
@@ -190,7 +194,7 @@ class LaterSteps:
                     self._refuse_left_behind(first, graph, step)
                 found = path.following(numbers)
                 if found is None:
-                    raise CaptureError(f"the step depends on {_words(numbers)}, which steps change: {_REMEDY}{_COUNT}")
+                    raise CaptureError(f"the step depends on {_words(numbers)}, which steps change: {_REMEDY}{_NUMBER}")
             numbers, columns = found[0] | self._rates_at(step + 1), found[1]
             which[step] = graph_of_path[number]
             given[step, : len(columns)] = columns
