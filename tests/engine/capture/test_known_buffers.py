@@ -143,8 +143,8 @@ def _initializes(net: Net, x: Tensor) -> Tensor:
         (_writes, "depends on values"),
         (_writes_through_a_view, "depends on values"),
         (_replaces, "depends on values"),
-        (_writes_later, "at step 2 one time it computes"),
-        (_replaces_later, "at step 2 one time it computes"),
+        (_writes_later, "gives a tensor whose shape depends on values"),
+        (_replaces_later, "gives a tensor whose shape depends on values"),
         (_writes_by_numpy, "PyTorch cannot trace this step"),
     ],
 )
