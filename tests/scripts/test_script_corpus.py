@@ -23,7 +23,7 @@ SCRIPTS = corpus()
 
 SAMPLE = (
     "flips_and_crops", "flip_by_random", "stochastic_depth_by_if", "byol", "packed_gru", "vq_vae_resets", "ema",
-    "early_stopping", "float64", "custom_function", "ppo", "gcn", "printing",
+    "early_stopping", "float64", "detector", "experts_by_nonzero", "custom_function", "ppo", "gcn", "printing",
 )  # fmt: skip
 """Scripts of all kinds that take a second or two each."""
 

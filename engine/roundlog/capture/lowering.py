@@ -75,8 +75,8 @@ class Origin:
         return frozenset(index for index in found if index is not None)
 
     def drawn(self, results: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
-        """What the user's own step draws where the program has these results, in order: of rows that a mask chooses,
-        those alone."""
+        """Random numbers for the user's own step where the program has these results, in order: of rows that a mask
+        chooses, those alone."""
         found: list[torch.Tensor | None] = []
         for index in self.draws:
             tensor = None if index is None else results[index]
