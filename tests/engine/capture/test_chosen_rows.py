@@ -140,7 +140,11 @@ REFUSED: dict[str, Function] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_mixes_them_in_another_way_is_refused(what: str) -> None:
-    refused(Calls(REFUSED[what]), r"depends? on values|always|the number of chosen elements|numbers? of chosen elements", loss=lambda m, b: m(b["x"]))
+    refused(
+        Calls(REFUSED[what]),
+        r"depends? on values|always|numbers? of chosen elements",
+        loss=lambda m, b: m(b["x"]),
+    )
 
 
 class Weighted(nn.Module):
