@@ -221,7 +221,7 @@ class Lowering(Context):
         for node, answer in decisions:
             condition = self.builder.convert(self.value(node), DType.BOOL)
             holds = condition if answer else self.builder.op("logical_not", condition)
-            before = self.builder.counts
+            before: Value | None = self.builder.counts
             self.builder.counts = holds if before is None else self.builder.op("logical_and", before, holds)
 
     def _bind_placeholders(self, placeholders: list[fx.Node]) -> None:
