@@ -1,10 +1,12 @@
 """The cost of a capture: processor time by kind of model, and what PyTorch takes to trace one step of it.
 
-    OMP_NUM_THREADS=1 .venv/bin/python scripts/bench_capture.py [--rounds 3] [--only WORD]
+    OMP_NUM_THREADS=1 .venv/bin/python scripts/bench_capture.py [--rounds 3] [--only WORD] [--against-single-updates]
 
 Kinds are small models of this file's, kinds of docs/models.md, and models of timm, vit-pytorch and x-transformers where
 these are installed. Captures and traces take turns within a round. Printed are medians: seconds of processor time, and
-the ratio of a capture to one trace by `make_fx` of the loss, its gradients, and nothing else.
+the ratio of a capture to one trace by `make_fx` of the loss, its gradients, and nothing else. With
+`--against-single-updates` captures take turns with captures that trace the update of every parameter; the last column
+is then the ratio to those, whose programs have to be the same.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from roundlog.capture import CaptureError, Task
 from roundlog.capture.lowering import capture
+from roundlog.capture.tracing.repetition_of_updates import RepeatedUpdates
+from roundlog.program import Program, to_json
 from torch import nn
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -123,31 +128,41 @@ def _seconds(act: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def measure(name: str, make: Make, rounds: int) -> str:
-    """A row of the table."""
+def by_single_updates(task: Task) -> Program:
+    """The program of a task, by a trace of every parameter's update."""
+    with mock.patch.object(RepeatedUpdates, "apply", lambda self, update, function, inputs: function(*inputs)):
+        return capture(task).program
+
+
+def measure(name: str, make: Make, rounds: int, other: Callable[[Task], object]) -> str:
+    """A row of the table. other: what captures are held against."""
     try:
         program = capture(make()).program
+        if other is by_single_updates and to_json(program) != to_json(by_single_updates(make())):
+            raise SystemExit(f"{name} is another program if the update of every parameter is traced")
         whole, trace = [], []
         for _ in range(rounds):
             task = make()
             whole.append(_seconds(partial(capture, task)))
-            trace.append(_seconds(partial(traced, task)))
+            trace.append(_seconds(partial(other, task)))
     except (CaptureError, ImportError, RuntimeError) as error:
         return f"| {name} | - | - | not measured: {str(error).splitlines()[0][:80]} |"
     ratio = statistics.median(one / other for one, other in zip(whole, trace, strict=True))
-    return f"| {name} | {len(program.nodes):,} | {statistics.median(whole):.2f} s | {ratio:.1f} |"
+    return f"| {name} | {len(program.nodes):,} | {statistics.median(whole):.2f} s | {ratio:.2f} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="kinds whose name has this word")
+    parser.add_argument("--against-single-updates", action="store_true", help="in place of traces of the loss")
     options = parser.parse_args()
+    other, column = (by_single_updates, "single updates") if options.against_single_updates else (traced, "one trace")
     warnings.simplefilter("ignore")
-    print("| kind | operators | capture | of one trace |\n|---|---|---|---|", flush=True)
+    print(f"| kind | operators | capture | of {column} |\n|---|---|---|---|", flush=True)
     for name, make in kinds():
         if options.only in name:
-            print(measure(name, make, options.rounds), flush=True)
+            print(measure(name, make, options.rounds, other), flush=True)
 
 
 if __name__ == "__main__":

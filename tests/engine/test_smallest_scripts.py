@@ -95,7 +95,7 @@ def test_a_script_runs_in_its_smallest_form(name: str, copy: Path, tmp_path: Pat
         env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=540,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

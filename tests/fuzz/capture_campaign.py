@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 from random_choices import ChoosingTraining, choosing_training
@@ -17,7 +18,7 @@ from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.draws import Replay
 from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.tracing.eager import EagerTraining, plainly
-from roundlog.execution import Executor, StoppedError
+from roundlog.execution import Executor, NonFiniteError, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
@@ -36,7 +37,7 @@ def attempt(training: Training | ChoosingTraining) -> str:
     """Outcome of a script: "captured", "refused", "refused by the comparison" (capture had made something else of it),
     or "fails" (PyTorch itself cannot run it). Raises Difference, and every error that is no CaptureError."""
     try:
-        _by_pytorch(training.task(), None, 0.0)
+        plain, left = _by_pytorch(training.task(), None, 0.0)
     except Exception:
         return "fails"
     task = training.task()
@@ -58,7 +59,12 @@ def attempt(training: Training | ChoosingTraining) -> str:
     except CaptureError as error:
         _one_line(error)
         return "refused by the comparison"
-    losses, states, drawn = _by_engine(task, captured)
+    try:
+        losses, states, drawn = _by_engine(task, captured)
+    except NonFiniteError:
+        if not captured.origin.draws and all(x.isfinite().all() for x in (torch.tensor(plain), *left.values())):
+            raise Difference("the program stops at a number that is not finite, and PyTorch has none") from None
+        raise
     theirs, right = _by_pytorch(training.task(), drawn, 0.0)
     noisy, noise = _by_pytorch(training.task(), drawn, 2.0**-23)
     for step, (ours, other, third) in enumerate(zip(losses, theirs, noisy, strict=True)):
@@ -134,12 +140,18 @@ def _one_line(error: CaptureError) -> None:
         raise Difference(f"a refusal is not one sentence: {error!r}")
 
 
-def campaign(first: int, count: int) -> Counter[str]:
+def random_script(seed: int) -> Training | ChoosingTraining:
+    """The script with this number: every fourth chooses rows by masks."""
+    return choosing_training(seed) if seed % 4 == 3 else random_training(seed)
+
+
+def campaign(
+    first: int, count: int, make: Callable[[int], Training | ChoosingTraining] = random_script
+) -> Counter[str]:
     """So many scripts; those that are neither captured nor refused are printed."""
     counts: Counter[str] = Counter()
     for seed in range(first, first + count):
-        # Every fourth script chooses rows by masks.
-        training = choosing_training(seed) if seed % 4 == 3 else random_training(seed)
+        training = make(seed)
         try:
             outcome = attempt(training)
         except StoppedError:
@@ -157,9 +169,10 @@ def campaign(first: int, count: int) -> Counter[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", type=int, default=200)
+    parser.add_argument("--choosing", action="store_true", help="only scripts that choose rows by masks")
     parser.add_argument("--first", type=int, default=0, help="number of the first script")
     arguments = parser.parse_args()
-    counts = campaign(arguments.first, arguments.programs)
+    counts = campaign(arguments.first, arguments.programs, choosing_training if arguments.choosing else random_script)
     print(f"{arguments.programs} scripts: " + ", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
     return 1 if counts["differs"] or counts["raises"] else 0
 

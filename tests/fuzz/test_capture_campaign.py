@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from capture_campaign import Difference, attempt, campaign
+from random_choices import choosing_training
 from random_trainings import Training, random_training
 from roundlog.capture.rules import RULES
 
@@ -16,6 +17,13 @@ def test_no_script_is_captured_as_something_else() -> None:
     counts = campaign(10_000, SAMPLE)
     assert not counts["differs"] and not counts["raises"]
     assert counts["captured"] > SAMPLE // 4 and counts["refused"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_script_that_chooses_rows_is_captured_as_something_else() -> None:
+    counts = campaign(20_000, SAMPLE // 2, choosing_training)
+    assert not counts["differs"] and not counts["raises"]
+    assert counts["captured"] > SAMPLE // 6
 
 
 def plain() -> Training:

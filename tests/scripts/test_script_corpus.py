@@ -22,8 +22,8 @@ from script_training import captured_job, losses_by_program, losses_by_pytorch, 
 SCRIPTS = corpus()
 
 SAMPLE = (
-    "flips_and_crops", "flip_by_random", "skipping", "byol", "packed_gru", "vq_vae_resets", "ema",
-    "early_stopping", "float64", "custom_function", "ppo", "gcn", "printing",
+    "flips_and_crops", "flip_by_random", "skipping", "byol", "packed_gru", "vq_vae_resets", "ema", "early_stopping",
+    "float64", "detector", "experts_by_nonzero", "custom_function", "ppo", "gcn", "printing",
 )  # fmt: skip
 """Scripts of all kinds that take a second or two each."""
 

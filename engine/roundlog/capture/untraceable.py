@@ -14,6 +14,9 @@ _BUILD_PATH = re.compile(
 _NAME = re.compile(r"aten\.[\w.]+")
 _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-f]+")
 
+_OF_UNKNOWN_SIZES = ("expected to contain only concrete integers", "Pending unbacked symbols", "NYI SymInt")
+"""Words of PyTorch's errors where it does not go on with a size that it does not know."""
+
 
 def reason(error: BaseException) -> str:
     """One line, without paths and addresses of the machine that it was built or run on."""
@@ -39,7 +42,7 @@ def reason(error: BaseException) -> str:
             "a loss goes back through what was computed with a tensor that has changed since, as an optimizer changes "
             "its parameters: compute it again after that, or cut it off by .detach()"
         )
-    if "expected to contain only concrete integers" in text:
+    if any(words in text for words in _OF_UNKNOWN_SIZES):
         return "a shape depends on values: choose elements with torch.where or a mask instead"
     line = text.splitlines()[0] if text else type(error).__name__
     if isinstance(error, KeyError):

@@ -130,6 +130,8 @@ REFUSED: dict[str, Function] = {
     "a running sum turned round": lambda x: x[x > 0].flip(0)[..., None].sum(),
     "range of their number": lambda x: sum(x[n].sum() for n in range(len(x[x[:, 0] > 0]))),
     "whether there are any": lambda x: x[x > 0].sum() if x[x > 0].numel() > 0 else x.sum(),
+    "an axis of their square": lambda x: x.new_ones(x[x > 0].shape[0] * x[x > 0].shape[0]).sum() * x.sum(),
+    "a mask and another index": lambda x: x[x[:, 0] > -99, torch.arange(4)].sum(),
     "a power of their number": lambda x: (x * x).add(1.0).pow(x[x > 0].shape[0]).sum(),
     "a place by their number": lambda x: x.roll(x[x > 0].shape[0], 0)[:1].sum(),
     "no axis": lambda x: x[x[:, 0] > 0].squeeze().sum(),
@@ -138,7 +140,11 @@ REFUSED: dict[str, Function] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_mixes_them_in_another_way_is_refused(what: str) -> None:
-    refused(Calls(REFUSED[what]), r"depends? on values|always", loss=lambda m, b: m(b["x"]))
+    refused(
+        Calls(REFUSED[what]),
+        r"depends? on values|always|numbers? of chosen elements",
+        loss=lambda m, b: m(b["x"]),
+    )
 
 
 class Weighted(nn.Module):

@@ -18,7 +18,6 @@ from roundlog.capture.untraceable import reason
 from torch import nn
 from torch.distributions import Dirichlet, Gamma
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence
 
 Batch = dict[str, torch.Tensor]
 
@@ -31,7 +30,6 @@ def _logs(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-LENGTHS = torch.tensor([6, 4, 2, 1])
 EMPTY = torch.zeros(0, dtype=torch.int64)
 
 
@@ -219,7 +217,6 @@ def test_optimizers_that_are_not_supported_say_so() -> None:
             lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
             r"torch\.cond chooses .*\(at test_refusals\.py",
         ),
-        (lambda x: pack_padded_sequence(x[..., None], LENGTHS, batch_first=True).data, "packed sequences"),
         (
             torch.autocast("cpu", dtype=torch.bfloat16)(lambda x: x @ x.t()),
             r"^torch\.autocast computes in bfloat16.*, and programs are FP32: take the autocast away",

@@ -82,11 +82,11 @@ class AxisTable:
         key = expression(size)
         if key not in self._by_size:
             self.length(size)
-            if not isinstance(key, sympy.Mul):
-                raise CaptureError(
-                    f"makes an axis of the size {key}, where the numbers of several masks meet: {REWRITE}"
-                )
             numbers, symbols = key.as_coeff_mul()
+            if not all(isinstance(symbol, sympy.Symbol) for symbol in symbols):
+                raise CaptureError(
+                    f"makes an axis of the size {key}, computed from numbers of chosen elements: {REWRITE}"
+                )
             parts: list[Part] = [(self._c.shape(self._by_size[s])[0], self._by_size[s]) for s in symbols]
             self._by_size[key] = self.merged([*parts, (int(numbers), None)])
         return self._by_size[key]

@@ -23,7 +23,7 @@ _CHOOSING = ("nonzero", "index", "_unsafe_index", "index_put", "_unsafe_index_pu
 
 
 class ChosenRows:
-    """What is known of the chosen rows of one step while it is lowered."""
+    """Chosen rows of one step, while it is lowered."""
 
     def __init__(self, context: Context, value: Callable[[fx.Node], Any]) -> None:
         """value: gives the value of a graph node."""

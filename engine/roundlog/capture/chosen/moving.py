@@ -46,7 +46,7 @@ def unsqueeze(call: Call) -> Lowered:
 
 @lowers("squeeze")
 def squeeze(call: Call) -> Lowered:
-    """Of axes that all count along: PyTorch leaves one of chosen elements out where there happens to be one."""
+    """Axes that all count along: PyTorch leaves one of chosen elements out where there happens to be one."""
     x, rank = _first(call)
     dims, axes = call.argument("dim"), call.axes(x)
     over = () if isinstance(dims, Sequence) and not dims else call.c.dims(dims, rank)
@@ -206,7 +206,7 @@ def repeat(call: Call) -> Lowered:
 
 @lowers("flip", "roll", "constant_pad_nd")
 def along_other_axes(call: Call) -> Lowered:
-    """What moves elements along axes that all count along."""
+    """Moves of elements along axes that all count along."""
     x, rank = _first(call)
     axes, name = call.axes(x), str(call.node.target)
     if "pad" in name:

@@ -251,7 +251,7 @@ def scatter(call: Call) -> Lowered:
 
 @lowers("masked_scatter_backward")
 def masked_scatter_backward(call: Call) -> Lowered:
-    """What the mask chooses of the gradient."""
+    """The part of the gradient that the mask chooses."""
     g: Any = call.node.args[0]
     mask: Any = call.argument("mask")
     if call.shape(g) != call.shape(mask) or any(call.axes(g)) or len(call.traced.shape) != 1:

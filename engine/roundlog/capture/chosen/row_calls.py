@@ -16,7 +16,7 @@ from roundlog.capture.rules.numbers import is_number
 from roundlog.capture.rules.table import Context, Rule
 
 Lowered = tuple[Any, Any]
-"""What an operator gives: values, and the axes of each."""
+"""Values that an operator gives, and the axes of each."""
 
 Lowerer = Callable[["Call"], Lowered]
 
@@ -119,7 +119,7 @@ class Call:
         return self.table.filled(self.value(node), self.axes(node), fill)
 
     def plain(self, replaced: Mapping[fx.Node, Value] | None = None) -> Any:
-        """What the rule gives that knows of no masks. replaced: values in the place of those of some arguments."""
+        """The result of the rule, which knows of no masks. replaced: values in the place of those of some arguments."""
         if self._rule is None:
             self.refuse()
         args = [self._given(name, kind, item, replaced or {}) for name, kind, item in self._arguments()]

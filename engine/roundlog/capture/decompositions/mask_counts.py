@@ -47,7 +47,7 @@ def with_one_count(table: Table) -> Table:
 
 
 def _masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The same by an index, which has the number of elements from its mask."""
+    """Elements by an index, which has their number from its mask."""
     shape = torch.broadcast_shapes(x.shape, mask.shape)
     if x.shape != shape:
         x = x.expand(shape)

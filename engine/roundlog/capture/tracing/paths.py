@@ -68,42 +68,55 @@ def explored(trace: Callable[[Decisions], TracedPath], *, allowed: bool) -> list
 
 def merged(paths: Sequence[TracedPath], states: int) -> fx.GraphModule:
     """One graph of all paths, with the placeholders of each, whose output is a result. states: their number."""
-    graph, held = fx.Graph(), {}
-    shared: list[fx.Node] = []
-    results: list[Result] = []
-    conditions: list[Sequence[Any]] = []
-    for number, path in enumerate(paths):
-        values: dict[fx.Node, fx.Node] = {}
-        changing = written(path.graph.graph)
-        nodes = list(path.graph.graph.nodes)
-        outputs = tree_leaves(next(node for node in nodes if node.op == "output").args[0])
-        asked = outputs[len(outputs) - len(path.decisions.taken) :]
-        answers = dict(zip(asked, (decision.answer for decision in path.decisions.taken), strict=True))
-        after: tuple[tuple[fx.Node, bool], ...] = ()
-        placeholders = [node for node in nodes if node.op == "placeholder"]
-        shared = shared or [graph.node_copy(node) for node in placeholders]
-        for node, first in zip(placeholders, shared, strict=True):
-            values[node] = _copy_of(graph, first) if node in changing and len(paths) > 1 else first
-        for node in nodes:
-            if node.op == "get_attr":
-                name = f"{node.target}_{number}" if len(paths) > 1 else str(node.target)
-                held[name] = getattr(path.graph, str(node.target))
-                values[node] = graph.get_attr(name)
-                values[node].meta = dict(node.meta)
-            elif node.op == "call_function":
-                values[node] = graph.node_copy(node, values.__getitem__)
-                in_path(values[node], number)
-                values[node].meta[_AFTER] = after
-                if node in answers:
-                    after = (*after, (values[node], answers[node]))
-            elif node.op == "output":
-                loss, *rest = tree_leaves(fx.node.map_arg(node.args[0], values.__getitem__))
-                ends = [states, states + len(path.gradients), len(rest) - len(path.decisions.taken)]
-                following, gradients, drawn = (rest[a:b] for a, b in itertools.pairwise([0, *ends]))
-                results.append(leaf(loss, following, dict(zip(path.gradients, gradients, strict=True)), drawn))
-                conditions.append(rest[ends[-1] :])
+    if len(paths) == 1:
+        only = paths[0].graph
+        output = only.graph.output_node()
+        output.args = (_result(paths[0], tree_leaves(output.args[0]), states),)
+        return only
+    graph = fx.Graph()
+    held: dict[str, Any] = {}
+    placeholders = [graph.node_copy(node) for node in paths[0].graph.graph.nodes if node.op == "placeholder"]
+    outputs = [_copied(graph, held, path, number, placeholders) for number, path in enumerate(paths)]
+    results = [_result(path, found, states) for path, found in zip(paths, outputs, strict=True)]
+    conditions = [_conditions(path, found) for path, found in zip(paths, outputs, strict=True)]
     graph.output(_tree(results, conditions, [path.decisions.taken for path in paths]))
     return fx.GraphModule(held, graph)
+
+
+def _copied(
+    graph: fx.Graph, held: dict[str, Any], path: TracedPath, number: int, placeholders: Sequence[fx.Node]
+) -> list[Any]:
+    """Copies a path into a graph of all; gives its outputs there. held: gets what the graph's attributes stand for."""
+    nodes, changing = list(path.graph.graph.nodes), written(path.graph.graph)
+    outputs = tree_leaves(path.graph.graph.output_node().args[0])
+    answers = dict(zip(_conditions(path, outputs), (decision.answer for decision in path.decisions.taken), strict=True))
+    after: tuple[tuple[fx.Node, bool], ...] = ()
+    values: dict[fx.Node, fx.Node] = {}
+    for node, shared in zip((node for node in nodes if node.op == "placeholder"), placeholders, strict=True):
+        values[node] = _copy_of(graph, shared) if node in changing else shared
+    for node in nodes:
+        if node.op == "get_attr":
+            name = f"{node.target}_{number}"
+            held[name] = getattr(path.graph, str(node.target))
+            values[node] = graph.get_attr(name)
+            values[node].meta = dict(node.meta)
+        elif node.op == "call_function":
+            values[node] = graph.node_copy(node, values.__getitem__)
+            in_path(values[node], number)
+            values[node].meta[_AFTER] = after
+            if node in answers:
+                after = (*after, (values[node], answers[node]))
+    return [values[one] if isinstance(one, fx.Node) else one for one in outputs]
+
+
+def _conditions(path: TracedPath, outputs: Sequence[Any]) -> Sequence[Any]:
+    return outputs[len(outputs) - len(path.decisions.taken) :]
+
+
+def _result(path: TracedPath, outputs: Sequence[Any], states: int) -> Result:
+    ends = [1, 1 + states, 1 + states + len(path.gradients), len(outputs) - len(path.decisions.taken)]
+    following, gradients, drawn = (outputs[a:b] for a, b in itertools.pairwise(ends))
+    return leaf(outputs[0], following, dict(zip(path.gradients, gradients, strict=True)), drawn)
 
 
 def _copy_of(graph: fx.Graph, node: fx.Node) -> fx.Node:

@@ -127,7 +127,7 @@ _DECOMPOSITIONS = ("torch/_decomp/", "torch/_refs/")
 """Folders of PyTorch's own functions that take operators apart."""
 
 _MANY = 1_000_003
-"""A number of rows that is no other size."""
+"""A number of rows that is no other size. One for all masks: where rows of two meet, lowering says so."""
 
 
 def _noted(method: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -24,7 +24,11 @@ from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import CaptureError, UnknownValueError, a_kind
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
 from roundlog.capture.model_tensors import model_tensors
+<<<<<<< HEAD
 from roundlog.capture.optimizers import clip_factor, is_own
+=======
+from roundlog.capture.optimizers import Update, clip_factor
+>>>>>>> main
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.carried import Carried
 from roundlog.capture.tracing.checks import PassedChecks
@@ -41,6 +45,7 @@ from roundlog.capture.tracing.out_forms import OutForms
 from roundlog.capture.tracing.paths import TracedPath, explored, merged
 from roundlog.capture.tracing.places import PartsByNumbers
 from roundlog.capture.tracing.process_state import noting_threads, quietly, without_collection
+from roundlog.capture.tracing.repetition_of_updates import RepeatedUpdates
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
@@ -461,7 +466,7 @@ class Tracer:
 
     def _update(self, turn: Turn, following: Named, gradients: Named, row: Named) -> None:
         """Clip the gradients, and take a step of the optimizer."""
-        lines, factor = self._lines, None
+        lines, factor, repeated = self._lines, None, RepeatedUpdates()
         if turn.max_grad_norm is not None:
             with torch.no_grad(), lines, lines.all_from("clip_grad_norm_"):
                 factor = clip_factor(gradients.values(), turn.max_grad_norm)
@@ -470,10 +475,24 @@ class Tracer:
             group, parameter = self._groups[number].update, self._first[f"parameter/{name}"]
             own = {slot.removeprefix(prefix): following[slot] for slot in self.states if slot.startswith(prefix)}
             scalars = {column: row[f"{number}/{column}"] for column in group.columns()}
+
+            def step(
+                p: torch.Tensor,
+                g: torch.Tensor,
+                *slots: torch.Tensor,
+                update: Update = group,
+                names: tuple[str, ...] = tuple(own),
+                scalars: Named = scalars,
+            ) -> list[torch.Tensor]:
+                g = g if factor is None else g * factor
+                p, after = update.apply(p, g, dict(zip(names, slots, strict=True)), scalars)
+                return [p, *(after[name] for name in names)]
+
             with torch.no_grad(), lines, lines.all_from(type(turn.optimizer).__name__):
-                gradient = gradient if factor is None else gradient * factor
-                following[parameter], own = group.apply(following[parameter], gradient, own, scalars)
-            following.update({prefix + slot: tensor for slot, tensor in own.items()})
+                following[parameter], *after = repeated.apply(
+                    number, step, [following[parameter], gradient, *own.values()]
+                )
+            following.update({prefix + slot: tensor for slot, tensor in zip(own, after, strict=True)})
 
 
 _NUMBERS = tuple(f"number/{place}" for place in range(NUMBERS))
