@@ -24,6 +24,9 @@ class Own(Update):
 
 
 def is_own(optimizer: object) -> bool:
-    """Whether an optimizer's step is traced as it is written: it is no step of torch's."""
-    step = getattr(type(optimizer).step, "__module__", "") if isinstance(optimizer, torch.optim.Optimizer) else "torch."
-    return not str(step).startswith("torch.")
+    """Whether an optimizer's step is traced as it is written: neither its class nor its step are torch's."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return False
+    kind = type(optimizer)
+    homes = (kind.__module__, getattr(kind.step, "__module__", ""))
+    return not any(str(home).startswith("torch.") for home in homes)

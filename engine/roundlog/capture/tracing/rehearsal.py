@@ -75,7 +75,8 @@ def traced(
             known -= error.names
             _refuse_other_dtypes(task, error.names)
         except MoreStateError as error:
-            named = {id(parameter): name for name, parameter in plain_model(task.model).named_parameters()}
+            named = {number: name for number, (name, _) in around.tensors.items()}
+            named |= {id(parameter): name for name, parameter in plain_model(task.model).named_parameters()}
             found = [one for change in error.changes if (one := carried(change, named)) is not None]
             new = {(id(one.container), one.key): one for one in found}
             if not (error.tensors.keys() - attributes.keys() or new.keys() - places.keys()):
@@ -141,6 +142,13 @@ def _traced(
         shown = [[change for change in changes if not change.name.startswith(elsewhere)] for changes in ended]
         after_one = AfterOne(around, theirs, unsteady(shown, theirs))
         course = LaterSteps(task, tracer, later, own, after_one).followed(first)
+    counting = (node for graph in course.graphs for node in graph.graph.nodes)
+    if tracer.stepped is not None and any("_local_scalar_dense" in str(node.target) for node in counting):
+        who = "optimizer" if any(is_own(turn.optimizer) for turn in task.turns()) else "loss"
+        raise CaptureError(
+            f"the {who} takes a step of an optimizer{tracer.stepped} that makes a number of its count: give the task "
+            "several optimizers with a loss each, which take their steps in turn (optimizer=[a, b], loss=[of_a, of_b])"
+        )
     states = {
         **attributes,
         **{name: t for one in places if not one.is_new for name, t in one.leaves(one.before).items()},
