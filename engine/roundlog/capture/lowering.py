@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
+from roundlog.capture.captured import Captured, Origin
 from roundlog.capture.chosen import ChosenRows
 from roundlog.capture.constants import Constants
 from roundlog.capture.defects import told_from_refusals
@@ -28,7 +28,7 @@ from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.paths import Result, decisions_before, is_fork
 from roundlog.capture.tracing.rehearsal import surroundings, traced
-from roundlog.capture.tracing.trace import TracedStep
+from roundlog.capture.tracing.traced_step import TracedStep
 from roundlog.capture.variants import Columns, Variants
 from roundlog.capture.ways import DrawnValue, Way
 from roundlog.data import materialized, widened
@@ -51,47 +51,6 @@ _REWRITES = {
 
 _OLDEST = "2.11"
 """PyTorch that the rules are made for. Jobs run with 2.10 as well, the last one that AArch64 has without CUDA."""
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """A task as data."""
-
-    program: Program
-    states: dict[str, torch.Tensor]
-    """Initial state: name -> tensor, in program order."""
-    schedule: torch.Tensor
-    """f32[steps, columns]: what depends on the step alone (learning rates, bias corrections)."""
-    origin: Origin
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Origin of a program's values in the user's own step."""
-
-    tensors: dict[str, torch.Tensor]
-    """State name -> the user's own tensor. Optimizer slots and large constants have none."""
-    trained: dict[str, torch.Tensor]
-    """Parameter name -> the user's own, of those that the optimizer changes."""
-    gradients: dict[str, int]
-    """Parameter name -> the operator that gives its gradient, before clipping. Parameters that have none on any path
-    are missing."""
-    ways: Way
-    """What differs from path to path through the step."""
-    known: frozenset[str] = frozenset()
-    """Names of the states whose first values are constants of the program. No step changes them."""
-
-    def drawn(self, kept: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
-        """What the user's own step draws at random, in order: of rows that a mask chooses, those alone; None where the
-        program has no use for it. kept: what the operators that `ways` names give in it."""
-        found: list[torch.Tensor | None] = []
-        for one in self.ways.taken(lambda index: bool(kept[index])).drawn:
-            tensor = None if one is None else kept[one.operator]
-            for axis, mask in enumerate(() if one is None else one.masks):
-                if tensor is not None and mask is not None:
-                    tensor = tensor.index_select(axis, kept[mask].nonzero().squeeze(1))
-            found.append(tensor)
-        return found
 
 
 def capture(task: Task) -> Captured:

@@ -17,7 +17,7 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.evaluation import evaluated
 from roundlog.capture.lowering import Lowering
 from roundlog.capture.rules.table import storage
-from roundlog.capture.tracing.trace import TracedStep
+from roundlog.capture.tracing.traced_step import TracedStep
 from roundlog.execution.stops import StoppedError
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import StepInputs

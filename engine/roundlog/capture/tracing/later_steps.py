@@ -29,7 +29,8 @@ from roundlog.capture.tracing.first_step import AfterOne
 from roundlog.capture.tracing.likeness import Likeness
 from roundlog.capture.tracing.logged import LoggedNumber, is_logged
 from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.tracing.trace import TracedStep, Tracer
+from roundlog.capture.tracing.trace import Tracer
+from roundlog.capture.tracing.traced_step import TracedStep
 
 _REMEDY = (
     "keep what steps change in buffers that hold tensors from the start, draw random numbers by torch, and print and "

@@ -23,7 +23,8 @@ from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.tracing.first_step import AfterOne, unsteady
 from roundlog.capture.tracing.later_steps import LaterSteps
 from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.tracing.trace import ChangedBuffersError, TracedStep, Tracer
+from roundlog.capture.tracing.trace import ChangedBuffersError, Tracer
+from roundlog.capture.tracing.traced_step import TracedStep
 from roundlog.capture.untraceable import reason
 from roundlog.data import is_lazy_view
 

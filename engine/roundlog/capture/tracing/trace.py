@@ -5,38 +5,33 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import _engine_run_backward, increment_version
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from roundlog.capture.constants import written, written_by
+from roundlog.capture.constants import written
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.defects import DefectError, is_own_error
-from roundlog.capture.draws import Draws, draws
+from roundlog.capture.draws import Draws
 from roundlog.capture.errors import CaptureError, UnknownValueError, a_kind
-from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
+from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of
 from roundlog.capture.model_tensors import model_tensors
-<<<<<<< HEAD
-from roundlog.capture.optimizers import clip_factor, is_own
-=======
-from roundlog.capture.optimizers import Update, clip_factor
->>>>>>> main
+from roundlog.capture.optimizers import Update, clip_factor, is_own
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.carried import Carried
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.counters import Path
-from roundlog.capture.tracing.course import NUMBERS, Course
+from roundlog.capture.tracing.course import NUMBERS
 from roundlog.capture.tracing.decisions import TOO_MANY, Decisions, deciding
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
+from roundlog.capture.tracing.graph_checks import THREAD, checked_loss, drop_what_nothing_uses, require_followed
 from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
 from roundlog.capture.tracing.hints import asks_for_values, control_flow
 from roundlog.capture.tracing.new_memory import NewMemory
@@ -49,33 +44,12 @@ from roundlog.capture.tracing.repetition_of_updates import RepeatedUpdates
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.tracing.traced_step import TracedStep
 from roundlog.capture.tracing.types_seen import types_as_in_training
 from roundlog.capture.turns import Turn
 from roundlog.capture.untraceable import reason
 
 Named = dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class TracedStep:
-    """A traced step. The graph's placeholders are the leaves of (states, columns, numbers, batch) in this order; its
-    output is the result of `paths.merged`, whose next states are in the order of `states`."""
-
-    graph: fx.GraphModule
-    states: Named
-    """Initial state: parameters, buffers, attributes, optimizer slots, in program order."""
-    columns: tuple[str, ...]
-    """Names of the schedule's columns."""
-    schedule: torch.Tensor
-    """f32[steps, columns]: what depends on the step alone (learning rates, bias corrections)."""
-    trained: Named
-    """The user's own parameters that the optimizer changes, by name."""
-    gradients: tuple[str, ...]
-    """Names of those that have one on some path."""
-    known: frozenset[str] = frozenset()
-    """Names of the buffers that are constants of the graph."""
-    course: Course | None = None
-    """The steps of the job, if they are not all this one."""
 
 
 class ChangedBuffersError(CaptureError):
@@ -284,12 +258,12 @@ class Tracer:
             if threads or any(
                 "concurrent/futures/thread" in place.path.replace("\\", "/") for place in places_of(error)
             ):
-                raise CaptureError(f"{_THREAD}{place_of_error(error)}") from error
+                raise CaptureError(f"{THREAD}{place_of_error(error)}") from error
             raise UnknownValueError(
                 f"PyTorch cannot trace this step: {reason(error)}{place_of_error(error)}"
             ) from error
-        _drop_what_nothing_uses(graph.graph)
-        _require_followed(graph)
+        drop_what_nothing_uses(graph.graph)
+        require_followed(graph)
         self._parts.refuse_writes({node.name for node in written(graph.graph)})
         if changed := self._changed(graph):
             raise ChangedBuffersError(changed)
@@ -367,7 +341,7 @@ class Tracer:
             parameter.grad = None
         for part in parts:
             with lines:
-                loss = _checked(turn.called("loss"), turn.loss(plain_model(self._task.model), dict(part)))
+                loss = checked_loss(turn.called("loss"), turn.loss(plain_model(self._task.model), dict(part)))
             with lines, lines.all_from("micro_batches"):
                 loss = self._task.share(loss)
             with lines, lines.backward_of(loss):
@@ -503,42 +477,6 @@ def _differentiate(loss: torch.Tensor) -> None:
     _engine_run_backward(
         (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
     )
-
-
-def _drop_what_nothing_uses(graph: fx.Graph) -> None:
-    """Leave out what changes nothing: numbers that are printed or logged, and what only checks look at. A step that
-    prints in some turns only is then the same in all."""
-    for node in reversed(graph.nodes):
-        # Random draws count, used or not.
-        kept = bool(written_by(node)) or draws(node.target)
-        if node.op in ("call_function", "get_attr") and not node.users and not kept:
-            graph.erase_node(node)
-
-
-def _require_followed(graph: fx.GraphModule) -> None:
-    """Raises CaptureError if the step goes on with a tensor that it has computed where no mode of the trace was active,
-    as in another thread: such a tensor comes in as a constant, without values."""
-    for node in graph.graph.nodes:
-        if node.op == "get_attr" and isinstance(getattr(graph, str(node.target)), FakeTensor):
-            place = next((source_of(user) for user in node.users if source_of(user)), "")
-            raise CaptureError(f"{_THREAD}{f' (at {place})' if place else ''}")
-
-
-_THREAD = (
-    "the step computes in another thread, where it cannot be followed: compute everything in the thread that calls it"
-)
-
-
-def _checked(name: str, loss: object) -> torch.Tensor:
-    if not isinstance(loss, torch.Tensor):
-        raise CaptureError(f"the {name} is {a_kind(loss)}: return a tensor, without .item()")
-    if loss.ndim != 0:
-        raise CaptureError(f"the {name} has the shape {list(loss.shape)}: reduce it to a scalar")
-    if loss.dtype != torch.float32:
-        raise CaptureError(f"the {name} is {loss.dtype}: compute it in float32")
-    if not loss.requires_grad:
-        raise CaptureError(f"the {name} depends on no parameter that is trained: check the model and the optimizer")
-    return loss
 
 
 def _shared(name: str, other: str) -> str:
