@@ -50,7 +50,7 @@ def _catches_a_length(net: Net, x: Tensor) -> Tensor:
 
 
 def _draws_late(net: Net, x: Tensor) -> Tensor:
-    return net.a(x) * (2 if net.n % 5 == 4 and random.random() > 2 else 1)
+    return net.a(x) * (2 if net.n % 5 == 4 and random.random() > 0.5 else 1)
 
 
 class Safe:
@@ -83,7 +83,6 @@ def _compares_with_itself(net: Net, x: Tensor) -> Tensor:
         _keeps_none,
         _is_false,
         _catches_a_length,
-        _draws_late,
         _compares_with_itself,
         lambda n, x: n.a(x) * (2 if str(n.counted.add_(1).item()) == "25.0" else 1),
     ],
@@ -97,14 +96,14 @@ def test_what_an_adversary_hid_in_a_later_step_is_refused(forward: Callable[[Net
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("forward", [_catches, _raises_safely])
+@pytest.mark.parametrize("forward", [_catches, _raises_safely, _draws_late])
 def test_an_if_by_values_is_followed_whatever_catches_the_question(forward: Callable[[Net, Tensor], Tensor]) -> None:
     def make() -> Task:
         model = Net(forward)
         model.register_buffer("counted", torch.full((), 18.0))
         return task_of(model)
 
-    found = trained_both_ways(make, 5)
+    found = trained_both_ways(make, 12)
     assert found.apart < 1e-5 and found.decided_both_ways
 
 

@@ -11,6 +11,7 @@ from math import cos
 import pytest
 import torch
 from later_steps import STEPS, Net, followed, task_of
+from random_branches import trained_both_ways
 from roundlog.capture import CaptureError
 from roundlog.training.job import Job
 from torch import Tensor, nn
@@ -196,9 +197,39 @@ def test_a_parameter_with_a_gradient_at_some_steps_is_refused() -> None:
         Job.from_task(task_of(Net(lambda n, x: n.a(x) if n.n < 20 else n.b(x) + n.a(x))))
 
 
-def test_numbers_that_are_drawn_at_some_steps_only_are_refused() -> None:
-    with pytest.raises(CaptureError, match="draws random numbers at some steps that it does not draw at others"):
-        Job.from_task(task_of(Net(lambda n, x: n.a(x) if n.n < 20 else n.a(x) + torch.rand(4))))
+def test_numbers_that_are_drawn_at_some_steps_only() -> None:
+    found = trained_both_ways(
+        lambda: task_of(Net(lambda n, x: n.a(x) if n.n < 20 else n.a(x) + torch.rand(4) * n.n)), 40
+    )
+    assert found.apart < 1e-5 and found.decided_both_ways
+
+
+def test_a_tensor_that_a_late_step_replaces_is_state() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        h = net.a(x)
+        if net.n == 10:
+            net.x = h.detach().mean(0) + 5.0
+        return h + net.x if net.n > 20 else h
+
+    def make() -> object:
+        net = Net(forward)
+        net.x = torch.zeros(4)
+        return task_of(net)
+
+    followed(make)
+
+
+def test_a_tensor_that_begins_at_a_late_step_is_refused() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        h = net.a(x)
+        if net.n == 10:
+            net.x = h.detach().mean(0) + 5.0
+        return h if net.x is None else h + net.x
+
+    net = Net(forward)
+    net.x = None
+    with pytest.raises(CaptureError, match=r"model.x, where there are none before it, but the first step does not"):
+        Job.from_task(task_of(net))
 
 
 def test_two_captures_are_one_program() -> None:

@@ -168,6 +168,10 @@ class LaterSteps:
         self._growing: dict[str, list[_Place]] = {}
         """Places of the lists that steps make longer, by name."""
         self._ended = _Ended()
+        self._read: set[int] = set()
+        """Ids of the tensors that steps read as constants."""
+        self._unread: list[Change] = []
+        """Changes of tensors that no step has read by now."""
 
     def followed(self, first: TracedStep) -> Course:
         """All steps of the task. first: its first one, which is traced already. Raises CaptureError for one that
@@ -195,6 +199,7 @@ class LaterSteps:
 
     def _follow(self, first: fx.GraphModule) -> Course | None:
         """All steps, if they could be followed; otherwise more numbers have been found."""
+        self._read, self._unread = set(), []
         numbers: dict[str, Number] = {name: place.first for name, place in self._counted.items()} | self._rates_at(1)
         paths: list[Paths] = []
         graphs, graph_of_path = [first], []
@@ -370,13 +375,15 @@ class LaterSteps:
         if arrays := self._ended.arrays:
             raise CaptureError(f"every step changes {arrays[0]}, an array of numpy's: {_REMEDY}")
         attributes = [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
-        read = {id(attribute) for attribute in attributes}
+        self._read |= {id(attribute) for attribute in attributes}
         seen = self._around.seen()
         growing = (place for found in self._growing.values() for place in found)
         places = [*self._counted.values(), *self._logged.values(), *self._own, *self._hidden, *growing]
         known = {(id(place.container), place.key) for place in places}
         before = len(self._counted) + len(self._growing)
-        for change in self._ended.changes:
+        # What one step has put somewhere is no change as long as none reads it, and a later one may.
+        changes, self._unread = (*self._unread, *self._ended.changes), []
+        for change in changes:
             if (id(change.container), change.key) in known or self._tracer.follows(change.before):
                 continue
             if self._changed_elsewhere and change.name.startswith(self._changed_elsewhere):
@@ -386,7 +393,11 @@ class LaterSteps:
                 known.add((id(change.container), change.key))
             elif change.before is MISSING and (places := self._places_of(change.container.list)):
                 self._growing[change.container.path] = places
-            elif not self._is_carried(change) and not Likeness(read, seen).between(change.before, change.after):
+            elif self._is_carried(change):
+                continue
+            elif Likeness(self._read, seen).between(change.before, change.after):
+                self._unread.append(change)
+            else:
                 made = self._after_one.change_of(change)
                 sentence = f"every step changes {_described(change)}: {_REMEDY}"
                 raise MoreStateError(sentence, [made]) if made and carried(made) else CaptureError(sentence)
