@@ -110,6 +110,12 @@ def _replaces(net: Net, x: Tensor) -> Tensor:
     return y
 
 
+@pytest.mark.parametrize("forward", [_writes, _writes_through_a_view, _replaces])
+def test_a_mask_that_steps_write_is_a_state(forward: Callable[[Net, Tensor], Tensor]) -> None:
+    job = same(task_of(_net(forward, mask=torch.arange(6) > 2)))
+    assert [name for name in job.initial if "mask" in name]
+
+
 def _writes_later(net: Net, x: Tensor) -> Tensor:
     net.n = int(net.n) + 1
     if net.n == 3:
@@ -140,9 +146,6 @@ def _initializes(net: Net, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "forward, sentence",
     [
-        (_writes, "depends on values"),
-        (_writes_through_a_view, "depends on values"),
-        (_replaces, "depends on values"),
         (_writes_later, "at step 2 one time it computes"),
         (_replaces_later, "at step 2 one time it computes"),
         (_writes_by_numpy, "PyTorch cannot trace this step"),
