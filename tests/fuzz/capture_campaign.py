@@ -62,7 +62,7 @@ def attempt(training: Training | ChoosingTraining) -> str:
     try:
         losses, states, drawn = _by_engine(task, captured)
     except NonFiniteError:
-        if not captured.origin.draws and all(x.isfinite().all() for x in (torch.tensor(plain), *left.values())):
+        if not captured.origin.observed() and all(x.isfinite().all() for x in (torch.tensor(plain), *left.values())):
             raise Difference("the program stops at a number that is not finite, and PyTorch has none") from None
         raise
     theirs, right = _by_pytorch(training.task(), drawn, 0.0)

@@ -43,7 +43,7 @@ def losses_by_program(job: Job, captured: Captured, steps: int) -> tuple[list[fl
         kept: dict[int, torch.Tensor] = {}
 
         def keep(index: int, value: torch.Tensor, kept: dict[int, torch.Tensor] = kept) -> None:
-            if index in captured.origin.ways.operators():
+            if index in captured.origin.observed():
                 kept[index] = value.clone()
 
         inputs = StepInputs(

@@ -39,9 +39,13 @@ class Origin:
     known: frozenset[str] = frozenset()
     """Names of the states whose first values are constants of the program. No step changes them."""
 
+    def observed(self) -> set[int]:
+        """The operators that say what a step draws: those that draw, their masks, and the conditions of its paths."""
+        return self.ways.operators()
+
     def drawn(self, kept: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
         """What the user's own step draws at random, in order: of rows that a mask chooses, those alone; None where the
-        program has no use for it. kept: what the operators that `ways` names give in it."""
+        program has no use for it. kept: what the operators of `observed` give in it."""
         found: list[torch.Tensor | None] = []
         for one in self.ways.taken(lambda index: bool(kept[index])).drawn:
             tensor = None if one is None else kept[one.operator]

@@ -75,7 +75,7 @@ class Trial:
         """The steps of the program. Its results, random numbers and gradients are put aside."""
         origin, executor, run = self._origin, Executor(self._captured.program), Run()
         states = list(self.start.values())
-        wanted = {*origin.gradients.values(), *origin.ways.operators()}
+        wanted = {*origin.gradients.values(), *origin.observed()}
         for step, batch in enumerate(self._batches):
             kept: dict[int, PutAside] = {}
 
@@ -105,7 +105,7 @@ class Trial:
             changes_aside = self.put_aside(_named(result.loss, {}, changes))
             run.kept.append({**changes_aside, **_gradients({name: _later(one) for name, one in gradients.items()})})
             run.steps += 1
-            self._drawn.append({index: kept[index] for index in origin.ways.operators()})
+            self._drawn.append({index: kept[index] for index in origin.observed()})
             self._gradients.append(gradients)
             states = list(result.states)
         return run

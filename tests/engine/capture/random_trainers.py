@@ -282,7 +282,7 @@ class Trained:
 def by_program(task: Task, captured: Captured) -> Trained:
     """All steps of a captured program."""
     executor, found = Executor(captured.program), Trained()
-    wanted = captured.origin.ways.operators()
+    wanted = captured.origin.observed()
     states = list(captured.states.values())
     for step in range(task.steps):
         kept: dict[int, torch.Tensor] = {}

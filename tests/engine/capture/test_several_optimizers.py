@@ -32,7 +32,7 @@ STEPS = 3
 def by_program(task: Task, captured: Captured) -> tuple[list[float], dict[str, Tensor], list[Tensor]]:
     """(losses, parameters and buffers at the end, what was drawn, in order) of three steps."""
     executor, states, losses, drawn = Executor(captured.program), list(captured.states.values()), [], []
-    wanted = [one.operator for one in captured.origin.ways.drawn if one is not None]
+    wanted = captured.origin.observed()
     assert None not in wanted, "every draw is of use"
     for step in range(STEPS):
         kept: dict[int, Tensor] = {}

@@ -80,15 +80,24 @@ def _is_by_numbers(index: Any) -> bool:
 
 def _is_number(item: Any) -> bool:
     if isinstance(item, slice):
-        return any(type(part) is torch.SymInt for part in (item.start, item.stop, item.step))
-    return type(item) is torch.SymInt
+        return any(_is_taken(part) for part in (item.start, item.stop, item.step))
+    return _is_taken(item)
+
+
+def _is_taken(number: Any) -> bool:
+    """Whether a number was taken out of a tensor; not the number of the rows that a mask chooses, which PyTorch knows
+    to be a size."""
+    if type(number) is not torch.SymInt:
+        return False
+    known = number.node.shape_env
+    return known is None or not number.node.expr.free_symbols <= known.size_like
 
 
 def _part(x: torch.Tensor, index: Any) -> torch.Tensor:
     """A copy of a part."""
     items, axis = _items(x, index), 0
     for number, item in enumerate(items):
-        if type(item) is torch.SymInt:
+        if _is_taken(item):
             x = x.index_select(axis, _tensor_of(item).reshape(1))
             items[number] = 0
         elif _is_number(item):
@@ -146,7 +155,7 @@ def _assign(x: torch.Tensor, index: Any, value: Any) -> None:
     axes, shape, axis = {}, list(before.shape), 0
     for item in items:
         if _is_number(item):
-            shape[axis] = 1 if type(item) is torch.SymInt else _size(item)
+            shape[axis] = 1 if _is_taken(item) else _size(item)
             axes[axis] = item
         axis += 1 if item is None or isinstance(item, slice) or _is_number(item) else 0
     part = [size for axis, size in enumerate(shape) if type(axes.get(axis)) is not torch.SymInt]
