@@ -133,7 +133,7 @@ def vq_vae() -> Task:
 @script(
     "A VQ-VAE that resets dead codes if there are any",
     source="vector-quantize-pytorch of lucidrains",
-    outcome=refused("control flow depends on values", rewrite="vq_vae_resets"),
+    outcome=refused("turns a tensor that it computes into numbers of Python", rewrite="vq_vae_resets"),
 )
 def vq_vae_resets_by_if() -> Task:
     class Codes(Quantizer):
