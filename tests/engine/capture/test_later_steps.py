@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from later_steps import STEPS, Net, followed, task_of
+from random_branches import trained_both_ways
 from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
 from torch import Tensor
@@ -112,12 +113,15 @@ REFUSED: dict[str, tuple[Callable[[Net, Tensor], Tensor], str]] = {
         _freezes_afterwards,
         "a step changes whether model.b.weight requires",
     ),
-    "a mode that changes": (_evaluates, "draws random numbers at some steps that it does not draw at others"),
     "the length of a list": (_appends_and_counts, "the step reads model.held, which every step makes longer"),
     "a dictionary that grows": (_keeps_every_step, "model."),
     "a dictionary that is replaced": (_replaces_a_dictionary, "every step changes model.kept"),
     "a seed that several steps share": (_seeds_sometimes, "a seed that is set inside the step"),
 }
+
+
+def test_a_mode_that_changes_at_a_late_step() -> None:
+    assert trained_both_ways(lambda: task_of(Net(_evaluates)), 60).apart < 1e-5
 
 
 @pytest.mark.parametrize("name", REFUSED)
