@@ -10,7 +10,7 @@ import functools
 import gc
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -118,9 +118,12 @@ class _Ended:
 class LaterSteps:
     """The steps of a task after its first one."""
 
-    def __init__(self, task: Task, tracer: Tracer, around: Surroundings, own: Collection[str]) -> None:
+    def __init__(
+        self, task: Task, tracer: Tracer, around: Surroundings, own: Collection[str], by_values: Collection[str] = ()
+    ) -> None:
         """around: everything, as it stands after the first step. own: names of the numbers that the optimizer and its
-        schedule change by themselves."""
+        schedule change by themselves. by_values: names of the numbers and lists that the first step
+        leaves by its values."""
         self._steps = task.steps
         self._tracer = tracer
         self._around = around
@@ -140,10 +143,21 @@ class LaterSteps:
         """Places of the optimizers' states."""
         self._counted: dict[str, _Place] = {}
         """The numbers that steps change, by name."""
-        self._logged: dict[str, _Place] = {}
+        self._logged = {
+            container.name_of(key): _Place(container, key)
+            for container in around.containers
+            for key in container.saved
+            if container.name_of(key) in by_values
+        }
         """The numbers that steps compute from their values, by name."""
-        self._growing: dict[str, list[_Place]] = {}
+        self._growing = {
+            container.path: self._places_of(container.list)
+            for container in around.containers
+            if container.list is not None and container.path in by_values
+        }
         """Places of the lists that steps make longer, by name."""
+        if held := [path for path, places in self._growing.items() if not places]:
+            raise CaptureError(f"every step changes {held[0]}: {_REMEDY}")
         self._ended = _Ended()
 
     def confirm(self, first: fx.GraphModule, changed: Iterable[str]) -> None:
@@ -327,6 +341,30 @@ class LaterSteps:
         while name in self._counted or name in self._logged:
             name += "'"
         return name
+
+
+def apart(ends: Sequence[Sequence[Change]], seen: Collection[int]) -> set[str]:
+    """Names of the numbers that some paths of the first step leave other than others do, and of the lists that they
+    make longer. Steps after it are followed from what one path has left, and would not show what follows from the
+    others. ends: the changes of every path. seen: ids of what was there before. Raises CaptureError for anything else
+    of Python's that paths leave so."""
+    if len(ends) < 2:
+        return set()
+    found: set[str] = set()
+    alike = _Likeness((), seen)
+    left = [{(id(change.container), change.key): change.after for change in end} for end in ends]
+    for change in (change for end in ends for change in end):
+        place = (id(change.container), change.key)
+        things = [after.get(place, change.before) for after in left]
+        if not any(map(is_logged, things)) and all(alike.between(things[0], thing) for thing in things):
+            continue
+        if change.before is MISSING and change.container.list is not None:
+            found.add(change.container.path)
+        elif all(is_logged(thing) or _is_number(thing) for thing in things):
+            found.add(change.name)
+        else:
+            raise CaptureError(f"a step changes {change.name} by values that it computes: {_REMEDY}")
+    return found
 
 
 def _refuse_reads(hidden: Mapping[str, _Hidden], grown: Mapping[str, _Grown]) -> None:

@@ -4,6 +4,7 @@ buffers, and whether the steps after it do the same."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -15,9 +16,9 @@ from roundlog.capture.lines import place_of_error
 from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.python_draws import GENERATOR
 from roundlog.capture.task import STORED, Task
-from roundlog.capture.tracing.containers import MISSING
+from roundlog.capture.tracing.containers import MISSING, Change
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
-from roundlog.capture.tracing.later_steps import LaterSteps
+from roundlog.capture.tracing.later_steps import LaterSteps, apart
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import ChangedBuffersError, TracedStep, Tracer
 from roundlog.capture.untraceable import reason
@@ -69,30 +70,36 @@ def traced(
     parameters and buffers that are part of the state. known: names of the buffers that are constants if no step changes
     them. decides: whether the step may decide by values. Raises CaptureError if a later step is another one."""
     first_trace = functools.partial(_first, task, around, decides=decides)
-    tracer, first, replaced = first_trace({}, known)
+    tracer, first, ends = first_trace({}, known)
+    replaced = {name: tensor for end in ends[1:] and ends for name, tensor in _replaced(task, end).items()}
     written = _written(first.graph, around)
     around.restore()
     left = _rehearse(task, around)
     attributes = {**left.attributes, **replaced, **written}
     if attributes:
         around.restore()
-        tracer, first, _ = first_trace(attributes, known)
+        tracer, first, ends = first_trace(attributes, known)
         around.restore()
         left = _rehearse(task, around)
     around.drop_gradients()
     around.put_back([*attributes.values(), *plain_model(task.model).buffers()])
     own = {change.name for change in around.changes() if change.name.startswith(_OWN)} | tracer.changing
-    LaterSteps(task, tracer, surroundings(task), own).confirm(first.graph, left.others)
+    others = [
+        [change for change in end if not (change.name.startswith(_OWN) or tracer.follows(change.before))]
+        for end in ends
+    ]
+    by_values = apart(others, around.seen())
+    LaterSteps(task, tracer, surroundings(task), own, by_values).confirm(first.graph, left.others)
     return first, attributes
 
 
 def _first(
     task: Task, around: Surroundings, attributes: dict[str, torch.Tensor], known: frozenset[str], *, decides: bool
-) -> tuple[Tracer, TracedStep, dict[str, torch.Tensor]]:
-    """The step traced as the task stands, with as many of the known buffers as it does not change. Also the tensors
-    that only some paths put others in the place of: the rehearsal may take another path."""
+) -> tuple[Tracer, TracedStep, list[list[Change]]]:
+    """The step traced as the task stands, with as many of the known buffers as it does not change. Also what each of
+    its paths changes: the rehearsal takes one of them only."""
 
-    ended: list[dict[str, torch.Tensor]] = []
+    ended: list[list[Change]] = []
 
     def begin() -> None:
         if ended:
@@ -100,7 +107,7 @@ def _first(
             around.move()
 
     def end() -> None:
-        ended.append(_replaced(task, around))
+        ended.append(around.changes())
 
     while True:
         ended.clear()
@@ -109,9 +116,7 @@ def _first(
         if told := [change.name for change in around.changes() if not change.name.startswith(_OWN)]:
             raise CaptureError(f"the schedule changes {told[0]}: make it depend on the step alone, and change nothing")
         try:
-            step = tracer.trace(begin, end)
-            several = ended if len(ended) > 1 else []
-            return tracer, step, {name: tensor for found in several for name, tensor in found.items()}
+            return tracer, tracer.trace(begin, end), ended
         except ChangedBuffersError as error:
             known -= error.names
             around.restore()
@@ -120,11 +125,11 @@ def _first(
                     raise CaptureError(f"a step changes {_conversion(name.partition('/')[2], tensor)}") from None
 
 
-def _replaced(task: Task, around: Surroundings) -> dict[str, torch.Tensor]:
+def _replaced(task: Task, changes: Iterable[Change]) -> dict[str, torch.Tensor]:
     """Tensors, neither parameters nor buffers, in whose place a step that is traced has put others like them."""
     left = _Left({}, [])
     known = {id(tensor) for tensor in (*task.model.parameters(), *task.model.buffers())}
-    for change in around.changes():
+    for change in changes:
         is_tensor = isinstance(change.before, torch.Tensor) and isinstance(change.after, torch.Tensor)
         if is_tensor and not change.name.startswith(_OWN) and id(change.before) not in known:
             left.add(change.name, change.before, change.after)
