@@ -37,7 +37,7 @@ Read this before the first try.
 
 1. Capture runs your own step (model, loss, `backward()`) once, without computing anything, and writes down its
    operators. Autograd, activation checkpointing, `autograd.Function` and hooks on modules, tensors and parameters work.
-2. Every step has to be the same line of operators. Python's `if` and `for` may look at shapes and settings. An `if`, a
+2. Every step has to be a line of operators. Python's `if` and `for` may look at shapes and settings. An `if`, a
    `while` or a `min` that looks at values which the step computes is [followed on every path](#ifs-that-values-decide),
    16 at most. What only checks may stay: asserts, and an `if` that does nothing but raise an error that nobody catches,
    are taken to pass, and a program does not check them. So may prints and logs: `.item()`, `.tolist()` and formatted
@@ -52,21 +52,27 @@ Read this before the first try.
    order of the rows, `if` and `range` of their number, batch norm over them.
 4. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole. Arrays of
    numpy that share memory with them, or with other state, are refused.
-5. What a step changes is state, if it is a tensor of its final shape from the start: parameters, buffers, attributes of
-   objects and classes, items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a
-   teacher).
-6. Other Python state may change, as long as every step computes the same: counters and flags are followed through all
-   steps of the task, and the first step that differs is named. Refused are tensors that begin as None, arrays of numpy
-   that steps write, and iterators that steps take from. Caches (`functools.cache` too) may fill. Nobody sees the clock,
-   the environment, files or threads: a step may not depend on them.
-7. Writes in place are followed, through views too, and into `.data`. Assigning to `.data` is refused.
+5. What a step changes is state, if it is a tensor of one shape: parameters, buffers, attributes of objects and
+   classes, items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a teacher). It
+   may be None, or not there, before the first step, if that always puts a tensor there, and may stand in a tuple, list
+   or dictionary, as the state of an LSTM does.
+6. Numbers of Python that steps change (counters, flags, factors that decay) are followed through all steps of the
+   task. Where an operator of tensors gets one, a column of the schedule has its value at every step (`min(1.0, step /
+   1000)`, `math.cos`); where Python decides by one (`if step % 2 == 0`), both ways are computed and a column chooses,
+   up to 16 ways. `int()` and `float()` of one, and its text outside of a print, count as a way for every value. All
+   ways have to give gradients to the same parameters. Refused are arrays of numpy that steps write, and iterators that
+   steps take from. Caches (`functools.cache` too) may fill. Nobody sees the clock, the environment, files or threads:
+   a step may not depend on them.
+7. Writes in place are followed, through views too, and into `.data`. So is assigning to `.data` of what is state,
+   unless it comes to share memory with other state.
 8. Random numbers of torch become the program's own, the same on every machine, and so do single numbers of Python's
    `random` and of `numpy.random` (`random.random()`, `np.random.randint(5)`), and `np.random.permutation(n)`; other
    arrays of theirs are refused. A seed that is set inside the step is refused, and so is a generator that is made
    there.
 9. Data come in by the batch alone. Fields are float32, bool or integers, which a step sees as int64.
-10. The optimizer is one of `torch.optim` over the model's parameters; or there are several, each with its own
-    parameters and loss, which take turns in a step. What capture does not know of them is refused.
+10. The optimizer is one of `torch.optim` over the model's parameters, or a subclass of `torch.optim.Optimizer` with a
+    `step` of your own, which is traced as it is written (Lion, AdaBelief, Lookahead); or there are several, each with
+    its own parameters and loss, which take turns in a step. What capture does not know of them is refused.
 11. At last the captured step is run beside yours: three steps from the initial state and three from one that was moved,
     in FP64 too where the model allows it. Losses, gradients and changes of the state agree as far as FP32 explains, or
     the capture is refused and names the first tensor that differs. Your model is as it was, afterwards.

@@ -42,7 +42,6 @@ def vae() -> Task:
 @script(
     "KL annealing by a number of Python",
     source="beta-VAEs, and VAEs for text",
-    outcome=refused("not the same from one time to the next", rewrite="kl_annealing_by_buffer"),
 )
 def kl_annealing() -> Task:
     class Annealed(Vae):
@@ -134,7 +133,7 @@ def vq_vae() -> Task:
 @script(
     "A VQ-VAE that resets dead codes if there are any",
     source="vector-quantize-pytorch of lucidrains",
-    outcome=refused("control flow depends on values", rewrite="vq_vae_resets"),
+    outcome=refused("turns a tensor that it computes into numbers of Python", rewrite="vq_vae_resets"),
 )
 def vq_vae_resets_by_if() -> Task:
     class Codes(Quantizer):
@@ -221,7 +220,6 @@ def wgan_gp() -> Task:
 @script(
     "A critic of several steps: optimizer.step() inside the loss",
     source="WGAN (Arjovsky et al. 2017), five steps of the critic",
-    outcome=refused("the loss takes a step of an optimizer", rewrite="wgan_gp"),
 )
 def inner_steps() -> Task:
     model = game()

@@ -123,7 +123,7 @@ class MoCo(nn.Module):
 @script(
     "A queue at a pointer of MoCo",
     source="the code of MoCo (He et al. 2020)",
-    outcome=refused("assigns to a tensor's .data", rewrite="moco_shifted"),
+    outcome=refused("turns a tensor that it computes into numbers of Python", rewrite="moco_shifted"),
 )
 def moco() -> Task:
     class Net(MoCo):
@@ -194,7 +194,6 @@ def byol() -> Task:
 @script(
     "A mean teacher",
     source="Mean Teacher (Tarvainen and Valpola 2017)",
-    outcome=refused("not the same from one time to the next", rewrite="byol"),
 )
 def mean_teacher() -> Task:
     model = encoder()

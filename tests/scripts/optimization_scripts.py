@@ -244,9 +244,8 @@ def lbfgs() -> Task:
 
 
 @script(
-    "SAM: an optimizer of two passes",
+    "An optimizer around another, as SAM is written",
     source="davda54/sam (Foret et al. 2021)",
-    outcome=refused("SAM", rewrite="sam_in_loss"),
 )
 def sam() -> Task:
     class SAM(torch.optim.Optimizer):
@@ -323,7 +322,6 @@ def penalty() -> Task:
 @script(
     "An optimizer of one's own",
     source="Lion (Chen et al. 2023), as in lucidrains' lion-pytorch",
-    outcome=refused("Lion", rewrite="groups"),
 )
 def lion() -> Task:
     class Lion(torch.optim.Optimizer):

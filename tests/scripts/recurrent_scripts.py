@@ -10,7 +10,7 @@ import random
 import torch
 from language_scripts import next_word
 from roundlog import Task
-from script_corpus import RUN, refused, script
+from script_corpus import RUN, script
 from script_rows import words
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -44,7 +44,6 @@ def lstm() -> Task:
 @script(
     "An LSTM whose state begins as None and is carried on",
     source="truncated backpropagation through time",
-    outcome=refused("not the same from one time to the next", rewrite="lstm_state"),
 )
 def lstm_state_none() -> Task:
     class Net(Recurrent):
@@ -62,7 +61,6 @@ def lstm_state_none() -> Task:
 @script(
     "An LSTM whose state begins as zeros and is carried on",
     source="PyTorch's word_language_model: init_hidden",
-    outcome=refused("not the same from one time to the next", rewrite="lstm_state"),
 )
 def lstm_state_zero() -> Task:
     class Net(Recurrent):

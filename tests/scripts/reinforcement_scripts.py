@@ -9,7 +9,7 @@ import copy
 
 import torch
 from roundlog import Task
-from script_corpus import RUN, refused, script
+from script_corpus import RUN, script
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 from torch.nn import functional as F
@@ -80,7 +80,6 @@ def dqn() -> Task:
 @script(
     "Q-learning whose target is copied every two steps",
     source="DQN (Mnih et al. 2015)",
-    outcome=refused("not the same from one time to the next", rewrite="dqn_by_where"),
 )
 def dqn_every_two() -> Task:
     model = net()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 from roundlog import Task
-from script_corpus import RUN, refused, script
+from script_corpus import RUN, script
 from script_rows import rows
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -176,7 +176,6 @@ def lazy() -> Task:
 @script(
     "A buffer that is made in the step",
     source="a habit of running statistics: if self.mean is None",
-    outcome=refused("not the same from one time to the next", rewrite="statistics"),
 )
 def statistics_none() -> Task:
     class Net(nn.Module):
@@ -210,7 +209,6 @@ def statistics() -> Task:
 @script(
     "Old pruning by assigning .data",
     source="lottery tickets, as in early repositories",
-    outcome=refused("assigns to a tensor's .data", rewrite="pruning"),
 )
 def pruning_by_data() -> Task:
     class Pruned(nn.Linear):

@@ -76,6 +76,14 @@ class Builder:
         """Append an operator whose type is declared, not computed: state, data, schedule, constant, iota, uniform."""
         return self._add(name, (), attributes, operator(name).infer([], attributes, kind))
 
+    def again(self, node: Node, inputs: Sequence[Value]) -> Value:
+        """Append a node's operator, of other inputs of the same types."""
+        return self._add(node.op, inputs, dict(node.attributes), node.type)
+
+    def begin(self) -> None:
+        """Begin another lowering of the step, which draws anew."""
+        self._streams, self._drawn = {}, {}
+
     def _add(self, name: str, inputs: Sequence[Value], attributes: dict[str, Attribute], kind: TensorType) -> Value:
         key = (name, tuple(inputs), tuple(sorted(attributes.items())), kind)
         if key not in self._known:

@@ -56,15 +56,7 @@ class Constants:
 
     def digest(self, node: fx.Node) -> str:
         """A constant node's value, told apart from other values."""
-        digest = hashlib.sha256()
-        for leaf in tree_leaves(self.evaluate(node)):
-            if isinstance(leaf, torch.Tensor):
-                digest.update(f"{leaf.dtype} {list(leaf.shape)}".encode())
-                dense = torch.empty(leaf.shape, dtype=leaf.dtype).copy_(leaf)
-                digest.update(dense.view(-1).view(torch.uint8).numpy().tobytes() if leaf.numel() else b"")
-            else:
-                digest.update(repr(leaf).encode())
-        return digest.hexdigest()
+        return digest_of(self.evaluate(node))
 
     def _compute(self, node: fx.Node) -> Any:
         if node.op == "get_attr":
@@ -80,6 +72,19 @@ class Constants:
             value = node.target(*args, **kwargs)
         # Memory that nobody has written to holds anything: here, as in programs, zeros.
         return torch.zeros_like(value) if "empty" in str(node.target) else value
+
+
+def digest_of(value: Any) -> str:
+    """A tensor, or a tuple of tensors, told apart from other values."""
+    digest = hashlib.sha256()
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            digest.update(f"{leaf.dtype} {list(leaf.shape)}".encode())
+            dense = torch.empty(leaf.shape, dtype=leaf.dtype).copy_(leaf)
+            digest.update(dense.view(-1).view(torch.uint8).numpy().tobytes() if leaf.numel() else b"")
+        else:
+            digest.update(repr(leaf).encode())
+    return digest.hexdigest()
 
 
 def _is_tensor(module: nn.Module, node: fx.Node) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,12 +11,14 @@ from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
+from roundlog.capture.captured import Captured, Origin
 from roundlog.capture.chosen import ChosenRows
 from roundlog.capture.constants import Constants
 from roundlog.capture.defects import told_from_refusals
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError, UnknownValueError
 from roundlog.capture.lines import source_of
+from roundlog.capture.lowered_step import Comparison, LoweredStep
 from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.numbers import OF_NUMBERS, refuse_numbers
@@ -27,9 +28,11 @@ from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.paths import Result, decisions_before, is_fork
 from roundlog.capture.tracing.rehearsal import surroundings, traced
-from roundlog.capture.tracing.trace import TracedStep
-from roundlog.capture.ways import Way
-from roundlog.data import materialized
+from roundlog.capture.tracing.traced_step import TracedStep
+from roundlog.capture.variants import Columns, Variants
+from roundlog.capture.ways import DrawnValue, Way
+from roundlog.data import materialized, widened
+from roundlog.operators import StepInputs
 from roundlog.program import Attribute, DType, Program, ProgramError, Stored, TensorType
 
 _OF_A_FIELD = (
@@ -48,54 +51,6 @@ _REWRITES = {
 
 _OLDEST = "2.11"
 """PyTorch that the rules are made for. Jobs run with 2.10 as well, the last one that AArch64 has without CUDA."""
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """A task as data."""
-
-    program: Program
-    states: dict[str, torch.Tensor]
-    """Initial state: name -> tensor, in program order."""
-    schedule: torch.Tensor
-    """f32[steps, columns]: what depends on the step alone (learning rates, bias corrections)."""
-    origin: Origin
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Origin of a program's values in the user's own step."""
-
-    tensors: dict[str, torch.Tensor]
-    """State name -> the user's own tensor. Optimizer slots and large constants have none."""
-    trained: dict[str, torch.Tensor]
-    """Parameter name -> the user's own, of those that the optimizer changes."""
-    gradients: dict[str, int]
-    """Parameter name -> the operator that gives its gradient, before clipping. Parameters that have none on any path
-    are missing."""
-    ways: Way
-    """What differs from path to path through the step."""
-    chosen: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
-    """An operator that draws -> the operators that give the masks of its axes, where a mask chooses what is drawn."""
-    known: frozenset[str] = frozenset()
-    """Names of the states whose first values are constants of the program. No step changes them."""
-
-    def observed(self) -> set[int]:
-        """The operators that say what a step draws: those that draw, their masks, and the conditions of its paths."""
-        masks = {mask for masks in self.chosen.values() for mask in masks if mask is not None}
-        return self.ways.operators() | masks
-
-    def drawn(self, kept: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
-        """What the user's own step draws at random, in order: of rows that a mask chooses, those alone; None where the
-        program has no use for it. kept: what the operators of `observed` give in it."""
-        found: list[torch.Tensor | None] = []
-        for index in self.ways.taken(lambda index: bool(kept[index])).drawn:
-            tensor = None if index is None else kept[index]
-            for axis, mask in enumerate(() if index is None else self.chosen.get(index, ())):
-                if tensor is not None and mask is not None:
-                    tensor = tensor.index_select(axis, kept[mask].nonzero().squeeze(1))
-            found.append(tensor)
-        return found
 
 
 def capture(task: Task) -> Captured:
@@ -135,15 +90,10 @@ def _captured(task: Task, known: frozenset[str], *, decides: bool) -> Captured:
         tensors={name: tensor for name, tensor in own.items() if name in states},
         trained=trace.trained,
         gradients={name: places[value] for name, value in zip(trace.gradients, lowering.gradients, strict=True)},
-        ways=lowering.ways.placed(places),
-        chosen={
-            places[value]: tuple(None if mask is None else places[mask] for mask in masks)
-            for value, masks in lowering.draw_masks.items()
-            if value in places and any(masks) and all(mask is None or mask in places for mask in masks)
-        },
+        ways=lowering.ways.placed(lambda value: places.get(Value(value))),
         known=trace.known,
     )
-    return Captured(program=program, states=states, schedule=trace.schedule, origin=origin)
+    return Captured(program=program, states=states, schedule=lowering.schedule, origin=origin)
 
 
 class Lowering(Context):
@@ -160,65 +110,135 @@ class Lowering(Context):
         self.states: dict[str, torch.Tensor] = {}
         self.gradients: list[Value] = []
         self.ways: Way = Way()
-        self.draw_masks: dict[Value, tuple[Value | None, ...]] = {}
-        """The masks of the axes of each draw."""
-        self._slots: list[str] = []
-        """Names of the states that the step reads or keeps."""
+        self._slots: dict[str, int] = {}
+        """Slots of the states that the step reads or keeps, by name."""
+        self._bound: frozenset[str] = frozenset()
         self._constant_states: dict[str, torch.Tensor] = {}
         """Constants too large for a literal: states that no step changes."""
         self._known_states: dict[object, Value] = {}
+        self.schedule = traced.schedule
+        """f32[steps, columns], with those of numbers of Python's."""
+        self.module = traced.graph
+        """The traced step that is being lowered."""
+        self._numbers: list[Value] = []
         self._decisions: tuple[tuple[fx.Node, bool], ...] = ()
+        self._counts: Value | None = None
+        """bool[]: whether it is a step that is this one, where steps differ."""
         self.storages = Storages(self, self.values)
         self.chosen = ChosenRows(self, self.value)
 
     def run(self) -> Program:
-        graph = self.traced.graph.graph
-        self._bind_placeholders([node for node in graph.nodes if node.op == "placeholder"])
-        self.lowered(graph)
-        loss, following, gradients, self.ways = self._joined(graph.output_node().args[0], {})
-        self.gradients = [gradients[name] for name in self.traced.gradients]
+        course = self.traced.course
+        assert course is not None
+        columns = Columns(self.builder, self.traced.schedule)
+        self._numbers = [columns.value(numbers) for numbers in course.numbers.T]
+        self._bound = self._bound_states(course.graphs)
+        variants = Variants(self.builder, columns, course.graph_of)
+        several = len(course.graphs) > 1
+        lowered = [
+            self._variant(graph, variants.condition(number) if several else None)
+            for number, graph in enumerate(course.graphs)
+        ]
+        merged = [variants.one(found) for found in zip(*(one.results for one in lowered), strict=True)]
+        for step, graph in course.plain:
+            plain = self._variant(graph)
+            comparison = Comparison(self.builder.nodes, columns, self._some_inputs(columns.row(step), step))
+            comparison.confirm(merged, lowered[course.graph_of[step]], plain)
+        self.ways = variants.way([one.way for one in lowered], merged)
+        count, conditions = 1 + len(self._slots), [Value(one) for one in self.ways.conditions()]
+        self.gradients = merged[count:]
         self.states = {**{name: self.traced.states[name] for name in self._slots}, **self._constant_states}
+        names, table = columns.kept([*merged, *conditions])
+        self.schedule = torch.cat([self.traced.schedule, table], dim=1) if names else self.traced.schedule
         return self.builder.finish(
-            loss,
-            [*(following[name] for name in self._slots), *self._known_states.values()],
+            merged[0],
+            [*merged[1:count], *self._known_states.values()],
             states=list(self.states),
             data=list(self.task.dataset),
-            schedule=list(self.traced.columns),
+            schedule=[*self.traced.columns, *names],
             batch_size=self.task.batch_size,
-            keep=[*self.gradients, *map(Value, self.ways.conditions())],
+            keep=[*self.gradients, *conditions],
+        )
+
+    def _variant(self, module: fx.GraphModule, counts: Value | None = None) -> LoweredStep:
+        """One traced step. counts: bool[], whether it is the one that a step is."""
+        self.module, self.values = module, {}
+        self.constants = Constants(module, module.graph)
+        self.storages = Storages(self, self.values)
+        self.chosen = ChosenRows(self, self.value)
+        self.builder.begin()
+        self._counts = self.builder.counts = counts
+        self._decisions = ()
+        self._bind_placeholders([node for node in module.graph.nodes if node.op == "placeholder"])
+        self.lowered(module.graph)
+        parts: list[list[Value]] = []
+        results, way = self._joined(module.graph.output_node().args[0], {}, parts)
+        if missing := [name for name in self._names() if name not in results]:
+            raise CaptureError(f"{missing[0].partition('/')[2]} has a gradient on no path that the step can take")
+        return LoweredStep([results[name] for name in self._names()], way, parts)
+
+    def _bound_states(self, graphs: Sequence[fx.GraphModule]) -> frozenset[str]:
+        """Names of the states that a program has: not of those which nothing reads of what a former step has left."""
+        found = {name for name in self.traced.states if not name.startswith("attribute/")}
+        for module in graphs:
+            for node, name in zip(module.graph.nodes, self.traced.states, strict=False):
+                if any(user.op != "output" for user in node.users):
+                    found.add(name)
+        return frozenset(found)
+
+    def _some_inputs(self, row: torch.Tensor, step: int) -> StepInputs:
+        """Inputs of a step, with states near the first ones. row: f32[columns] of the schedule."""
+        generator = torch.Generator().manual_seed(1)
+        states = [*(self.traced.states[name] for name in self._slots), *self._constant_states.values()]
+        spread = [torch.randn(state.shape, generator=generator) for state in states]
+        moved = [s + 0.05 * x if s.dtype == torch.float32 else s for s, x in zip(states, spread, strict=True)]
+        return StepInputs(
+            states=[state.contiguous() for state in moved],
+            data=[widened(field) for field in self.task.batch(torch.arange(self.task.batch_size)).values()],
+            schedule=row,
+            seed=self.task.seed,
+            step=step,
+            device=torch.device("cpu"),
         )
 
     def _joined(
-        self, result: Result, known: Mapping[Value, bool]
-    ) -> tuple[Value, dict[str, Value], dict[str, Value], Way]:
-        """Loss, next states, gradients, and ways of a result. What paths give is chosen, element by element, so that
-        nothing of a path that is not taken reaches it. known: conditions that hold, or do not, where it counts."""
+        self, result: Result, known: Mapping[Value, bool], parts: list[list[Value]]
+    ) -> tuple[dict[str, Value], Way]:
+        """Loss, next states and gradients of a result, in this order, and its ways. What paths give is chosen, element
+        by element, so that nothing of a path that is not taken reaches it. known: conditions that hold, or do not,
+        where it counts. Appends the conditions and what each path gives to parts."""
         if not is_fork(result):
             states = dict(zip(self.traced.states, result["states"], strict=True))
-            following = {name: self.value(states[name]) for name in self._slots}
-            for name, value in following.items():
-                if value is None:
+            found = {"loss": self.value(result["loss"])}
+            for name in self._slots:
+                if (following := self.value(states[name])) is None:
                     raise CaptureError(f"the next value of {name} is not computed")
-            gradients = {name: self.value(node) for name, node in result["gradients"].items()}
-            for node in result["drawn"]:
-                self.draw_masks[self.value(node)] = self.chosen.axes(node)
-            way = Way(drawn=tuple(map(self.value, result["drawn"])), gradients=frozenset(gradients))
-            return self.value(result["loss"]), following, gradients, way
+                found[f"state/{name}"] = following
+            gradients: dict[str, Any] = result["gradients"]
+            own = [name for name in self.traced.gradients if name in gradients]
+            found |= {f"gradient/{name}": self.value(gradients[name]) for name in own}
+            drawn = (DrawnValue(self.value(node), self.chosen.axes(node)) for node in result["drawn"])
+            parts.append(list(found.values()))
+            return found, Way(drawn=tuple(drawn), gradients=frozenset(gradients))
         condition = self.builder.convert(self._operand(result["condition"]), DType.BOOL)
         if condition in known:
-            return self._joined(result["held" if known[condition] else "otherwise"], known)
-        held, otherwise = (
-            self._joined(result[name], {**known, condition: truth})
+            return self._joined(result["held" if known[condition] else "otherwise"], known, parts)
+        parts.append([condition])
+        (held, of_held), (otherwise, of_otherwise) = (
+            self._joined(result[name], {**known, condition: truth}, parts)
             for name, truth in (("held", True), ("otherwise", False))
         )
         self.builder.source = "the choice between paths"
-        loss = self.builder.chosen(condition, held[0], otherwise[0])
         # A gradient that only one path has is never read on the other.
-        following, gradients = (
-            {name: self.builder.chosen(condition, (two | one)[name], (one | two)[name]) for name in one | two}
-            for one, two in ((held[1], otherwise[1]), (held[2], otherwise[2]))
-        )
-        return loss, following, gradients, Way.of(condition, held[3], otherwise[3])
+        one, two = otherwise | held, held | otherwise
+        names = [name for name in self._names() if name in one]
+        both = {name: self.builder.chosen(condition, one[name], two[name]) for name in names}
+        return both, Way.of(condition, of_held, of_otherwise)
+
+    def _names(self) -> list[str]:
+        """Names of all results."""
+        states = (f"state/{name}" for name in self._slots)
+        return ["loss", *states, *(f"gradient/{name}" for name in self.traced.gradients)]
 
     def lowered(self, graph: fx.Graph) -> list[Any]:
         """Lowers the operators of a graph whose placeholders have values. Gives the nodes of its outputs."""
@@ -227,7 +247,7 @@ class Lowering(Context):
             self.builder.source = source_of(node)
             self._follow_path(decisions_before(node))
             if node.op == "get_attr":
-                held = getattr(self.traced.graph, str(node.target))
+                held = getattr(self.module, str(node.target))
                 if not isinstance(held, torch.Tensor):  # a generator: a program has its own random numbers
                     self.values[node] = None
                 else:
@@ -243,7 +263,7 @@ class Lowering(Context):
         """Has the builder know when what follows counts: conditions and their answers on the path that it is on."""
         if decisions is self._decisions:
             return
-        self._decisions, self.builder.counts = decisions, None
+        self._decisions, self.builder.counts = decisions, self._counts
         for node, answer in decisions:
             condition = self.builder.convert(self._operand(node), DType.BOOL)
             holds = condition if answer else self.builder.op("logical_not", condition)
@@ -253,12 +273,14 @@ class Lowering(Context):
     def _bind_placeholders(self, placeholders: list[fx.Node]) -> None:
         states, rest = placeholders[: len(self.traced.states)], placeholders[len(self.traced.states) :]
         for node, (name, tensor) in zip(states, self.traced.states.items(), strict=True):
-            if name.startswith("attribute/") and not any(user.op != "output" for user in node.users):
-                continue  # nothing reads what a former step has left there
-            self.bind_state(node, name, TensorType(tuple(tensor.shape), DType.of(tensor.dtype)))
+            if name in self._bound:
+                self.bind_state(node, name, TensorType(tuple(tensor.shape), DType.of(tensor.dtype)))
+        columns, rest = rest[: len(self.traced.columns)], rest[len(self.traced.columns) :]
+        for slot, node in enumerate(columns):
+            self.values[node] = self.builder.source_op("schedule", TensorType((), DType.F32), slot=slot)
+        self.values.update(zip(rest, self._numbers, strict=False))
+        rest = rest[len(self._numbers) :]
         kinds: list[tuple[str, TensorType, dict[str, Attribute]]] = []
-        for slot in range(len(self.traced.columns)):
-            kinds.append(("schedule", TensorType((), DType.F32), {"slot": slot}))
         for slot, column in enumerate(self.task.fields().values()):
             attributes: dict[str, Attribute] = {"slot": slot}
             if column.kind.stored is not Stored.AS_READ:
@@ -271,9 +293,10 @@ class Lowering(Context):
             self.values[node] = self.builder.source_op(op, kind, **attributes)
 
     def bind_state(self, node: fx.Node, name: str, kind: TensorType) -> None:
-        """Has a placeholder stand for the next state."""
-        self.values[node] = self.builder.source_op("state", kind, slot=len(self._slots))
-        self._slots.append(name)
+        """Has a placeholder stand for a state: the next one, unless it has a slot already."""
+        if name not in self._slots:
+            self._slots[name] = len(self._slots)
+        self.values[node] = self.builder.source_op("state", kind, slot=self._slots[name])
 
     @property
     def constant_states(self) -> list[torch.Tensor]:

@@ -1,18 +1,44 @@
-"""The ways through a step that decides by its values: what each draws, and which gradients it has."""
+"""The ways through a step that decides by its values, or is another one at some steps: what each draws, and which
+gradients it has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Placed = Callable[[int], int | None]
+"""Value -> the one that it is elsewhere, None if it is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnValue:
+    """What a call draws at random."""
+
+    operator: int
+    """The operator that gives it."""
+    masks: tuple[int | None, ...] = ()
+    """The operators that give the masks of its axes, where a mask chooses what is drawn."""
+
+    def placed(self, place: Placed) -> DrawnValue | None:
+        """The same elsewhere; None if it is not there."""
+        operator = place(self.operator)
+        masks = tuple(None if mask is None else place(mask) for mask in self.masks)
+        if operator is None or any(
+            (mask is None) != (old is None) for mask, old in zip(masks, self.masks, strict=True)
+        ):
+            return None
+        return DrawnValue(operator, masks)
+
+    def operators(self) -> set[int]:
+        return {self.operator, *(mask for mask in self.masks if mask is not None)}
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """One path through a step, or two of which a condition chooses."""
 
-    drawn: tuple[int | None, ...] = ()
-    """The operators that give what was drawn at random, in order; None where the program has no use for it."""
+    drawn: tuple[DrawnValue | None, ...] = ()
+    """What is drawn at random, in order; None where the program has no use for it."""
     gradients: frozenset[str] = frozenset()
     """Names of the parameters that have a gradient."""
     condition: int | None = None
@@ -25,11 +51,14 @@ class Way:
         """One of two, by a condition; nothing of a path that is like the other remains."""
         return held if held == otherwise else cls(condition=condition, held=held, otherwise=otherwise)
 
-    def placed(self, places: Mapping[Any, int]) -> Way:
-        """The same in a finished program. places: value -> operator."""
+    def placed(self, place: Placed) -> Way:
+        """The same in other values. Its conditions have to be there."""
         if self.held is None or self.otherwise is None or self.condition is None:
-            return replace(self, drawn=tuple(None if one is None else places.get(one) for one in self.drawn))
-        return Way.of(places[self.condition], self.held.placed(places), self.otherwise.placed(places))
+            drawn = (None if one is None else one.placed(place) for one in self.drawn)
+            return Way(drawn=tuple(drawn), gradients=self.gradients)
+        condition = place(self.condition)
+        assert condition is not None
+        return Way.of(condition, self.held.placed(place), self.otherwise.placed(place))
 
     def conditions(self) -> list[int]:
         """The operators that choose."""
@@ -37,10 +66,16 @@ class Way:
             return []
         return [self.condition, *self.held.conditions(), *self.otherwise.conditions()]
 
+    def paths(self) -> frozenset[tuple[int, frozenset[str]]]:
+        """Of every path, how often it draws, and which gradients it has."""
+        if self.held is None or self.otherwise is None:
+            return frozenset({(len(self.drawn), self.gradients)})
+        return self.held.paths() | self.otherwise.paths()
+
     def operators(self) -> set[int]:
         """All operators that are named."""
         if self.held is None or self.otherwise is None or self.condition is None:
-            return {one for one in self.drawn if one is not None}
+            return {operator for one in self.drawn if one is not None for operator in one.operators()}
         return {self.condition} | self.held.operators() | self.otherwise.operators()
 
     def taken(self, holds: Callable[[int], bool]) -> Way:

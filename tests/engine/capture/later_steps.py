@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from roundlog.capture import Task
+from roundlog.execution import Batches, Executor
+from roundlog.operators import StepInputs
+from roundlog.rounding import Recorder
+from roundlog.training.job import Job
 from torch import Tensor, nn
+from trainings import batch_of
 
 STEPS = 60
 
@@ -40,3 +46,58 @@ def task_of(model: Net, loss: Callable[..., Tensor] | None = None, **more: objec
         dataset={"x": torch.randn(8, 4)},
         **{"batch_size": 4, "steps": STEPS, "interval": STEPS, "seed": 3, **more},  # type: ignore[arg-type]
     )
+
+
+def followed(make: Callable[[], Task]) -> Job:
+    """Captured, and trained through all steps to the losses of PyTorch on objects of their own.
+
+    make: makes the task anew."""
+    task = make()
+    job, theirs = Job.from_task(task), make()
+    ours = losses_of(job)
+    assert len(ours) == theirs.steps
+    assert ours == pytest.approx(_losses_by_pytorch(theirs), rel=2e-5)
+    return job
+
+
+def losses_of(job: Job) -> list[float]:
+    """The losses of all steps by the engine."""
+    executor, batches, states, losses = (
+        Executor(job.program),
+        Batches(job.dataset, job.spec),
+        [*job.initial.values()],
+        [],
+    )
+    for step in range(job.spec.steps):
+        inputs = StepInputs(
+            states=states,
+            data=batches.load(step),
+            schedule=job.schedule[step],
+            seed=job.spec.seed,
+            step=step,
+            device=torch.device("cpu"),
+        )
+        result = executor.run(inputs, Recorder(4))
+        states = list(result.states)
+        losses.append(float(result.loss))
+    return losses
+
+
+def _losses_by_pytorch(task: Task) -> list[float]:
+    """The losses of a plain loop over the task's own objects, which change."""
+    (turn,), losses = task.turns(), []
+    rates = [group["lr"] for group in turn.optimizer.param_groups]
+    for step in range(task.steps):
+        for group, rate in zip(turn.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * turn.schedule(step)
+        turn.optimizer.zero_grad()
+        total = 0.0
+        for part in task.parts(batch_of(task, step)):
+            loss = task.share(turn.loss(task.model, part))
+            loss.backward()
+            total += loss.item()
+        if turn.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(task.model.parameters(), turn.max_grad_norm)
+        turn.optimizer.step()
+        losses.append(total)
+    return losses

@@ -97,7 +97,7 @@ def trained_both_ways(make: Callable[[], Task], steps: int = STEPS) -> Trained:
             own = named.get(name.partition("/")[2])
             if own is not None and not name.startswith("slot/"):
                 difference = (state.double() - own.detach().double()).abs().max()
-                apart = max(apart, float(difference / (own.detach().abs().max() + 1e-2)))
+                apart = max(apart, float(difference / (own.detach().double().abs().max() + 1e-2)))
     return Trained(captured, apart, answers)
 
 

@@ -400,7 +400,7 @@ REFUSED: dict[str, tuple[Callable[[], Task], str]] = {
         r"uses model\.left, a number of Python that steps",
     ),
     "a text of the first step": (lambda: _left_by_the_first_step("first"), r"changes model\.left by values"),
-    "a list of the first step": (lambda: _left_by_the_first_step([]), r"reads model\.left, which"),
+    "a list of the first step": (lambda: _left_by_the_first_step([]), r"(reads|uses) model\.left"),
     "without end": (lambda: task_of(_without_end), r"\(at test_branches\.py:\d+\).* may have 16 paths at most"),
     "32 paths": (lambda: task_of(_too_many), r"\(at test_branches\.py:\d+\).* may have 16 paths at most"),
     "a path that fails": (lambda: task_of(_fails), r"shape '\[7\]' is invalid .*\(at test_branches\.py:\d+\)"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from later_steps import Net, task_of
+from later_steps import Net, followed, task_of
 from random_branches import trained_both_ways
 from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
@@ -49,15 +49,8 @@ def _catches_a_length(net: Net, x: Tensor) -> Tensor:
         return net.a(x)
 
 
-def _divides(net: Net, x: Tensor) -> Tensor:
-    try:
-        return net.a(x) + 0 * (1 / (net.n - 20) > 9)
-    except ZeroDivisionError:
-        return net.b(x)
-
-
 def _draws_late(net: Net, x: Tensor) -> Tensor:
-    return net.a(x) * (2 if net.n % 5 == 4 and random.random() > 2 else 1)
+    return net.a(x) * (2 if net.n % 5 == 4 and random.random() > 0.5 else 1)
 
 
 class Safe:
@@ -90,12 +83,8 @@ def _compares_with_itself(net: Net, x: Tensor) -> Tensor:
         _keeps_none,
         _is_false,
         _catches_a_length,
-        _divides,
-        _draws_late,
         _compares_with_itself,
         lambda n, x: n.a(x) * (2 if str(n.counted.add_(1).item()) == "25.0" else 1),
-        lambda n, x: n.a(x) * (2 if type(n.n) is int and n.n > 20 else 1),
-        lambda n, x: n.a(x) * (2 if copy.deepcopy(n.n) > 20 else 1),
     ],
 )
 def test_what_an_adversary_hid_in_a_later_step_is_refused(forward: Callable[[Net, Tensor], Tensor]) -> None:
@@ -107,12 +96,23 @@ def test_what_an_adversary_hid_in_a_later_step_is_refused(forward: Callable[[Net
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("forward", [_catches, _raises_safely])
+@pytest.mark.parametrize("forward", [_catches, _raises_safely, _draws_late])
 def test_an_if_by_values_is_followed_whatever_catches_the_question(forward: Callable[[Net, Tensor], Tensor]) -> None:
     def make() -> Task:
         model = Net(forward)
         model.register_buffer("counted", torch.full((), 18.0))
         return task_of(model)
 
-    found = trained_both_ways(make, 5)
+    found = trained_both_ways(make, 12)
     assert found.apart < 1e-5 and found.decided_both_ways
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda n, x: n.a(x) * (2 if type(n.n) is int and n.n > 20 else 1),
+        lambda n, x: n.a(x) * (2 if copy.deepcopy(n.n) > 20 else 1),
+    ],
+)
+def test_a_count_that_is_asked_in_odd_ways_is_followed(forward: Callable[[Net, Tensor], Tensor]) -> None:
+    followed(lambda: task_of(Net(forward)))

@@ -1,15 +1,16 @@
-"""Steps after the few that are traced and compared: what begins late, or happens every so often, is refused; what only
-counts is followed."""
+"""Steps after the few that are traced and compared: what begins late, or happens every so often, is followed, or
+refused where it cannot be."""
 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable
 
 import pytest
 import torch
-from later_steps import STEPS, Net, task_of
-from roundlog.capture import CaptureError
+from later_steps import STEPS, Net, followed, task_of
+from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
 from torch import Tensor
 
@@ -69,29 +70,49 @@ def _replaces_a_dictionary(net: Net, x: Tensor) -> Tensor:
     return net.a(x) * (2 if net.kept["n"] > 9 else 1)  # type: ignore[operator]
 
 
+def _looks_a_text_up(net: Net, x: Tensor) -> Tensor:
+    print({"17": net.held.append(0)}.get(f"{net.n}"))
+    return net.a(x)
+
+
+def _decides_by_a_text(net: Net, x: Tensor) -> Tensor:
+    text = f"step {net.n}"
+    return net.a(x) * (2 if text == "step 33" else 1)
+
+
+def _decides_in_one_line(net: Net, x: Tensor) -> Tensor:
+    if f"{net.n}" == "33": print("now")  # noqa: E701  # fmt: skip
+    return net.a(x)
+
+
+def _prints_by_its_own(net: Net, x: Tensor) -> Tensor:
+    def print(text: str) -> None:
+        net.on = text != "33"
+
+    print(f"{net.n}")
+    return net.a(x)
+
+
 def _seeds_sometimes(net: Net, x: Tensor) -> Tensor:
     torch.manual_seed(net.n // 8)
     return net.a(x) * torch.rand(4)
 
 
 REFUSED: dict[str, tuple[Callable[[Net, Tensor], Tensor], str]] = {
-    "a threshold": (lambda n, x: n.a(x) * (2 if n.n > 50 else 1), "at step 50 "),
-    "every tenth": (lambda n, x: n.a(x) * (2 if n.n % 10 == 9 else 1), "a step changes model.n"),
     "a table": (lambda n, x: n.a(x) * n.table[min(int(n.n), 9)], "model.n"),
-    "the last step": (lambda n, x: n.a(x) * (2 if n.n == STEPS else 1), f"at step {STEPS - 1} "),
-    "a length": (lambda n, x: n.a(x)[:, : max(1, 4 - n.n // 9)], "model.n"),
-    "a tensor made of it": (lambda n, x: n.a(x) * torch.full((4,), float(n.n // 9)), "model.n"),
+    "a text that is looked up": (_looks_a_text_up, "in more than 16 ways"),
+    "a text that decides": (_decides_by_a_text, "in more than 16 ways"),
+    "a text that decides in one line": (_decides_in_one_line, "in more than 16 ways"),
+    "a print of the user's": (_prints_by_its_own, "in more than 16 ways"),
     "too many ways": (lambda n, x: n.a(x) * len(str(n.n)), "the step depends on model.n, which steps change"),
-    "a counter that wraps": (_wrapped, "at step 5 "),
-    "a flag": (_flag, "at step 29 "),
-    "a flag of the step before": (_flag_of_the_step_before, "at step 12 "),
-    "a factor that decays": (_decays, "model.x"),
-    "a parameter that is frozen": (_freezes, "at step 19 "),
+    "a flag": (_flag, "a.bias has a gradient at some steps and none at others"),
+    "a flag of the step before": (_flag_of_the_step_before, "a.bias has a gradient at some steps"),
+    "a parameter that is frozen": (_freezes, "a.weight has a gradient at some steps and none at others"),
     "a parameter that the next step finds frozen": (
         _freezes_afterwards,
         "a step changes whether model.b.weight requires",
     ),
-    "a mode that changes": (_evaluates, "model."),
+    "a mode that changes": (_evaluates, "draws random numbers at some steps that it does not draw at others"),
     "the length of a list": (_appends_and_counts, "the step reads model.held, which every step makes longer"),
     "a dictionary that grows": (_keeps_every_step, "model."),
     "a dictionary that is replaced": (_replaces_a_dictionary, "every step changes model.kept"),
@@ -110,6 +131,13 @@ def test_what_begins_late_is_refused(name: str) -> None:
 def _prints(net: Net, x: Tensor) -> Tensor:
     if net.n % 10 == 0:
         print("ten more")
+    return net.a(x)
+
+
+def _prints_every_step(net: Net, x: Tensor) -> Tensor:
+    print(f"step {net.n}: {net.n / 10:.2f}")
+    print("step", net.n)
+    logging.info(f"step {net.n}")
     return net.a(x)
 
 
@@ -133,32 +161,47 @@ def _prepares(net: Net, x: Tensor) -> Tensor:
 FOLLOWED = {
     "a counter": lambda n, x: n.a(x),
     "a message every ten steps": _prints,
+    "a message every step": _prints_every_step,
     "a list that grows": _appends,
     "a list of one step": _starts_anew,
     "a first step that prepares": _prepares,
     "a threshold behind the last step": lambda n, x: n.a(x) * (2 if n.n > STEPS else 1),
+    "a threshold": lambda n, x: n.a(x) * (2 if n.n > 50 else 1),
+    "every tenth": lambda n, x: n.a(x) * (2 if n.n % 10 == 9 else 1),
+    "the last step": lambda n, x: n.a(x) * (2 if n.n == STEPS else 1),
+    "a length": lambda n, x: n.a(x)[:, : max(1, 4 - n.n // 9)],
+    "a tensor made of it": lambda n, x: n.a(x) * torch.full((4,), float(n.n // 9)),
+    "a counter that wraps": _wrapped,
+    "a factor that decays": _decays,
 }
 
 
 @pytest.mark.parametrize("name", FOLLOWED)
-def test_what_only_counts_is_followed(name: str) -> None:
-    model = Net(FOLLOWED[name])
-    Job.from_task(task_of(model))
-    assert (model.n, model.held, model.kept) == (0, [], {})
+def test_what_is_followed_is_trained_as_by_pytorch(name: str) -> None:
+    models: list[Net] = []
+
+    def make() -> Task:
+        models.append(Net(FOLLOWED[name]))
+        return task_of(models[-1])
+
+    followed(make)
+    assert (models[0].n, models[0].held, models[0].kept) == (0, [], {})
 
 
 def test_counters_in_default_arguments_and_closures_are_followed() -> None:
-    count = 0
+    def make() -> Task:
+        count = 0
 
-    def loss(model: Net, batch: dict[str, Tensor], seen: list[int] = [0]) -> Tensor:  # noqa: B006
-        nonlocal count
-        seen[0] += 1
-        count += 2
-        return model(batch["x"]).square().mean() * (2 if seen[0] + count > 100 else 1)
+        def loss(model: Net, batch: dict[str, Tensor], seen: list[int] = [0]) -> Tensor:  # noqa: B006
+            nonlocal count
+            seen[0] += 1
+            count += 2
+            return model(batch["x"]).square().mean() * (2 if seen[0] + count > 100 else 1)
 
-    with pytest.raises(CaptureError, match=r"at step 33 .*seen|at step 33 .*count"):
-        Job.from_task(task_of(Net(), loss))
-    assert count == 0 and loss.__defaults__ == ([0],)
+        return task_of(Net(), loss)
+
+    job = followed(make)
+    assert job.schedule[:, job.program.schedule_names.index("number/0")].tolist() == [1.0] * 33 + [2.0] * (STEPS - 33)
 
 
 def test_the_rate_and_the_schedule_may_not_be_read_if_they_change() -> None:

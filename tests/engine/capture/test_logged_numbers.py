@@ -135,14 +135,13 @@ def test_a_count_in_a_tensor_may_be_printed_and_a_growing_list_may_not(reads: bo
         capture(task_of(loss))
 
 
-def test_a_count_that_is_printed_in_every_step_is_refused_with_what_works() -> None:
+def test_a_count_that_is_printed_in_every_step_is_followed() -> None:
     def loss(numbers: Any, found: Tensor) -> Tensor:
         numbers.count += 1
         print(numbers.count)
         return found
 
-    with pytest.raises(CaptureError, match=r"depends on numbers\.count, .*count\.add_\(1\), print\(count\.item\(\)\)"):
-        capture(task_of(loss))
+    assert capture(task_of(loss)).program.schedule_names == ("0/lr",)
 
 
 def test_what_a_buffer_that_no_step_writes_gives_is_a_number_like_others() -> None:
@@ -160,7 +159,7 @@ def test_the_number_is_named() -> None:
         capture(task_of(with_total(USES["a product"])))
 
 
-def test_a_division_by_a_count_that_is_nought_is_an_error() -> None:
+def test_a_division_by_a_count_that_is_nought_is_an_error_in_the_first_step() -> None:
     def loss(numbers: Any, found: Tensor) -> Tensor:
         numbers.total += found.item()
         try:
@@ -171,5 +170,5 @@ def test_a_division_by_a_count_that_is_nought_is_an_error() -> None:
             numbers.count += 1
         return found
 
-    with pytest.raises(CaptureError, match="not the same from one time to the next"):
-        capture(task_of(loss))
+    factors = capture(task_of(loss)).schedule[:, -1].tolist()
+    assert factors == [0.0] + [1.0] * (len(factors) - 1)  # whether the loss is not doubled

@@ -1,6 +1,7 @@
 """Updates of PyTorch's optimizers, one file a family, and their schedules."""
 
+from roundlog.capture.optimizers.own import is_own
 from roundlog.capture.optimizers.table import clip_factor, updates
 from roundlog.capture.optimizers.update import Column, Update
 
-__all__ = ["Column", "Update", "clip_factor", "updates"]
+__all__ = ["Column", "Update", "clip_factor", "is_own", "updates"]

@@ -17,8 +17,9 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers.adam import Adam, Adamax, NAdam, RAdam
 from roundlog.capture.optimizers.averaging import ASGD
 from roundlog.capture.optimizers.factored import Adafactor
+from roundlog.capture.optimizers.own import Own, is_own
 from roundlog.capture.optimizers.scaled import Adadelta, Adagrad, RMSprop
-from roundlog.capture.optimizers.schedule import Factor, rates
+from roundlog.capture.optimizers.schedule import Factor, Rate, rates
 from roundlog.capture.optimizers.sgd import SGD
 from roundlog.capture.optimizers.signs import Rprop
 from roundlog.capture.optimizers.update import Update
@@ -51,23 +52,37 @@ def updates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, st
     """One update per parameter group, for so many steps. Raises CaptureError for an optimizer, option or schedule that
     is not supported."""
     name = type(optimizer).__name__
-    kind = _UPDATES.get(type(optimizer))
+    kind = Own if is_own(optimizer) else _UPDATES.get(type(optimizer))
     if kind is None:
         known = ", ".join(f"torch.optim.{cls.__name__}" for cls in _UPDATES)
         iterates = type(optimizer) is torch.optim.Muon
         why = "computes in bfloat16, and programs are FP32" if iterates else "is not supported"
         raise CaptureError(f"the optimizer {name} {why}: use one of {known}")
     _check_hooks(optimizer, name)
+    if kind is Own and any(type(group.get("lr")) not in (int, float) for group in optimizer.param_groups):
+        raise CaptureError(
+            f"the optimizer {name} has no number lr in its param_groups: give it one, as torch.optim does"
+        )
     # Adagrad has a state before its first step.
-    if any(float(state.get("step", 1)) for state in optimizer.state.values()):
+    if kind is not Own and any(float(state.get("step", 1)) for state in optimizer.state.values()):
         raise CaptureError("the optimizer has already taken steps: capture with a fresh one")
     for group in optimizer.param_groups:
         if group.get("differentiable"):
             raise CaptureError(f"{name}'s option differentiable is not supported: leave it off")
     return [
-        kind(dict(group), rate)
+        kind(dict(group), _of_own(name, rate) if kind is Own else rate)
         for group, rate in zip(optimizer.param_groups, rates(optimizer, schedule, steps), strict=True)
     ]
+
+
+def _of_own(name: str, rate: Rate) -> Rate:
+    """The rate of an optimizer of the user's. Raises CaptureError for a schedule that changes more."""
+    if rate.options:
+        raise CaptureError(
+            f"the schedule changes {min(rate.options)} of the optimizer {name}, and only lr can be followed in an "
+            "optimizer of your own: take a schedule that changes learning rates (cycle_momentum=False)"
+        )
+    return rate
 
 
 def _check_hooks(optimizer: Any, name: str) -> None:

@@ -14,18 +14,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.defects import DefectError
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.evaluation import evaluated
 from roundlog.capture.lowering import Lowering
 from roundlog.capture.rules.table import storage
-from roundlog.capture.tracing.trace import TracedStep
+from roundlog.capture.tracing.traced_step import TracedStep
 from roundlog.execution.stops import StoppedError
 from roundlog.kernels.threads import own_threads
-from roundlog.operators import StepInputs, operator
-from roundlog.operators.registry import Direct, Inexact, Source
+from roundlog.operators import StepInputs
 from roundlog.program import ProgramError, TensorType
-from roundlog.rounding import Recorder
-
-_GUARD = 4
-"""Guard of a rounding log that is never read."""
 
 
 def by_program(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -72,7 +68,7 @@ def _evaluated(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Any:
         step=0,
         device=torch.device("cpu"),
     )
-    computed = _computed(lowering, {*values, *after}, given)
+    computed = evaluated(lowering.builder.nodes, {*values, *after}, given)
     for target, old, new in zip(pairs, before, after, strict=True):
         if new != old:
             target.copy_(computed[new])
@@ -86,27 +82,3 @@ def _like(value: torch.Tensor, kind: torch.Tensor) -> torch.Tensor:
     """A copy with the dtype and the strides of PyTorch's result: these decide what is a view of it later."""
     numbers = torch.view_as_complex(value.contiguous()) if kind.is_complex() else value
     return torch.empty_strided(kind.shape, kind.stride(), dtype=kind.dtype).copy_(numbers)
-
-
-def _computed(lowering: Lowering, wanted: set[int], given: StepInputs) -> dict[int, torch.Tensor]:
-    """The values of these nodes of a program under construction, and of those that they need."""
-    nodes, needed, todo = lowering.builder.nodes, set[int](), list(wanted)
-    while todo:
-        index = todo.pop()
-        if index not in needed:
-            needed.add(index)
-            todo.extend(nodes[index].inputs)
-    values: dict[int, torch.Tensor] = {}
-    recorder = Recorder(_GUARD)
-    for index in sorted(needed):
-        node, kind = nodes[index], operator(nodes[index].op)
-        arguments = [values[value] for value in node.inputs]
-        if isinstance(kind, Inexact):
-            values[index] = recorder.round(index, kind, arguments, node.attributes)
-        elif isinstance(kind, Direct):
-            values[index] = kind.compute(arguments, node.attributes)
-        else:
-            assert isinstance(kind, Source)
-            values[index] = kind.load(node.attributes, node.type, given)
-    recorder.take()
-    return values

@@ -3,17 +3,23 @@
 While a step is traced, a `Counter` stands in the place of such a number. It computes as the number does, and writes
 down what it is asked: comparisons, conversions, anything whose answer Python code can act on. From these questions, and
 from what the step leaves in the number's place, follows what any later step does, as long as it gets the same answers.
+What it gives to an operator of tensors as a number is no question: a column of the schedule stands there, whose value
+at every step follows, too.
 (The idea is that of concolic testing: Godefroid, Klarlund, Sen, DART, PLDI 2005.)"""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from roundlog.capture.tracing.number_arguments import with_columns
+from roundlog.capture.tracing.only_printed import is_only_printed
 
 Number = bool | int | float
 Numbers = Mapping[str, Number]
@@ -35,6 +41,19 @@ class _Result:
 
 
 @dataclass(slots=True)
+class Slots:
+    """Columns that stand for numbers: the same number has the same one on all paths of a step."""
+
+    slot_of: dict[int, int] = field(default_factory=dict)
+    """Number of a computation -> its column."""
+    _known: dict[object, int] = field(default_factory=dict)
+
+    def number_of(self, computation: object) -> int:
+        """Number of a computation, told from others."""
+        return self._known.setdefault(computation, len(self._known))
+
+
+@dataclass(slots=True)
 class Path:
     """Questions that one traced step asks of the numbers that steps change, and the numbers that it leaves in their
     place."""
@@ -43,16 +62,51 @@ class Path:
     """Names of the numbers that questions were about, in order."""
     left: dict[str, Any] = field(default_factory=dict)
     """Name -> the number after the step, as a term: a number, one before the step, or a result."""
+    columns: Sequence[torch.Tensor] = ()
+    """Tensors of the trace, f32[], that stand for numbers which the step gives to operators."""
+    slots: Slots = field(default_factory=Slots)
+    """Which of the columns stand for which."""
+    _used: dict[int, Any] = field(default_factory=dict)
+    """Terms of these numbers, by column."""
     _entries: list[tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any], bool]]] = field(default_factory=list)
     """List of all computations and questions, in order: the operation, its terms, and whether a result is as it was."""
+    _numbers: list[int] = field(default_factory=list)
+    """Numbers of these computations."""
+    _computed: dict[object, Counter] = field(default_factory=dict)
 
     def add(self, operation: Callable[..., Any], terms: tuple[Any, ...], check: Callable[[Any], bool]) -> _Result:
         """Note an operation."""
         self._entries.append((operation, terms, check))
+        self._numbers.append(self.slots.number_of((operation, *map(self._number_of, terms))))
         return _Result(len(self._entries) - 1)
 
-    def following(self, numbers: Numbers) -> dict[str, Number] | None:
-        """The numbers after a step that begins with these; None if it does not get the same answers."""
+    def computed(self, operation: Callable[..., Any], terms: Sequence[Any], compute: Callable[[], Counter]) -> Counter:
+        """Result of an operation, which is noted once: loops over parameters compute the same for each."""
+        key = (operation, *((type(term), repr(term)) for term in map(term_of, terms)))
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
+
+    def column(self, term: Any) -> torch.Tensor | None:
+        """Column that stands for a number; None if all are taken."""
+        slots = self.slots.slot_of
+        if (number := self._number_of(term)) not in slots and len(slots) == len(self.columns):
+            return None
+        slot = slots.setdefault(number, len(slots))
+        self._used[slot] = term
+        return self.columns[slot]
+
+    def _number_of(self, term: Any) -> int:
+        """Number of what a term computes."""
+        return self._numbers[term.entry] if type(term) is _Result else self.slots.number_of((type(term), repr(term)))
+
+    @property
+    def uses_columns(self) -> bool:
+        return bool(self._used)
+
+    def following(self, numbers: Numbers) -> tuple[dict[str, Number], dict[int, Number]] | None:
+        """The numbers after a step that begins with these, and those in its columns, by column; None if it does not get
+        the same answers."""
         results: list[Any] = []
 
         def value(term: Any) -> Any:
@@ -68,7 +122,9 @@ class Path:
             if not check(result):
                 return None
             results.append(result)
-        return {name: value(self.left[name]) for name in numbers}
+        return {name: value(self.left[name]) for name in numbers}, {
+            slot: value(term) for slot, term in self._used.items()
+        }
 
 
 class DependsOnValuesError(Exception):
@@ -84,6 +140,11 @@ class Paths:
 
     def __init__(self) -> None:
         self._paths: list[Path] = []
+        self._slots = Slots()
+
+    @property
+    def uses_columns(self) -> bool:
+        return any(path.uses_columns for path in self._paths)
 
     @property
     def asked(self) -> dict[str, None]:
@@ -91,24 +152,26 @@ class Paths:
 
     def begin(self) -> Path:
         """The next path."""
-        self._paths.append(Path())
+        self._paths.append(Path(slots=self._slots))
         return self._paths[-1]
 
     def leave(self, name: str, term: Any) -> None:
         """What the path that was begun last leaves in a number's place."""
         self._paths[-1].left[name] = term
 
-    def following(self, numbers: Numbers) -> dict[str, Number] | None:
-        """The numbers after a step that begins with these; None if it does not get the same answers. Raises
-        DependsOnValuesError where paths leave different ones."""
-        found = [path.following(numbers) for path in self._paths]
-        one = found[0]
-        if one is None or any(other is None for other in found):
-            return None
-        names = [name for name in one if not all(other and _same(other[name], one[name]) for other in found)]
-        if names:
+    def following(self, numbers: Numbers) -> tuple[dict[str, Number], list[Number]] | None:
+        """The numbers after a step that begins with these, and those in its columns; None if it does not get the same
+        answers. Raises DependsOnValuesError where paths leave different ones."""
+        found: list[dict[str, Number]] = []
+        columns: dict[int, Number] = {}
+        for path in self._paths:
+            if (one := path.following(numbers)) is None:
+                return None
+            found.append(one[0])
+            columns |= one[1]
+        if names := [name for name in found[0] if not all(_same(other[name], found[0][name]) for other in found)]:
             raise DependsOnValuesError(names)
-        return one
+        return found[0], [columns[slot] for slot in range(len(columns))]
 
 
 class Counter:
@@ -143,18 +206,38 @@ class Counter:
 
     def compute(self, operation: Callable[..., Any], *others: Any) -> Any:
         """The operation on this number and others; NotImplemented for what is no number."""
-        if any(issubclass(type(other), torch.Tensor) for other in others):
-            return operation(self.ask(_itself), *others)
         if not all(type(other) in (Counter, bool, int, float) for other in others):
             return NotImplemented
-        terms = [self, *others]
+        return self.called(operation, (self, *others))
+
+    def called(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """A function's result for numbers of which this is one. Raises what the function raises."""
+        return self._path.computed(function, arguments, lambda: self._compute(function, arguments))
+
+    def _compute(self, operation: Callable[..., Any], terms: Sequence[Any]) -> Any:
         value = operation(*(term.value if type(term) is Counter else term for term in terms))
         if isinstance(value, tuple):  # divmod
-            return tuple(self.compute(lambda *numbers, i=i: operation(*numbers)[i], *others) for i in range(len(value)))
+            parts = (lambda *numbers, i=i: operation(*numbers)[i] for i in range(len(value)))
+            return tuple(self.called(part, terms) for part in parts)
         kind = type(value)
         result = self._path.add(operation, tuple(map(term_of, terms)), lambda found: type(found) is kind)
         names = tuple(dict.fromkeys(name for term in terms if type(term) is Counter for name in term.names))
         return Counter(self._path, names, value, result)
+
+    @property
+    def column(self) -> torch.Tensor | None:
+        """The number as a tensor of the trace, f32[]; None if there is no column left for it."""
+        return self._path.column(self.term)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return with_columns(cls, func, args, kwargs or {})
+
+    def itself(self) -> Number:
+        """The number, of which the step is another if it is another."""
+        return self.ask(_itself)  # type: ignore[no-any-return]
 
     def __copy__(self) -> Counter:
         return self
@@ -183,18 +266,23 @@ class Counter:
         return int(operator.index(self.ask(_itself)))
 
     def __str__(self) -> str:
-        return str(self.ask(str))
+        return str(self.value) if is_only_printed(sys._getframe(1)) else str(self.ask(str))
 
     def __repr__(self) -> str:
-        return str(self.ask(repr))
+        return repr(self.value) if is_only_printed(sys._getframe(1)) else str(self.ask(repr))
 
     def __format__(self, how: str) -> str:
-        return format(self.ask(_itself), how)
+        return format(self.value if is_only_printed(sys._getframe(1)) else self.ask(_itself), how)
 
 
 def term_of(number: Any) -> Any:
     """Term of a number on its path."""
     return number.term if type(number) is Counter else number
+
+
+def value_of(number: Any) -> Any:
+    """A number itself, which may be followed; no question about it."""
+    return number.value if type(number) is Counter else number
 
 
 def _itself(value: Number) -> Number:
@@ -211,7 +299,10 @@ def _computing(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _swapped(operation: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, other: self.compute(lambda a, b: operation(b, a), other)
+    def swapped(a: Any, b: Any) -> Any:
+        return operation(b, a)
+
+    return lambda self, other: self.compute(swapped, other)
 
 
 def _comparing(operation: Callable[..., Any]) -> Callable[..., Any]:

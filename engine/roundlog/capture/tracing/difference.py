@@ -27,10 +27,17 @@ def difference(one: fx.GraphModule, two: fx.GraphModule) -> str | None:
         mine, other = draw_of(a[0]), draw_of(b[0])
         if mine is None or other is None:
             continue
-        if mine.state == other.state:
-            return f"{_what(a[0])} draws the same random numbers every time, from a state that every step puts back"
         if draws.setdefault(mine.state, other.state) != other.state:
             return f"{_what(a[0])} draws again what was drawn before, but not every time"
+    return None
+
+
+def drawn_again(first: fx.GraphModule, later: fx.GraphModule) -> str | None:
+    """What a later step draws from a state in which the first step has drawn already, in words; None if nothing."""
+    states = {draw.state for node in first.graph.nodes if (draw := draw_of(node)) is not None}
+    for node in later.graph.nodes:
+        if (draw := draw_of(node)) is not None and draw.state in states:
+            return f"{_what(node)} draws the same random numbers every time, from a state that every step puts back"
     return None
 
 

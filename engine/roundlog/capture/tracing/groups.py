@@ -10,6 +10,7 @@ from torch import nn
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers import Column, Update, updates
+from roundlog.capture.optimizers.own import Own
 from roundlog.capture.task import Task
 
 
@@ -22,6 +23,11 @@ class Group:
     turn: int
     """Number of the optimizer among the task's."""
     update: Update
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the optimizer is the user's own, whose step is traced as it is written."""
+        return isinstance(self.update, Own)
 
 
 def groups_of(task: Task) -> list[Group]:

@@ -1,43 +1,49 @@
-"""Steps after those that are traced: whether what steps change in Python ever makes one another step.
+"""Steps after those that are traced: which other steps what steps change in Python makes of them.
 
 Tensors that steps change are part of the program's state. Numbers (counters, flags) are followed by `counters.py`
-through all steps of the task; those that come from values of steps (sums of losses) may be shown, and lists may grow as
-long as nobody reads them. Everything else has to be after a step as it was before."""
+through all steps of the task, so that each is known to be one of a few traced steps; those that come from values of
+steps (sums of losses) may be shown, and lists may grow as long as nobody reads them. Everything else has to be after a
+step as it was before."""
 
 from __future__ import annotations
 
-import functools
 import gc
 import types
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import numpy as np
-import torch
 from torch import fx
-from torch.utils.hooks import RemovableHandle
 
+from roundlog.capture.constants import digest_of
 from roundlog.capture.errors import CaptureError, a_kind
+from roundlog.capture.optimizers import is_own
 from roundlog.capture.task import Task
-from roundlog.capture.tracing.containers import IMMUTABLE, MISSING, Change, Container, attributes_of, is_a, slots_of
-from roundlog.capture.tracing.counters import Counter, DependsOnValuesError, Number, Path, Paths, term_of
-from roundlog.capture.tracing.difference import difference
+from roundlog.capture.tracing.carried import MoreStateError, carried
+from roundlog.capture.tracing.containers import MISSING, Change, Container, is_a
+from roundlog.capture.tracing.counters import Counter, DependsOnValuesError, Number, Path, Paths, term_of, value_of
+from roundlog.capture.tracing.course import MOST_STEPS, NUMBERS, Course
+from roundlog.capture.tracing.difference import difference, drawn_again
+from roundlog.capture.tracing.first_step import AfterOne
+from roundlog.capture.tracing.likeness import Likeness
 from roundlog.capture.tracing.logged import LoggedNumber, is_logged
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Tracer
-
-_MOST_PATHS = 8
-"""Largest number of sets of answers that are traced: beyond it, a step counts as another one every time."""
+from roundlog.capture.tracing.traced_step import TracedStep
 
 _REMEDY = (
     "keep what steps change in buffers that hold tensors from the start, draw random numbers by torch, and print and "
     "log outside of the step"
 )
 _COUNT = "; a count that the step prints may stand in a tensor (count.add_(1), print(count.item()))"
+_NUMBER = (
+    "; a number may be printed by a statement of its own, print(f'{step}'), and be given to operators of tensors as it "
+    "is, without int() and float()"
+)
 """Advice, for refusals."""
+
+_NOT_THE_SAME = "the step is not the same from one time to the next"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +125,11 @@ class LaterSteps:
     """The steps of a task after its first one."""
 
     def __init__(
-        self, task: Task, tracer: Tracer, around: Surroundings, own: Collection[str], by_values: Collection[str] = ()
+        self, task: Task, tracer: Tracer, around: Surroundings, own: Collection[str], after_one: AfterOne
     ) -> None:
         """around: everything, as it stands after the first step. own: names of the numbers that the optimizer and its
-        schedule change by themselves. by_values: names of the numbers and lists that the first step
-        leaves by its values."""
+        schedule change by themselves. after_one: what the first step has changed."""
+        self._after_one = after_one
         self._steps = task.steps
         self._tracer = tracer
         self._around = around
@@ -133,7 +139,10 @@ class LaterSteps:
             for key, value in container.saved.items()
             if _is_number(value) and container.name_of(key) in own
         ]
-        states = {f"{turn.called('optimizer')}.state" for turn in task.turns()}
+        states = {f"{turn.called('optimizer')}.state" for turn in task.turns() if not is_own(turn.optimizer)}
+        self._changed_elsewhere = tuple(
+            f"{turn.called('optimizer')}." for turn in task.turns() if not is_own(turn.optimizer)
+        )
         self._hidden = [
             _Place(container, key)
             for container in around.containers
@@ -143,30 +152,35 @@ class LaterSteps:
         """Places of the optimizers' states."""
         self._counted: dict[str, _Place] = {}
         """The numbers that steps change, by name."""
-        self._logged = {
+        self._rates = {
             container.name_of(key): _Place(container, key)
             for container in around.containers
             for key in container.saved
-            if container.name_of(key) in by_values
+            if container.name_of(key) in tracer.rates
         }
+        self._counted |= self._rates
+        self._logged: dict[str, _Place] = {}
         """The numbers that steps compute from their values, by name."""
-        self._growing = {
-            container.path: self._places_of(container.list)
-            for container in around.containers
-            if container.list is not None and container.path in by_values
-        }
+        for container in around.containers:
+            for key, value in container.saved.items():
+                if _is_number(value) and container.name_of(key) in after_one.unsteady:
+                    self._logged[self._unused(container.name_of(key))] = _Place(container, key)
+        self._growing: dict[str, list[_Place]] = {}
         """Places of the lists that steps make longer, by name."""
-        if held := [path for path, places in self._growing.items() if not places]:
-            raise CaptureError(f"every step changes {held[0]}: {_REMEDY}")
         self._ended = _Ended()
+        self._read: set[int] = set()
+        """Ids of the tensors that steps read as constants."""
+        self._unread: list[Change] = []
+        """Changes of tensors that no step has read by now."""
 
-    def confirm(self, first: fx.GraphModule, changed: Iterable[str]) -> None:
-        """Raises CaptureError if one of these steps is another than the first, which is traced already. changed: what
-        the first has changed, in words."""
-        words = list(changed)
+    def followed(self, first: TracedStep) -> Course:
+        """All steps of the task. first: its first one, which is traced already. Raises CaptureError for one that
+        cannot be followed, MoreStateError for tensors that have to be part of the state."""
         try:
-            while not self._follows(first, words):  # a number that has been found may decide about others
+            self._gradients = first.gradients
+            while (found := self._follows(first.graph)) is None:  # a number that has been found may decide about others
                 pass
+            return found
         except CaptureError as error:
             if self._tracer.stepped is None or ".state[" not in str(error):
                 raise
@@ -175,48 +189,109 @@ class LaterSteps:
                 "loss each, which take their steps in turn (optimizer=[a, b], loss=[of_a, of_b])"
             ) from error
 
-    def _follows(self, first: fx.GraphModule, changed: list[str]) -> bool:
+    def _follows(self, first: fx.GraphModule) -> Course | None:
         """As `_follow`; a number that becomes another by the values of a step comes from them."""
         try:
-            return self._follow(first, changed)
+            return self._follow(first)
         except DependsOnValuesError as error:
             self._logged |= {name: self._counted.pop(name) for name in error.names}
-            return False
+            return None
 
-    def _follow(self, first: fx.GraphModule, changed: list[str]) -> bool:
-        """Whether all steps could be followed; otherwise more numbers have been found."""
-        numbers: dict[str, Number] = {name: place.first for name, place in self._counted.items()}
+    def _follow(self, first: fx.GraphModule) -> Course | None:
+        """All steps, if they could be followed; otherwise more numbers have been found."""
+        self._read, self._unread = set(), []
+        numbers: dict[str, Number] = {name: place.first for name, place in self._counted.items()} | self._rates_at(1)
         paths: list[Paths] = []
+        graphs, graph_of_path = [first], []
         last = max(2, self._steps) - 1
+        which = np.zeros(last + 1, dtype=np.int64)
+        given = np.zeros((last + 1, NUMBERS))
+        plain: list[tuple[int, fx.GraphModule]] = []
         for step in range(1, last + 1):
             before = numbers
-            following = next((found for path in paths if (found := path.following(before)) is not None), None)
-            if following is None:
-                if len(paths) == _MOST_PATHS:
+            number, found = next(
+                ((n, f) for n, path in enumerate(paths) if (f := path.following(before)) is not None),
+                (len(paths), None),
+            )
+            if found is None:
+                if len(paths) == MOST_STEPS:
                     asked = _words(name for path in paths for name in path.asked)
-                    raise CaptureError(f"the step depends on {asked}, which steps change: {_REMEDY}{_COUNT}")
+                    raise CaptureError(
+                        f"the step depends on {asked}, which steps change, in more than {MOST_STEPS} ways: {_REMEDY}"
+                        f"{_NUMBER}"
+                    )
                 path, graph = self._trace(numbers)
                 if self._find_logged():  # first, since a step that uses one is told so by its name
-                    return False
-                self._compare(first, graph, step, path.asked or changed)
+                    return None
                 if self._find(graph):
-                    return False
+                    return None
+                if again := drawn_again(first, graph):
+                    raise CaptureError(f"{_NOT_THE_SAME}: at step {step} {again}: {_REMEDY}")
                 paths.append(path)
-                following = path.following(numbers)
-                if following is None:
-                    raise CaptureError(f"the step depends on {_words(numbers)}, which steps change: {_REMEDY}{_COUNT}")
+                graph_of_path.append(self._number_of(graphs, graph))
+                if graph_of_path[-1]:
+                    self._refuse_left_behind(first, graph, step)
+                found = path.following(numbers)
+                if found is None:
+                    raise CaptureError(f"the step depends on {_words(numbers)}, which steps change: {_REMEDY}{_NUMBER}")
+            numbers, columns = found[0] | self._rates_at(step + 1), found[1]
+            which[step] = graph_of_path[number]
+            given[step, : len(columns)] = columns
             # A counter is not a number in every respect: numbers themselves have the last word.
             if self._counted and step in (last // 2, last):
-                self._compare(first, self._trace(numbers, plainly=True)[1], step, self._counted)
+                graph = self._trace(before, plainly=True)[1]
+                if paths[number].uses_columns:
+                    plain.append((step, graph))
+                else:
+                    self._compare(graphs[which[step]], graph, step, self._counted)
                 self._tracer.confirm_factors()
-            numbers = following
-        return True
+        return Course(tuple(graphs), which[: self._steps], given[: self._steps], tuple(plain))
 
-    def _compare(self, first: fx.GraphModule, graph: fx.GraphModule, step: int, changed: Iterable[str]) -> None:
-        if (found := difference(first, graph)) is not None:
+    def _rates_at(self, step: int) -> dict[str, Number]:
+        """The learning rates that optimizers of the user's read at a step."""
+        return {name: self._tracer.rates[name](min(step, self._steps - 1)) for name in self._rates}
+
+    def _number_of(self, graphs: list[fx.GraphModule], graph: fx.GraphModule) -> int:
+        """Number of a graph among those that compute something else, at the end of which it is put if it is new."""
+        for number, other in enumerate(graphs):
+            if difference(other, graph) is None:
+                return number
+        graphs.append(graph)
+        return len(graphs) - 1
+
+    def _is_carried(self, change: Change) -> bool:
+        """Whether a change is one of tensors that are part of the state, in the same form as before."""
+        one = self._tracer.carried_as(change.before)
+        if one is None:
+            return False
+        one.leaves(change.after)  # which refuses another form
+        pairs = zip(one.others(change.before), one.others(change.after), strict=True)
+        return all(Likeness((), ()).between(*pair) for pair in pairs)
+
+    def _refuse_left_behind(self, first: fx.GraphModule, graph: fx.GraphModule, step: int) -> None:
+        """Raises MoreStateError for tensors that the first step has made and a later one reads, or that only a later
+        one writes into, and CaptureError if they cannot be states."""
+        held = self._after_one.found_by(graph, self._tracer, self._around)
+        constants = self._after_one.constants_of(first) if held.read else frozenset[str]()
+        read = [tensor for tensor in held.read if digest_of(tensor) not in constants]  # made of other things
+        if read:
+            found = [self._after_one.holding(tensor) for tensor in read]
+            made = [change for change in found if change is not None and carried(change) is not None]
+            sentence = f"{_NOT_THE_SAME}: at step {step} it reads a tensor that the first step has made: {_REMEDY}"
+            raise MoreStateError(sentence, made) if len(made) == len(found) else CaptureError(sentence)
+        if held.written:
+            raise MoreStateError(f"{_NOT_THE_SAME}: it writes into {min(held.written)}", tensors=held.written)
+        if self._after_one.unlike:
+            raise CaptureError(
+                f"{_NOT_THE_SAME}: the first step leaves {min(self._after_one.unlike)}, which is another every time: "
+                f"{_REMEDY}"
+            )
+
+    def _compare(self, one: fx.GraphModule, graph: fx.GraphModule, step: int, changed: Iterable[str]) -> None:
+        if (found := difference(one, graph)) is not None:
             names = _words(changed)
             raise CaptureError(
-                f"the step is not the same from one time to the next: at step {step} {found}"
+                f"{_NOT_THE_SAME}: at step {step} {found}"
                 + (f"; a step changes {names}" if names else "")
                 + f": {_REMEDY}"
             )
@@ -231,7 +306,7 @@ class LaterSteps:
         grown = {name: _Grown() for name in self._growing}
         self._ended = _Ended()
 
-        def begin() -> None:
+        def begin() -> Path:
             path = paths.begin()
             self._around.restore()
             for name, place in self._counted.items():
@@ -245,6 +320,7 @@ class LaterSteps:
             for name, places in self._growing.items():
                 for place in places:
                     place.put(grown[name])
+            return path
 
         def end() -> None:
             self._ended.add(self._around)
@@ -256,10 +332,13 @@ class LaterSteps:
                         continue  # `_find_logged` sees it, and no step follows this path
                 if type(left) is not Counter and not _is_number(left):
                     self._ended.wrong.append(f"a step leaves {a_kind(left)} in {name}, where a number was: {_REMEDY}")
+                elif name in self._rates and value_of(left) != numbers[name]:
+                    self._ended.wrong.append(f"a step changes {name}: change it by the task's schedule")
                 paths.leave(name, term_of(left))
 
         try:
-            graph = self._tracer.trace(begin, end).graph
+            traced = self._tracer.trace(begin, end)
+            graph = traced.graph
             _refuse_reads(hidden, grown)  # the code that reads may have caught the error
         except CaptureError as error:
             _refuse_reads(hidden, grown)
@@ -267,6 +346,11 @@ class LaterSteps:
                 raise
             names = _words([*own.asked, *self._counted, *(place.name for place in self._own)])
             raise CaptureError(f"the step makes tensors of {names}, which steps change: {_REMEDY}") from error
+        if uneven := set(self._gradients).symmetric_difference(traced.gradients):
+            raise CaptureError(
+                f"{min(uneven)} has a gradient at some steps and none at others, which optimizers tell apart: compute "
+                "with it at every step, and choose by a factor of 0 or 1"
+            )
         if moved := self._ended.moved:
             if not again:  # another thread of the process may have drawn from it meanwhile
                 return self._trace(numbers, plainly, again=True)
@@ -291,24 +375,32 @@ class LaterSteps:
         if arrays := self._ended.arrays:
             raise CaptureError(f"every step changes {arrays[0]}, an array of numpy's: {_REMEDY}")
         attributes = [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
-        read = {id(attribute) for attribute in attributes}
+        self._read |= {id(attribute) for attribute in attributes}
         seen = self._around.seen()
         growing = (place for found in self._growing.values() for place in found)
         places = [*self._counted.values(), *self._logged.values(), *self._own, *self._hidden, *growing]
         known = {(id(place.container), place.key) for place in places}
         before = len(self._counted) + len(self._growing)
-        for change in self._ended.changes:
+        # What one step has put somewhere is no change as long as none reads it, and a later one may.
+        changes, self._unread = (*self._unread, *self._ended.changes), []
+        for change in changes:
             if (id(change.container), change.key) in known or self._tracer.follows(change.before):
                 continue
-            if change.name.startswith(("optimizer.", "optimizer[")):
+            if self._changed_elsewhere and change.name.startswith(self._changed_elsewhere):
                 raise CaptureError(f"a step changes {change.name}: change it by the task's schedule")
             if _is_number(change.before) and (_is_number(change.after) or type(change.after) is Counter):
                 self._counted[self._unused(change.name)] = _Place(change.container, change.key)
                 known.add((id(change.container), change.key))
             elif change.before is MISSING and (places := self._places_of(change.container.list)):
                 self._growing[change.container.path] = places
-            elif not _Likeness(read, seen).between(change.before, change.after):
-                raise CaptureError(f"every step changes {_described(change)}: {_REMEDY}")
+            elif self._is_carried(change):
+                continue
+            elif Likeness(self._read, seen).between(change.before, change.after):
+                self._unread.append(change)
+            else:
+                made = self._after_one.change_of(change)
+                sentence = f"every step changes {_described(change)}: {_REMEDY}"
+                raise MoreStateError(sentence, [made]) if made and carried(made) else CaptureError(sentence)
         return len(self._counted) + len(self._growing) != before
 
     def _find_logged(self) -> bool:
@@ -343,30 +435,6 @@ class LaterSteps:
         return name
 
 
-def apart(ends: Sequence[Sequence[Change]], seen: Collection[int]) -> set[str]:
-    """Names of the numbers that some paths of the first step leave other than others do, and of the lists that they
-    make longer. Steps after it are followed from what one path has left, and would not show what follows from the
-    others. ends: the changes of every path. seen: ids of what was there before. Raises CaptureError for anything else
-    of Python's that paths leave so."""
-    if len(ends) < 2:
-        return set()
-    found: set[str] = set()
-    alike = _Likeness((), seen)
-    left = [{(id(change.container), change.key): change.after for change in end} for end in ends]
-    for change in (change for end in ends for change in end):
-        place = (id(change.container), change.key)
-        things = [after.get(place, change.before) for after in left]
-        if not any(map(is_logged, things)) and all(alike.between(things[0], thing) for thing in things):
-            continue
-        if change.before is MISSING and change.container.list is not None:
-            found.add(change.container.path)
-        elif all(is_logged(thing) or _is_number(thing) for thing in things):
-            found.add(change.name)
-        else:
-            raise CaptureError(f"a step changes {change.name} by values that it computes: {_REMEDY}")
-    return found
-
-
 def _refuse_reads(hidden: Mapping[str, _Hidden], grown: Mapping[str, _Grown]) -> None:
     """Raises CaptureError if one of these has been read."""
     if states := [name for name in hidden if hidden[name].is_read]:
@@ -390,56 +458,4 @@ def _described(change: Change) -> str:
     return change.name
 
 
-class _Likeness:
-    """Whether what stands in the place of something says the same to Python code, whatever is in its tensors."""
-
-    def __init__(self, read: Collection[int], seen: Collection[int]) -> None:
-        """read: ids of the tensors that the step reads as constants. seen: ids of what was there before the step."""
-        self._read = read
-        self._old = seen
-        self._compared: set[tuple[int, int]] = set()
-
-    def between(self, one: Any, two: Any) -> bool:
-        if one is two or (id(one), id(two)) in self._compared:
-            return True
-        kind = type(one)
-        if kind is not type(two) and not (is_a(one, torch.Tensor) and is_a(two, torch.Tensor)):
-            return False
-        self._compared.add((id(one), id(two)))
-        if kind in _VALUES or is_a(one, (np.generic, Enum)):
-            return bool(one == two) and repr(one) == repr(two)
-        if is_a(one, RemovableHandle):  # they are numbered
-            return True
-        if id(two) in self._old:  # one of several that were there has been chosen
-            return False
-        if is_a(one, torch.Tensor):
-            return id(one) not in self._read and bool(one.shape == two.shape and one.dtype == two.dtype)
-        if is_a(one, (set, frozenset)):
-            return bool(one == two)
-        if is_a(one, np.ndarray):
-            return bool(one.shape == two.shape and one.dtype == two.dtype and one.tobytes() == two.tobytes())
-        if is_a(one, dict):
-            same = list(one) == list(two) and all(self.between(one[key], two[key]) for key in one)
-            return same and (kind in (dict, OrderedDict, defaultdict) or self._attributes(one, two) is not False)
-        if is_a(one, (list, tuple, deque)):
-            return len(one) == len(two) and all(self.between(a, b) for a, b in zip(one, two, strict=True))
-        if is_a(one, types.MethodType):
-            return one.__func__ is two.__func__ and self.between(one.__self__, two.__self__)
-        if is_a(one, types.FunctionType):
-            cells = ([cell.cell_contents for cell in function.__closure__ or ()] for function in (one, two))
-            same = one.__code__ is two.__code__ and self.between(one.__defaults__, two.__defaults__)
-            return same and all(self.between(a, b) for a, b in zip(*cells, strict=True))
-        if is_a(one, functools.partial):
-            return all(self.between(getattr(one, part), getattr(two, part)) for part in ("func", "args", "keywords"))
-        alike = self._attributes(one, two)
-        # An object of a class written in C may hold anything.
-        return alike if alike is not None else not kind.__flags__ & IMMUTABLE
-
-    def _attributes(self, one: Any, two: Any) -> bool | None:
-        """Whether two objects have the same attributes; None if they have none at all."""
-        mine, other = (attributes_of(thing, slots_of(type(thing))) for thing in (one, two))
-        return None if mine is None or other is None else self.between(mine[0](), other[0]())
-
-
-_VALUES = (bool, int, float, str, bytes, complex, range, slice, type(None), torch.dtype, torch.device, torch.Size)
 _HOLDERS = (tuple, types.MethodType, types.BuiltinMethodType)

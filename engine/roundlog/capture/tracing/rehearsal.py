@@ -3,29 +3,45 @@ buffers, and whether the steps after it do the same."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import fx
 
 from roundlog.capture.constants import written
-from roundlog.capture.errors import CaptureError, a_kind
+from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_error
 from roundlog.capture.model_tensors import model_tensors
+from roundlog.capture.optimizers import is_own
 from roundlog.capture.python_draws import GENERATOR
 from roundlog.capture.task import STORED, Task
+from roundlog.capture.tracing.carried import Carried, MoreStateError, carried
 from roundlog.capture.tracing.containers import MISSING, Change
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
-from roundlog.capture.tracing.later_steps import LaterSteps, apart
+from roundlog.capture.tracing.first_step import AfterOne, refuse_apart, unsteady
+from roundlog.capture.tracing.later_steps import LaterSteps
 from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.tracing.trace import ChangedBuffersError, TracedStep, Tracer
+from roundlog.capture.tracing.trace import ChangedBuffersError, Tracer
+from roundlog.capture.tracing.traced_step import TracedStep
 from roundlog.capture.untraceable import reason
 from roundlog.data import is_lazy_view
 
-_OWN = ("optimizer.", "optimizer[", "schedule.", "schedule[")
-"""Beginnings of names that are followed by other means: in the optimizer and in its schedule."""
+_MOST_ROUNDS = 12
+"""Rounds in which more and more tensors are found to be states."""
+
+
+def _followed_elsewhere(task: Task) -> tuple[str, ...]:
+    """Beginnings of names that are followed by other means: in optimizers of torch's, and in schedules."""
+    theirs = [f"{turn.called('optimizer')}." for turn in task.turns() if not is_own(turn.optimizer)]
+    rates = [
+        f"{turn.called('optimizer')}.param_groups[{number}].{key}"
+        for turn in task.turns()
+        for number in range(len(turn.optimizer.param_groups))
+        for key in ("lr", "initial_lr")
+    ]
+    return (*theirs, *rates, "schedule.", "schedule[")
 
 
 def surroundings(task: Task) -> Surroundings:
@@ -43,97 +59,146 @@ def surroundings(task: Task) -> Surroundings:
     return Surroundings(roots, {id(thing): name for name, thing in named.items()})
 
 
-@dataclass(frozen=True, slots=True)
-class _Left:
-    """Changes that a step leaves."""
-
-    attributes: dict[str, torch.Tensor]
-    """Tensors that are neither parameters nor buffers, by name."""
-    others: list[str]
-    """Other changes, in words: counters and caches."""
-
-    def add(self, name: str, before: object, after: object) -> None:
-        """Something that a step has changed."""
-        both = all(isinstance(thing, torch.Tensor) and not is_lazy_view(thing) for thing in (before, after))
-        if both and before.dtype in STORED and (after.shape, after.dtype) == (before.shape, before.dtype):  # type: ignore[attr-defined]
-            self.attributes[f"attribute/{name}"] = before  # type: ignore[assignment]
-        elif before is None or before is MISSING:
-            self.others.append(f"{name} (nothing at first, then {a_kind(after)})")
-        else:
-            self.others.append(name)
-
-
 def traced(
     task: Task, around: Surroundings, known: frozenset[str], *, decides: bool
 ) -> tuple[TracedStep, dict[str, torch.Tensor]]:
-    """A step of the task, traced as the task stands, and again after a step of the user's own. Also the tensors beside
-    parameters and buffers that are part of the state. known: names of the buffers that are constants if no step changes
-    them. decides: whether the step may decide by values. Raises CaptureError if a later step is another one."""
-    first_trace = functools.partial(_first, task, around, decides=decides)
-    tracer, first, ends = first_trace({}, known)
-    replaced = {name: tensor for end in ends[1:] and ends for name, tensor in _replaced(task, end).items()}
-    written = _written(first.graph, around)
-    around.restore()
-    left = _rehearse(task, around)
-    attributes = {**left.attributes, **replaced, **written}
-    if attributes:
+    """A step of the task, traced as the task stands, and again after a step of the user's own, with all steps of the
+    job in terms of these. Also the tensors beside parameters and buffers that are part of the state and stand somewhere
+    before the first step. known: names of the buffers that are constants if no step changes them. decides: whether a
+    step may decide by values. Raises CaptureError for steps that cannot be followed."""
+    attributes: dict[str, torch.Tensor] = {}
+    places: dict[tuple[int, Any], Carried] = {}
+    for _ in range(_MOST_ROUNDS):
         around.restore()
-        tracer, first, ends = first_trace(attributes, known)
-        around.restore()
-        left = _rehearse(task, around)
-    around.drop_gradients()
-    around.put_back([*attributes.values(), *plain_model(task.model).buffers()])
-    own = {change.name for change in around.changes() if change.name.startswith(_OWN)} | tracer.changing
-    others = [
-        [change for change in end if not (change.name.startswith(_OWN) or tracer.follows(change.before))]
-        for end in ends
-    ]
-    by_values = apart(others, around.seen())
-    LaterSteps(task, tracer, surroundings(task), own, by_values).confirm(first.graph, left.others)
-    return first, attributes
+        try:
+            return _traced(task, around, attributes, list(places.values()), known, decides=decides)
+        except ChangedBuffersError as error:
+            known -= error.names
+            _refuse_other_dtypes(task, error.names)
+        except MoreStateError as error:
+            named = {number: name for number, (name, _) in around.tensors.items()}
+            named |= {id(parameter): name for name, parameter in plain_model(task.model).named_parameters()}
+            found = [one for change in error.changes if (one := carried(change, named)) is not None]
+            new = {(id(one.container), one.key): one for one in found}
+            if not (error.tensors.keys() - attributes.keys() or new.keys() - places.keys()):
+                raise
+            attributes |= error.tensors
+            places |= new
+            _refuse_one_name(places.values())
+    raise CaptureError("steps keep what they compute in more and more places: keep it in buffers of the model")
 
 
-def _first(
-    task: Task, around: Surroundings, attributes: dict[str, torch.Tensor], known: frozenset[str], *, decides: bool
-) -> tuple[Tracer, TracedStep, list[list[Change]]]:
-    """The step traced as the task stands, with as many of the known buffers as it does not change. Also what each of
-    its paths changes: the rehearsal takes one of them only."""
-
+def _traced(
+    task: Task,
+    around: Surroundings,
+    attributes: dict[str, torch.Tensor],
+    places: Sequence[Carried],
+    known: frozenset[str],
+    *,
+    decides: bool,
+) -> tuple[TracedStep, dict[str, torch.Tensor]]:
+    """One round of `traced`. Raises MoreStateError for tensors that have to be states beside attributes and places, and
+    ChangedBuffersError for buffers that are not known."""
+    around.move()  # whatever escapes the trace writes into copies
+    tracer = Tracer(task, around, attributes, known, places, decides=decides)
+    elsewhere = _followed_elsewhere(task)
+    if told := [change.name for change in around.changes() if not change.name.startswith(elsewhere)]:
+        raise CaptureError(f"the schedule changes {told[0]}: make it depend on the step alone, and change nothing")
+    tracer.set_first_rates()
     ended: list[list[Change]] = []
 
     def begin() -> None:
-        if ended:
+        if ended:  # another path, from the same beginning
             around.restore()
             around.move()
+            tracer.set_first_rates()
 
     def end() -> None:
         ended.append(around.changes())
+        _refuse_left_out(places, ended[-1])
 
-    while True:
-        ended.clear()
-        around.move()  # whatever escapes the trace writes into copies
-        tracer = Tracer(task, around, attributes, known, decides=decides)
-        if told := [change.name for change in around.changes() if not change.name.startswith(_OWN)]:
-            raise CaptureError(f"the schedule changes {told[0]}: make it depend on the step alone, and change nothing")
-        try:
-            return tracer, tracer.trace(begin, end), ended
-        except ChangedBuffersError as error:
-            known -= error.names
-            around.restore()
-            for name, tensor in model_tensors(plain_model(task.model)).items():
-                if name in error.names and tensor.dtype not in STORED:
-                    raise CaptureError(f"a step changes {_conversion(name.partition('/')[2], tensor)}") from None
+    first = tracer.trace(begin, end)
+    written = _written(first.graph, around)
+    around.restore()
+    # The rehearsal takes one of the paths.
+    replaced = _replaced(task, [change for changes in ended for change in changes]) if len(ended) > 1 else {}
+    left = _rehearse(task, around)
+    found = {**left, **replaced, **written}
+    if more := {name: tensor for name, tensor in found.items() if name not in attributes}:
+        raise MoreStateError("a step changes tensors beside parameters and buffers", tensors=more)
+    around.drop_gradients()
+    made = around.changes()
+    around.put_back([*attributes.values(), *plain_model(task.model).buffers()])
+    after = {(id(change.container), change.key): change.after for change in made}
+    for one in places:
+        standing = after.get((id(one.container), one.key), MISSING)
+        if not one.is_new:
+            one.container.restore({**one.container.read(), one.key: one.before})
+        elif standing is not MISSING:
+            tracer.stand_in(one, standing)
+    own = {change.name for change in around.changes() if change.name.startswith(elsewhere)} | tracer.changing
+    own -= tracer.rates.keys()
+    with surroundings(task) as later:
+        theirs = [change for change in made if not change.name.startswith(elsewhere)]
+        shown = [[change for change in changes if not change.name.startswith(elsewhere)] for changes in ended]
+        refuse_apart(
+            [[change for change in changes if not tracer.follows(change.before)] for changes in shown], around.seen()
+        )
+        after_one = AfterOne(around, theirs, unsteady(shown, theirs))
+        course = LaterSteps(task, tracer, later, own, after_one).followed(first)
+    counting = (node for graph in course.graphs for node in graph.graph.nodes)
+    if tracer.stepped is not None and any("_local_scalar_dense" in str(node.target) for node in counting):
+        who = "optimizer" if any(is_own(turn.optimizer) for turn in task.turns()) else "loss"
+        raise CaptureError(
+            f"the {who} takes a step of an optimizer{tracer.stepped} that makes a number of its count: give the task "
+            "several optimizers with a loss each, which take their steps in turn (optimizer=[a, b], loss=[of_a, of_b])"
+        )
+    states = {
+        **attributes,
+        **{name: t for one in places if not one.is_new for name, t in one.leaves(one.before).items()},
+    }
+    return replace(first, course=course), states
+
+
+def _refuse_one_name(places: Iterable[Carried]) -> None:
+    """Raises CaptureError for two states of one name: programs tell states apart by their names."""
+    seen = set[str]()
+    for name in (name for one in places for name in one.start):
+        if name in seen:
+            raise CaptureError(
+                f"steps keep tensors in several places that are called {name.partition('/')[2]}: keep them under keys "
+                "that are numbers or texts"
+            )
+        seen.add(name)
+
+
+def _refuse_other_dtypes(task: Task, names: Collection[str]) -> None:
+    for name, tensor in model_tensors(plain_model(task.model)).items():
+        if name in names and tensor.dtype not in STORED:
+            raise CaptureError(f"a step changes {_conversion(name.partition('/')[2], tensor)}") from None
 
 
 def _replaced(task: Task, changes: Iterable[Change]) -> dict[str, torch.Tensor]:
-    """Tensors, neither parameters nor buffers, in whose place a step that is traced has put others like them."""
-    left = _Left({}, [])
+    """Tensors, neither parameters nor buffers, in whose place changes have put others like them, by name."""
+    elsewhere = _followed_elsewhere(task)
     known = {id(tensor) for tensor in (*task.model.parameters(), *task.model.buffers())}
+    found: dict[str, torch.Tensor] = {}
     for change in changes:
-        is_tensor = isinstance(change.before, torch.Tensor) and isinstance(change.after, torch.Tensor)
-        if is_tensor and not change.name.startswith(_OWN) and id(change.before) not in known:
-            left.add(change.name, change.before, change.after)
-    return left.attributes
+        if not change.name.startswith(elsewhere) and id(change.before) not in known:
+            found |= _attribute(change.name, change.before, change.after)
+    return found
+
+
+def _refuse_left_out(places: Iterable[Carried], changes: Iterable[Change]) -> None:
+    """Raises CaptureError unless a path through the first step puts tensors in every place that has none before it:
+    whether there are any would be one more thing that later steps depend on."""
+    changed = {(id(change.container), change.key) for change in changes}
+    for one in places:
+        if one.is_new and (id(one.container), one.key) not in changed:
+            raise CaptureError(
+                f"a step keeps tensors in {one.name}, where there are none before it, but the first step does not, "
+                "or not whatever the values are: begin with a tensor there (torch.zeros)"
+            )
 
 
 def _conversion(name: str, tensor: torch.Tensor) -> str:
@@ -154,9 +219,9 @@ def _written(graph: fx.GraphModule, around: Surroundings) -> dict[str, torch.Ten
     return found
 
 
-def _rehearse(task: Task, around: Surroundings, *, again: bool = False) -> _Left:
-    """Take a step of the user's own, on memory of its own, and see what has changed. again: a generator of random
-    numbers moved the first time."""
+def _rehearse(task: Task, around: Surroundings, *, again: bool = False) -> dict[str, torch.Tensor]:
+    """Take a step of the user's own, on memory of its own. Gives the tensors that it has changed and that are neither
+    parameters nor buffers, by name. again: a generator of random numbers moved the first time."""
     around.move()
     torch.manual_seed(task.seed % 2**63 + 1)
     torch.empty(1).uniform_(generator=GENERATOR)  # so that later steps draw other numbers than the first one
@@ -171,17 +236,16 @@ def _rehearse(task: Task, around: Surroundings, *, again: bool = False) -> _Left
     for name, parameter in task.model.named_parameters():
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
             raise CaptureError(f"{name} gets a sparse gradient: make its layer with sparse=False")
+    elsewhere = _followed_elsewhere(task)
     known = {id(tensor) for tensor in (*task.model.parameters(), *task.model.buffers())}
     memory = {tensor.untyped_storage()._cdata for tensor in (*task.model.parameters(), *task.model.buffers())}
-    left = _Left({}, around.changed_arrays())
-    for change in around.changes():
-        if not change.name.startswith(_OWN) and id(change.before) not in known:
-            left.add(change.name, change.before, change.after)
+    around.changed_arrays()  # which refuses those that share memory with tensors
+    left = _replaced(task, around.changes())
     for name, tensor in around.written():
         # A tensor that shares memory with a parameter is a view of it.
         own = id(tensor) in known or tensor.untyped_storage()._cdata in memory
-        if not name.startswith(_OWN) and not own:
-            left.add(name, tensor, tensor)
+        if not name.startswith(elsewhere) and not own:
+            left |= _attribute(name, tensor, tensor)
     if moved := around.moved_generators():
         if not again:  # another thread of the process may have drawn from it meanwhile
             around.restore()
@@ -189,3 +253,11 @@ def _rehearse(task: Task, around: Surroundings, *, again: bool = False) -> _Left
         raise CaptureError(f"the step draws from {moved[0]}, which a program cannot: draw random numbers by torch")
     around.refuse_advanced()
     return left
+
+
+def _attribute(name: str, before: object, after: object) -> dict[str, torch.Tensor]:
+    """A tensor in the place of which a step has left another, by the name of its state; nothing for anything else."""
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor) or before.dtype not in STORED:
+        return {}
+    alike = (after.shape, after.dtype) == (before.shape, before.dtype) and not is_lazy_view(before)
+    return {f"attribute/{name}": before} if alike and not is_lazy_view(after) else {}

@@ -25,14 +25,16 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import is_of_torch, place_of_call
 from roundlog.capture.tracing import packed
 from roundlog.capture.tracing.checks import noted, passing
+from roundlog.capture.tracing.counters import Counter
 from roundlog.capture.tracing.decisions import decided
 from roundlog.capture.tracing.logged import UnseenText, with_logged
+from roundlog.capture.tracing.number_functions import REPLACED, followed
 
 
 @contextmanager
@@ -40,6 +42,7 @@ def rewritten() -> Iterator[None]:
     """While this is active, the functions of this file stand in the place of PyTorch's."""
     with ExitStack() as stack:
         for owner, name, function in (
+            *REPLACED,
             (AveragedModel, "update_parameters", _update_parameters),
             (_BatchNorm, "forward", _batch_norm),
             (torch, "ctc_loss", _ctc_loss),
@@ -167,7 +170,7 @@ _TESTS = ("isnan", "isinf", "isfinite")
 
 def _asking(name: str) -> Callable[..., Any]:
     """`math.isnan` and the like, of what `.item()` gives too."""
-    own, of_torch = getattr(math, name), getattr(torch, name)
+    own, of_torch = followed(getattr(math, name)), getattr(torch, name)
 
     def ask(value: Any) -> Any:
         return of_torch(_tensor_of(value)) if type(value) is torch.SymFloat else own(value)
@@ -311,8 +314,17 @@ _tensor_of_torch = torch.tensor
 
 
 def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
-    """PyTorch asks every tensor in a list for its number, and makes a tensor without a gradient of them."""
+    """PyTorch asks every tensor in a list for its number, and makes a tensor without a gradient of them. It knows
+    nothing of numbers that are followed."""
     leaves = tree_leaves(data)
+    if any(type(leaf) is Counter for leaf in leaves):
+        is_float = dtype == torch.float32 or (
+            dtype is None and any(type(getattr(leaf, "value", leaf)) is float for leaf in leaves)
+        )
+        data = tree_map(functools.partial(_without_counter, is_float), data)
+        if isinstance(data, torch.Tensor):
+            return data.requires_grad_() if options.get("requires_grad") else data
+        leaves = tree_leaves(data)
     if not isinstance(data, (list, tuple)) or not any(isinstance(leaf, FakeTensor) for leaf in leaves):
         return _tensor_of_torch(data, dtype=dtype, **options)
     if not all(isinstance(leaf, (torch.Tensor, bool, int, float)) and _is_number(leaf) for leaf in leaves):
@@ -328,6 +340,14 @@ _from_numpy_of_torch = torch.from_numpy
 def _from_numpy(array: Any) -> torch.Tensor:
     """What numpy.random gives is a traced tensor already."""
     return array if isinstance(array, FakeTensor) else _from_numpy_of_torch(array)
+
+
+def _without_counter(is_float: bool, leaf: Any) -> Any:
+    """A number that is followed as a tensor of its own, if the tensor that is made is one of floats, or as it is."""
+    if type(leaf) is not Counter:
+        return leaf
+    column = leaf.column if is_float and type(leaf.value) in (int, float) else None
+    return leaf.itself() if column is None else column.clone()
 
 
 def _is_number(leaf: object) -> bool:

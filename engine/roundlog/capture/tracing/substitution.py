@@ -44,6 +44,35 @@ class Substitution(TorchDispatchMode):
         self._known = {id(self._originals[name]): tensor for name, tensor in replacements.items()}
         self._used = set()
 
+    def add(self, name: str, original: torch.Tensor) -> None:
+        """Another original, or another tensor in the place of one, from the next step on."""
+        self._originals[name] = original
+
+    def now(self, name: str) -> torch.Tensor:
+        """The tensor that stands for an original by now."""
+        return self._replacements[name]
+
+    def is_original(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is one of the originals."""
+        return any(original is tensor for original in self._originals.values())
+
+    def gets_memory(self, original: torch.Tensor, value: torch.Tensor) -> bool:
+        """Has an original stand for another tensor from now on, as by `original.data = value`. Gives whether it can: it
+        is an original, nothing else shares memory with either, and the shapes are the same."""
+        names = [name for name, tensor in self._originals.items() if tensor is original and name in self._replacements]
+        if len(names) != 1 or not issubclass(type(value), torch.Tensor):
+            return False
+        memory = _memory(original)
+        if sum(_memory(tensor) == memory for tensor in self._originals.values()) != 1:
+            return False
+        new = value.detach()
+        new = new if isinstance(new, FakeTensor) else new.clone()
+        held = {_memory(tensor) for tensor in self._replacements.values()}
+        if (new.shape, new.dtype) != (original.shape, original.dtype) or _memory(new) in held:
+            return False
+        self._known[id(original)] = self._replacements[names[0]] = new
+        return True
+
     def has_used(self, tensor: torch.Tensor) -> bool:
         """Whether an operator was given this very tensor since `begin`."""
         return id(tensor) in self._used

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.lib.array_utils import byte_bounds
+from torch.utils._pytree import tree_flatten
 
 from roundlog.capture.draws import generator_key
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.python_draws import GENERATOR
 from roundlog.capture.tracing.containers import Change, Container
 from roundlog.capture.tracing.contents import Array, Cache, Generator, Position
+from roundlog.capture.tracing.number_functions import Variable
 from roundlog.capture.tracing.walk import Walk
 from roundlog.capture.untraceable import reason
 from roundlog.data import reach
@@ -85,6 +87,10 @@ class Surroundings:
     def asking_for_types(self) -> Collection[dict[str, Any]]:
         """Global variables of the modules of the user's in which a function names `type`."""
         return self._walk.asking.values()
+
+    def functions(self) -> Collection[Variable]:
+        """Global variables of the user's that hold functions of `math`."""
+        return self._walk.functions
 
     def generator_states(self) -> dict[int, torch.Tensor]:
         """The states of torch's generators of random numbers, by `generator_key`."""
@@ -178,7 +184,11 @@ class Surroundings:
 
     def now(self, tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
         """id of a tensor -> the one that stands in its place by now."""
-        replaced = {id(change.before): change.after for change in self.changes()}
+        replaced: dict[int, torch.Tensor] = {}
+        for change in self.changes():
+            before, after = tree_flatten(change.before), tree_flatten(change.after)
+            if before[1] == after[1]:  # a tensor, or tuples, lists and dictionaries of the same form
+                replaced.update((id(one), two) for one, two in zip(before[0], after[0], strict=True))
         return {id(tensor): replaced.get(id(tensor), tensor) for tensor in tensors}
 
     def changes(self) -> list[Change]:

@@ -5,34 +5,37 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import _engine_run_backward, increment_version
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.overrides import TorchFunctionMode
 
-from roundlog.capture.constants import written, written_by
+from roundlog.capture.constants import written
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.defects import DefectError, is_own_error
-from roundlog.capture.draws import Draws, draws
+from roundlog.capture.draws import Draws
 from roundlog.capture.errors import CaptureError, UnknownValueError, a_kind
-from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of, source_of
+from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of
 from roundlog.capture.model_tensors import model_tensors
-from roundlog.capture.optimizers import Update, clip_factor
+from roundlog.capture.optimizers import Update, clip_factor, is_own
 from roundlog.capture.task import STORED, Task
+from roundlog.capture.tracing.carried import Carried
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING
+from roundlog.capture.tracing.counters import Path
+from roundlog.capture.tracing.course import NUMBERS
 from roundlog.capture.tracing.decisions import TOO_MANY, Decisions, deciding
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
+from roundlog.capture.tracing.graph_checks import THREAD, checked_loss, drop_what_nothing_uses, require_followed
 from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
 from roundlog.capture.tracing.hints import asks_for_values, control_flow
+from roundlog.capture.tracing.new_memory import NewMemory
+from roundlog.capture.tracing.number_functions import followed_by_name
 from roundlog.capture.tracing.out_forms import OutForms
 from roundlog.capture.tracing.paths import TracedPath, explored, merged
 from roundlog.capture.tracing.places import PartsByNumbers
@@ -41,31 +44,12 @@ from roundlog.capture.tracing.repetition_of_updates import RepeatedUpdates
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.tracing.traced_step import TracedStep
 from roundlog.capture.tracing.types_seen import types_as_in_training
 from roundlog.capture.turns import Turn
 from roundlog.capture.untraceable import reason
 
 Named = dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class TracedStep:
-    """A traced step. The graph's placeholders are the leaves of (states, columns, batch) in this order; its output is
-    the result of `paths.merged`, whose next states are in the order of `states`."""
-
-    graph: fx.GraphModule
-    states: Named
-    """Initial state: parameters, buffers, attributes, optimizer slots, in program order."""
-    columns: tuple[str, ...]
-    """Names of the schedule's columns."""
-    schedule: torch.Tensor
-    """f32[steps, columns]: what depends on the step alone (learning rates, bias corrections)."""
-    trained: Named
-    """The user's own parameters that the optimizer changes, by name."""
-    gradients: tuple[str, ...]
-    """Names of those that have one on some path."""
-    known: frozenset[str] = frozenset()
-    """Names of the buffers that are constants of the graph."""
 
 
 class ChangedBuffersError(CaptureError):
@@ -85,18 +69,23 @@ class Tracer:
         surroundings: Surroundings,
         attributes: Mapping[str, torch.Tensor],
         known: frozenset[str] = frozenset(),
+        carried: Sequence[Carried] = (),
         *,
         decides: bool = False,
     ) -> None:
         """attributes: tensors that are neither parameters nor buffers, but that steps change; by name. known: names of
-        buffers that no step changes, so that they come in as constants. decides: whether a step may decide by values.
+        buffers that no step changes, so that they come in as constants. carried: places whose tensors are states, too.
+        decides: whether a step may decide by values.
 
         Raises CaptureError for an optimizer, an option or a schedule that is not supported."""
         model = plain_model(task.model)
         self._task = task
         self._surroundings = surroundings
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
-        tensors = {**model_tensors(model), **attributes}
+        self._carried = {(id(one.container), one.key): one for one in carried}
+        self._standing = {id(one): one.before for one in carried}
+        old = {name: tensor for one in carried if not one.is_new for name, tensor in one.leaves(one.before).items()}
+        tensors = {**model_tensors(model), **attributes, **old}
         surroundings.refuse_views(tensors)
         first = tied(tensors)
         # A buffer may be a parameter by another name.
@@ -114,6 +103,7 @@ class Tracer:
             for name, tensor in tensors.items()
             if first[name] == name and (tensor.dtype in STORED or name not in self._known)
         }
+        self.states |= {name: tensor for one in carried if one.is_new for name, tensor in one.start.items()}
         for name, number in self._trainable.items():
             parameter = self._parameters[f"parameter/{name}"].detach()
             for slot, tensor in self._groups[number].update.slots(parameter).items():
@@ -122,8 +112,16 @@ class Tracer:
             f"{group.name}.{option}" for group in self._groups for option in group.update.rate.changing(task.steps)
         }
         """Names of the optimizer's options that the schedule changes."""
+        self.rates = {
+            f"{group.name}.lr": group.update.rate
+            for group in self._groups
+            if group.is_own and f"{group.name}.lr" in self.changing
+        }
+        """The learning rates that optimizers of the user's read, by name, where they change."""
         self.stepped: str | None = None
         """Place in the loss, in words, where an optimizer has taken a step."""
+        self._stepping: object = None
+        """Optimizer of the user's that is taking the step of its turn."""
         self._decides = decides
         self._parts = PartsByNumbers()
         self._lines = SourceLines()
@@ -153,17 +151,41 @@ class Tracer:
         if factors != self._factors:
             raise CaptureError("the schedule depends on what steps change: make it depend on the step alone")
 
+    def set_first_rates(self) -> None:
+        """Give optimizers of the user's the learning rates of the first step, if the schedule changes them."""
+        for turn in self._turns:
+            for place, group in enumerate(turn.optimizer.param_groups):
+                if (rate := self.rates.get(f"{turn.called('optimizer')}.param_groups[{place}].lr")) is not None:
+                    group["lr"] = rate(0)
+
     def follows(self, thing: object) -> bool:
         """Whether a tensor is part of the state, so that whatever takes its place is followed."""
         return any(thing is tensor for tensor in self._originals.values())
 
-    def trace(self, begin: Callable[[], None], end: Callable[[], None]) -> TracedStep:
+    def carried_as(self, thing: object) -> Carried | None:
+        """The place whose tensors are part of the state and stand in something; None if it is none of these."""
+        return next((one for one in self._carried.values() if self._standing[id(one)] is thing), None)
+
+    def stand_in(self, one: Carried, thing: Any) -> None:
+        """What stands in a place from now on, where there was no state before the first step. Raises CaptureError for
+        tensors that share memory with others."""
+        self._standing[id(one)] = thing
+        for name, tensor in one.leaves(thing).items():
+            memory = tensor.untyped_storage()._cdata
+            for other, original in self._originals.items():
+                if other != name and original.untyped_storage()._cdata == memory and tensor.numel():
+                    raise CaptureError(_shared(one.name, other))
+            self._originals[name], self._first[name] = tensor, name
+            self._substitution.add(name, tensor)
+
+    def trace(self, begin: Callable[[], Path | None], end: Callable[[], None]) -> TracedStep:
         """Trace a step, on all its paths. begin, end: called before and after each; the first has the user's code stand
-        where the step begins. Raises CaptureError where PyTorch cannot trace it, naming the user's line."""
+        where the step begins, and gives the path of the numbers that are followed. Raises CaptureError where PyTorch
+        cannot trace it, naming the user's line."""
 
         def followed(decisions: Decisions) -> TracedPath:
-            begin()
-            path = self._path(decisions)
+            numbers = begin()
+            path = self._path(decisions, numbers)
             end()
             return path
 
@@ -193,15 +215,18 @@ class Tracer:
                     "torch.optim.SGD or RMSprop"
                 )
 
-    def _path(self, decisions: Decisions) -> TracedPath:
-        """One path through the step, from where the user's code stands now."""
+    def _path(self, decisions: Decisions, numbers: Path | None) -> TracedPath:
+        """One path through the step, from where the user's code stands now. numbers: that of those which are
+        followed."""
         task, self._parts = self._task, PartsByNumbers()
-        row = {name: torch.zeros(()) for name in self.columns}
+        row = {name: torch.zeros(()) for name in (*self.columns, *_NUMBERS)}
         batch = task.batch(torch.arange(task.batch_size))
 
         def step(
             states: Named, row: Named, batch: Named
         ) -> tuple[Any, ...]:  # make_fx cannot count a method's arguments
+            if numbers is not None:
+                numbers.columns = [row[name] for name in _NUMBERS]
             return self._step(states, row, batch, decisions)
 
         threads: list[threading.Thread] = []
@@ -212,6 +237,7 @@ class Tracer:
                 without_onednn(),
                 rewritten(),
                 types_as_in_training(self._surroundings.asking_for_types()),
+                followed_by_name(self._surroundings.functions()),
                 quietly(),
                 without_collection(),
                 noting_threads(threads),
@@ -232,12 +258,12 @@ class Tracer:
             if threads or any(
                 "concurrent/futures/thread" in place.path.replace("\\", "/") for place in places_of(error)
             ):
-                raise CaptureError(f"{_THREAD}{place_of_error(error)}") from error
+                raise CaptureError(f"{THREAD}{place_of_error(error)}") from error
             raise UnknownValueError(
                 f"PyTorch cannot trace this step: {reason(error)}{place_of_error(error)}"
             ) from error
-        _drop_what_nothing_uses(graph.graph)
-        _require_followed(graph)
+        drop_what_nothing_uses(graph.graph)
+        require_followed(graph)
         self._parts.refuse_writes({node.name for node in written(graph.graph)})
         if changed := self._changed(graph):
             raise ChangedBuffersError(changed)
@@ -248,8 +274,9 @@ class Tracer:
     def _noting_optimizers(self) -> Iterator[None]:
         """Notes where the user's code takes a step of an optimizer meanwhile."""
 
-        def note(*_: object) -> None:
-            self.stepped = place_of_call()
+        def note(optimizer: object, *_: object) -> None:
+            if optimizer is not self._stepping:
+                self.stepped = place_of_call()
 
         handle = register_optimizer_step_pre_hook(note)
         try:
@@ -280,7 +307,7 @@ class Tracer:
     def _step(self, states: Named, row: Named, batch: Named, decisions: Decisions) -> tuple[Any, ...]:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
         drawn = Draws(self._surroundings.generator_states())
-        memory, checks = _NoNewMemory(), PassedChecks()
+        memory, checks = NewMemory(self._substitution, self._surroundings.tensors), PassedChecks()
         with OutForms(), self._substitution, drawn, memory, self._parts, checks, deciding(decisions):
             with self._lines, self._lines.all_from("micro_batches"):
                 parts = self._task.parts(batch)
@@ -291,11 +318,14 @@ class Tracer:
                 losses.append(self._accumulate(turn, parts))
                 gradients = self._gradients_of(number)
                 kept.update({name: gradient.clone() for name, gradient in gradients.items()})
-                slots = {name: tensor for name, tensor in following.items() if name not in self._originals}
+                slots = {name: tensor for name, tensor in following.items() if name.startswith("slot/")}
+                if is_own(turn.optimizer):
+                    self._step_of_own(turn, gradients)
                 following = self._following(states) | slots
-                self._update(turn, following, gradients, row)
-                if turn is not self._turns[-1]:
-                    self._write(gradients, states, following)
+                if not is_own(turn.optimizer):
+                    self._update(turn, following, gradients, row)
+                    if turn is not self._turns[-1]:
+                        self._write(gradients, following)
             loss = self._sum(losses)
         # The user's code has caught these.
         for refused in (*drawn.refused, *memory.refused, *checks.refused, *decisions.refused):
@@ -311,7 +341,7 @@ class Tracer:
             parameter.grad = None
         for part in parts:
             with lines:
-                loss = _checked(turn.called("loss"), turn.loss(plain_model(self._task.model), dict(part)))
+                loss = checked_loss(turn.called("loss"), turn.loss(plain_model(self._task.model), dict(part)))
             with lines, lines.all_from("micro_batches"):
                 loss = self._task.share(loss)
             with lines, lines.backward_of(loss):
@@ -336,20 +366,23 @@ class Tracer:
             )
         return gradients
 
-    def _write(self, gradients: Iterable[str], states: Named, following: Named) -> None:
+    def _write(self, gradients: Iterable[str], following: Named) -> None:
         """Put the parameters that one optimizer has stepped where the losses after it read them, as it does itself."""
         with torch.no_grad(), self._lines, self._lines.all_from("optimizer"):
             for name in gradients:
                 parameter = self._first[f"parameter/{name}"]
-                states[parameter].copy_(following[parameter])
+                self._substitution.now(parameter).copy_(following[parameter])
                 # PyTorch refuses a backward pass whose saved tensors were written since.
                 increment_version(self._parameters[f"parameter/{name}"])
 
     def _following(self, states: Named) -> Named:
         """Tensors that the user's code has left in place of every state: written into it, or put where it stood."""
-        following = dict(states)
+        following = states | {name: self._substitution.now(name) for name in states if name in self._first.values()}
         name_of = {id(tensor): name for name, tensor in self._originals.items()}
         for change in self._surroundings.changes():
+            if (one := self._carried.get((id(change.container), change.key))) is not None:
+                following.update(self._left(one, change.after, states))
+                continue
             name = name_of.get(id(change.before))
             if name is None:
                 continue
@@ -374,6 +407,36 @@ class Tracer:
                 )
             following[self._first[name]] = value
         return following
+
+    def _step_of_own(self, turn: Turn, gradients: Named) -> None:
+        """Clip the gradients, and take a step of an optimizer of the user's, which writes into parameters."""
+        own = {id(parameter) for group in turn.optimizer.param_groups for parameter in group["params"]}
+        for name, parameter in self._parameters.items():
+            if id(parameter) not in own:
+                parameter.grad = None
+            elif turn.max_grad_norm is not None and name.removeprefix("parameter/") in gradients:
+                with torch.no_grad(), self._lines, self._lines.all_from("clip_grad_norm_"):
+                    parameter.grad = gradients[name.removeprefix("parameter/")] * clip_factor(
+                        gradients.values(), turn.max_grad_norm
+                    )
+        self._stepping = turn.optimizer
+        with self._lines:
+            turn.optimizer.step()
+        self._stepping = None
+
+    def _left(self, one: Carried, thing: Any, states: Named) -> Named:
+        """The states that a step has left in a place, by name."""
+        found = {name: self._substitution.of(tensor) for name, tensor in one.leaves(thing).items()}
+        memory = {states[name].untyped_storage()._cdata: name for name in states if name in self._parameters}
+        for name, value in found.items():
+            if (value.shape, value.dtype) != (states[name].shape, states[name].dtype):
+                raise CaptureError(
+                    f"a step makes {name.partition('/')[2]}, {states[name].dtype} {list(states[name].shape)}, "
+                    f"{value.dtype} {list(value.shape)}: give it one shape and dtype at all steps"
+                )
+            if value.numel() and (other := memory.get(value.untyped_storage()._cdata)):
+                raise CaptureError(_shared(one.name, other))
+        return {self._first.get(name, name): value for name, value in found.items()}
 
     def _update(self, turn: Turn, following: Named, gradients: Named, row: Named) -> None:
         """Clip the gradients, and take a step of the optimizer."""
@@ -406,6 +469,9 @@ class Tracer:
             following.update({prefix + slot: tensor for slot, tensor in zip(own, after, strict=True)})
 
 
+_NUMBERS = tuple(f"number/{place}" for place in range(NUMBERS))
+
+
 def _differentiate(loss: torch.Tensor) -> None:
     """`loss.backward()`, but that modes for functions go on in hooks and in what checkpoints compute again."""
     _engine_run_backward(
@@ -413,62 +479,11 @@ def _differentiate(loss: torch.Tensor) -> None:
     )
 
 
-class _NoNewMemory(TorchFunctionMode):
-    """While this is active, nobody gives a tensor other memory by `tensor.data = ...`, which no operator shows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.refused: list[CaptureError] = []
-        """Error that was raised, whether or not the user's code has caught it."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
-            self.refused.append(
-                CaptureError(
-                    f"the step assigns to a tensor's .data{place_of_call()}: write into it by .copy_() under "
-                    "torch.no_grad(), or compute what is needed from it (torch.nn.utils.parametrize)"
-                )
-            )
-            raise self.refused[-1]
-        return func(*args, **(kwargs or {}))
-
-
-def _drop_what_nothing_uses(graph: fx.Graph) -> None:
-    """Leave out what changes nothing: numbers that are printed or logged, and what only checks look at. A step that
-    prints in some turns only is then the same in all."""
-    for node in reversed(graph.nodes):
-        # Random draws count, used or not.
-        kept = bool(written_by(node)) or draws(node.target)
-        if node.op in ("call_function", "get_attr") and not node.users and not kept:
-            graph.erase_node(node)
-
-
-def _require_followed(graph: fx.GraphModule) -> None:
-    """Raises CaptureError if the step goes on with a tensor that it has computed where no mode of the trace was active,
-    as in another thread: such a tensor comes in as a constant, without values."""
-    for node in graph.graph.nodes:
-        if node.op == "get_attr" and isinstance(getattr(graph, str(node.target)), FakeTensor):
-            place = next((source_of(user) for user in node.users if source_of(user)), "")
-            raise CaptureError(f"{_THREAD}{f' (at {place})' if place else ''}")
-
-
-_THREAD = (
-    "the step computes in another thread, where it cannot be followed: compute everything in the thread that calls it"
-)
-
-
-def _checked(name: str, loss: object) -> torch.Tensor:
-    if not isinstance(loss, torch.Tensor):
-        raise CaptureError(f"the {name} is {a_kind(loss)}: return a tensor, without .item()")
-    if loss.ndim != 0:
-        raise CaptureError(f"the {name} has the shape {list(loss.shape)}: reduce it to a scalar")
-    if loss.dtype != torch.float32:
-        raise CaptureError(f"the {name} is {loss.dtype}: compute it in float32")
-    if not loss.requires_grad:
-        raise CaptureError(f"the {name} depends on no parameter that is trained: check the model and the optimizer")
-    return loss
+def _shared(name: str, other: str) -> str:
+    return (
+        f"what a step keeps in {name} shares memory with {other.partition('/')[2]}, which changes under it: keep a "
+        "copy (.clone())"
+    )
 
 
 def _kind(thing: object) -> str:

@@ -7,6 +7,7 @@ emptied is followed like everything else that stands in a dictionary: there is n
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -63,16 +64,21 @@ def seen_length(thing: Any) -> Any:
     return len(thing)
 
 
-def _of_two(plain: Any, symbolic: Any) -> Any:
+def _of_two(name: str, symbolic: Any) -> Any:
     def function(*given: Any, **options: Any) -> Any:
         if len(given) == 2 and not options and any(type(number) is torch.SymInt for number in given):
             return symbolic(*given)
-        return plain(*given, **options)
+        return getattr(builtins, name)(*given, **options)  # which is another while a step is traced
 
     return function
 
 
-SEEN = {"type": SeenType, "len": seen_length, "max": _of_two(max, torch.sym_max), "min": _of_two(min, torch.sym_min)}
+SEEN = {
+    "type": SeenType,
+    "len": seen_length,
+    "max": _of_two("max", torch.sym_max),
+    "min": _of_two("min", torch.sym_min),
+}
 """Names of Python's, and what the user's code finds under them."""
 
 

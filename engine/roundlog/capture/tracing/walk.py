@@ -46,6 +46,7 @@ from roundlog.capture.tracing.containers import (
     table_of,
 )
 from roundlog.capture.tracing.contents import Array, Cache, Generator, Position, parts_of, position_of
+from roundlog.capture.tracing.number_functions import Variable, is_followed
 from roundlog.capture.tracing.types_seen import SEEN
 from roundlog.data import absence
 
@@ -72,6 +73,8 @@ class Walk:
         self.caches: list[Cache] = []
         self.asking: dict[int, dict[str, Any]] = {}
         """id -> global variables of the modules of the user's in which a function names one of `SEEN`."""
+        self.functions: list[Variable] = []
+        """Global variables of the user's that hold functions of `math`."""
         self._names = names
         self._seen: dict[int, object] = {}
         self._openers: dict[int, tuple[type, Opener | None]] = {}
@@ -207,6 +210,8 @@ class Walk:
             yield from self._held("", closure_of(function))
         if users:
             names = _names(function.__code__)
+            held = function.__globals__
+            self.functions += [(held, name) for name in sorted(names) if is_followed(held.get(name))]
             if not names.isdisjoint(SEEN):
                 self.asking[id(function.__globals__)] = function.__globals__
             yield from self._globals(function.__globals__, names, set())

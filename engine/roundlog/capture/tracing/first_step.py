@@ -1,0 +1,120 @@
+"""What the first step leaves behind, for the steps after it.
+
+Tensors that a step makes are known in the trace of the first step as what it computes, and to later ones as numbers
+that happened to come out when it was run once. A later step may read them if they are constants, or if they are states
+of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from roundlog.capture.constants import Constants, written
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.tracing.carried import holding
+from roundlog.capture.tracing.containers import MISSING, Change
+from roundlog.capture.tracing.likeness import Likeness
+from roundlog.capture.tracing.logged import is_logged
+from roundlog.capture.tracing.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from roundlog.capture.tracing.trace import Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Tensors outside of the state that a traced step holds."""
+
+    read: list[torch.Tensor]
+    """Those that the first step has made."""
+    written: dict[str, torch.Tensor]
+    """Those that were there before and that it writes into, by the name of the state that they have to be."""
+
+
+class AfterOne:
+    """Changes of the first step."""
+
+    def __init__(self, around: Surroundings, made: Sequence[Change], unsteady: Mapping[str, bool]) -> None:
+        """around: everything, as it was before. made: changes by the user's own step. unsteady: names of the places
+        where it leaves something else than its trace; whether that is a number."""
+        self._around = around
+        self._made = list(made)
+        self.unsteady = frozenset(unsteady)
+        self.unlike = frozenset(name for name, is_number in unsteady.items() if not is_number)
+        """Names of those places where no number is left."""
+
+    def change_of(self, change: Change) -> Change | None:
+        """A later step's change, as one of what stood in its place before the first step; None if it is not found."""
+        for one in self._made:
+            if one.after is change.before:
+                return one
+        for container in self._around.containers:
+            for key, value in container.saved.items():
+                if value is change.before and container.name_of(key) == change.name:
+                    return Change(container, key, value, change.after)
+        return None
+
+    def holding(self, tensor: torch.Tensor) -> Change | None:
+        """The first step's change that has put a tensor somewhere."""
+        return holding(self._made, tensor)
+
+    def found_by(self, module: fx.GraphModule, tracer: Tracer, later: Surroundings) -> Held:
+        """Tensors outside of the state that a later step holds. later: everything, as it is after the first step."""
+        changing = written(module.graph)
+        held = Held([], {})
+        for node in module.graph.nodes:
+            tensor: Any = getattr(module, str(node.target)) if node.op == "get_attr" else None
+            if not isinstance(tensor, torch.Tensor) or tracer.follows(tensor):
+                continue
+            if id(tensor) in self._around.tensors:
+                if node in changing:
+                    held.written[f"attribute/{self._around.tensors[id(tensor)][0]}"] = tensor
+            elif id(tensor) in later.tensors:
+                held.read.append(tensor)
+        return held
+
+    def constants_of(self, module: fx.GraphModule) -> frozenset[str]:
+        """Digests of the constants that a graph computes, and of those that it holds."""
+        constants = Constants(module, module.graph, by_pytorch=True)
+        return frozenset(constants.digest(node) for node in module.graph.nodes if node in constants)
+
+
+def unsteady(shown: Sequence[Sequence[Change]], made: Sequence[Change]) -> dict[str, bool]:
+    """Names of the places where a step leaves something else than its trace does on one of its paths: what it computes
+    from values, or is another every time; with whether that is a number. shown: changes on each path."""
+    found: dict[str, bool] = {}
+    own = {(id(change.container), change.key): change for change in made}
+    for changes in shown:
+        traced = {(id(change.container), change.key): change for change in changes}
+        for place in {*own, *traced}:
+            change = own.get(place) or traced[place]
+            left, shows = ((there[place].after if place in there else change.before) for there in (own, traced))
+            if not Likeness((), ()).between(shows, left):
+                number = change.after
+                is_number = type(number) in (bool, int, float) or is_logged(number)
+                found[change.name] = is_number and found.get(change.name, True)
+    return found
+
+
+def refuse_apart(ends: Sequence[Sequence[Change]], seen: Collection[int]) -> None:
+    """Raises CaptureError for something of Python's, neither a number nor an item of a list, that some paths of the
+    first step leave other than others do: steps after it are followed from what one path has left, and would not show
+    what follows from the others. ends: the changes of every path. seen: ids of what was there before."""
+    if len(ends) < 2:
+        return
+    alike = Likeness((), seen)
+    left = [{(id(change.container), change.key): change.after for change in end} for end in ends]
+    for change in (change for end in ends for change in end):
+        things = [after.get((id(change.container), change.key), change.before) for after in left]
+        is_item = change.before is MISSING and change.container.list is not None
+        if is_item or all(is_logged(thing) or type(thing) in (bool, int, float) for thing in things):
+            continue  # `unsteady` finds these
+        if any(map(is_logged, things)) or not all(alike.between(things[0], thing) for thing in things):
+            raise CaptureError(
+                f"a step changes {change.name} by values that it computes: keep what steps change in buffers that "
+                "hold tensors from the start"
+            )
