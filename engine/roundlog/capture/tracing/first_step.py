@@ -1,4 +1,4 @@
-"""What the first step leaves behind, for the steps after it.
+"""Things that the first step leaves behind, for the steps after it.
 
 Tensors that a step makes are known in the trace of the first step as what it computes, and to later ones as numbers
 that happened to come out when it was run once. A later step may read them if they are constants, or if they are states
@@ -30,9 +30,9 @@ class Held:
     """Tensors outside of the state that a traced step holds."""
 
     read: list[torch.Tensor]
-    """Those that the first step has made."""
+    """Tensors that the first step has made."""
     written: dict[str, torch.Tensor]
-    """Those that were there before and that it writes into, by the name of the state that they have to be."""
+    """Tensors that were there before and that it writes into, by the name of the state that they have to be."""
 
 
 class AfterOne:
