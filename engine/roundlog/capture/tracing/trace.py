@@ -167,8 +167,8 @@ class Tracer:
         return next((one for one in self._carried.values() if self._standing[id(one)] is thing), None)
 
     def stand_in(self, one: Carried, thing: Any) -> None:
-        """Put what stands in a place from now on, where no state was before the first step. Raises CaptureError for tensors
-        that share memory with others."""
+        """Put what stands in a place from now on, where no state was before the first step. Raises CaptureError for
+        tensors that share memory with others."""
         self._standing[id(one)] = thing
         for name, tensor in one.leaves(thing).items():
             memory = tensor.untyped_storage()._cdata
