@@ -118,6 +118,6 @@ def test_the_page_works_when_it_is_pasted(terminals: list[Terminal], tmp_path: P
         assert "Traceback" not in terminal.said
     # The chain goes on with what was on it.
     first.paste("tiebreak devnet --state devnet --json &\nuntil [ -f devnet/environment ]; do sleep 1; done\n")
-    first.paste("tiebreak status 1 --json && echo the same job && kill %%\n")
-    first.wait_for("the same job", time.monotonic() + 60)
+    first.paste("tiebreak status 1 --json && echo found again && kill %%\n")
+    first.wait_for("found again", time.monotonic() + 60)
     assert first.said.count('"status": "FINAL"') == 1

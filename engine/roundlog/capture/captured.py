@@ -35,7 +35,7 @@ class Origin:
     """Parameter name -> the operator that gives its gradient, before clipping. Parameters that have none on any path
     are missing."""
     ways: Way
-    """What differs from path to path through the step."""
+    """Differences from path to path through the step."""
     known: frozenset[str] = frozenset()
     """Names of the states whose first values are constants of the program. No step changes them."""
 
@@ -44,7 +44,7 @@ class Origin:
         return self.ways.operators()
 
     def drawn(self, kept: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
-        """What the user's own step draws at random, in order: of rows that a mask chooses, those alone; None where the
+        """Random numbers of the user's own step, in order: of rows that a mask chooses, those alone; None where the
         program has no use for it. kept: what the operators of `observed` give in it."""
         found: list[torch.Tensor | None] = []
         for one in self.ways.taken(lambda index: bool(kept[index])).drawn:

@@ -23,7 +23,7 @@ _NEAR = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class LoweredStep:
-    """What one traced step computes."""
+    """Results of one traced step."""
 
     results: list[Value]
     """The loss, the next states and the gradients."""

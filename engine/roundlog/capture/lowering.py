@@ -311,7 +311,7 @@ class Lowering(Context):
         return value
 
     def _operand(self, node: fx.Node) -> Any:
-        """The same, and of numbers of chosen elements, too."""
+        """Values as `value` gives them, and of numbers of chosen elements, too."""
         return self.chosen.number(node) if self.chosen.counts(node) else self.value(node)
 
     def literal(self, tensor: torch.Tensor) -> Value:

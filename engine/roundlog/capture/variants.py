@@ -164,7 +164,7 @@ class Variants:
         return result
 
     def way(self, ways: Sequence[Way], results: Sequence[Value]) -> Way:
-        """What the lowered steps draw, and which gradients they have, chosen as their values are. results: what the
+        """Draws of the lowered steps, and the gradients that they have, chosen as their values are. results: what the
         program computes."""
         alive, todo = set[int](), list[int](results)
         while todo:

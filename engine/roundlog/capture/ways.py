@@ -12,7 +12,7 @@ Placed = Callable[[int], int | None]
 
 @dataclass(frozen=True, slots=True)
 class DrawnValue:
-    """What a call draws at random."""
+    """Random numbers of a call."""
 
     operator: int
     """The operator that gives it."""
@@ -20,7 +20,7 @@ class DrawnValue:
     """The operators that give the masks of its axes, where a mask chooses what is drawn."""
 
     def placed(self, place: Placed) -> DrawnValue | None:
-        """The same elsewhere; None if it is not there."""
+        """The draw elsewhere; None if it is not there."""
         operator = place(self.operator)
         masks = tuple(None if mask is None else place(mask) for mask in self.masks)
         if operator is None or any(
@@ -38,7 +38,7 @@ class Way:
     """One path through a step, or two of which a condition chooses."""
 
     drawn: tuple[DrawnValue | None, ...] = ()
-    """What is drawn at random, in order; None where the program has no use for it."""
+    """Random draws, in order; None where the program has no use for it."""
     gradients: frozenset[str] = frozenset()
     """Names of the parameters that have a gradient."""
     condition: int | None = None
@@ -52,7 +52,7 @@ class Way:
         return held if held == otherwise else cls(condition=condition, held=held, otherwise=otherwise)
 
     def placed(self, place: Placed) -> Way:
-        """The same in other values. Its conditions have to be there."""
+        """The way in other values. Its conditions have to be there."""
         if self.held is None or self.otherwise is None or self.condition is None:
             drawn = (None if one is None else one.placed(place) for one in self.drawn)
             return Way(drawn=tuple(drawn), gradients=self.gradients)
@@ -67,7 +67,7 @@ class Way:
         return [self.condition, *self.held.conditions(), *self.otherwise.conditions()]
 
     def paths(self) -> frozenset[tuple[int, frozenset[str]]]:
-        """Of every path, how often it draws, and which gradients it has."""
+        """Number of draws and names of gradients of every path."""
         if self.held is None or self.otherwise is None:
             return frozenset({(len(self.drawn), self.gradients)})
         return self.held.paths() | self.otherwise.paths()

@@ -67,15 +67,10 @@ class Trained:
         return any((operator, not truth) in self.answers for operator, truth in self.answers)
 
 
-def trained_both_ways(
-    make: Callable[[], Task], steps: int = STEPS, before: Callable[[], None] = lambda: None
-) -> Trained:
-    """make: gives the same task every time, of which nothing is shared. before: has what is outside of it stand where
-    it begins."""
+def trained_both_ways(make: Callable[[], Task], steps: int = STEPS) -> Trained:
+    """make: gives the same task every time, of which nothing is shared."""
     task, theirs = make(), make()
-    before()
     captured = capture(task)
-    before()
     chosen = {node.inputs[0] for node in captured.program.nodes if node.op == "where"}
     conditions = {index for index in chosen if not captured.program.nodes[index].type.shape}
     executor, states, training = Executor(captured.program), list(captured.states.values()), EagerTraining(theirs)

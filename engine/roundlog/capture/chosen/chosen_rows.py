@@ -10,7 +10,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.capture.builder import Value
-from roundlog.capture.chosen import moving, places, reducing, rowwise  # noqa: F401 - they register what they lower
+from roundlog.capture.chosen import moving, positions, reducing, rowwise  # noqa: F401 - they register what they lower
 from roundlog.capture.chosen.axes import TWO_MASKS, Axes, AxisTable, expression, is_unknown, padded
 from roundlog.capture.chosen.row_calls import LOWERERS, Call, has_unknown_size
 from roundlog.capture.errors import CaptureError

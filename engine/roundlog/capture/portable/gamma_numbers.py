@@ -17,7 +17,7 @@ F64 = npt.NDArray[np.float64]
 
 
 def standard_gamma(concentration: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-    """Of the concentration's shape and dtype, at least the least normal number of it. concentration: above 0."""
+    """Numbers of the concentration's shape and dtype, at least its least normal number. concentration: above 0."""
     kind = torch.finfo(concentration.dtype)
     numbers = torch.from_numpy(_exponentials(_logarithms(concentration, generator)))
     return numbers.clamp_(min=kind.tiny).reshape(concentration.shape).to(concentration.dtype)

@@ -39,7 +39,7 @@ class Carried:
     container: Container
     key: Any
     before: Any
-    """What stands there before the first step."""
+    """Content of the place before the first step."""
     spec: TreeSpec
     tensors: dict[int, str]
     """Number of a leaf that is a tensor -> name of the state."""

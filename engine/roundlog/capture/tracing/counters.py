@@ -136,7 +136,7 @@ class DependsOnValuesError(Exception):
 
 
 class Paths:
-    """The same of one step on all paths that values lead it on."""
+    """Paths of counters through one step, on all ways that values lead it on."""
 
     def __init__(self) -> None:
         self._paths: list[Path] = []
@@ -156,7 +156,7 @@ class Paths:
         return self._paths[-1]
 
     def leave(self, name: str, term: Any) -> None:
-        """What the path that was begun last leaves in a number's place."""
+        """Note what the path that was begun last leaves in a number's place."""
         self._paths[-1].left[name] = term
 
     def following(self, numbers: Numbers) -> tuple[dict[str, Number], list[Number]] | None:

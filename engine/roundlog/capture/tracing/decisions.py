@@ -138,8 +138,8 @@ def _kept(value: Condition) -> Condition:
 
 
 def _question(node: fx.Node) -> str | None:
-    """What a node computes, told from anything else that the graph computes; None for what no program computes with
-    numbers of Python."""
+    """Key of what a node computes, told from anything else that the graph computes; None for what no program computes
+    with numbers of Python."""
     changing = written(node.graph)
     writes = sum(1 for other in node.graph.nodes if written_by(other))
     names: dict[fx.Node, str] = {}

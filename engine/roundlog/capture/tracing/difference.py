@@ -33,7 +33,7 @@ def difference(one: fx.GraphModule, two: fx.GraphModule) -> str | None:
 
 
 def drawn_again(first: fx.GraphModule, later: fx.GraphModule) -> str | None:
-    """What a later step draws from a state in which the first step has drawn already, in words; None if nothing."""
+    """Draws of a later step from a state in which the first step has drawn already, in words; None if nothing."""
     states = {draw.state for node in first.graph.nodes if (draw := draw_of(node)) is not None}
     for node in later.graph.nodes:
         if (draw := draw_of(node)) is not None and draw.state in states:

@@ -1,4 +1,4 @@
-"""What the first step leaves behind, for the steps after it.
+"""Things that the first step leaves behind, for the steps after it.
 
 Tensors that a step makes are known in the trace of the first step as what it computes, and to later ones as numbers
 that happened to come out when it was run once. A later step may read them if they are constants, or if they are states
@@ -6,7 +6,7 @@ of the program."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,9 @@ import torch
 from torch import fx
 
 from roundlog.capture.constants import Constants, written
+from roundlog.capture.errors import CaptureError
 from roundlog.capture.tracing.carried import holding
-from roundlog.capture.tracing.containers import Change
+from roundlog.capture.tracing.containers import MISSING, Change
 from roundlog.capture.tracing.likeness import Likeness
 from roundlog.capture.tracing.logged import is_logged
 from roundlog.capture.tracing.surroundings import Surroundings
@@ -29,9 +30,9 @@ class Held:
     """Tensors outside of the state that a traced step holds."""
 
     read: list[torch.Tensor]
-    """Those that the first step has made."""
+    """Tensors that the first step has made."""
     written: dict[str, torch.Tensor]
-    """Those that were there before and that it writes into, by the name of the state that they have to be."""
+    """Tensors that were there before and that it writes into, by the name of the state that they have to be."""
 
 
 class AfterOne:
@@ -97,3 +98,23 @@ def unsteady(shown: Sequence[Sequence[Change]], made: Sequence[Change]) -> dict[
                 is_number = type(number) in (bool, int, float) or is_logged(number)
                 found[change.name] = is_number and found.get(change.name, True)
     return found
+
+
+def refuse_apart(ends: Sequence[Sequence[Change]], seen: Collection[int]) -> None:
+    """Raises CaptureError for something of Python's, neither a number nor an item of a list, that some paths of the
+    first step leave other than others do: steps after it are followed from what one path has left, and would not show
+    what follows from the others. ends: the changes of every path. seen: ids of what was there before."""
+    if len(ends) < 2:
+        return
+    alike = Likeness((), seen)
+    left = [{(id(change.container), change.key): change.after for change in end} for end in ends]
+    for change in (change for end in ends for change in end):
+        things = [after.get((id(change.container), change.key), change.before) for after in left]
+        is_item = change.before is MISSING and change.container.list is not None
+        if is_item or all(is_logged(thing) or type(thing) in (bool, int, float) for thing in things):
+            continue  # `unsteady` finds these
+        if any(map(is_logged, things)) or not all(alike.between(things[0], thing) for thing in things):
+            raise CaptureError(
+                f"a step changes {change.name} by values that it computes: keep what steps change in buffers that "
+                "hold tensors from the start"
+            )

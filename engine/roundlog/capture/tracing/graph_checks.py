@@ -1,4 +1,4 @@
-"""What a traced graph has to be, and what is left out of it."""
+"""Checks of a traced graph, and what is left out of it."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class _Hidden(_Unread, dict[Any, Any]):
 
 @dataclass(slots=True)
 class _Ended:
-    """What a traced step has left, on any of its paths."""
+    """Things that a traced step has left, on any of its paths."""
 
     changes: list[Change] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)

@@ -120,7 +120,7 @@ def _result(path: TracedPath, outputs: Sequence[Any], states: int) -> Result:
 
 
 def _copy_of(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    """What a path writes into is its own."""
+    """Copy of a node, into which a path may write."""
     copy = graph.call_function(torch.ops.aten.clone.default, (node,))
     copy.meta = dict(node.meta)
     return copy

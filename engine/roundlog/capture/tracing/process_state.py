@@ -1,4 +1,4 @@
-"""What goes on in a process beside a trace: threads, garbage collection, PyTorch's log."""
+"""State of a process beside a trace: threads, garbage collection, PyTorch's log."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _asking(name: str) -> Callable[..., Any]:
 
 
 def _by_numpy(value: torch.SymFloat, function: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-    """The same of numpy."""
+    """Numpy's, likewise."""
     if function.__name__ not in _TESTS or method != "__call__" or kwargs:
         return NotImplemented
     return getattr(torch, function.__name__)(_tensor_of(value))
@@ -338,7 +338,7 @@ _from_numpy_of_torch = torch.from_numpy
 
 
 def _from_numpy(array: Any) -> torch.Tensor:
-    """What numpy.random gives is a traced tensor already."""
+    """A tensor: arrays of numpy.random are traced tensors already."""
     return array if isinstance(array, FakeTensor) else _from_numpy_of_torch(array)
 
 

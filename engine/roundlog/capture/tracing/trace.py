@@ -37,8 +37,8 @@ from roundlog.capture.tracing.hints import asks_for_values, control_flow
 from roundlog.capture.tracing.new_memory import NewMemory
 from roundlog.capture.tracing.number_functions import followed_by_name
 from roundlog.capture.tracing.out_forms import OutForms
+from roundlog.capture.tracing.parts_by_numbers import PartsByNumbers
 from roundlog.capture.tracing.paths import TracedPath, explored, merged
-from roundlog.capture.tracing.places import PartsByNumbers
 from roundlog.capture.tracing.process_state import noting_threads, quietly, without_collection
 from roundlog.capture.tracing.repetition_of_updates import RepeatedUpdates
 from roundlog.capture.tracing.rewritten import rewritten
@@ -167,7 +167,7 @@ class Tracer:
         return next((one for one in self._carried.values() if self._standing[id(one)] is thing), None)
 
     def stand_in(self, one: Carried, thing: Any) -> None:
-        """What stands in a place from now on, where there was no state before the first step. Raises CaptureError for
+        """Put what stands in a place from now on, where no state was before the first step. Raises CaptureError for
         tensors that share memory with others."""
         self._standing[id(one)] = thing
         for name, tensor in one.leaves(thing).items():

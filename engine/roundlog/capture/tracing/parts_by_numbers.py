@@ -64,7 +64,7 @@ class _Copy:
 
     part: torch.Tensor
     base: torch.Tensor
-    """What it is a part of."""
+    """Tensor that it is a part of."""
     index: Any
     version: int
     """Version of the base when it was taken."""
