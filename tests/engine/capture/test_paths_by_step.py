@@ -158,9 +158,9 @@ def _counts_on_a_path(net: Net, x: Tensor) -> Tensor:
     [
         (
             _begins_on_a_path,
-            "model.later, where there are none before it, but the first step does not, or not",
+            "a step changes model.later by values that it computes",
         ),
-        (_a_word_on_a_path, "the first step leaves model.later, which is another every time"),
+        (_a_word_on_a_path, "a step changes model.later by values that it computes"),
         (_counts_on_a_path, r"the step uses model.held\[0\], a number of Python that steps compute from their values"),
     ],
 )
