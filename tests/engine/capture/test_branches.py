@@ -342,6 +342,23 @@ def _left_by_the_first_step(left: Any) -> Task:
     return task
 
 
+def _a_text_in_a_list() -> Task:
+    """The same with texts in a list, which is read at every step."""
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        h, late = net.a(x), x[:, 0].mean() > -0.1
+        if net.left == ["other"] and late:
+            h = net.norm(h)
+        is_low = bool(x.mean() < -0.3)
+        if not net.left:
+            net.left.append("one" if is_low else "other")
+        return h
+
+    task = task_of(forward)
+    task.model.left = []
+    return task
+
+
 def _kept_apart(net: Net, x: Tensor) -> Tensor:
     net.mode = "up" if x.mean() > 0 else "down"
     return net.a(x) * (2 if net.mode == "up" else 1)
@@ -400,7 +417,8 @@ REFUSED: dict[str, tuple[Callable[[], Task], str]] = {
         r"uses model\.left, a number of Python that steps",
     ),
     "a text of the first step": (lambda: _left_by_the_first_step("first"), r"changes model\.left by values"),
-    "a list of the first step": (lambda: _left_by_the_first_step([]), r"(reads|uses) model\.left"),
+    "a list of the first step": (lambda: _left_by_the_first_step([]), r"reads model\.left, which"),
+    "a list of texts of the first step": (_a_text_in_a_list, r"reads model\.left, which"),
     "without end": (lambda: task_of(_without_end), r"\(at test_branches\.py:\d+\).* may have 16 paths at most"),
     "32 paths": (lambda: task_of(_too_many), r"\(at test_branches\.py:\d+\).* may have 16 paths at most"),
     "a path that fails": (lambda: task_of(_fails), r"shape '\[7\]' is invalid .*\(at test_branches\.py:\d+\)"),

@@ -38,10 +38,13 @@ class Held:
 class AfterOne:
     """Changes of the first step."""
 
-    def __init__(self, around: Surroundings, made: Sequence[Change], unsteady: Mapping[str, bool]) -> None:
+    def __init__(
+        self, around: Surroundings, made: Sequence[Change], unsteady: Mapping[str, bool], grown: frozenset[str]
+    ) -> None:
         """around: everything, as it was before. made: changes by the user's own step. unsteady: names of the places
-        where it leaves something else than its trace; whether that is a number."""
+        where it leaves something else than its trace; whether that is a number. grown: see `grown_apart`."""
         self._around = around
+        self.grown = grown
         self._made = list(made)
         self.unsteady = frozenset(unsteady)
         self.unlike = frozenset(name for name, is_number in unsteady.items() if not is_number)
@@ -100,21 +103,25 @@ def unsteady(shown: Sequence[Sequence[Change]], made: Sequence[Change]) -> dict[
     return found
 
 
-def refuse_apart(ends: Sequence[Sequence[Change]], seen: Collection[int]) -> None:
-    """Raises CaptureError for something of Python's, neither a number nor an item of a list, that some paths of the
-    first step leave other than others do: steps after it are followed from what one path has left, and would not show
-    what follows from the others. ends: the changes of every path. seen: ids of what was there before."""
+def grown_apart(ends: Sequence[Sequence[Change]], seen: Collection[int]) -> frozenset[str]:
+    """Names of the lists that some paths of the first step make longer by other items than others do. Steps after it
+    are followed from what one path has left, and would not show what follows from the others. ends: the changes of
+    every path. seen: ids of what was there before. Raises CaptureError for anything else that paths leave so, but for
+    numbers, which `unsteady` finds."""
+    found = set[str]()
     if len(ends) < 2:
-        return
+        return frozenset()
     alike = Likeness((), seen)
     left = [{(id(change.container), change.key): change.after for change in end} for end in ends]
     for change in (change for end in ends for change in end):
         things = [after.get((id(change.container), change.key), change.before) for after in left]
-        is_item = change.before is MISSING and change.container.list is not None
-        if is_item or all(is_logged(thing) or type(thing) in (bool, int, float) for thing in things):
-            continue  # `unsteady` finds these
-        if any(map(is_logged, things)) or not all(alike.between(things[0], thing) for thing in things):
+        if not any(map(is_logged, things)) and all(alike.between(things[0], thing) for thing in things):
+            continue
+        if change.before is MISSING and change.container.list is not None:
+            found.add(change.container.path)
+        elif not all(is_logged(thing) or type(thing) in (bool, int, float) for thing in things):
             raise CaptureError(
                 f"a step changes {change.name} by values that it computes: keep what steps change in buffers that "
                 "hold tensors from the start"
             )
+    return frozenset(found)

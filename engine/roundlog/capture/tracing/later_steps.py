@@ -165,8 +165,14 @@ class LaterSteps:
             for key, value in container.saved.items():
                 if _is_number(value) and container.name_of(key) in after_one.unsteady:
                     self._logged[self._unused(container.name_of(key))] = _Place(container, key)
-        self._growing: dict[str, list[_Place]] = {}
+        self._growing = {
+            container.path: self._places_of(container.list)
+            for container in around.containers
+            if container.list is not None and container.path in after_one.grown
+        }
         """Places of the lists that steps make longer, by name."""
+        if held := [path for path, places in self._growing.items() if not places]:
+            raise CaptureError(f"every step changes {held[0]}: {_REMEDY}")
         self._ended = _Ended()
         self._read: set[int] = set()
         """Ids of the tensors that steps read as constants."""

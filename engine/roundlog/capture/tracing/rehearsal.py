@@ -20,7 +20,7 @@ from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.carried import Carried, MoreStateError, carried
 from roundlog.capture.tracing.containers import MISSING, Change
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
-from roundlog.capture.tracing.first_step import AfterOne, refuse_apart, unsteady
+from roundlog.capture.tracing.first_step import AfterOne, grown_apart, unsteady
 from roundlog.capture.tracing.later_steps import LaterSteps
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import ChangedBuffersError, Tracer
@@ -141,10 +141,9 @@ def _traced(
     with surroundings(task) as later:
         theirs = [change for change in made if not change.name.startswith(elsewhere)]
         shown = [[change for change in changes if not change.name.startswith(elsewhere)] for changes in ended]
-        refuse_apart(
-            [[change for change in changes if not tracer.follows(change.before)] for changes in shown], around.seen()
-        )
-        after_one = AfterOne(around, theirs, unsteady(shown, theirs))
+        others = [[change for change in changes if not tracer.follows(change.before)] for changes in shown]
+        grown = grown_apart(others, around.seen())
+        after_one = AfterOne(around, theirs, unsteady(shown, theirs), grown)
         course = LaterSteps(task, tracer, later, own, after_one).followed(first)
     counting = (node for graph in course.graphs for node in graph.graph.nodes)
     if tracer.stepped is not None and any("_local_scalar_dense" in str(node.target) for node in counting):
