@@ -15,7 +15,7 @@ from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_wit
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.task import STORED
-from roundlog.capture.tracing.containers import MISSING, Change, Container, is_a
+from roundlog.capture.tracing.containers import MISSING, Change, Container, Location, is_a
 from roundlog.data import is_lazy_view
 
 
@@ -47,6 +47,10 @@ class Carried:
     """The states before the first step."""
     is_new: bool
     """Whether there is no such state before the first step."""
+
+    @property
+    def location(self) -> Location:
+        return self.container.location_of(self.key)
 
     def leaves(self, thing: Any) -> dict[str, torch.Tensor]:
         """Tensors of what a step has left here, by name of the state. Raises CaptureError for another form of it."""

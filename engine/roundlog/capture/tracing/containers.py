@@ -22,6 +22,9 @@ MISSING = object()
 Reader = Callable[[], dict[Any, Any]]
 Restorer = Callable[[dict[Any, Any]], None]
 
+Location = tuple[int, Any]
+"""Place of an item among those of all containers: the id of its container, and its key."""
+
 _LONGEST_NAME = 200
 
 IMMUTABLE = 1 << 8
@@ -70,6 +73,13 @@ class Container:
             return f"{self.path}.{key}"[:_LONGEST_NAME] if self.path else key
         return f"{self.path}[{_shown(key)}]"[:_LONGEST_NAME]
 
+    def location_of(self, key: Any) -> Location:
+        return id(self), key
+
+    def put(self, key: Any, item: object) -> None:
+        """Put something where an item is."""
+        self.restore({**self.read(), key: item})
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -85,6 +95,10 @@ class Change:
     @property
     def name(self) -> str:
         return self.container.name_of(self.key)
+
+    @property
+    def location(self) -> Location:
+        return self.container.location_of(self.key)
 
 
 def items_of(thing: Any) -> tuple[Reader, Restorer] | None:

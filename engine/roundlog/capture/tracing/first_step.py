@@ -90,9 +90,9 @@ def unsteady(shown: Sequence[Sequence[Change]], made: Sequence[Change]) -> dict[
     """Names of the places where a step leaves something else than its trace does on one of its paths: what it computes
     from values, or is another every time; with whether that is a number. shown: changes on each path."""
     found: dict[str, bool] = {}
-    own = {(id(change.container), change.key): change for change in made}
+    own = {change.location: change for change in made}
     for changes in shown:
-        traced = {(id(change.container), change.key): change for change in changes}
+        traced = {change.location: change for change in changes}
         for place in {*own, *traced}:
             change = own.get(place) or traced[place]
             left, shows = ((there[place].after if place in there else change.before) for there in (own, traced))
@@ -112,9 +112,9 @@ def grown_apart(ends: Sequence[Sequence[Change]], seen: Collection[int]) -> froz
     if len(ends) < 2:
         return frozenset()
     alike = Likeness((), seen)
-    left = [{(id(change.container), change.key): change.after for change in end} for end in ends]
+    left = [{change.location: change.after for change in end} for end in ends]
     for change in (change for end in ends for change in end):
-        things = [after.get((id(change.container), change.key), change.before) for after in left]
+        things = [after.get(change.location, change.before) for after in left]
         if not any(map(is_logged, things)) and all(alike.between(things[0], thing) for thing in things):
             continue
         if change.before is MISSING and change.container.list is not None:

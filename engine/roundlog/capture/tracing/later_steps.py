@@ -21,7 +21,7 @@ from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.task import Task
 from roundlog.capture.tracing.carried import MoreStateError, carried
-from roundlog.capture.tracing.containers import MISSING, Change, Container, is_a
+from roundlog.capture.tracing.containers import MISSING, Change, Container, Location, is_a
 from roundlog.capture.tracing.counters import Counter, DependsOnValuesError, Number, Path, Paths, term_of, value_of
 from roundlog.capture.tracing.course import MOST_STEPS, NUMBERS, Course
 from roundlog.capture.tracing.difference import difference, drawn_again
@@ -58,6 +58,10 @@ class _Place:
         return self.container.name_of(self.key)
 
     @property
+    def location(self) -> Location:
+        return self.container.location_of(self.key)
+
+    @property
     def first(self) -> Number:
         """The number before the second step."""
         number: Number = self.container.saved[self.key]
@@ -67,7 +71,7 @@ class _Place:
         return self.container.read().get(self.key)
 
     def put(self, number: object) -> None:
-        self.container.restore({**self.container.read(), self.key: number})
+        self.container.put(self.key, number)
 
 
 class _Unread:
@@ -385,18 +389,18 @@ class LaterSteps:
         seen = self._around.seen()
         growing = (place for found in self._growing.values() for place in found)
         places = [*self._counted.values(), *self._logged.values(), *self._own, *self._hidden, *growing]
-        known = {(id(place.container), place.key) for place in places}
+        known = {place.location for place in places}
         before = len(self._counted) + len(self._growing)
         # What one step has put somewhere is no change as long as none reads it, and a later one may.
         changes, self._unread = (*self._unread, *self._ended.changes), []
         for change in changes:
-            if (id(change.container), change.key) in known or self._tracer.follows(change.before):
+            if change.location in known or self._tracer.follows(change.before):
                 continue
             if self._changed_elsewhere and change.name.startswith(self._changed_elsewhere):
                 raise CaptureError(f"a step changes {change.name}: change it by the task's schedule")
             if _is_number(change.before) and (_is_number(change.after) or type(change.after) is Counter):
                 self._counted[self._unused(change.name)] = _Place(change.container, change.key)
-                known.add((id(change.container), change.key))
+                known.add(change.location)
             elif change.before is MISSING and (places := self._places_of(change.container.list)):
                 self._growing[change.container.path] = places
             elif self._is_carried(change):
@@ -413,12 +417,12 @@ class LaterSteps:
         """Whether there are numbers that a step has computed from its values, and that were not known to be such."""
         logged = {name: place for name, place in self._counted.items() if name in self._ended.logged}
         self._counted = {name: place for name, place in self._counted.items() if name not in logged}
-        known = {(id(place.container), place.key) for place in (*self._logged.values(), *logged.values())}
+        known = {place.location for place in (*self._logged.values(), *logged.values())}
         self._logged |= logged
         for change in self._ended.changes:
-            new = (id(change.container), change.key) not in known and is_logged(change.after)
+            new = change.location not in known and is_logged(change.after)
             if new and _is_number(change.before):
-                known.add((id(change.container), change.key))
+                known.add(change.location)
                 logged[change.name] = self._logged[self._unused(change.name)] = _Place(change.container, change.key)
         return bool(logged)
 

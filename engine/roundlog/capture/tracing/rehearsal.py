@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import fx
@@ -18,7 +17,7 @@ from roundlog.capture.optimizers import is_own
 from roundlog.capture.python_draws import GENERATOR
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.carried import Carried, MoreStateError, carried
-from roundlog.capture.tracing.containers import MISSING, Change
+from roundlog.capture.tracing.containers import MISSING, Change, Location
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.tracing.first_step import AfterOne, grown_apart, unsteady
 from roundlog.capture.tracing.later_steps import LaterSteps
@@ -67,7 +66,7 @@ def traced(
     before the first step. known: names of the buffers that are constants if no step changes them. decides: whether a
     step may decide by values. Raises CaptureError for steps that cannot be followed."""
     attributes: dict[str, torch.Tensor] = {}
-    places: dict[tuple[int, Any], Carried] = {}
+    places: dict[Location, Carried] = {}
     for _ in range(_MOST_ROUNDS):
         around.restore()
         try:
@@ -79,7 +78,7 @@ def traced(
             named = {number: name for number, (name, _) in around.tensors.items()}
             named |= {id(parameter): name for name, parameter in plain_model(task.model).named_parameters()}
             found = [one for change in error.changes if (one := carried(change, named)) is not None]
-            new = {(id(one.container), one.key): one for one in found}
+            new = {one.location: one for one in found}
             if not (error.tensors.keys() - attributes.keys() or new.keys() - places.keys()):
                 raise
             attributes |= error.tensors
@@ -129,11 +128,11 @@ def _traced(
     around.drop_gradients()
     made = around.changes()
     around.put_back([*attributes.values(), *plain_model(task.model).buffers()])
-    after = {(id(change.container), change.key): change.after for change in made}
+    after = {change.location: change.after for change in made}
     for one in places:
-        standing = after.get((id(one.container), one.key), MISSING)
+        standing = after.get(one.location, MISSING)
         if not one.is_new:
-            one.container.restore({**one.container.read(), one.key: one.before})
+            one.container.put(one.key, one.before)
         elif standing is not MISSING:
             tracer.stand_in(one, standing)
     own = {change.name for change in around.changes() if change.name.startswith(elsewhere)} | tracer.changing
@@ -191,9 +190,9 @@ def _replaced(task: Task, changes: Iterable[Change]) -> dict[str, torch.Tensor]:
 def _refuse_left_out(places: Iterable[Carried], changes: Iterable[Change]) -> None:
     """Raises CaptureError unless a path through the first step puts tensors in every place that has none before it:
     whether there are any would be one more thing that later steps depend on."""
-    changed = {(id(change.container), change.key) for change in changes}
+    changed = {change.location for change in changes}
     for one in places:
-        if one.is_new and (id(one.container), one.key) not in changed:
+        if one.is_new and one.location not in changed:
             raise CaptureError(
                 f"a step keeps tensors in {one.name}, where there are none before it, but the first step does not, "
                 "or not whatever the values are: begin with a tensor there (torch.zeros)"

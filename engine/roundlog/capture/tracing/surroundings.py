@@ -180,7 +180,7 @@ class Surroundings:
         theirs = {id(tensor) for tensor in tensors}
         for change in self.changes():
             if id(change.before) in theirs:
-                change.container.restore({**change.container.read(), change.key: change.before})
+                change.container.put(change.key, change.before)
 
     def now(self, tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
         """id of a tensor -> the one that stands in its place by now."""

@@ -82,7 +82,7 @@ class Tracer:
         self._task = task
         self._surroundings = surroundings
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
-        self._carried = {(id(one.container), one.key): one for one in carried}
+        self._carried = {one.location: one for one in carried}
         self._standing = {id(one): one.before for one in carried}
         old = {name: tensor for one in carried if not one.is_new for name, tensor in one.leaves(one.before).items()}
         tensors = {**model_tensors(model), **attributes, **old}
@@ -380,7 +380,7 @@ class Tracer:
         following = states | {name: self._substitution.now(name) for name in states if name in self._first.values()}
         name_of = {id(tensor): name for name, tensor in self._originals.items()}
         for change in self._surroundings.changes():
-            if (one := self._carried.get((id(change.container), change.key))) is not None:
+            if (one := self._carried.get(change.location)) is not None:
                 following.update(self._left(one, change.after, states))
                 continue
             name = name_of.get(id(change.before))
