@@ -10,6 +10,7 @@ import torch
 
 from roundlog.capture.draws import Draw
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.evaluation import needed
 from roundlog.operators import operator
 from roundlog.operators.movement import MAX_JOINED
 from roundlog.program import Attribute, DType, Node, Program, TensorType
@@ -207,14 +208,8 @@ class Builder:
         """The program that computes these values, and those to keep: unreachable nodes go, except where state and data
         come in. Where the others are in it stands in `places`."""
         marks = [self.op("loss", loss)]
-        alive = {index for index, node in enumerate(self.nodes) if node.op in ("state", "data")}
-        todo = [*marks, *stores, *keep]
-        while todo:
-            value = todo.pop()
-            if value not in alive or self.nodes[value].op in ("state", "data"):
-                alive.add(value)
-                todo.extend(Value(v) for v in self.nodes[value].inputs if v not in alive)
-        order = sorted(alive)
+        coming_in = {index for index, node in enumerate(self.nodes) if node.op in ("state", "data")}
+        order = sorted(coming_in | needed(self.nodes, [*marks, *stores, *keep]))
         place = {old: new for new, old in enumerate(order)}
         nodes = [
             Node(n.op, tuple(place[v] for v in n.inputs), n.attributes, n.type, n.source)

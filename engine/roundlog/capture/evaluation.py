@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 
@@ -15,17 +15,22 @@ _GUARD = 4
 """Guard of a rounding log that is never read."""
 
 
-def evaluated(nodes: Sequence[Node], wanted: Collection[int], given: StepInputs) -> dict[int, torch.Tensor]:
-    """The values of these nodes, and of those that they need. Raises StoppedError as a run does."""
-    needed, todo = set[int](), list(wanted)
+def needed(nodes: Sequence[Node], values: Iterable[int]) -> set[int]:
+    """These values, and all that they are computed from."""
+    found, todo = set[int](), list(values)
     while todo:
         index = todo.pop()
-        if index not in needed:
-            needed.add(index)
+        if index not in found:
+            found.add(index)
             todo.extend(nodes[index].inputs)
+    return found
+
+
+def evaluated(nodes: Sequence[Node], wanted: Collection[int], given: StepInputs) -> dict[int, torch.Tensor]:
+    """The values of these nodes, and of those that they need. Raises StoppedError as a run does."""
     values: dict[int, torch.Tensor] = {}
     recorder = Recorder(_GUARD)
-    for index in sorted(needed):
+    for index in sorted(needed(nodes, wanted)):
         node, kind = nodes[index], operator(nodes[index].op)
         arguments = [values[value] for value in node.inputs]
         if isinstance(kind, Inexact):

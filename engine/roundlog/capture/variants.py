@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from roundlog.capture.builder import Builder, Value
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.evaluation import needed
 from roundlog.capture.ways import Way
 from roundlog.program import DType, TensorType
 
@@ -75,12 +76,12 @@ class Columns:
     def kept(self, values: Sequence[Value]) -> tuple[list[str], torch.Tensor]:
         """Names of the columns that these values depend on, and f32[steps, columns], behind those of the optimizers.
         The program's nodes get the slots that these have."""
-        nodes, seen, todo = self._builder.nodes, set[int](), list[int](values)
-        while todo:
-            if (value := todo.pop()) not in seen:
-                seen.add(value)
-                todo.extend(nodes[value].inputs)
-        own = [value for value in sorted(seen) if nodes[value].op == "schedule" and self._slot(value) >= self._first]
+        nodes = self._builder.nodes
+        own = [
+            value
+            for value in sorted(needed(nodes, values))
+            if nodes[value].op == "schedule" and self._slot(value) >= self._first
+        ]
         slots = {self._slot(value): self._first + number for number, value in enumerate(own)}
         table = [self._table[slot] for slot in slots]
         for value in own:
@@ -166,11 +167,7 @@ class Variants:
     def way(self, ways: Sequence[Way], results: Sequence[Value]) -> Way:
         """Draws of the lowered steps, and the gradients that they have, chosen as their values are. results: what the
         program computes."""
-        alive, todo = set[int](), list[int](results)
-        while todo:
-            if (value := todo.pop()) not in alive:
-                alive.add(value)
-                todo.extend(self._builder.nodes[value].inputs)
+        alive = needed(self._builder.nodes, results)
         stand: list[dict[int, int]] = [{} for _ in ways]
         for several, merged in self._merged.items():
             if merged in alive:

@@ -21,13 +21,10 @@ class DrawnValue:
 
     def placed(self, place: Placed) -> DrawnValue | None:
         """The draw elsewhere; None if it is not there."""
-        operator = place(self.operator)
-        masks = tuple(None if mask is None else place(mask) for mask in self.masks)
-        if operator is None or any(
-            (mask is None) != (old is None) for mask, old in zip(masks, self.masks, strict=True)
-        ):
+        found = {one: there for one in self.operators() if (there := place(one)) is not None}
+        if found.keys() != self.operators():
             return None
-        return DrawnValue(operator, masks)
+        return DrawnValue(found[self.operator], tuple(None if mask is None else found[mask] for mask in self.masks))
 
     def operators(self) -> set[int]:
         return {self.operator, *(mask for mask in self.masks if mask is not None)}
@@ -41,45 +38,48 @@ class Way:
     """Random draws, in order; None where the program has no use for it."""
     gradients: frozenset[str] = frozenset()
     """Names of the parameters that have a gradient."""
-    condition: int | None = None
-    """The operator, bool[], that chooses between `held` and `otherwise`; None if this is one path."""
-    held: Way | None = None
-    otherwise: Way | None = None
+    choice: tuple[int, Way, Way] | None = None
+    """The operator, bool[], that chooses, the path where it holds, and the other one; None if this is one path."""
 
     @classmethod
     def of(cls, condition: int, held: Way, otherwise: Way) -> Way:
         """One of two, by a condition; nothing of a path that is like the other remains."""
-        return held if held == otherwise else cls(condition=condition, held=held, otherwise=otherwise)
+        return held if held == otherwise else cls(choice=(condition, held, otherwise))
 
     def placed(self, place: Placed) -> Way:
         """The way in other values. Its conditions have to be there."""
-        if self.held is None or self.otherwise is None or self.condition is None:
+        if self.choice is None:
             drawn = (None if one is None else one.placed(place) for one in self.drawn)
             return Way(drawn=tuple(drawn), gradients=self.gradients)
-        condition = place(self.condition)
-        assert condition is not None
-        return Way.of(condition, self.held.placed(place), self.otherwise.placed(place))
+        condition, held, otherwise = self.choice
+        there = place(condition)
+        assert there is not None
+        return Way.of(there, held.placed(place), otherwise.placed(place))
 
     def conditions(self) -> list[int]:
         """The operators that choose."""
-        if self.held is None or self.otherwise is None or self.condition is None:
+        if self.choice is None:
             return []
-        return [self.condition, *self.held.conditions(), *self.otherwise.conditions()]
+        condition, held, otherwise = self.choice
+        return [condition, *held.conditions(), *otherwise.conditions()]
 
     def paths(self) -> frozenset[tuple[int, frozenset[str]]]:
         """Number of draws and names of gradients of every path."""
-        if self.held is None or self.otherwise is None:
+        if self.choice is None:
             return frozenset({(len(self.drawn), self.gradients)})
-        return self.held.paths() | self.otherwise.paths()
+        _, held, otherwise = self.choice
+        return held.paths() | otherwise.paths()
 
     def operators(self) -> set[int]:
         """All operators that are named."""
-        if self.held is None or self.otherwise is None or self.condition is None:
+        if self.choice is None:
             return {operator for one in self.drawn if one is not None for operator in one.operators()}
-        return {self.condition} | self.held.operators() | self.otherwise.operators()
+        condition, held, otherwise = self.choice
+        return {condition} | held.operators() | otherwise.operators()
 
     def taken(self, holds: Callable[[int], bool]) -> Way:
         """The path that a step takes. holds: what an operator gives."""
-        if self.held is None or self.otherwise is None or self.condition is None:
+        if self.choice is None:
             return self
-        return (self.held if holds(self.condition) else self.otherwise).taken(holds)
+        condition, held, otherwise = self.choice
+        return (held if holds(condition) else otherwise).taken(holds)
