@@ -128,7 +128,9 @@ def _evaluate(code: int, x: Any, y: Any, n: int) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def longer(array: Any, least: int) -> Any:
-    """A copy with room for so many elements at least."""
+    """The array itself, or a copy, with room for so many elements at least."""
+    if least <= len(array):
+        return array
     copied = np.empty(max(least, len(array) + len(array) // 2), array.dtype)
     copied[: len(array)] = array
     return copied
