@@ -97,8 +97,8 @@ def export(
     """Write the model that a run has trained to a file of its own, for PyTorch and transformers.
 
     Names are those of the module's `state_dict`; tied tensors stand under the first of theirs, and buffers that are not
-    float32, int64 or bool are left to the model that makes them (load it with strict=False then). No root is checked: do
-    that before by `audit` or `verify-model`, where the state comes from others.
+    float32, int64 or bool are left to the model that makes them (load it with strict=False then). No root is checked:
+    do that before by `audit` or `verify-model`, where the state comes from others.
     """
     from roundlog.training.export import trained_state
 
