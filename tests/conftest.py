@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,20 @@ HERE = Path(__file__).parent
 SLOW: dict[str, dict[str, list[str]]] = tomllib.loads((HERE / "slow.toml").read_text())
 
 
-# No test cuts the power, and an eighth of the time would be spent waiting for the disk. Faults are put in the place of
-# this function as they are in that of the real one, and processes that tests start have the real one.
-os.fsync = os.fstat  # type: ignore[assignment]
-
 # Thousands of modules and traces stay until the end: to walk over them every 700 objects took a twentieth of the time.
 gc.set_threshold(50_000, 20, 20)
 
 # A shell has what it runs in the background ignore Ctrl-C, and so would every process that a test starts and ends.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def disk_without_waits() -> Iterator[None]:
+    """No test cuts the power, and an eighth of the time would be spent waiting for the disk. Processes that tests start
+    have the real `os.fsync`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
 
 
 def _matches(name: str, patterns: list[str]) -> list[str]:
