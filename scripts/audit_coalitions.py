@@ -15,7 +15,7 @@ class Rule(Enum):
     SHARED = "shared by all"
     """The fee of a final claim is divided among all that attest; in every other end it returns to the customer."""
     PLACES = "shares of the first"
-    """The first places have a fixed share each, in every end: `contracts/src/Fees.sol`."""
+    """The first places have a fixed share each, in every end: `contracts/src/audits/Fees.sol`."""
 
 
 class End(Enum):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Bisection, Bisections, Descent, Search, Side} from "../src/Bisection.sol";
+import {Bisection, Bisections, Descent, Search, Side} from "../src/game/Bisection.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
 
 /// @notice A move that the contract takes leads to the first difference of the two rows, which hashes force, and to a search of which the

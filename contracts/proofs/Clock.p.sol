@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Side} from "../src/Bisection.sol";
-import {Clock, ClockPair, Clocks} from "../src/Clock.sol";
-import {Meter} from "../src/Meter.sol";
+import {Side} from "../src/game/Bisection.sol";
+import {Clock, ClockPair, Clocks} from "../src/game/Clock.sol";
+import {Meter} from "../src/game/Meter.sol";
 import {Duration, Timestamp} from "../src/Time.sol";
 
 /// @notice Nobody but the owner of a clock can use it up.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Bonds, Shares} from "../src/Bonds.sol";
+import {Bonds, Shares} from "../src/audits/Bonds.sol";
 
 /// @notice Nothing of a fine or of a fee is lost or made.
 contract SharesProof {

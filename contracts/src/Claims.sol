@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Auditing} from "./Auditing.sol";
-import {Bisections, Search, Side} from "./Bisection.sol";
-import {Bonds, Ledger} from "./Bonds.sol";
-import {Clock, ClockPair, Clocks} from "./Clock.sol";
-import {Fees} from "./Fees.sol";
+import {Auditing} from "./audits/Auditing.sol";
+import {Bisections, Search, Side} from "./game/Bisection.sol";
+import {Bonds, Ledger} from "./audits/Bonds.sol";
+import {Clock, ClockPair, Clocks} from "./game/Clock.sol";
+import {Fees} from "./audits/Fees.sol";
 import {IVerificationGame} from "./IVerificationGame.sol";
 import {AuditStatus, GameId, JobId, JobStatus, Phase, Terms} from "./Types.sol";
 import {Guards} from "./Guards.sol";
-import {Level} from "./Level.sol";
+import {Level} from "./game/Level.sol";
 import {Limits} from "./Limits.sol";
 import {Merkle, Node} from "./Merkle.sol";
-import {NextRoot} from "./Moves.sol";
-import {Queue} from "./Queue.sol";
+import {NextRoot} from "./game/Moves.sol";
+import {Queue} from "./game/Queue.sol";
 import {Audit, Claim, Game, Job, Records} from "./Records.sol";
-import {Seals} from "./Seals.sol";
+import {Seals} from "./audits/Seals.sol";
 import {Time, Timestamp} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Bisection, Bisections, Search, Side} from "./Bisection.sol";
-import {Clock, ClockPair, Clocks} from "./Clock.sol";
+import {Bisection, Bisections, Search, Side} from "./game/Bisection.sol";
+import {Clock, ClockPair, Clocks} from "./game/Clock.sol";
 import {GameId, JobStatus, Outcome, Phase, Reason} from "./Types.sol";
-import {Level} from "./Level.sol";
-import {Meter} from "./Meter.sol";
+import {Level} from "./game/Level.sol";
+import {Meter} from "./game/Meter.sol";
 import {Audit, Audits, Claim, Game, Job, Records} from "./Records.sol";
 import {AuditView, AuditsView, ClaimView, GameView, JobView, LevelView} from "./Views.sol";
 

@@ -2,10 +2,10 @@
 pragma solidity 0.8.37;
 
 import {Finding, IAdjudicator, Partial} from "./adjudication/IAdjudicator.sol";
-import {Descent, Side} from "./Bisection.sol";
-import {Level} from "./Level.sol";
+import {Descent, Side} from "./game/Bisection.sol";
+import {Level} from "./game/Level.sol";
 import {Node} from "./Merkle.sol";
-import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "./Moves.sol";
+import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "./game/Moves.sol";
 import {Timestamp} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
 import {AuditStatus, GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./Types.sol";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Bisections} from "./Bisection.sol";
+import {Bisections} from "./game/Bisection.sol";
 import {IVerificationGame} from "./IVerificationGame.sol";
 import {Terms} from "./Types.sol";
 import {Merkle} from "./Merkle.sol";

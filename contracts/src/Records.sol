@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Search, Side} from "./Bisection.sol";
-import {ClockPair} from "./Clock.sol";
+import {Search, Side} from "./game/Bisection.sol";
+import {ClockPair} from "./game/Clock.sol";
 import {AuditStatus, GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./Types.sol";
-import {Level} from "./Level.sol";
+import {Level} from "./game/Level.sol";
 import {Node} from "./Merkle.sol";
-import {Ends} from "./Queue.sol";
+import {Ends} from "./game/Queue.sol";
 import {Timestamp} from "./Time.sol";
-import {Trace} from "./Trace.sol";
+import {Trace} from "./game/Trace.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
 import {ElementView, OperatorView} from "./Views.sol";
 

@@ -2,24 +2,24 @@
 pragma solidity 0.8.37;
 
 import {IAdjudicator} from "./adjudication/IAdjudicator.sol";
-import {Auditing} from "./Auditing.sol";
-import {Bisections, Descent, Search, Side} from "./Bisection.sol";
-import {Bonds, Ledger} from "./Bonds.sol";
+import {Auditing} from "./audits/Auditing.sol";
+import {Bisections, Descent, Search, Side} from "./game/Bisection.sol";
+import {Bonds, Ledger} from "./audits/Bonds.sol";
 import {Claims} from "./Claims.sol";
-import {Clock, ClockPair, Clocks} from "./Clock.sol";
-import {Transitions} from "./Transitions.sol";
-import {LevelOpenings} from "./LevelOpenings.sol";
+import {Clock, ClockPair, Clocks} from "./game/Clock.sol";
+import {Transitions} from "./game/Transitions.sol";
+import {LevelOpenings} from "./game/LevelOpenings.sol";
 import {Display} from "./Display.sol";
 import {IVerificationGame} from "./IVerificationGame.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./Types.sol";
 import {Guards} from "./Guards.sol";
 import {Node} from "./Merkle.sol";
-import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "./Moves.sol";
-import {Proofs} from "./Proofs.sol";
+import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "./game/Moves.sol";
+import {Proofs} from "./game/Proofs.sol";
 import {Game, Job, Records} from "./Records.sol";
 import {Time, Timestamp} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";
-import {Verdicts} from "./Verdicts.sol";
+import {Verdicts} from "./audits/Verdicts.sol";
 import {Answer, AuditView, GameView, JobView} from "./Views.sol";
 
 /// @title Verification game

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Bisection} from "./Bisection.sol";
-import {Clock} from "./Clock.sol";
+import {Bisection} from "./game/Bisection.sol";
+import {Clock} from "./game/Clock.sol";
 import {AuditStatus, GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "./Types.sol";
-import {Level} from "./Level.sol";
+import {Level} from "./game/Level.sol";
 import {Node} from "./Merkle.sol";
 import {Timestamp} from "./Time.sol";
 import {TrainingSpec} from "./TrainingSpec.sol";

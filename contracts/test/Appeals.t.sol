@@ -2,10 +2,10 @@
 pragma solidity ^0.8.30;
 
 import {Finding} from "../src/adjudication/IAdjudicator.sol";
-import {Side} from "../src/Bisection.sol";
+import {Side} from "../src/game/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
-import {Level} from "../src/Level.sol";
-import {ElementProof} from "../src/Moves.sol";
+import {Level} from "../src/game/Level.sol";
+import {ElementProof} from "../src/game/Moves.sol";
 import {Timestamp} from "../src/Time.sol";
 import {AuditStatus, GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
 import {GameView} from "../src/Views.sol";

@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {IVerificationGame} from "../src/IVerificationGame.sol";
-import {Level} from "../src/Level.sol";
+import {Level} from "../src/game/Level.sol";
 import {Node} from "../src/Merkle.sol";
 import {AuditStatus, GameId, JobId, JobStatus, Outcome, Reason} from "../src/Types.sol";
 import {AuditView, JobView} from "../src/Views.sol";

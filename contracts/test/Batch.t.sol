@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Bisection, Descent, Side} from "../src/Bisection.sol";
+import {Bisection, Descent, Side} from "../src/game/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, JobId, Phase, Terms} from "../src/Types.sol";
-import {Level} from "../src/Level.sol";
-import {LeafOpening, NextRoot} from "../src/Moves.sol";
+import {Level} from "../src/game/Level.sol";
+import {LeafOpening, NextRoot} from "../src/game/Moves.sol";
 import {Duration} from "../src/Time.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
 import {Answer, GameView, JobView} from "../src/Views.sol";

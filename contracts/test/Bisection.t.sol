@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Bisection, Bisections, Descent, Search, Side} from "../src/Bisection.sol";
+import {Bisection, Bisections, Descent, Search, Side} from "../src/game/Bisection.sol";
 import {Node} from "../src/Merkle.sol";
 import {Test} from "./support/Test.sol";
 import {Tree, Trees} from "./support/Trees.sol";

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Descent} from "../src/Bisection.sol";
+import {Descent} from "../src/game/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
-import {NextRoot} from "../src/Moves.sol";
+import {NextRoot} from "../src/game/Moves.sol";
 import {Timestamp} from "../src/Time.sol";
 import {AuditStatus, GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
 import {AuditsView, JobView} from "../src/Views.sol";

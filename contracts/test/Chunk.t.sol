@@ -3,12 +3,12 @@ pragma solidity ^0.8.30;
 
 import {Descriptor, Family, Input} from "../src/adjudication/Descriptor.sol";
 import {Finding, Partial} from "../src/adjudication/IAdjudicator.sol";
-import {Side} from "../src/Bisection.sol";
+import {Side} from "../src/game/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, Outcome, Phase, Reason} from "../src/Types.sol";
-import {Level} from "../src/Level.sol";
+import {Level} from "../src/game/Level.sol";
 import {Node} from "../src/Merkle.sol";
-import {ElementProof, OperandRoot, OperatorOpening, PartialsOpening, SegmentProof} from "../src/Moves.sol";
+import {ElementProof, OperandRoot, OperatorOpening, PartialsOpening, SegmentProof} from "../src/game/Moves.sol";
 import {GameView} from "../src/Views.sol";
 import {ChunkGame} from "./support/ChunkGame.sol";
 import {Lie, Run, Runs} from "./support/Runs.sol";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Clock, Clocks} from "../src/Clock.sol";
+import {Clock, Clocks} from "../src/game/Clock.sol";
 import {Duration, Time, Timestamp} from "../src/Time.sol";
 import {Test} from "./support/Test.sol";
 

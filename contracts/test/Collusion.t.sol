@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Side} from "../src/Bisection.sol";
+import {Side} from "../src/game/Bisection.sol";
 import {GameId, JobId, JobStatus, Outcome, Reason} from "../src/Types.sol";
-import {Level} from "../src/Level.sol";
+import {Level} from "../src/game/Level.sol";
 import {Timestamp} from "../src/Time.sol";
 import {Market} from "./support/Market.sol";
 import {Run} from "./support/Runs.sol";

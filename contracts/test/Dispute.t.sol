@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Side} from "../src/Bisection.sol";
+import {Side} from "../src/game/Bisection.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason} from "../src/Types.sol";
-import {Level} from "../src/Level.sol";
+import {Level} from "../src/game/Level.sol";
 import {Node} from "../src/Merkle.sol";
-import {LeafOpening, NextRoot} from "../src/Moves.sol";
+import {LeafOpening, NextRoot} from "../src/game/Moves.sol";
 import {GameView} from "../src/Views.sol";
 import {Players} from "./support/Players.sol";
 import {Lie, Run, Runs} from "./support/Runs.sol";

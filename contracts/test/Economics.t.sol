@@ -2,13 +2,13 @@
 pragma solidity ^0.8.30;
 
 import {Finding} from "../src/adjudication/IAdjudicator.sol";
-import {Descent, Side} from "../src/Bisection.sol";
+import {Descent, Side} from "../src/game/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
 import {Answer} from "../src/Views.sol";
-import {Level} from "../src/Level.sol";
+import {Level} from "../src/game/Level.sol";
 import {Node} from "../src/Merkle.sol";
-import {ElementProof} from "../src/Moves.sol";
+import {ElementProof} from "../src/game/Moves.sol";
 import {BentAdjudicator} from "./support/Adjudicators.sol";
 import {Players} from "./support/Players.sol";
 import {Run, Runs} from "./support/Runs.sol";

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Side} from "../src/Bisection.sol";
+import {Side} from "../src/game/Bisection.sol";
 import {GameId, JobId, Phase} from "../src/Types.sol";
-import {Level} from "../src/Level.sol";
-import {ElementProof} from "../src/Moves.sol";
+import {Level} from "../src/game/Level.sol";
+import {ElementProof} from "../src/game/Moves.sol";
 import {Node} from "../src/Merkle.sol";
 import {GameView} from "../src/Views.sol";
 import {Players} from "./support/Players.sol";

@@ -3,9 +3,9 @@ pragma solidity ^0.8.30;
 
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
-import {Level} from "../src/Level.sol";
+import {Level} from "../src/game/Level.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
-import {NextRoot} from "../src/Moves.sol";
+import {NextRoot} from "../src/game/Moves.sol";
 import {JobView} from "../src/Views.sol";
 import {Players} from "./support/Players.sol";
 import {Run, Runs} from "./support/Runs.sol";

@@ -2,9 +2,9 @@
 pragma solidity ^0.8.30;
 
 import {IAdjudicator, Outline} from "../src/adjudication/IAdjudicator.sol";
-import {Side} from "../src/Bisection.sol";
+import {Side} from "../src/game/Bisection.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
-import {Level} from "../src/Level.sol";
+import {Level} from "../src/game/Level.sol";
 import {GameView} from "../src/Views.sol";
 import {Players} from "./support/Players.sol";
 import {Lie, Run, Runs} from "./support/Runs.sol";

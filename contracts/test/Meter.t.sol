@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Side} from "../src/Bisection.sol";
-import {Bonds, Ledger, Shares} from "../src/Bonds.sol";
-import {Clock, ClockPair, Clocks} from "../src/Clock.sol";
-import {Meter} from "../src/Meter.sol";
+import {Side} from "../src/game/Bisection.sol";
+import {Bonds, Ledger, Shares} from "../src/audits/Bonds.sol";
+import {Clock, ClockPair, Clocks} from "../src/game/Clock.sol";
+import {Meter} from "../src/game/Meter.sol";
 import {Duration, Timestamp} from "../src/Time.sol";
 import {GameId} from "../src/Types.sol";
 import {Test} from "./support/Test.sol";

@@ -4,7 +4,7 @@ pragma solidity ^0.8.30;
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {JobId, Terms} from "../src/Types.sol";
 import {Node} from "../src/Merkle.sol";
-import {NextRoot} from "../src/Moves.sol";
+import {NextRoot} from "../src/game/Moves.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
 import {Players} from "./support/Players.sol";
 import {Run, Runs} from "./support/Runs.sol";

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Bisections, Descent, Side} from "../src/Bisection.sol";
+import {Bisections, Descent, Side} from "../src/game/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, JobStatus, Outcome, Phase, Reason} from "../src/Types.sol";
-import {Level} from "../src/Level.sol";
+import {Level} from "../src/game/Level.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
-import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "../src/Moves.sol";
+import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "../src/game/Moves.sol";
 import {GameView} from "../src/Views.sol";
 import {Players} from "./support/Players.sol";
 import {Lie, Run, Runs} from "./support/Runs.sol";

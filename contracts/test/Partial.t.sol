@@ -2,12 +2,12 @@
 pragma solidity ^0.8.30;
 
 import {Finding, Partial} from "../src/adjudication/IAdjudicator.sol";
-import {Side} from "../src/Bisection.sol";
+import {Side} from "../src/game/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, Outcome, Phase, Reason} from "../src/Types.sol";
-import {Level} from "../src/Level.sol";
+import {Level} from "../src/game/Level.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
-import {ElementProof, OperandRoot, PartialsOpening, SegmentProof} from "../src/Moves.sol";
+import {ElementProof, OperandRoot, PartialsOpening, SegmentProof} from "../src/game/Moves.sol";
 import {Timestamp} from "../src/Time.sol";
 import {GameView} from "../src/Views.sol";
 import {BentAdjudicator} from "./support/Adjudicators.sol";

@@ -5,7 +5,7 @@ import {IAdjudicator} from "../src/adjudication/IAdjudicator.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {JobId, Terms} from "../src/Types.sol";
 import {Node} from "../src/Merkle.sol";
-import {NextRoot} from "../src/Moves.sol";
+import {NextRoot} from "../src/game/Moves.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
 import {VerificationGame} from "../src/VerificationGame.sol";
 import {Players} from "./support/Players.sol";

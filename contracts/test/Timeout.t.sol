@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Descent, Side} from "../src/Bisection.sol";
+import {Descent, Side} from "../src/game/Bisection.sol";
 import {IVerificationGame} from "../src/IVerificationGame.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason} from "../src/Types.sol";
-import {Level} from "../src/Level.sol";
-import {ElementProof, LeafOpening, NextRoot} from "../src/Moves.sol";
+import {Level} from "../src/game/Level.sol";
+import {ElementProof, LeafOpening, NextRoot} from "../src/game/Moves.sol";
 import {Duration, Timestamp} from "../src/Time.sol";
 import {GameView} from "../src/Views.sol";
 import {Players} from "./support/Players.sol";

@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Merkle, Node} from "../src/Merkle.sol";
-import {Trace} from "../src/Trace.sol";
+import {Trace} from "../src/game/Trace.sol";
 import {TrainingSpec} from "../src/TrainingSpec.sol";
 import {Test} from "./support/Test.sol";
 import {Tree, Trees} from "./support/Trees.sol";

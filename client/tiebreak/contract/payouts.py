@@ -1,4 +1,4 @@
-"""Payments of the contract, computed as it does (`contracts/src/Fees.sol`, `Bonds.sol`): shares of the audit fee and of
+"""Payments of the contract, computed as it does (`contracts/src/audits/Fees.sol`, `Bonds.sol`): shares of the audit fee and of
 a lost bond; docs/economics.md says why.
 
 The first attestations have one share of the audit fee each, as many as a job needs, by the places of their audits.
@@ -55,7 +55,7 @@ def _attests(job: JobView, audit: AuditView) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Parts of a lost bond, in wei, as `contracts/src/Bonds.sol` divides it. They come to the bond."""
+    """Parts of a lost bond, in wei, as `contracts/src/audits/Bonds.sol` divides it. They come to the bond."""
 
     gas: int
     """Part of the winner, for the gas of its moves."""

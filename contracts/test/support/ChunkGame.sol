@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Side} from "../../src/Bisection.sol";
+import {Side} from "../../src/game/Bisection.sol";
 import {GameId, Phase} from "../../src/Types.sol";
-import {Level} from "../../src/Level.sol";
-import {ElementProof, LeafOpening, NextRoot, OperatorOpening} from "../../src/Moves.sol";
+import {Level} from "../../src/game/Level.sol";
+import {ElementProof, LeafOpening, NextRoot, OperatorOpening} from "../../src/game/Moves.sol";
 import {Players} from "./Players.sol";
 import {Lie, Run, Runs} from "./Runs.sol";
 import {Toy} from "./Toy.sol";

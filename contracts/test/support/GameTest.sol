@@ -6,7 +6,7 @@ import {Functions} from "../../src/adjudication/Functions.sol";
 import {IAdjudicator} from "../../src/adjudication/IAdjudicator.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../../src/Types.sol";
 import {Node} from "../../src/Merkle.sol";
-import {NextRoot} from "../../src/Moves.sol";
+import {NextRoot} from "../../src/game/Moves.sol";
 import {Duration, Time, Timestamp} from "../../src/Time.sol";
 import {TrainingSpec} from "../../src/TrainingSpec.sol";
 import {VerificationGame} from "../../src/VerificationGame.sol";

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Descent, Side} from "../../src/Bisection.sol";
+import {Descent, Side} from "../../src/game/Bisection.sol";
 import {GameId, Phase} from "../../src/Types.sol";
-import {Level} from "../../src/Level.sol";
+import {Level} from "../../src/game/Level.sol";
 import {Node} from "../../src/Merkle.sol";
-import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "../../src/Moves.sol";
+import {ElementProof, LeafOpening, NextRoot, OperatorOpening, PartialsOpening, SegmentProof} from "../../src/game/Moves.sol";
 import {GameView} from "../../src/Views.sol";
 import {Players} from "./Players.sol";
 import {Run, Runs} from "./Runs.sol";

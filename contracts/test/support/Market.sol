@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Side} from "../../src/Bisection.sol";
+import {Side} from "../../src/game/Bisection.sol";
 import {IVerificationGame} from "../../src/IVerificationGame.sol";
-import {Level} from "../../src/Level.sol";
+import {Level} from "../../src/game/Level.sol";
 import {Duration, Time} from "../../src/Time.sol";
 import {AuditStatus, GameId, JobId, Terms} from "../../src/Types.sol";
 import {AuditView} from "../../src/Views.sol";

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Side} from "../../src/Bisection.sol";
+import {Side} from "../../src/game/Bisection.sol";
 import {Node} from "../../src/Merkle.sol";
-import {NextRoot} from "../../src/Moves.sol";
+import {NextRoot} from "../../src/game/Moves.sol";
 import {AuditStatus, GameId, JobId, JobStatus, Terms} from "../../src/Types.sol";
 import {AuditView, JobView} from "../../src/Views.sol";
 import {Market} from "./Market.sol";

@@ -2,10 +2,10 @@
 pragma solidity ^0.8.30;
 
 import {Partial} from "../../src/adjudication/IAdjudicator.sol";
-import {Bisection, Descent, Side} from "../../src/Bisection.sol";
+import {Bisection, Descent, Side} from "../../src/game/Bisection.sol";
 import {IVerificationGame} from "../../src/IVerificationGame.sol";
 import {GameId, Phase} from "../../src/Types.sol";
-import {Level} from "../../src/Level.sol";
+import {Level} from "../../src/game/Level.sol";
 import {Node} from "../../src/Merkle.sol";
 import {
     ElementProof,
@@ -15,7 +15,7 @@ import {
     OperatorOpening,
     PartialsOpening,
     SegmentProof
-} from "../../src/Moves.sol";
+} from "../../src/game/Moves.sol";
 import {GameView, LevelView} from "../../src/Views.sol";
 import {GameTest} from "./GameTest.sol";
 import {Run, Runs} from "./Runs.sol";

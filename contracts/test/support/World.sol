@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Side} from "../../src/Bisection.sol";
+import {Side} from "../../src/game/Bisection.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Terms} from "../../src/Types.sol";
 import {Timestamp} from "../../src/Time.sol";
 import {GameView, JobView} from "../../src/Views.sol";

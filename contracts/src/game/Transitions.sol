@@ -3,13 +3,13 @@ pragma solidity 0.8.37;
 
 import {Bisections, Search, Side} from "./Bisection.sol";
 import {Clock, ClockPair, Clocks} from "./Clock.sol";
-import {IVerificationGame} from "./IVerificationGame.sol";
-import {GameId, Outcome, Phase} from "./Types.sol";
+import {IVerificationGame} from "../IVerificationGame.sol";
+import {GameId, Outcome, Phase} from "../Types.sol";
 import {Level} from "./Level.sol";
-import {Merkle, Node} from "./Merkle.sol";
+import {Merkle, Node} from "../Merkle.sol";
 import {Meter} from "./Meter.sol";
-import {Game, Job, Records} from "./Records.sol";
-import {Time, Timestamp} from "./Time.sol";
+import {Game, Job, Records} from "../Records.sol";
+import {Time, Timestamp} from "../Time.sol";
 import {Trace} from "./Trace.sol";
 
 /// @title Transitions of a game

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Side} from "./Bisection.sol";
+import {Side} from "../game/Bisection.sol";
 import {Bonds, Ledger, Shares} from "./Bonds.sol";
-import {ClockPair} from "./Clock.sol";
+import {ClockPair} from "../game/Clock.sol";
 import {Fees} from "./Fees.sol";
-import {IVerificationGame} from "./IVerificationGame.sol";
-import {Meter} from "./Meter.sol";
-import {Queue} from "./Queue.sol";
-import {Audits, Game, Job, Records} from "./Records.sol";
-import {Time} from "./Time.sol";
-import {AuditStatus, GameId, JobId, JobStatus, Outcome} from "./Types.sol";
+import {IVerificationGame} from "../IVerificationGame.sol";
+import {Meter} from "../game/Meter.sol";
+import {Queue} from "../game/Queue.sol";
+import {Audits, Game, Job, Records} from "../Records.sol";
+import {Time} from "../Time.sol";
+import {AuditStatus, GameId, JobId, JobStatus, Outcome} from "../Types.sol";
 
 /// @title Appeals against a verdict
 /// @notice A trainer with the right root can lose a game on purpose, to a friend, because only the root is what the auditors have attested

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Finding, Outline, Partial, Question, Setting} from "./adjudication/IAdjudicator.sol";
-import {Openings} from "./adjudication/Openings.sol";
+import {Finding, Outline, Partial, Question, Setting} from "../adjudication/IAdjudicator.sol";
+import {Openings} from "../adjudication/Openings.sol";
 import {Bisections, Search, Side} from "./Bisection.sol";
 import {Transitions} from "./Transitions.sol";
-import {IVerificationGame} from "./IVerificationGame.sol";
-import {GameId, Outcome, Phase} from "./Types.sol";
+import {IVerificationGame} from "../IVerificationGame.sol";
+import {GameId, Outcome, Phase} from "../Types.sol";
 import {Level} from "./Level.sol";
-import {Merkle, Node} from "./Merkle.sol";
+import {Merkle, Node} from "../Merkle.sol";
 import {ElementProof, OperandRoot, SegmentProof} from "./Moves.sol";
-import {Game, Job, Records} from "./Records.sol";
-import {Time, Timestamp} from "./Time.sol";
+import {Game, Job, Records} from "../Records.sol";
+import {Time, Timestamp} from "../Time.sol";
 import {Trace} from "./Trace.sol";
-import {TrainingSpec} from "./TrainingSpec.sol";
-import {ElementView, OperatorView} from "./Views.sol";
+import {TrainingSpec} from "../TrainingSpec.sol";
+import {ElementView, OperatorView} from "../Views.sol";
 
 /// @title Proofs of the challenger, and the trainer's chunk for them
 /// @notice A contract of its own for the sake of the limit on code; it works on the storage of the game that calls it.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Audits, Job, Records} from "./Records.sol";
-import {JobStatus} from "./Types.sol";
+import {Audits, Job, Records} from "../Records.sol";
+import {JobStatus} from "../Types.sol";
 
 /// @title Shares of the audit fee
 /// @notice A fee has as many equal shares as the job needs attestations, and the first that many have one each. First by the place of their

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Finding, Outline} from "./adjudication/IAdjudicator.sol";
+import {Finding, Outline} from "../adjudication/IAdjudicator.sol";
 import {Bisections, Descent, Search, Side} from "./Bisection.sol";
 import {Transitions} from "./Transitions.sol";
-import {IVerificationGame} from "./IVerificationGame.sol";
-import {GameId, Outcome} from "./Types.sol";
+import {IVerificationGame} from "../IVerificationGame.sol";
+import {GameId, Outcome} from "../Types.sol";
 import {Level} from "./Level.sol";
-import {Merkle, Node} from "./Merkle.sol";
+import {Merkle, Node} from "../Merkle.sol";
 import {LeafOpening, NextRoot, OperatorOpening, PartialsOpening} from "./Moves.sol";
-import {Game, Job, Records} from "./Records.sol";
+import {Game, Job, Records} from "../Records.sol";
 import {Trace} from "./Trace.sol";
-import {TrainingSpec} from "./TrainingSpec.sol";
-import {OperatorView} from "./Views.sol";
+import {TrainingSpec} from "../TrainingSpec.sol";
+import {OperatorView} from "../Views.sol";
 
 /// @title The search of a level, and the openings that lead from one level to the next
 /// @notice In phase OPENING each side opens its tree below the leaf, and the second to do so starts the search there. A contract of its

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {IVerificationGame} from "./IVerificationGame.sol";
-import {Node} from "./Merkle.sol";
-import {JobId} from "./Types.sol";
+import {IVerificationGame} from "../IVerificationGame.sol";
+import {Node} from "../Merkle.sol";
+import {JobId} from "../Types.sol";
 
 /// @title Seals of claims and audits
 /// @notice A seal hides a root until its owner opens it. It names the chain, the contract, the job and the account, so it says nothing in

@@ -3,11 +3,11 @@ pragma solidity 0.8.37;
 
 import {Side} from "./Bisection.sol";
 import {Transitions} from "./Transitions.sol";
-import {GameId} from "./Types.sol";
+import {GameId} from "../Types.sol";
 import {Level} from "./Level.sol";
-import {Node} from "./Merkle.sol";
-import {Game, Job, Records} from "./Records.sol";
-import {Time} from "./Time.sol";
+import {Node} from "../Merkle.sol";
+import {Game, Job, Records} from "../Records.sol";
+import {Time} from "../Time.sol";
 
 /// @notice The earliest and the latest game with one root that is not lost; zero: none.
 struct Ends {

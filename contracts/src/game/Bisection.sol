@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Merkle, Node} from "./Merkle.sol";
+import {Merkle, Node} from "../Merkle.sol";
 
 /// @notice The two parties of a game. Also the index into every two-element array of the contract.
 enum Side {

@@ -3,13 +3,13 @@ pragma solidity 0.8.37;
 
 import {Bonds, Ledger} from "./Bonds.sol";
 import {Fees} from "./Fees.sol";
-import {Guards} from "./Guards.sol";
-import {IVerificationGame} from "./IVerificationGame.sol";
-import {Limits} from "./Limits.sol";
-import {Node} from "./Merkle.sol";
-import {Audit, Audits, Job, Records} from "./Records.sol";
+import {Guards} from "../Guards.sol";
+import {IVerificationGame} from "../IVerificationGame.sol";
+import {Limits} from "../Limits.sol";
+import {Node} from "../Merkle.sol";
+import {Audit, Audits, Job, Records} from "../Records.sol";
 import {Seals} from "./Seals.sol";
-import {AuditStatus, GameId, JobId, JobStatus} from "./Types.sol";
+import {AuditStatus, GameId, JobId, JobStatus} from "../Types.sol";
 
 /// @title Attestations, sealed audits, and what they come to
 /// @notice A contract of its own for the sake of the limit on code; it works on the storage of the game that calls it.

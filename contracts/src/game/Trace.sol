@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Merkle, Node} from "./Merkle.sol";
-import {TrainingSpec} from "./TrainingSpec.sol";
+import {Merkle, Node} from "../Merkle.sol";
+import {TrainingSpec} from "../TrainingSpec.sol";
 
 /// @title The tree of level OPERATOR
 /// @notice Two halves of 2^h leaves, h the depth of an operators' tree:

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {ChunkOpening} from "./adjudication/Openings.sol";
-import {Partial} from "./adjudication/IAdjudicator.sol";
-import {Node} from "./Merkle.sol";
+import {ChunkOpening} from "../adjudication/Openings.sol";
+import {Partial} from "../adjudication/IAdjudicator.sol";
+import {Node} from "../Merkle.sol";
 
 /// @notice A side's opening of the leaf that the search of level CHECKPOINT or STEP has found.
 struct LeafOpening {

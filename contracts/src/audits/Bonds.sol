@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {IVerificationGame} from "./IVerificationGame.sol";
-import {GameId} from "./Types.sol";
+import {IVerificationGame} from "../IVerificationGame.sol";
+import {GameId} from "../Types.sol";
 
 /// @notice Amounts that the contract owes to accounts, outside of the escrows.
 struct Ledger {

@@ -2,16 +2,16 @@
 pragma solidity 0.8.37;
 
 import {Appeals} from "./Appeals.sol";
-import {Side} from "./Bisection.sol";
+import {Side} from "../game/Bisection.sol";
 import {Bonds, Ledger, Shares} from "./Bonds.sol";
-import {ClockPair} from "./Clock.sol";
+import {ClockPair} from "../game/Clock.sol";
 import {Fees} from "./Fees.sol";
-import {Guards} from "./Guards.sol";
-import {IVerificationGame} from "./IVerificationGame.sol";
-import {Meter} from "./Meter.sol";
-import {Queue} from "./Queue.sol";
-import {Game, Job, Records} from "./Records.sol";
-import {GameId, JobId, JobStatus, Outcome, Phase, Reason} from "./Types.sol";
+import {Guards} from "../Guards.sol";
+import {IVerificationGame} from "../IVerificationGame.sol";
+import {Meter} from "../game/Meter.sol";
+import {Queue} from "../game/Queue.sol";
+import {Game, Job, Records} from "../Records.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason} from "../Types.sol";
 
 /// @title Payments at the end of a game, and of a job
 /// @notice A contract of its own for the sake of the limit on code; it works on the storage of the game that calls it.

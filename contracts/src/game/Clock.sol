@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {Side} from "./Bisection.sol";
-import {Duration, Time, Timestamp} from "./Time.sol";
+import {Duration, Time, Timestamp} from "../Time.sol";
 
 /// @notice One side's chess clock in one game.
 struct Clock {
