@@ -265,7 +265,7 @@ def _proofs(found: dict[str, Any]) -> list[str]:
         "## Beside proof systems (OVT, section 6.2)",
         table(["task", "certified trainer", "/ plain FP64", "log", "proofs, as published"], lines)
         + "\nBatches and models have the sizes of those papers (2,048 rows of 1,024 features; VGG-11 for 32 x 32 "
-        "images, batch 16), of which three steps were taken; the epoch is 128 times one step. Their proofs are "
+        "images, batch 16); three steps were taken, and the epoch is 128 times one step. Their proofs are "
         "zero-knowledge and need no auditor, which ours does.",
     ]
 
