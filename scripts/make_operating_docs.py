@@ -1,4 +1,4 @@
-"""Writes the tables of docs/operating.md that follow from the code: metrics, and gas by call at three prices.
+"""Writes the tables of docs/how-to/operating.md that follow from the code: metrics, and gas by call at three prices.
 
 .venv/bin/python scripts/make_operating_docs.py
 """
@@ -14,7 +14,7 @@ from tiebreak.operation.metrics import Metrics
 from tiebreak.transactions.fees import DISPUTE_GAS
 
 _ROOT = Path(__file__).resolve().parents[1]
-FILE = _ROOT / "docs" / "operating.md"
+FILE = _ROOT / "docs" / "how-to" / "operating.md"
 _SNAPSHOTS = _ROOT / "contracts" / ".gas-snapshot"
 PRICES = (1, 10, 50)
 """Prices of gas in gwei: quiet days, usual days, and days on which everybody wants in."""

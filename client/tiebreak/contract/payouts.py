@@ -1,5 +1,5 @@
-"""Payments of the contract, computed as it does (`contracts/src/audits/Fees.sol`, `Bonds.sol`): shares of the audit fee and of
-a lost bond; docs/economics.md says why.
+"""Payments of the contract, computed as it does (`contracts/src/audits/Fees.sol`, `Bonds.sol`): shares of the audit fee
+and of a lost bond; docs/economics.md says why.
 
 The first attestations have one share of the audit fee each, as many as a job needs, by the places of their audits.
 

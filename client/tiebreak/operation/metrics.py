@@ -1,4 +1,4 @@
-"""The metrics of a role for Prometheus. Amounts are in ether, times in seconds; docs/operating.md explains each."""
+"""Metrics of a role for Prometheus. Amounts are in ether, times in seconds; docs/how-to/operating.md explains each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sealing: roots that a party keeps secret until it opens them, their seals (`contracts/src/audits/Seals.sol`) and salts.
+"""Roots that a party keeps secret until it opens them, their seals (`contracts/src/audits/Seals.sol`) and salts.
 
 A salt follows from the account's key where that is at hand. So a party that has lost its disk repeats its run, comes to
 the same root, and can still open the seal. A remote signer gives no such secret; there the salt is random. In either

@@ -21,7 +21,7 @@ DAY = 86_400
 machine's: a node can make its time up."""
 
 UNDERTAKING_GAS = 600_000
-"""Gas that a new undertaking is reckoned with until it is paid; the dearest takes 433,190 (docs/operating.md)."""
+"""Gas reckoned for a new undertaking until it is paid; the dearest takes 433,190 (docs/how-to/operating.md)."""
 
 _MOST_BYTES = 64 << 20
 
