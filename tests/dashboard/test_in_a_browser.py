@@ -17,6 +17,8 @@ from tiebreak.devnet.embedded import embedded_node
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+pytestmark = pytest.mark.browser
+
 CLAIMED, BELIEVED = Run.of(23), Run.of()
 
 
