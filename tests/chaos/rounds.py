@@ -347,7 +347,8 @@ class Round:
         missing = {f"auditor-{i}" for i in range(self.plan.auditors)} - (set(self._audits(job)) & filled)
         if not missing or not calm_since:
             return not missing
-        if time.monotonic() - max(calm_since, self._claimed_at) < 2 * _IDLE_SECONDS * slowness():
+        # Longer than for a move: a whole run is repeated first, on processors that others use too.
+        if time.monotonic() - max(calm_since, self._claimed_at) < 5 * _IDLE_SECONDS * slowness():
             return False
         self._accuse("seals", f"{min(missing)} has not sealed an audit")
         return True
