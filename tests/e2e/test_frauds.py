@@ -14,7 +14,7 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.policies import alone
-from roundlog.training.replay import replay, replay_state
+from roundlog.training.repetition import replay, replay_state
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 from tiebreak.adversary.frauds import Fraud, FraudKind

@@ -19,11 +19,10 @@ from roundlog.parallel.listing import Listing, Look, settled
 from roundlog.parallel.published import listing_of_run
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing
 from roundlog.parallel.segment import Answer, Order, Source, audit_segment
-from roundlog.parallel.workers import MakeWorker, processes
+from roundlog.parallel.workers import MakeWorker, process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
-from roundlog.training.repetition import draw as draw_intervals
-from roundlog.training.repetition import repeat
+from roundlog.training.repetition import draw_intervals, repeat
 from tiebreak.parallel.stored_states import LocalStates, Stores
 
 
@@ -124,7 +123,7 @@ def by_workers(it: Auditing, look: Look | None = None, *, share: float = 1.0, sp
     while True:
         kinds = ["honest", *it.draw.choices(["honest", "honest", "lies", "dies"], k=it.draw.randrange(3))]
         repeats = it.draw.choice([0.0, 0.0, 0.3, 1.0])
-        make = processes(1) if spawned else _stands(it.draw, kinds)
+        make = process_workers(1) if spawned else _stands(it.draw, kinds)
         count = it.draw.randint(1, 60) if left else 0
 
         def progress(done: int, total: int) -> None:

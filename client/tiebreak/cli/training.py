@@ -22,10 +22,9 @@ from tiebreak.cli.ranks import rank_group, refuse_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roundlog.parallel.published import Publisher
+    from roundlog.parallel import Publisher
     from roundlog.rounding import Thresholds
-    from roundlog.training.job import Job
-    from roundlog.training.validation import Validation
+    from roundlog.training import Job, Validation
 
 _VALIDATION = "Validation"
 
@@ -98,8 +97,8 @@ def train(
 
     Several processes that torchrun starts share every batch, and come to the same root; rank 0 writes and prints.
     """
-    from roundlog.parallel.published import Publisher
-    from roundlog.training.trainer import Trainer
+    from roundlog.parallel import Publisher
+    from roundlog.training import Trainer
 
     from tiebreak.cli import output
 
@@ -188,7 +187,7 @@ def _validation(path: Path | None, every: int | None, job: Job, max_memory: int,
         if every is not None:
             raise WrongUsage("--validate-every says how often, and not on what: name the rows with --validate.")
         return None
-    from roundlog.training.validation import Validation, draws_numbers, read_validation_rows
+    from roundlog.training import Validation, draws_numbers, read_validation_rows
 
     from tiebreak.cli import output
 
@@ -206,9 +205,9 @@ def _validation(path: Path | None, every: int | None, job: Job, max_memory: int,
 
 
 def _history_name() -> str:
-    from roundlog.training.history import NAME
+    from roundlog.training import HISTORY_FILE
 
-    return NAME
+    return HISTORY_FILE
 
 
 def _incomplete(problem: str | None) -> str | None:
@@ -217,7 +216,7 @@ def _incomplete(problem: str | None) -> str | None:
 
 def _read_thresholds(path: Path, job: Job) -> Thresholds:
     from roundlog.rounding import ThresholdError, Thresholds
-    from roundlog.rounding.threshold import MAX_JSON_BYTES
+    from roundlog.rounding.threshold import MAX_THRESHOLDS_BYTES
     from roundlog.spec import POLICY_THRESHOLD
     from roundlog.storage import open_regular
 
@@ -225,7 +224,7 @@ def _read_thresholds(path: Path, job: Job) -> Thresholds:
         raise CommandError("this job rounds by the policy certified, which has no thresholds: leave --thresholds away.")
     try:
         with open_regular(path) as file:
-            return Thresholds.from_json(file.read(MAX_JSON_BYTES + 1))
+            return Thresholds.from_json(file.read(MAX_THRESHOLDS_BYTES + 1))
     except OSError as error:
         raise CommandError(f"{path} cannot be read ({error.strerror}): check the path.") from error
     except ThresholdError as error:
@@ -290,7 +289,7 @@ def audit(
     Exit code 0 if claim, states and log, as far as they were given, are right; 3 if the claim is wrong, a state is not
     the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
     """
-    from roundlog.training import verdict as verdicts
+    from roundlog.training import audit as audit_claim
 
     from tiebreak.cli import output
 
@@ -329,7 +328,7 @@ def audit(
         started = time.monotonic()
         with output.progress("auditing", made.spec.steps) as bar:
             last = Listener(bar, made.spec.steps)
-            verdict = verdicts.audit(
+            verdict = audit_claim(
                 made,
                 run,
                 ranks.options(computing.run_options(micro_batches, last, last.resumes)),

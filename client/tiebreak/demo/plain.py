@@ -13,10 +13,9 @@ from pathlib import Path
 
 import torch
 from roundlog.capture import Task
-from roundlog.examples.baseline import PlainTraining
-from roundlog.examples.digits import digits
+from roundlog.examples import PlainTraining, digits
 from roundlog.randomness import batch_rows
-from roundlog.training.job import Job
+from roundlog.training import Job
 from torch import nn
 
 

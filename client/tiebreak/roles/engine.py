@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
-from roundlog.adjudication.openings import needed
+from roundlog.adjudication import needed
 from roundlog.dispute import (
     DisputedOperator,
     FabricatedValues,
@@ -23,22 +23,27 @@ from roundlog.dispute import (
     trace_step,
 )
 from roundlog.execution.microbatch import samples_of
-from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.listing import Look
-from roundlog.parallel.result import ParallelAudit, Reports, Sharing
-from roundlog.parallel.segment import Source
-from roundlog.training.job import Job
-from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
-from roundlog.training.policies import alone
-from roundlog.training.replay import replay, replay_interval, replay_state
-from roundlog.training.run import Run
-from roundlog.training.trainer import Trainer, TrainingResult
-from roundlog.training.verdict import Verdict, audit
+from roundlog.parallel import Look, ParallelAudit, Reports, Sharing, Source, audit_in_parallel
+from roundlog.training import (
+    DEFAULT_OPTIONS,
+    Job,
+    Run,
+    RunOptions,
+    StepEvent,
+    Trainer,
+    TrainingResult,
+    Verdict,
+    alone,
+    audit,
+    replay_interval,
+    replay_state,
+)
+from roundlog.training import repetition as replay
 
 from tiebreak.game import Leaves, Output, Place, Trace, Tree
 
 if TYPE_CHECKING:
-    from roundlog.training.helpers import Helpers
+    from roundlog.training import Helpers
 
 CACHE_BYTES = 1 << 30
 

@@ -7,16 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from roundlog.adjudication.size import largest_proof
+from roundlog import training as engine
+from roundlog.adjudication import largest_proof
 from roundlog.arithmetic import FULL_BITS
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.log import LogError, summarise
 from roundlog.program import Program
 from roundlog.spec import POLICY_CERTIFIED, SpecError, TrainingSpec
 from roundlog.storage import StorageError, load_tensors
-from roundlog.training import job as engine
-from roundlog.training.sizes import kept_bytes, most_job_bytes, most_state_bytes
-from roundlog.training.trainer import log_header, log_path
+from roundlog.training import kept_bytes, log_header, log_path, most_job_bytes, most_state_bytes
 
 from tiebreak.contract.denylist import why_broken
 from tiebreak.contract.struct_bases import PostedSpec

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from roundlog.parallel.published import Publisher
-from roundlog.training.checkpoints import checkpoint_path
+from roundlog.parallel import Publisher
+from roundlog.training import checkpoint_path
 
 from tiebreak.contract.structs import JobView
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority

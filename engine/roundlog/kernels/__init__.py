@@ -30,3 +30,7 @@ def _import_all() -> None:
 
 
 _import_all()
+
+from roundlog.kernels.threads import own_threads  # noqa: E402  (kernels are imported first, with a place for their code)
+
+__all__ = ["own_threads"]

@@ -23,7 +23,7 @@ from pathlib import Path
 from roundlog.commitments import MerkleTree
 from roundlog.data import fetched_bytes
 from roundlog.parallel import pace
-from roundlog.parallel.chances import draw
+from roundlog.parallel.chances import draw_sample
 from roundlog.parallel.crew import Crew, Member, NoWorkersError, Purpose, Report, Task, plainly
 from roundlog.parallel.facts import Facts
 from roundlog.parallel.listing import Listing, Look, settled
@@ -113,7 +113,7 @@ class _Audit:
         if sharing.share < 1:
             if not listing.complete:
                 raise ValueError("a share can only be drawn of a run that has ended: wait for its end")
-            wanted = draw(listing, sharing.share)
+            wanted = draw_sample(listing, sharing.share)
             self._look = settled(listing)  # what the draw has told holds of these segments alone
         self._wanted = wanted
         self._plan = Plan(spec.initial_state_root, wanted=wanted)

@@ -12,7 +12,7 @@ from roundlog.parallel.listing import Listing
 from roundlog.parallel.plan import units
 
 
-def draw(listing: Listing, share: float) -> frozenset[int]:
+def draw_sample(listing: Listing, share: float) -> frozenset[int]:
     """Intervals of at least this share (0 to 1) of the segments between published states, at least one, drawn by the
     random numbers of the operating system.
 

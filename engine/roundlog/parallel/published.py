@@ -18,12 +18,12 @@ from roundlog.storage import StorageError, open_regular, read_record, write_reco
 from roundlog.training.checkpoints import checkpoint_path
 from roundlog.training.run import root_sum
 
-NAME = "checkpoints.json"
+CHECKPOINTS_FILE = "checkpoints.json"
 """Name of the list in a directory of logs."""
 
 _FORMAT, _VERSION = "tiebreak checkpoints", 2
 _BYTES_AN_INTERVAL = 400
-MOST_BYTES = 1 << 26
+MAX_LIST_BYTES = 1 << 26
 """Most bytes of a list, whatever its spec says: 800,000 intervals. Its text takes many times as much memory."""
 _ROOT = re.compile("[0-9a-f]{64}")
 _ADDRESS = re.compile("[!-~]{1,200}")
@@ -36,7 +36,7 @@ class ListingError(ValueError):
 def write_listing(directory: Path, spec: TrainingSpec, listing: Listing) -> None:
     """Replaces the list in a directory. Raises OSError."""
     write_record(
-        directory / NAME,
+        directory / CHECKPOINTS_FILE,
         {
             "format": _FORMAT,
             "version": _VERSION,
@@ -50,7 +50,7 @@ def write_listing(directory: Path, spec: TrainingSpec, listing: Listing) -> None
 
 def most_list_bytes(spec: TrainingSpec) -> int:
     """Most bytes of the list of a run of this spec that a reader takes."""
-    return min(4096 + _BYTES_AN_INTERVAL * spec.intervals, MOST_BYTES)
+    return min(4096 + _BYTES_AN_INTERVAL * spec.intervals, MAX_LIST_BYTES)
 
 
 def read_listing(path: Path, spec: TrainingSpec) -> Listing:
@@ -83,7 +83,7 @@ def read_address_of_job(path: Path) -> str | None:
     """The address of the job in the list at a path, of which nothing else is looked at; None if it names none. Raises
     ListingError."""
     try:
-        return _job_of(read_record(path, max_bytes=MOST_BYTES))
+        return _job_of(read_record(path, max_bytes=MAX_LIST_BYTES))
     except StorageError as error:
         raise ListingError(f"the list of checkpoints {error.reason}") from error
 

@@ -6,7 +6,7 @@ ThresholdFollower): OVT as published."""
 from roundlog.rounding.finding import LogFinding, LogFindingKind
 from roundlog.rounding.follow import Follower
 from roundlog.rounding.record import Recorder
-from roundlog.rounding.resolve import Rounding
+from roundlog.rounding.resolve import Rounding, certify, ends
 from roundlog.rounding.threshold import ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds
 from roundlog.rounding.window import Window, in_order
 
@@ -21,5 +21,7 @@ __all__ = [
     "ThresholdRecorder",
     "Thresholds",
     "Window",
+    "certify",
+    "ends",
     "in_order",
 ]

@@ -24,7 +24,7 @@ class WrongInterval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditResult:
+class AuditRecord:
     """Findings of an audit. They stand beside the claimed roots, from which anybody can repeat it."""
 
     job: str
@@ -54,7 +54,7 @@ class AuditResult:
         }
 
 
-def ranges(intervals: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def interval_ranges(intervals: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Ascending numbers as ranges, each from its first number up to, and without, its last."""
     found: list[tuple[int, int]] = []
     for one in intervals:
@@ -65,7 +65,7 @@ def ranges(intervals: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def parse_result(plain: object, intervals: int) -> AuditResult:
+def parse_audit_record(plain: object, intervals: int) -> AuditRecord:
     """The result in a file of a stranger, of a run of so many intervals. Raises ValueError, with a clause."""
     fields = _fields("audit", plain, "job", "claim", "parts", "drawn", "right", "wrong")
     for name in ("job", "claim"):
@@ -84,7 +84,7 @@ def parse_result(plain: object, intervals: int) -> AuditResult:
     wrong = _wrong(fields["wrong"], intervals)
     if wrong is not None and any(first <= wrong.interval < stop for first, stop in right):
         raise ValueError("an interval of its audit is right and wrong")
-    return AuditResult(
+    return AuditRecord(
         job=fields["job"],
         claim=fields["claim"],
         parts=parts,

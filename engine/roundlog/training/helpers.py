@@ -27,9 +27,9 @@ from roundlog.execution.ranks import (
 )
 from roundlog.execution.ranks.attendance import Wait
 from roundlog.storage import StorageError
-from roundlog.training.by_ranks import can_share, executor_of, help_rank_0
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import Execution
+from roundlog.training.rank_runs import can_share, executor_of, help_rank_0
 from roundlog.training.sent_jobs import MAX_JOB_BYTES, Incoming, Outgoing, SentJobError
 
 T = TypeVar("T")

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from roundlog.capture import Task
     from roundlog.training.sameness import Sameness
 
-PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = FILES = (
+PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = JOB_FILES = (
     "program.json",
     "spec.json",
     "initial.safetensors",
@@ -62,7 +62,7 @@ PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = FILES = (
 CACHE = "data.cache"
 """Name of the file beside a job's, where the data lie elsewhere, that keeps blocks of them."""
 
-STAGES = ("captures a step", "compares the program with the task's own steps", "hashes state and data")
+JOB_STAGES = ("captures a step", "compares the program with the task's own steps", "hashes state and data")
 """Stages of `Job.from_task`, one after the other."""
 
 
@@ -128,18 +128,18 @@ class Job:
         from roundlog.training.sameness import confirm_same
 
         check_rounding(policy, bits)
-        tell(STAGES[0])
+        tell(JOB_STAGES[0])
         with paused(), told_from_refusals():
             captured = capture(task)
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
         _require_sizes(captured.program, task.rows)
         dataset = task.fields()
         _require_numbers(captured.program, captured.states, captured.schedule, dataset)
-        tell(STAGES[1])
+        tell(JOB_STAGES[1])
         with paused(), told_from_refusals():
             sameness = confirm_same(task, captured)
         report(sameness)
-        tell(STAGES[2])
+        tell(JOB_STAGES[2])
         spec = TrainingSpec(
             steps=task.steps,
             interval=task.interval,

@@ -15,7 +15,7 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.policies import alone
-from roundlog.training.replay import replay_interval, replay_state
+from roundlog.training.repetition import replay_interval, replay_state
 from roundlog.training.run import Run
 from tasks import linear_task
 

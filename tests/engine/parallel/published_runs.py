@@ -17,7 +17,7 @@ from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.checkpoints import checkpoint_path
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.replay import replay, replay_interval
+from roundlog.training.repetition import replay, replay_interval
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 from tasks import linear_task

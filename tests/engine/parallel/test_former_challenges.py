@@ -10,7 +10,7 @@ from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.commitments import MerkleTree
 from roundlog.parallel import pace
 from roundlog.parallel.segment import Answer, Order, audit_segment
-from roundlog.training.replay import replay_interval
+from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 
 

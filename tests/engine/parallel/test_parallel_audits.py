@@ -11,12 +11,12 @@ import pytest
 from audit_workers import Stand, honest, named, source_of
 from published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
 from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.chances import draw, fewest, unnoticed
+from roundlog.parallel.chances import draw_sample, fewest, unnoticed
 from roundlog.parallel.crew import NoWorkersError
 from roundlog.parallel.listing import Listing, settled
 from roundlog.parallel.result import Reports, Sharing
 from roundlog.parallel.segment import Answer, Order, audit_segment
-from roundlog.parallel.workers import MakeWorker, processes
+from roundlog.parallel.workers import MakeWorker, process_workers
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.training.job import Job
 from roundlog.training.run import Run, RunError
@@ -142,7 +142,7 @@ def test_a_share_is_drawn_and_what_it_misses_is_told(trained: Trained, tmp_path:
     found = trained.audit(tmp_path / "audit", share=0.25)
     assert len(found.right) == found.drawn == 2 and not found.is_whole
     assert found.unnoticed(1) == pytest.approx(6 / 8) and found.unnoticed(7) == 0.0
-    drawn = [draw(trained.listing(), 0.25) for _ in range(400)]
+    drawn = [draw_sample(trained.listing(), 0.25) for _ in range(400)]
     assert {len(found) for found in drawn} == {2} and set().union(*drawn) == set(range(INTERVALS))
     missed = sum(3 not in found for found in drawn) / len(drawn)
     assert 0.6 < missed < 0.9, "a quarter is seven standard deviations from both"
@@ -163,7 +163,7 @@ def test_a_share_states_no_more_than_it_catches_wherever_states_are_published(tr
         assert (found.units, found.drawn) == (2, 1)
         assert found.unnoticed(1) == found.unnoticed(7) == 0.5, "seven wrong intervals may lie in one part"
         assert found.unnoticed(8) == 0.0
-        drawn = [draw(listing, 0.3) for _ in range(400)]
+        drawn = [draw_sample(listing, 0.3) for _ in range(400)]
         missed = sum(0 not in found for found in drawn) / len(drawn)
         assert 0.35 < missed < 0.65, "half is six standard deviations from both"
 
@@ -193,7 +193,7 @@ def test_what_is_stated_about_a_share_is_what_happens() -> None:
         listing = Listing(roots=(bytes(32),) * sum(sizes), states=dict.fromkeys(edges, "somewhere"))
         count, wrong = rng.randint(1, len(sizes)), rng.randint(1, sum(sizes))
         parts = [set(range(sum(sizes[:i]), sum(sizes[: i + 1]))) for i in range(len(sizes))]
-        drawn = draw(listing, count / len(sizes))
+        drawn = draw_sample(listing, count / len(sizes))
         assert sum(part <= drawn for part in parts) == count == sum(bool(part & drawn) for part in parts)
         holding = [some for some in subsets(range(len(sizes))) if sum(sizes[i] for i in some) >= wrong]
         samples = [set(some) for some in subsets(range(len(sizes))) if len(some) == count]
@@ -414,5 +414,5 @@ def test_what_is_published_later_is_audited_later(trained: Trained, tmp_path: Pa
 def test_processes_of_this_machine_are_workers(trained: Trained, tmp_path: Path) -> None:
     liar = Liar(trained, tmp_path / "liar")
     liar.lie(4, consistent=True)
-    found = trained.audit(tmp_path / "audit", liar.listing(), processes(threads=1), 2)
+    found = trained.audit(tmp_path / "audit", liar.listing(), process_workers(threads=1), 2)
     assert found.wrong is not None and found.wrong.interval == 4 and found.distrusted == []

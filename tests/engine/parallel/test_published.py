@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from roundlog.parallel.listing import Listing
 from roundlog.parallel.published import (
-    NAME,
+    CHECKPOINTS_FILE,
     ListingError,
     Publisher,
     listing_of_run,
@@ -44,7 +44,7 @@ def test_a_run_publishes_as_it_goes_and_each_state_once(job: Job, tmp_path: Path
 
     def on_step(event: StepEvent) -> None:
         listing = publisher.publish()
-        assert read_listing(run / "log" / NAME, job.spec) == listing
+        assert read_listing(run / "log" / CHECKPOINTS_FILE, job.spec) == listing
         seen.append((event.step, len(listing.roots), listing.complete))
 
     result = Trainer(job, run, RunOptions(on_step=on_step)).run()
@@ -101,7 +101,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
 def test_a_list_of_another_form_is_refused(job: Job, tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     states = {2: "bafy", 4: "bafk"}
     write_listing(tmp_path, job.spec, Listing(roots=(b"\x11" * 32,) * 5, states=states, job="bafyjob"))
-    path = tmp_path / NAME
+    path = tmp_path / CHECKPOINTS_FILE
     assert read_listing(path, job.spec).states == states
     assert read_listing(path, job.spec).job == read_address_of_job(path) == "bafyjob"
     plain = json.loads(path.read_text())
@@ -115,11 +115,11 @@ def test_a_list_of_another_form_is_refused(job: Job, tmp_path: Path, change: Cal
     "content", [b"", b"{", b"[" * 10**5, b"\xff\xfe", b" " * 10**6, b'{"a": 1, "a": 2}', b"[]", b"null"]
 )
 def test_a_file_that_is_no_list_is_refused(job: Job, tmp_path: Path, content: bytes) -> None:
-    (tmp_path / NAME).write_bytes(content)
+    (tmp_path / CHECKPOINTS_FILE).write_bytes(content)
     with pytest.raises(ListingError):
-        read_listing(tmp_path / NAME, job.spec)
+        read_listing(tmp_path / CHECKPOINTS_FILE, job.spec)
     with pytest.raises(ListingError):
-        read_address_of_job(tmp_path / NAME)
+        read_address_of_job(tmp_path / CHECKPOINTS_FILE)
     with pytest.raises(ListingError, match="does not exist"):
         read_listing(tmp_path / "nothing", job.spec)
 
@@ -129,12 +129,12 @@ def test_lists_of_long_runs_are_read(job: Job, tmp_path: Path) -> None:
     roots = tuple(bytes([i]) * 32 for i in range(spec.intervals))
     listing = Listing(roots=roots, states={i: "x" * 200 for i in range(1, spec.intervals + 1)})
     write_listing(tmp_path, spec, listing)
-    assert read_listing(tmp_path / NAME, spec) == listing
+    assert read_listing(tmp_path / CHECKPOINTS_FILE, spec) == listing
 
 
 def test_a_list_of_an_endless_run_is_not_read_into_memory(job: Job, tmp_path: Path) -> None:
     spec = replace(job.spec, steps=1 << 32, interval=1)
-    with (tmp_path / NAME).open("wb") as file:
+    with (tmp_path / CHECKPOINTS_FILE).open("wb") as file:
         file.truncate(1 << 30)
     with pytest.raises(ListingError, match=r"the list of checkpoints .*67108864"):
-        read_listing(tmp_path / NAME, spec)
+        read_listing(tmp_path / CHECKPOINTS_FILE, spec)

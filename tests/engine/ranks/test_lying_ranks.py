@@ -19,7 +19,7 @@ from roundlog.execution.ranks.rounding import collect
 from roundlog.execution.ranks.states import KeptStates
 from roundlog.log.payload import encode
 from roundlog.rounding import Follower, Recorder, Rounding
-from roundlog.training.by_ranks import agree_without_job
+from roundlog.training.rank_runs import agree_without_job
 
 QUICK = {("a huge length", 3), ("no JSON", 3)}
 

@@ -5,15 +5,10 @@ the auditor goes the same way. Unlike under `certified`, the log decides, and wi
 from roundlog.rounding.threshold.follow import ThresholdFollower
 from roundlog.rounding.threshold.record import ThresholdRecorder
 from roundlog.rounding.threshold.search import Divergence
-from roundlog.rounding.threshold.thresholds import (
-    MAX_JSON_BYTES,
-    MIN_THRESHOLD,
-    ThresholdError,
-    Thresholds,
-)
+from roundlog.rounding.threshold.thresholds import MAX_THRESHOLDS_BYTES, MIN_THRESHOLD, ThresholdError, Thresholds
 
 __all__ = [
-    "MAX_JSON_BYTES",
+    "MAX_THRESHOLDS_BYTES",
     "MIN_THRESHOLD",
     "Divergence",
     "ThresholdError",

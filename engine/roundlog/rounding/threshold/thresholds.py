@@ -13,7 +13,7 @@ MIN_THRESHOLD = 0.25
 divergence between two machines a trit could tell on which side of a *number* a value lies, and be taken for a side of a
 boundary."""
 
-MAX_JSON_BYTES = 1 << 16
+MAX_THRESHOLDS_BYTES = 1 << 16
 
 
 class ThresholdError(ValueError):
@@ -52,8 +52,10 @@ class Thresholds:
     @classmethod
     def from_json(cls, text: str | bytes) -> Thresholds:
         """Raises ThresholdError for anything but what `to_json` writes."""
-        if len(text) > MAX_JSON_BYTES:
-            raise ThresholdError(f"thresholds of {len(text)} bytes are longer than the {MAX_JSON_BYTES} that are read")
+        if len(text) > MAX_THRESHOLDS_BYTES:
+            raise ThresholdError(
+                f"thresholds of {len(text)} bytes are longer than the {MAX_THRESHOLDS_BYTES} that are read"
+            )
         try:
             plain = json.loads(text)
         except (ValueError, RecursionError) as error:
