@@ -13,8 +13,8 @@ from roundlog.log import Decision
 from roundlog.operators import Attributes, Inexact, Tensors
 from roundlog.program import Node, Program, first_store
 from roundlog.randomness import batch_rows
-from roundlog.rounding import Recorder, Window, certify, ends
-from roundlog.training import Run, RunOptions, alone, replay_state
+from roundlog.rounding import Recorder, Window, certify, ends, without_log
+from roundlog.training import Run, RunOptions, replay_state
 from roundlog.training import repetition as replay
 
 from tiebreak.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, FraudKind
@@ -160,7 +160,7 @@ class _Places:
         other = replace(program, nodes=tuple(nodes))
         outputs: dict[int, torch.Tensor] = {}
         inputs = self._run.inputs(self._step, self._before)
-        Executor(other).run(inputs, alone(self._job.spec), observe=outputs.__setitem__)
+        Executor(other).run(inputs, without_log(self._job.spec), observe=outputs.__setitem__)
         right, told = (found[operator].reshape(-1) for found in (self._outputs, outputs))
         element = int((right != told).nonzero()[0])
         fraud = AnotherProgram(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roundlog.parallel import Publisher
-    from roundlog.rounding import Thresholds
+    from roundlog.rounding import RecordingRounding
     from roundlog.training import Job, Validation
 
 _VALIDATION = "Validation"
@@ -106,7 +106,7 @@ def train(
     computing.use_threads()
     with rank_group() as ranks:
         job = read_job(job_directory, computing.max_memory, micro_batches, content=content)
-        chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
+        recorder = _recorder(thresholds, job) if thresholds is not None else None
         if ranks.serves(job, computing.device):
             return
         store = content.open_content(warn=output.warn) if every else None
@@ -118,7 +118,7 @@ def train(
             last = Listener(bar, job.spec.steps, _publishes(publisher, job))
             validation = _validation(validate, validate_every, job, computing.max_memory, last)
             chosen_options = ranks.options(computing.run_options(micro_batches, last, last.resumes, validation))
-            result = Trainer(job, run, chosen_options, thresholds=chosen).run(look_over=True)
+            result = Trainer(job, run, chosen_options, recorder=recorder).run(look_over=True)
         fetched_bytes = ranks.dismiss(job)
     published = None
     if store is not None and publisher is not None:
@@ -214,21 +214,21 @@ def _incomplete(problem: str | None) -> str | None:
     return None if problem is None else f"INCOMPLETE: {problem}; the run itself is whole"
 
 
-def _read_thresholds(path: Path, job: Job) -> Thresholds:
-    from roundlog.rounding import ThresholdError, Thresholds
-    from roundlog.rounding.threshold import MAX_THRESHOLDS_BYTES
-    from roundlog.spec import POLICY_THRESHOLD
+def _recorder(path: Path, job: Job) -> RecordingRounding:
+    """The trainer's rounding by the thresholds in a file."""
+    from roundlog.rounding.ovt import MAX_THRESHOLDS_BYTES, ThresholdError, ThresholdRecorder, Thresholds
     from roundlog.storage import open_regular
 
-    if job.spec.rounding_policy != POLICY_THRESHOLD:
+    if not job.spec.log_decides:
         raise CommandError("this job rounds by the policy certified, which has no thresholds: leave --thresholds away.")
     try:
         with open_regular(path) as file:
-            return Thresholds.from_json(file.read(MAX_THRESHOLDS_BYTES + 1))
+            thresholds = Thresholds.from_json(file.read(MAX_THRESHOLDS_BYTES + 1))
     except OSError as error:
         raise CommandError(f"{path} cannot be read ({error.strerror}): check the path.") from error
     except ThresholdError as error:
         raise CommandError(f"{path} holds no thresholds: {error}; correct it, or leave --thresholds away.") from error
+    return ThresholdRecorder(job.spec.rounding_bits, thresholds)
 
 
 def audit(

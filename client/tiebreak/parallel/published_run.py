@@ -13,7 +13,7 @@ from pathlib import Path
 from roundlog.commitments import MerkleTree
 from roundlog.parallel import CHECKPOINTS_FILE, MAX_LIST_BYTES, Listing, ListingError, read_address_of_job, read_listing
 from roundlog.program import Program
-from roundlog.spec import POLICY_CERTIFIED, TrainingSpec
+from roundlog.spec import TrainingSpec
 from roundlog.training import (
     JOB_FILES,
     MAX_RECEIPT_BYTES,
@@ -125,9 +125,9 @@ def fetch(
     def accept(program: Program, spec: TrainingSpec) -> None:
         if where.spec not in (None, spec):
             raise NotAuditable(f"the files at {where.job} are those of another job than the claim is about.")
-        if spec.rounding_policy != POLICY_CERTIFIED:
+        if spec.log_decides:
             raise NotAuditable(
-                "this job rounds by the policy threshold, under which nobody can repeat a part of a run."
+                f"this job rounds by the policy {spec.policy_name}, under which nobody can repeat a part of a run."
             )
         require_memory(program, spec, limits)
         specs.append(spec)

@@ -24,6 +24,7 @@ from roundlog.dispute import (
 )
 from roundlog.execution.microbatch import samples_of
 from roundlog.parallel import Look, ParallelAudit, Reports, Sharing, Source, audit_in_parallel
+from roundlog.rounding import without_log
 from roundlog.training import (
     DEFAULT_OPTIONS,
     Job,
@@ -33,7 +34,6 @@ from roundlog.training import (
     Trainer,
     TrainingResult,
     Verdict,
-    alone,
     audit,
     replay_interval,
     replay_state,
@@ -155,7 +155,7 @@ class DisputeTrees:
     def _executed(self, step: int, outputs: MutableMapping[int, torch.Tensor]) -> StepTrace:
         run = self._run
         inputs = run.inputs(step, self._state_before(step))
-        return trace_step(run.executor, inputs, alone(self.job.spec), self.fabricated, outputs)
+        return trace_step(run.executor, inputs, without_log(self.job.spec), self.fabricated, outputs)
 
     def _state_before(self, step: int) -> list[torch.Tensor]:
         if (kept := self._before.get(step)) is None:
@@ -298,5 +298,5 @@ def step_seconds(job: Job, options: RunOptions = DEFAULT_OPTIONS) -> float:
     with tempfile.TemporaryDirectory(prefix="tiebreak-step-") as name:
         run = Run(job, Path(name), measured)
         for _ in range(2):
-            run.step(0, list(job.initial.values()), alone(job.spec))
+            run.step(0, list(job.initial.values()), without_log(job.spec))
     return min(seen)

@@ -11,7 +11,7 @@ LARGEST = 0x7F7FFFFF
 SIGN = 0x80000000
 
 FULL_BITS = 32
-"""FP32 itself; a format of fewer bits has the FP32 numbers whose last ones are zero (OVT's b_r)."""
+"""FP32 itself; a format of fewer bits has the FP32 numbers whose last ones are zero."""
 
 _ROOT_BITS = 200
 """A square root is bracketed to 2^-200, far finer than half of the smallest FP32 number (2^-150)."""

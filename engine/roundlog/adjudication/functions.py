@@ -58,7 +58,7 @@ class Interval:
 
 def round_interval(interval: Interval, width: int = ieee.FULL_BITS) -> int | None:
     """The FP32 bits that the whole interval rounds to (a zero is +0), or None if there are several. width: of the
-    format (OVT's b_r, 23 .. 32): FP32 numbers whose last 32 - width bits are zero."""
+    format (b_r, 23 .. 32): FP32 numbers whose last 32 - width bits are zero."""
     low, high = (
         ieee.rounded(Fraction(interval.number + error) * Fraction(2) ** interval.exponent, width)
         for error in (-interval.error, interval.error)

@@ -1,6 +1,6 @@
 """Formats of fewer than 32 bits inside FP32: 8 bits of exponent and b_r - 9 of fraction, b_r = 23 .. 32.
 
-OVT's rnd_br: the numbers of the format are the FP32 numbers whose last 32 - b_r bits are zero, subnormal ones among
+The numbers of the format are the FP32 numbers whose last 32 - b_r bits are zero, subnormal ones among
 them, and rounding is to nearest, ties to even (IEEE 754-2019, 4.3.1), once, from FP64.
 """
 

@@ -33,7 +33,6 @@ from roundlog.parallel.plan import Fact, Plan, units
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing, Wrong
 from roundlog.parallel.segment import Answer, Order, Segment, Source
 from roundlog.parallel.stand_in import StandIn
-from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import StorageError
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
@@ -67,8 +66,10 @@ def audit_in_parallel(
 
     Raises RunError for a directory of another run and a job whose log decides, ValueError for shares and numbers that
     make no sense, NoWorkersError, OSError, and what `reports.progress` and `look` raise."""
-    if job.spec.rounding_policy != POLICY_CERTIFIED:
-        raise RunError("this job rounds by the policy `threshold`, under which the log decides: audit it as a whole")
+    if job.spec.log_decides:
+        raise RunError(
+            f"this job rounds by the policy `{job.spec.policy_name}`, under which the log decides: audit it as a whole"
+        )
     if sharing.workers < 1 or not 0 <= sharing.repeat_share <= 1 or not 0 < sharing.share <= 1:
         raise ValueError("an audit needs 1 or more workers, and shares between 0 and 1")
     audits: list[_Audit] = []

@@ -20,9 +20,9 @@ import torch
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.data import fetched_bytes
 from roundlog.execution import StoppedError
+from roundlog.rounding.policies import without_log
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.policies import alone
 from roundlog.training.run import Run
 
 
@@ -127,7 +127,7 @@ def execute(
 ) -> None:
     """Executes the intervals of a segment and calls `after_interval` with the state after each. Raises as `Run.step`,
     and what `after_interval` raises."""
-    rounding, length = alone(run.job.spec), run.job.spec.interval
+    rounding, length = without_log(run.job.spec), run.job.spec.interval
     after: Sequence[torch.Tensor] = [tensor.to(run.device) for tensor in states]
     for interval in range(segment.first, segment.stop):
         for step in range(interval * length, (interval + 1) * length):

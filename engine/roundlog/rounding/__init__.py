@@ -1,27 +1,34 @@
 """Rounding of FP64 approximations to the FP32 answer, with and without a rounding log.
 
-`certified` (Recorder, Follower): the one right answer, the correctly rounded one. `threshold` (ThresholdRecorder,
-ThresholdFollower): OVT as published."""
+A spec's policy says how (`recorder`, `follower`, `without_log`). By `Recorder` and `Follower` there is one right
+answer, the correctly rounded one; where the log decides instead, `roundlog.rounding.ovt` rounds."""
 
-from roundlog.rounding.finding import LogFinding, LogFindingKind
 from roundlog.rounding.follow import Follower
+from roundlog.rounding.log_summary import Counts, LogSummary, StepSummary, summarise
+from roundlog.rounding.policies import follower, payload_format, recorder, without_log
+from roundlog.rounding.protocols import FollowingRounding, LogFinding, LogFindingKind, RecordingRounding, Rounding
 from roundlog.rounding.record import Recorder
-from roundlog.rounding.resolve import Rounding, certify, ends
-from roundlog.rounding.threshold import ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds
+from roundlog.rounding.resolve import certify, ends
 from roundlog.rounding.window import Window, in_order
 
 __all__ = [
+    "Counts",
     "Follower",
+    "FollowingRounding",
     "LogFinding",
     "LogFindingKind",
+    "LogSummary",
     "Recorder",
+    "RecordingRounding",
     "Rounding",
-    "ThresholdError",
-    "ThresholdFollower",
-    "ThresholdRecorder",
-    "Thresholds",
+    "StepSummary",
     "Window",
     "certify",
     "ends",
+    "follower",
     "in_order",
+    "payload_format",
+    "recorder",
+    "summarise",
+    "without_log",
 ]

@@ -19,7 +19,7 @@ from roundlog.log import Entries, LogReader
 from roundlog.operators import Inexact
 from roundlog.operators.marking import Ambiguous
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding.finding import MAX_FINDINGS, LogFinding, LogFindingKind
+from roundlog.rounding.protocols import MAX_FINDINGS, LogFinding, LogFindingKind
 from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, bounded, certify, pieces, put, resolve, settle
 from roundlog.rounding.verdicts import ElementVerdict, weigh
 from roundlog.rounding.window import Window
@@ -28,7 +28,7 @@ _NOT_CORRECT = "the logged decision is not the correct rounding"
 
 
 class Follower:
-    """Certified rounding by somebody else's log (implements Rounding).
+    """Certified rounding by somebody else's log (implements FollowingRounding).
 
     After MAX_FINDINGS wrong entries the log is given up, and everything is resolved here.
 

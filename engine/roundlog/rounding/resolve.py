@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -48,16 +47,6 @@ def pieces(marked: Ambiguous) -> list[Ambiguous]:
     if count <= AT_ONCE:
         return [marked] if count else []
     return [marked.of(slice(start, start + AT_ONCE)) for start in range(0, count, AT_ONCE)]
-
-
-class Rounding(Protocol):
-    """Rounding policy of an executor: it turns the approximations of inexact operators into FP32 values."""
-
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        """FP32: the correctly rounded value of every element of operator `index` of the running step."""
-
-    def start_again(self) -> None:
-        """Forget what was noted of the running step: it is executed again."""
 
 
 def certify(

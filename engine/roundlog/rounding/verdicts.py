@@ -13,7 +13,7 @@ from roundlog.arithmetic import FULL_BITS, adjacent, in_format
 from roundlog.arithmetic.interval import interval_factor
 from roundlog.kernels.log_checking import weigh as weigh_by_kernel
 from roundlog.log import Decision, Entries
-from roundlog.log.errors import PayloadError
+from roundlog.log.entries import PayloadError
 from roundlog.operators.marking import Ambiguous
 from roundlog.rounding.resolve import ends
 

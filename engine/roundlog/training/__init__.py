@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         step_bytes,
     )
     from roundlog.training.options import DEFAULT_OPTIONS, Execution, RunOptions, StepEvent
-    from roundlog.training.policies import alone
     from roundlog.training.rank_runs import agree, agree_without_job, by_ranks, help_rank_0
     from roundlog.training.receipt import MAX_RECEIPT_BYTES, Receipt, ReceiptError, read_receipt
     from roundlog.training.repetition import (

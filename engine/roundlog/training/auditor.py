@@ -9,12 +9,11 @@ from pathlib import Path
 
 from roundlog.commitments import MerkleTree
 from roundlog.rounding import LogFinding, Rounding
-from roundlog.spec import POLICY_CERTIFIED
+from roundlog.rounding.policies import without_log
 from roundlog.training.fabricated_values import FabricatedValues
 from roundlog.training.following import Following
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
-from roundlog.training.policies import alone
 from roundlog.training.run import Run, RunError
 
 
@@ -23,7 +22,7 @@ class AuditResult:
     """The result of an audit."""
 
     checkpoint_root: bytes
-    """The right checkpoint root; under `threshold`, the root that this log leads to on this machine."""
+    """The right checkpoint root; where the log decides, the root that this log leads to on this machine."""
     state_roots: list[bytes]
     findings: list[LogFinding] = field(default_factory=list)
     """Wrong log entries, in order."""
@@ -50,18 +49,18 @@ class Auditor:
         """log_dir: the trainer's logs; None audits without them. verify_log: share of the logged decisions about
         ambiguous elements that are verified, drawn in secret. With 1.0 all are verified, and the roots are those of an
         audit without a log, whatever the log says. With less, a wrong decision that is not drawn makes the roots wrong,
-        and the run needs a directory of its own. Under `threshold` the trainer's logs are required, and every reversal
-        is checked against the operator's error bound, whatever the share. only_right_logs: raise WrongLogError if the
-        log is found wrong, damaged or absent.
+        and the run needs a directory of its own. Where the log decides (`TrainingSpec.log_decides`), the trainer's logs
+        are required, and every reversal is checked against the operator's error bound, whatever the share.
+        only_right_logs: raise WrongLogError if the log is found wrong, damaged or absent.
 
         Raises ValueError for a share outside 0..1, RunError if the directory holds another job's run or a required log
         is not given, ProgramError if a batch has fewer samples than micro-batches."""
         if not 0.0 <= verify_log <= 1.0:
             raise ValueError(f"verify_log is {verify_log}: give a share between 0 and 1")
-        if log_dir is None and job.spec.rounding_policy != POLICY_CERTIFIED:
+        if log_dir is None and job.spec.log_decides:
             raise RunError(
-                "this job rounds by the policy `threshold`, under which the log decides: audit it with the "
-                "trainer's log"
+                f"this job rounds by the policy `{job.spec.policy_name}`, under which the log decides: audit it with "
+                "the trainer's log"
             )
         self.job = job
         self._run = Run(
@@ -101,7 +100,7 @@ class _Alone:
     """The hooks of an auditor without a log: they do nothing."""
 
     def __init__(self, job: Job) -> None:
-        self.rounding: Rounding = alone(job.spec)
+        self.rounding: Rounding = without_log(job.spec)
 
     def resume(self, done: int) -> None:
         pass

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from roundlog.log import LogError, LogReader
-from roundlog.rounding import LogFinding, LogFindingKind, Rounding
-from roundlog.spec import POLICY_CERTIFIED
+from roundlog.rounding import LogFinding, LogFindingKind, Rounding, follower, payload_format
 from roundlog.storage import StorageError, open_regular, read_record, replace_file, write_record
 from roundlog.training.job import Job
-from roundlog.training.policies import follower
 from roundlog.training.run import RunError
 from roundlog.training.sizes import inexact_sizes
 from roundlog.training.trainer import log_header, log_path
@@ -121,7 +119,12 @@ class Following:
     # Logs that cannot be used.
 
     def _open(self, interval: int) -> LogReader:
-        return LogReader(log_path(self._log_dir, interval), log_header(self.job, interval), self._sizes)
+        return LogReader(
+            log_path(self._log_dir, interval),
+            log_header(self.job, interval),
+            self._sizes,
+            payload_format(self.job.spec),
+        )
 
     def _go_without(self, interval: int, why: str) -> None:
         """Gives the log of an interval up. The log is a hint: without it the audit is slower, not weaker."""
@@ -199,8 +202,8 @@ class Following:
             f"{log_path(self._log_dir, stale[0])} was not compared{many}: these steps were audited before, without "
             "this log: audit in an empty directory to compare it"
         )
-        if self.job.spec.rounding_policy != POLICY_CERTIFIED:
-            raise RunError(f"{why}, since under the policy `threshold` the log decides")
+        if self.job.spec.log_decides:
+            raise RunError(f"{why}, since under the policy `{self.job.spec.policy_name}` the log decides")
         self.unreadable.append(why)
         self._unreadable_at.append(self.job.spec.intervals)  # not kept: it is found again when it is looked for
 

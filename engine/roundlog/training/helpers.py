@@ -171,7 +171,9 @@ class _Order:
         samples = samples_of(self._job.program)
         if samples < self._ranks.size:
             return f"{samples} samples of a batch cannot be shared out among {self._ranks.size} ranks"
-        return None if can_share(self._job) else "it rounds by the policy `threshold`, which ranks do not follow"
+        if can_share(self._job):
+            return None
+        return f"it rounds by the policy `{self._job.spec.policy_name}`, which ranks do not follow"
 
     def _tell(self, run_dir: Path) -> str | None:
         """Tells the helpers of the run, and sends the job if one lacks it. Returns why one cannot take part, if so."""

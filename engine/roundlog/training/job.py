@@ -333,14 +333,14 @@ def step_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> 
     """Peak memory of one step in bytes, without the state: an upper bound. Raises ProgramError if there are fewer
     samples than micro-batches."""
     need = peak_bytes(program, micro_batches)
-    if (spec.rounding_policy, spec.rounding_bits) == (POLICY_CERTIFIED, FULL_BITS):
+    if not spec.log_decides and spec.rounding_bits == FULL_BITS:
         return need
-    # Other policies and widths run in plain torch, with up to sixteen FP64 tensors of an output's size. `threshold`
-    # packs a byte for every element of an inexact operator's output, and keeps a fifth of that for up to four steps
-    # until it is on disk.
+    # Other policies and widths run in plain torch, with up to sixteen FP64 tensors of an output's size. Where the log
+    # decides, it packs a byte for every element of an inexact operator's output, and keeps a fifth of that for up to
+    # four steps until it is on disk.
     largest = max((node.type.numel for node in program.nodes), default=0)
     inexact = sum(node.type.numel for node in program.nodes if isinstance(operator(node.op), Inexact))
-    return need + 16 * 8 * largest + (inexact if spec.rounding_policy != POLICY_CERTIFIED else 0)
+    return need + 16 * 8 * largest + (inexact if spec.log_decides else 0)
 
 
 def _text(path: Path, limit: int) -> bytes:

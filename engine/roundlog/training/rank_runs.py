@@ -18,7 +18,6 @@ from roundlog.execution import Batches
 from roundlog.execution.ranks import LaunchError, Ranks, RanksExecutor, serve
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import StepInputs
-from roundlog.spec import POLICY_CERTIFIED
 from roundlog.training.job import Job
 from roundlog.training.options import Execution, RunOptions
 from roundlog.training.run import RunError, usable
@@ -30,7 +29,7 @@ class RankMismatchError(RuntimeError):
 
 def can_share(job: Job) -> bool:
     """Whether ranks can execute a job at all."""
-    return job.spec.rounding_policy == POLICY_CERTIFIED
+    return not job.spec.log_decides
 
 
 def agree(ranks: Ranks, job: Job, device: str = "cpu") -> None:
@@ -41,8 +40,8 @@ def agree(ranks: Ranks, job: Job, device: str = "cpu") -> None:
     execute."""
     if not can_share(job):
         raise LaunchError(
-            "this job rounds by the policy `threshold`, under which a sum depends on how it is cut: run it in one "
-            "process, without ranks"
+            f"this job rounds by the policy `{job.spec.policy_name}`, under which a sum depends on how it is cut: run "
+            "it in one process, without ranks"
         )
     _agree(ranks, device, {"job": job.spec.run_id.hex()})
 

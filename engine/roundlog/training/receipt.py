@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from roundlog.commitments import MerkleTree
-from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec
+from roundlog.spec import MAX_JSON_BYTES, SpecError, TrainingSpec
 from roundlog.storage import open_regular, replace_file
 from roundlog.training.audit_result import AuditRecord, parse_audit_record
 
@@ -106,10 +106,10 @@ class Receipt:
     @staticmethod
     def of(spec: TrainingSpec, state_roots: Sequence[bytes], tiebreak_version: str) -> Receipt:
         """The receipt of a finished run, of this moment and this machine, unsigned. Raises ReceiptError."""
-        if spec.rounding_policy != POLICY_CERTIFIED:
+        if spec.log_decides:
             raise ReceiptError(
-                "this job rounds by the policy threshold, under which nobody can repeat a run without its log: give "
-                "receipts for jobs of the policy certified"
+                f"this job rounds by the policy {spec.policy_name}, under which nobody can repeat a run without its "
+                "log: give receipts for jobs of the policy certified"
             )
         if len(state_roots) != spec.intervals:
             raise ReceiptError(
@@ -242,8 +242,10 @@ def _spec(plain: object) -> TrainingSpec:
     if len(text) > MAX_JSON_BYTES:
         raise ValueError("its spec is too long")
     spec = TrainingSpec.from_json(text)
-    if spec.rounding_policy != POLICY_CERTIFIED:
-        raise ValueError("its job rounds by the policy threshold, under which nobody can repeat a run without its log")
+    if spec.log_decides:
+        raise ValueError(
+            f"its job rounds by the policy {spec.policy_name}, under which nobody can repeat a run without its log"
+        )
     return spec
 
 

@@ -18,19 +18,19 @@ import torch
 
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.execution import StoppedError
+from roundlog.rounding.policies import without_log
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training.auditor import Auditor
 from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoint
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
-from roundlog.training.policies import alone
 from roundlog.training.run import Run
 
 
 def replay(run: Run, first: int, states: Sequence[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
-    """(step, state after it) of every step from `first` to the end of the run. states: before step `first`. Under
-    `threshold`, states are those of this machine without a log."""
-    rounding = alone(run.job.spec)
+    """(step, state after it) of every step from `first` to the end of the run. states: before step `first`. Where
+    the log decides, states are those of this machine without a log."""
+    rounding = without_log(run.job.spec)
     after: Sequence[torch.Tensor] = [tensor.to(run.device) for tensor in states]
     for step in range(first, run.job.spec.steps):
         after = run.step(step, after, rounding)

@@ -12,10 +12,10 @@ from roundlog.log import most_log_bytes
 from roundlog.operators import Inexact, operator
 from roundlog.program import DType, Program, TensorType
 from roundlog.program.text import MAX_TEXT_BYTES
+from roundlog.rounding.policies import payload_format
 from roundlog.spec import MAX_JSON_BYTES, TrainingSpec
 from roundlog.storage import entry_of, most_tensor_bytes
 from roundlog.training.job import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC
-from roundlog.training.policies import log_kind
 
 BEFORE_THE_PROGRAM = {SPEC: MAX_JSON_BYTES, PROGRAM: MAX_TEXT_BYTES}
 """Most bytes of the two files of a job by which the others are bounded."""
@@ -44,7 +44,7 @@ def inexact_sizes(program: Program) -> list[int]:
 
 def most_interval_bytes(program: Program, spec: TrainingSpec) -> int:
     """Most bytes of the log of one interval: steps times what the outputs of all inexact operators can take."""
-    return most_log_bytes(log_kind(spec), spec.interval, inexact_sizes(program))
+    return most_log_bytes(payload_format(spec), spec.interval, inexact_sizes(program))
 
 
 def kept_bytes(program: Program, spec: TrainingSpec, keep_every: int) -> int:

@@ -21,9 +21,9 @@ from roundlog.execution import Executor, IndexRangeError, NonFiniteError
 from roundlog.execution.batches import LazyBatch
 from roundlog.operators import StepInputs
 from roundlog.program import Node, Program, TensorType
+from roundlog.rounding.policies import without_log
 from roundlog.storage import StorageError, load_tensors, reading
 from roundlog.training.job import Job, run_bytes
-from roundlog.training.policies import alone
 
 
 class ValidationError(ValueError):
@@ -106,7 +106,7 @@ class Validation:
         return mean
 
     def _batch_loss(self, inputs: StepInputs) -> float:
-        rounding = alone(self._job.spec)
+        rounding = without_log(self._job.spec)
         return until_undisturbed(lambda: self._executor.run_part(inputs, rounding, None).loss, rounding.start_again)
 
 

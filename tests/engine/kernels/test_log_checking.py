@@ -7,7 +7,7 @@ import pytest
 import torch
 from roundlog.kernels import log_checking
 from roundlog.log import Decision, Entries
-from roundlog.log.errors import PayloadError
+from roundlog.log.entries import PayloadError
 from roundlog.operators.marking import Ambiguous
 from roundlog.rounding.resolve import ends
 from roundlog.rounding.verdicts import ElementVerdict, weigh, weigh_by_reference

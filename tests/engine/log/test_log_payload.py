@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from log_files import SIZES, STEPS, entries, step_logs
 from roundlog.log import Decision, Entries, PayloadError
 from roundlog.log import payload as payloads
-from roundlog.log.varint import decode as varint_decode
-from roundlog.log.varint import encode as varint_encode
+from roundlog.log.payload import decode as varint_decode
+from roundlog.log.payload import encode as varint_encode
 
 SPECIFICATION = Path(__file__).resolve().parents[3] / "docs" / "log-format.md"
 ARRAY_SIZES = np.array(SIZES)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from log_files import HEADER, STEPS, entries, read, write
-from roundlog.log import Entries, LogError, LogWriter, summarise
+from roundlog.log import Entries, LogError, LogWriter
 from roundlog.log import payload as payloads
+from roundlog.rounding import summarise
 
 
 @pytest.fixture

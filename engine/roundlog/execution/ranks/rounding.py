@@ -18,7 +18,7 @@ from roundlog.log.payload import decode, encode
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding import Follower, LogFinding, LogFindingKind, Recorder, Rounding, Window, in_order
-from roundlog.rounding.finding import MAX_FINDINGS
+from roundlog.rounding.protocols import MAX_FINDINGS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from roundlog.log.errors import PayloadError
+from roundlog.log import PayloadError, PayloadFormat, PayloadKind
 
 DOWN, PLAIN, UP = 0, 1, 2
 PER_BYTE = 5
@@ -140,3 +140,19 @@ def decode(payload: bytes, operator_sizes: NDArray[np.int64] | None) -> dict[int
     if start != len(payload):
         raise PayloadError(f"{len(payload) - start} bytes follow the last trits")
     return log
+
+
+def _tally(trits: Trits) -> NDArray[np.int64]:
+    down, _, up = np.bincount(trits.codes(), minlength=3)
+    return np.array([down, up, 0])
+
+
+TRITS = PayloadFormat[Trits](
+    kind=PayloadKind.OUTPUTS,
+    most=MAX_PAYLOAD,
+    bound=lambda operator_sizes: min(payload_size(operator_sizes), MAX_PAYLOAD),
+    encode=encode,
+    decode=decode,
+    tally=_tally,
+)
+"""The format of a trit for every output."""

@@ -3,19 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from roundlog.log import payload, trits
-from roundlog.log.entries import Decision, Entries
-from roundlog.log.errors import LogError, PayloadError
-from roundlog.log.layout import SEGMENT_HEADER_SIZE, LogHeader, PayloadKind
-from roundlog.log.reader import LogFile
-from roundlog.log.trits import DOWN, UP, Trits
+from roundlog.log import LogError, LogFile, LogHeader, PayloadError
+from roundlog.log.layout import SEGMENT_HEADER_SIZE
+from roundlog.rounding.policies import FORMATS
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Entries by decision; of trits, those that say up or down."""
+    """Entries by decision; of other payloads, what they say of outputs: down, up, or a value."""
 
     down: int
     up: int
@@ -28,18 +23,6 @@ class Counts:
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(self.down + other.down, self.up + other.up, self.value + other.value)
-
-    @classmethod
-    def of(cls, entries: Entries) -> "Counts":
-        """The counts of one operator's entries."""
-        counts = np.bincount(entries.decisions, minlength=len(Decision))
-        return cls(*(int(counts[decision]) for decision in Decision))
-
-    @classmethod
-    def of_trits(cls, trits: Trits) -> "Counts":
-        """The counts of one operator's trits."""
-        counts = np.bincount(trits.codes(), minlength=3)
-        return cls(int(counts[DOWN]), int(counts[UP]), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +59,20 @@ def summarise(path: Path) -> LogSummary:
 
     Without the program, indices are not held against output sizes. Raises LogError.
     """
-    file = LogFile(path, None)
+    file = LogFile(path, None, {kind: form.most for kind, form in FORMATS.items()})
+    form = FORMATS[file.header.kind]
     try:
         steps = []
         for position, (segment, offset) in enumerate(zip(file.segments, file.offsets, strict=True)):
             try:
-                counts = _counts(file.header.kind, file.plain_payload(position))
+                parts = form.decode(file.plain_payload(position), None)
             except PayloadError as error:
                 raise LogError(
                     path, offset + SEGMENT_HEADER_SIZE, f"in the payload of step {segment.step}, {error}"
                 ) from error
+            counts = {operator: Counts(*form.tally(part).tolist()) for operator, part in parts.items()}
             size = SEGMENT_HEADER_SIZE + segment.compressed
             steps.append(StepSummary(segment.step, offset, size, segment.payload, counts))
         return LogSummary(path, file.header, file.root, file.size, tuple(steps))
     finally:
         file.close()
-
-
-def _counts(kind: PayloadKind, plain: bytes) -> dict[int, Counts]:
-    if kind == PayloadKind.TRITS:
-        return {operator: Counts.of_trits(part) for operator, part in trits.decode(plain, None).items()}
-    return {operator: Counts.of(part) for operator, part in payload.decode(plain, None).items()}
