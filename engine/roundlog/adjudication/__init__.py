@@ -2,13 +2,10 @@
 (docs/protocol.md)."""
 
 from roundlog.adjudication import binary32
-from roundlog.adjudication.adjudicate import NoAnswer, Tree, segments
-from roundlog.adjudication.binary32 import is_finite
-from roundlog.adjudication.exactly import function_value
-from roundlog.adjudication.openings import OperandOpening, needed
+from roundlog.adjudication.adjudicate import NoAnswer, Tree, function_value, segments
+from roundlog.adjudication.binary32 import is_finite, wrap
+from roundlog.adjudication.openings import OperandOpening, largest_proof, needed
 from roundlog.adjudication.partial import ExactSum, IntegerSum, RunningResult
-from roundlog.adjudication.scalars import wrap
-from roundlog.adjudication.size import largest_proof
 
 __all__ = [
     "ExactSum",

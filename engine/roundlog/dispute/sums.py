@@ -7,10 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.adjudicate import Tree
+from roundlog.adjudication.adjudicate import Tree, unravel
 from roundlog.adjudication.openings import Material
 from roundlog.adjudication.partial import ExactSum
-from roundlog.adjudication.reader import unravel
 from roundlog.descriptors.descriptor import Descriptor, Family, Input
 
 _BLOCK = 1 << 18

@@ -7,11 +7,9 @@ from random import Random
 
 import numpy as np
 import torch
-from roundlog.adjudication.adjudicate import DisputedStep
-from roundlog.adjudication.exactly import function_value
-from roundlog.adjudication.functions import evaluate
-from roundlog.adjudication.openings import Material, openings
-from roundlog.adjudication.size import largest_proof
+from roundlog.adjudication.adjudicate import DisputedStep, function_value
+from roundlog.adjudication.fixed_point import evaluate
+from roundlog.adjudication.openings import Material, largest_proof, openings
 from roundlog.data import held
 from roundlog.descriptors import Family, Function, describe
 from roundlog.training.job import Job
