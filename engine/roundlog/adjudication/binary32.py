@@ -1,5 +1,5 @@
-"""IEEE 754-2019 binary32 on bit patterns, Python integers from 0 to 2^32 - 1, and the exact scalar functions of MAP, which
-also take values (int64) and 0 or 1 (bool)."""
+"""IEEE 754-2019 binary32 on bit patterns, Python integers from 0 to 2^32 - 1, and the exact scalar functions of MAP,
+which also take values (int64) and 0 or 1 (bool)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Openings: the chunks that an element depends on, and the proofs that lead from them to agreed roots; and the most bytes
-of a proof, since one that does not fit a transaction cannot be shown to a contract."""
+"""Openings: the chunks that an element depends on, and the proofs that lead from them to agreed roots; and the most
+bytes of a proof, since one that does not fit a transaction cannot be shown to a contract."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from roundlog.commitments import (
     tensor_tree,
     verify,
 )
-from roundlog.commitments.tensors import Tensor
+from roundlog.commitments.tensor_roots import Tensor
 from roundlog.data import Field, data_tree, summarised
 from roundlog.descriptors.describe import describe
 from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, Family

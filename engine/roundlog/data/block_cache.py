@@ -12,7 +12,7 @@ from pathlib import Path
 
 from roundlog.commitments import BLOCK_SIZE
 from roundlog.storage import StorageError
-from roundlog.storage.regular import require_regular
+from roundlog.storage.durable_files import require_regular
 
 CACHED_BYTES = 8 << 30
 """Most bytes of a cache."""

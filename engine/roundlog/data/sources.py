@@ -19,7 +19,7 @@ from roundlog.data.field import Field, HeldField, held, storage_dtype, type_of
 from roundlog.data.file_field import FileField
 from roundlog.data.presence import absence, materialized
 from roundlog.program import FieldType, ProgramError
-from roundlog.program.text import MAX_ELEMENTS
+from roundlog.program.program_text import MAX_ELEMENTS
 from roundlog.storage import StorageError, open_regular
 
 _DTYPES = "give float32, bool, or integers of up to 64 bits (unsigned ones of up to 16)"

@@ -12,8 +12,7 @@ from roundlog.descriptors.descriptor import (
     Row,
     Scalar,
 )
-from roundlog.descriptors.encoding import decode_descriptor, encode_descriptor
-from roundlog.descriptors.root import program_root, program_tree
+from roundlog.descriptors.encoding import decode_descriptor, encode_descriptor, program_root, program_tree
 
 __all__ = [
     "REDUCTIONS",

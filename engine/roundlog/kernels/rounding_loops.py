@@ -47,7 +47,7 @@ _INFINITY = 0x7F800000
 
 @njit(inline="always")
 def ordinal(words: Any) -> Any:
-    """`roundlog.arithmetic.bits.ordinal`, and its own inverse."""
+    """`roundlog.arithmetic.formats.ordinal`, and its own inverse."""
     return words if words >= 0 else -(words & _MAGNITUDE)
 
 
@@ -144,7 +144,7 @@ def _round_pairs(high: Any, low: Any, error: Any, unit: float, out: Any, undecid
 
 
 def round_pairs(high: F64, low: F64, error: F64, unit: float) -> tuple[F32, Bool]:
-    """`roundlog.arithmetic.sums.round_double_double` to 32 bits, bit for bit where it decides; unit: 2^-53."""
+    """`roundlog.arithmetic.exact_sums.round_double_double` to 32 bits, bit for bit where it decides; unit: 2^-53."""
     out, undecided = np.empty(len(high), np.float32), np.empty(len(high), np.bool_)
     _round_pairs(high, low, error, unit, out, undecided, np.empty(2, np.float32))
     return out, undecided
@@ -163,7 +163,7 @@ def _round_sums(
 
 
 def round_sums(total: F64, errors: F64, magnitude: F64, terms: int, unit: float) -> tuple[F32, Bool]:
-    """`round_pairs` of `roundlog.arithmetic.sums.double_double`, in one loop."""
+    """`round_pairs` of `roundlog.arithmetic.exact_sums.double_double`, in one loop."""
     out, undecided = np.empty(len(total), np.float32), np.empty(len(total), np.bool_)
     slack = (2.0 * terms) * unit
     _round_sums(total, errors, magnitude, slack, unit, out, undecided, np.empty(2, np.float32))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic import FULL_BITS, round_sums
-from roundlog.arithmetic.sums import round_sums_of
+from roundlog.arithmetic.exact_sums import round_sums_of
 from roundlog.kernels import exact_products, vector_lanes
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.reducing import square_columns, square_rows

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from roundlog.arithmetic import FULL_BITS, round_interval, round_to_bits
-from roundlog.arithmetic.interval import interval_factor
+from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.cuda import works
 from roundlog.kernels.marking import LARGEST, AmbiguousPart, ascending, mark_flat, mark_product
 from roundlog.kernels.scratch import empty

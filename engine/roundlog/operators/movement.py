@@ -21,7 +21,7 @@ from roundlog.operators.registry import (
     register,
 )
 from roundlog.program import DType, ProgramError, TensorType
-from roundlog.program.text import MAX_RANK
+from roundlog.program.program_text import MAX_RANK
 
 
 class Movement(Direct):

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 import torch
 
-from roundlog.arithmetic.interval import interval_factor
+from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import superaccumulator
 from roundlog.kernels.reducing import Sums, mark_sums, sum_columns, sum_runs
 from roundlog.kernels.scratch import empty

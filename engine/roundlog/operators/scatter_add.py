@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 import torch
 
-from roundlog.arithmetic.interval import UNIT_F64
+from roundlog.arithmetic.formats import UNIT_F64
 from roundlog.kernels import superaccumulator
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.summing import sum_placed

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic import FULL_BITS, round_sums
-from roundlog.arithmetic.sums import RunningSums, round_sums_of
+from roundlog.arithmetic.exact_sums import RunningSums, round_sums_of
 from roundlog.kernels import superaccumulator
 from roundlog.kernels.summing import sum_terms
 from roundlog.operators.bound import Bound

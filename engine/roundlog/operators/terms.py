@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roundlog.arithmetic.interval import UNIT_F64
+from roundlog.arithmetic.formats import UNIT_F64
 from roundlog.program import ProgramError
 
 MAX_TERMS = 2**30

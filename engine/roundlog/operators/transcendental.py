@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from roundlog.arithmetic import FULL_BITS, round_function
-from roundlog.arithmetic.interval import interval_factor
+from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import elementary
 from roundlog.kernels.marking import AmbiguousPart, mark_flat
 from roundlog.kernels.scratch import empty, scratch

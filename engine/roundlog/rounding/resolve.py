@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic import FULL_BITS, adjacent, round_interval
-from roundlog.arithmetic.interval import interval_factor
+from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.marking import all_below
 from roundlog.kernels.rounding_loops import ends as ends_by_kernel
 from roundlog.kernels.rounding_loops import judge as judge_by_kernel

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic import FULL_BITS, adjacent, in_format
-from roundlog.arithmetic.interval import interval_factor
+from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.log_checking import weigh as weigh_by_kernel
 from roundlog.log import Decision, Entries
 from roundlog.log.entries import PayloadError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roundlog.program import ProgramError, TensorType
-from roundlog.program.state_names import SAVED, names_in_model, split
+from roundlog.program.model import SAVED, names_in_model, split
 from roundlog.storage import StorageError, load_tensors, save_tensors, tensor_types
 from roundlog.training.checkpoints import checkpoint_path
 

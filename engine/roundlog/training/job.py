@@ -34,7 +34,7 @@ from roundlog.execution.microbatch import peak_bytes, samples_of
 from roundlog.kernels.scratch import give_back
 from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
-from roundlog.program.text import MAX_ELEMENTS, MAX_TEXT_BYTES
+from roundlog.program.program_text import MAX_ELEMENTS, MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
 from roundlog.storage import (
     StorageError,

@@ -11,7 +11,7 @@ from roundlog.data import block_roots_bytes, most_data_bytes
 from roundlog.log import most_log_bytes
 from roundlog.operators import Inexact, operator
 from roundlog.program import DType, Program, TensorType
-from roundlog.program.text import MAX_TEXT_BYTES
+from roundlog.program.program_text import MAX_TEXT_BYTES
 from roundlog.rounding.policies import payload_format
 from roundlog.spec import MAX_JSON_BYTES, TrainingSpec
 from roundlog.storage import entry_of, most_tensor_bytes

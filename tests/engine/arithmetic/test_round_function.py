@@ -16,7 +16,8 @@ from elementary_series import FUNCTIONS as SERIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import FUNCTIONS, functions, round_function
+from roundlog.arithmetic import FUNCTIONS, round_function
+from roundlog.arithmetic import elementary_functions as functions
 
 INFINITY, NAN = float("inf"), float("nan")
 

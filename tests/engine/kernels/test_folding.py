@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numba import njit
-from roundlog.arithmetic.sums import round_scaled_integer
+from roundlog.arithmetic.exact_sums import round_scaled_integer
 from roundlog.kernels.folding import BUCKETS, COLUMNS, LANES, fold
 from roundlog.kernels.superaccumulator import LAST_PLACE, LIMBS, MASK
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from random_programs import make
-from roundlog.arithmetic import sums
+from roundlog.arithmetic import exact_sums as sums
 from roundlog.capture import Task
 from roundlog.execution import NonFiniteError
 from roundlog.execution.microbatch import summing

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import random_programs
 import torch
-from roundlog.arithmetic import FULL_BITS, sums
+from roundlog.arithmetic import FULL_BITS
+from roundlog.arithmetic import exact_sums as sums
 from roundlog.commitments import canonical
 from roundlog.execution import Executor, StoppedError
 from roundlog.execution.microbatch import MicrobatchExecutor

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from roundlog.arithmetic import FULL_BITS
-from roundlog.arithmetic.sums import RunningSums
+from roundlog.arithmetic.exact_sums import RunningSums
 from roundlog.execution.ranks.group import Ranks
 from roundlog.kernels import superaccumulator
 from roundlog.operators import Inexact, Summation

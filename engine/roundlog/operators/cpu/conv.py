@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic.interval import interval_factor
+from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import vector_lanes
 from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
 from roundlog.kernels.marking import AmbiguousPart

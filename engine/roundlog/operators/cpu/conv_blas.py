@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic.interval import interval_factor
+from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.im2col import add_columns, write_columns
 from roundlog.kernels.marking import AmbiguousPart, mark_product
 from roundlog.kernels.scratch import scratch

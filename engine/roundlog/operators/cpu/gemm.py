@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic.interval import interval_factor
+from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import vector_lanes
 from roundlog.kernels.gemm_microkernel import TILES
 from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part

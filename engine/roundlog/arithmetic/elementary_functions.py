@@ -10,8 +10,8 @@ import mpmath
 import numpy as np
 import numpy.typing as npt
 
-from roundlog.arithmetic.bits import FULL_BITS
-from roundlog.arithmetic.sums import round_scaled_integer
+from roundlog.arithmetic.exact_sums import round_scaled_integer
+from roundlog.arithmetic.formats import FULL_BITS
 
 F32 = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]

@@ -4,14 +4,16 @@ Shape and dtype are not hashed: the program, whose root stands in the spec, fixe
 has a root.
 """
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from roundlog.commitments.errors import CommitmentError
-from roundlog.commitments.merkle import MerkleTree, leaf_hashes
+from roundlog.commitments.merkle import CommitmentError, MerkleTree, leaf_hashes
 from roundlog.kernels.reducing import all_finite
 
 CHUNK_SIZE = 1024
@@ -102,3 +104,13 @@ def tensor_tree(tensor: Tensor) -> MerkleTree:
 def tensor_root(tensor: Tensor) -> bytes:
     """The 32-byte commitment to a tensor of any shape on any device. Raises as `tensor_bytes`."""
     return tensor_tree(tensor).root
+
+
+def state_tree(tensors: Iterable[Tensor]) -> MerkleTree:
+    """The Merkle tree whose leaf payloads are the tensor roots of all state slots, in program order."""
+    return MerkleTree([tensor_root(tensor) for tensor in tensors])
+
+
+def state_root(tensors: Iterable[Tensor]) -> bytes:
+    """The 32-byte commitment to a whole state: parameters, buffers and optimizer slots in program order."""
+    return state_tree(tensors).root

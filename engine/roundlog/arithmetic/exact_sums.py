@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic.bits import FULL_BITS, dropped, neighbour, round_to_bits
-from roundlog.arithmetic.interval import UNIT_F64
+from roundlog.arithmetic.formats import FULL_BITS, UNIT_F64, dropped, neighbour, round_to_bits
 from roundlog.kernels import rounding_loops, superaccumulator
 from roundlog.kernels.summing import sum_terms
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task
-from roundlog.examples import cifar10, cifar10_files
 from roundlog.examples.resnet import resnet50
 from roundlog.examples.vgg import vgg11
 from trainings import trained_and_audited
@@ -138,7 +137,7 @@ def test_a_file_of_another_kind_is_refused(folder: Path, monkeypatch: pytest.Mon
     for content in (b"\x89PNG\r\n", b"\x00" * 3073, b"\xff\xfe", bytes(range(256)), b"{}"):
         path.write_bytes(content)
         refused(folder, "data_batch_5 is no whole file")
-    monkeypatch.setattr(cifar10_files, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(cifar10, "MAX_FILE_BYTES", 100)
     refused(folder, "data_batch_1 has more than 100 bytes")
 
 

@@ -25,10 +25,16 @@ import safetensors.torch
 import torch
 
 from roundlog.program.model import DType, TensorType
-from roundlog.program.text import MAX_ELEMENTS, MAX_ITEMS, MAX_RANK
-from roundlog.storage.atomic import commit_file, partial_path, replace_file
-from roundlog.storage.errors import StorageError
-from roundlog.storage.regular import open_regular, read_into, reading
+from roundlog.program.program_text import MAX_ELEMENTS, MAX_ITEMS, MAX_RANK
+from roundlog.storage.durable_files import (
+    StorageError,
+    commit_file,
+    open_regular,
+    partial_path,
+    read_into,
+    reading,
+    replace_file,
+)
 
 _DTYPE_NAMES = {DType.F32: "F32", DType.I64: "I64", DType.BOOL: "BOOL"}
 _LENGTH = struct.Struct("<Q")

@@ -1,7 +1,8 @@
-"""Formats of fewer than 32 bits inside FP32: 8 bits of exponent and b_r - 9 of fraction, b_r = 23 .. 32.
+"""Formats of fewer than 32 bits inside FP32 (8 bits of exponent and b_r - 9 of fraction, b_r = 23 .. 32), and the
+rounding of FP64 values and intervals to them.
 
-The numbers of the format are the FP32 numbers whose last 32 - b_r bits are zero, subnormal ones among
-them, and rounding is to nearest, ties to even (IEEE 754-2019, 4.3.1), once, from FP64.
+The numbers of the format are the FP32 numbers whose last 32 - b_r bits are zero, subnormal ones among them. Rounding is
+to nearest, ties to even (IEEE 754-2019, 4.3.1), once, from FP64.
 """
 
 from __future__ import annotations
@@ -63,3 +64,30 @@ def adjacent(low: torch.Tensor, high: torch.Tensor, bits: int = FULL_BITS) -> to
 def in_format(x: torch.Tensor, bits: int) -> torch.Tensor:
     """Whether FP32 numbers are of the format, elementwise."""
     return (x.contiguous().view(torch.int32) & ((1 << dropped(bits)) - 1)) == 0
+
+
+UNIT_F64 = 2.0**-53
+"""Unit roundoff of binary64: one correctly rounded operation errs by at most this, relatively."""
+
+
+def round_f32(y: torch.Tensor) -> torch.Tensor:
+    """FP64 tensor -> FP32, to nearest, ties to even (IEEE 754-2019, 4.3.1); a zero result is +0."""
+    return y.to(torch.float32).add_(0.0)
+
+
+def round_interval(
+    y: torch.Tensor, d: torch.Tensor, scale: float = 1.0, bits: int = FULL_BITS
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Round both ends of [y - scale*d, y + scale*d] to `bits` bits, with d broadcastable to y, d >= 0, all FP64.
+
+    The ends are computed outwards: the subtraction itself errs by at most u*|y -+ d|, which the added multiple
+    of |y| covers. Rounding is monotone, so equal results mean that every number of the interval rounds there.
+    """
+    # Two operations, never one with a factor: torch may contract that to FMA, on some machines.
+    reach = d * interval_factor(scale) + y.abs() * (2 * UNIT_F64)
+    return round_to_bits(y - reach, bits), round_to_bits(y + reach, bits)
+
+
+def interval_factor(scale: float) -> float:
+    """`scale`, widened for the rounding of its product with d."""
+    return scale * (1 + 2.0**-40)
