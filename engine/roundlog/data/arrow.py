@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from roundlog.data.errors import DataError
-from roundlog.data.field import Field, type_of
-from roundlog.data.file_field import changed_at
-from roundlog.data.stored_field import StoredField
+from roundlog.data.field import DataError, Field, type_of
+from roundlog.data.stored_field import StoredField, changed_at
 from roundlog.program import FieldType
 from roundlog.storage import StorageError, open_regular, read_at
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from roundlog.data.field import Field, HeldField, storage_dtype
-from roundlog.data.file_field import FileField
+from roundlog.data.stored_field import FileField
 from roundlog.program import DType, FieldType, Stored
 from roundlog.storage import Entry, StorageError, header_of, most_tensor_bytes, open_tensors, replace_file
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task
+from roundlog.examples import cifar10
 from roundlog.examples.resnet import resnet50
 from roundlog.examples.vgg import vgg11
 from trainings import trained_and_audited

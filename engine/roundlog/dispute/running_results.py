@@ -3,13 +3,18 @@ have millions, while a clock runs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
 
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import Tree, unravel
-from roundlog.adjudication.openings import Material
-from roundlog.adjudication.partial import ExactSum
+from roundlog.adjudication.openings import Material, partial_tree
+from roundlog.adjudication.openings import running_results as by_reference
+from roundlog.adjudication.partial import ExactSum, RunningResult
+from roundlog.commitments import MerkleTree
 from roundlog.descriptors.descriptor import Descriptor, Family, Input
 
 _BLOCK = 1 << 18
@@ -102,3 +107,23 @@ def _by_segment(number: _I64, shift: _I64, segment: int) -> list[int]:
     sums = np.zeros((-(-len(number) // segment), len(shifts)), np.int64)
     np.add.at(sums, (np.arange(len(number)) // segment, place), number)
     return [sum(value << s for value, s in zip(row, shifts.tolist(), strict=True)) for row in sums.tolist()]
+
+
+@dataclass(frozen=True)
+class RunningResults:
+    """One element's running results after every segment of its terms."""
+
+    partials: list[RunningResult]
+
+    @cached_property
+    def tree(self) -> MerkleTree:
+        return partial_tree(self.partials)
+
+    def before(self, segment: int) -> bytes:
+        """The encoded running result before a segment: 96 zero bytes before the first."""
+        return self.partials[segment - 1].encode() if segment else bytes(96)
+
+
+def running_results(descriptor: Descriptor, element: int, material: Material) -> RunningResults:
+    totals = running_sums(descriptor, element, material)
+    return RunningResults(by_reference(descriptor, element, material) if totals is None else list(totals))
