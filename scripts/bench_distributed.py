@@ -30,10 +30,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from roundlog.execution import Batches, Executor, StepExecutor
-from roundlog.execution.lazy_tensors import TensorsOf
+from roundlog.execution.batches import TensorsOf
 from roundlog.execution.microbatch import samples_of
-from roundlog.execution.microbatch.layout import sliced_type
-from roundlog.execution.microbatch.summing import summation
+from roundlog.execution.microbatch.sample_layout import sliced_type
+from roundlog.execution.microbatch.slicing_rules import summation
 from roundlog.execution.ranks import Launch, Ranks, RanksExecutor, dismiss, joined, samples_of_ranks, serve
 from roundlog.execution.ranks.local import Gathered, analyse_for, local_program
 from roundlog.execution.ranks.ownership import ownership

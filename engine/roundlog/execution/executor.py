@@ -11,11 +11,10 @@ from typing import Protocol
 import torch
 
 from roundlog.arithmetic import FULL_BITS, check_machine, undisturbed
-from roundlog.execution.lazy_tensors import held
-from roundlog.execution.origin import Watch
+from roundlog.execution.batches import held
+from roundlog.execution.execution_modes import Deferred, InGroups, InOrder, Mode, Observe, PastStops, Start, Through
 from roundlog.execution.running_step import CheckedProgram, PassOn, RunningStep, StepResult
-from roundlog.execution.stops import NonFiniteError
-from roundlog.execution.ways import Deferred, InGroups, InOrder, Observe, PastStops, Start, Through, Way
+from roundlog.execution.stops import NonFiniteError, Watch
 from roundlog.kernels.cuda import works
 from roundlog.kernels.scratch import POOL
 from roundlog.kernels.threads import own_threads
@@ -72,9 +71,9 @@ class Executor:
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
         """Executes one step, as `StepExecutor.run`."""
         inputs = replace(inputs, states=held(inputs.states))
-        way = self._way(inputs.device) if observe is None else InOrder(self._checked, observe)
+        mode = self._mode(inputs.device) if observe is None else InOrder(self._checked, observe)
         try:
-            return self._run(way, inputs, rounding).result
+            return self._run(mode, inputs, rounding).result
         except NonFiniteError as error:
             # An observer has seen every value, so it needs no search for the origin.
             if observe is not None:
@@ -85,7 +84,7 @@ class Executor:
     def run_part(self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None) -> StepResult:
         """Executes one step of a program that is a part of another. pass_on: takes every stored value, finite or not,
         and the result then holds no states; None for the last part. Raises as `run`."""
-        return self._run(self._way(inputs.device), inputs, rounding, pass_on).result
+        return self._run(self._mode(inputs.device), inputs, rounding, pass_on).result
 
     def run_through(
         self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None, passed_from: int
@@ -93,9 +92,9 @@ class Executor:
         """Executes one step of a program that is a part of another, to its end in any case. Returns None if it would
         have stopped. pass_on: takes values stored in slots from `passed_from` on; None if there are only states. Raises
         MachineError, DisturbedError."""
-        way = Through(self._in_groups if self._fuses(inputs.device) else self._in_order)
+        mode = Through(self._in_groups if self._fuses(inputs.device) else self._in_order)
         start = partial(RunningStep, self._checked, inputs, rounding, pass_on, passed_from)
-        running = self._run_from(start, way, inputs)
+        running = self._run_from(start, mode, inputs)
         return None if running.gone_on else running.result
 
     def replay(
@@ -109,24 +108,24 @@ class Executor:
         every operator with its index and the values that are alive. Raises IndexRangeError."""
         self._run(PastStops(self._checked, see), inputs, rounding, pass_on)
 
-    def _way(self, device: torch.device) -> Way:
-        way = self._in_groups if self._fuses(device) else self._in_order
-        return way if device.type == "cpu" else Deferred(self._checked, way)
+    def _mode(self, device: torch.device) -> Mode:
+        mode = self._in_groups if self._fuses(device) else self._in_order
+        return mode if device.type == "cpu" else Deferred(self._checked, mode)
 
     def _fuses(self, device: torch.device) -> bool:
         """Whether there are fused kernels. They compute in FP32."""
         there = device.type == "cpu" or (device.type == "cuda" and works(device))
         return there and self.bits == FULL_BITS
 
-    def _run(self, way: Way, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None = None) -> RunningStep:
-        return self._run_from(lambda: RunningStep(self._checked, inputs, rounding, pass_on), way, inputs)
+    def _run(self, mode: Mode, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None = None) -> RunningStep:
+        return self._run_from(lambda: RunningStep(self._checked, inputs, rounding, pass_on), mode, inputs)
 
-    def _run_from(self, start: Start, way: Way, inputs: StepInputs) -> RunningStep:
+    def _run_from(self, start: Start, mode: Mode, inputs: StepInputs) -> RunningStep:
         with own_threads(), undisturbed(f"step {inputs.step}"):
             if inputs.device not in self._devices:
                 check_machine(inputs.device)
                 self._devices.add(inputs.device)
-            return way.run(start)
+            return mode.run(start)
 
     def _origin(self, inputs: StepInputs, rounding: Rounding, stopped: int) -> str:
         """The operator at which the number that is not finite at operator `stopped` first arose, and the remedy."""

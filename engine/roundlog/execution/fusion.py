@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 import torch
 
-from roundlog.execution.finiteness import ends_finite
+from roundlog.execution.stops import ends_finite
 from roundlog.kernels.compiled_tape import Chain, Operand
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.tape import BOOL, F32, Assignments, Opcode, Tape

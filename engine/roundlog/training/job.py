@@ -28,8 +28,7 @@ from roundlog.data import (
     write_fields,
 )
 from roundlog.descriptors import program_root
-from roundlog.execution.batches import CPU, BatchSource
-from roundlog.execution.lazy_tensors import TensorsOf
+from roundlog.execution.batches import CPU, BatchSource, TensorsOf
 from roundlog.execution.microbatch import peak_bytes, samples_of
 from roundlog.kernels.scratch import give_back
 from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator

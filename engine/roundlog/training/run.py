@@ -29,7 +29,7 @@ import torch
 from roundlog.arithmetic import until_undisturbed
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.execution import StepExecutor, StoppedError, micro_batches_of
-from roundlog.execution.lazy_tensors import TensorsOf, root_of
+from roundlog.execution.batches import TensorsOf, root_of
 from roundlog.operators import StepInputs
 from roundlog.program import first_store
 from roundlog.rounding import Rounding

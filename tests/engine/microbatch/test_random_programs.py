@@ -6,7 +6,8 @@ import pytest
 import torch
 from random_programs import make
 from roundlog.execution import Executor, NonFiniteError
-from roundlog.execution.microbatch import MicrobatchExecutor, rules
+from roundlog.execution.microbatch import MicrobatchExecutor
+from roundlog.execution.microbatch import slicing_rules as rules
 from roundlog.execution.microbatch.analysis import analyse, samples_of
 from roundlog.rounding import Follower, Recorder
 

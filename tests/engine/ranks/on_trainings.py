@@ -13,8 +13,7 @@ import random_optimizers
 import torch
 from roundlog.commitments import state_root
 from roundlog.execution import Batches, Executor
-from roundlog.execution.batches import CPU
-from roundlog.execution.lazy_tensors import root_of
+from roundlog.execution.batches import CPU, root_of
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.ranks import (
     DisagreementError,

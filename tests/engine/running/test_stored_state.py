@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from memory_taken import taken
 from roundlog.commitments import state_root, tensor_root
-from roundlog.execution.lazy_tensors import TensorsOf
+from roundlog.execution.batches import TensorsOf
 from roundlog.program import DType, TensorType
 from roundlog.storage import StorageError, StoredTensors, save_state, save_tensors
 from roundlog.training.auditor import Auditor

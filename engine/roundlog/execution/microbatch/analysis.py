@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd
 
-from roundlog.execution.microbatch.layout import Layout, Samples, on_axis, regrouped
-from roundlog.execution.microbatch.rules import PARTS, Needs, needs
-from roundlog.execution.microbatch.summing import parts_of
+from roundlog.execution.microbatch.sample_layout import Layout, Samples, on_axis, regrouped
+from roundlog.execution.microbatch.slicing_rules import PARTS, Needs, needs, parts_of
 from roundlog.operators import Inexact, OperatorKind, operator
 from roundlog.operators.registry import integer
 from roundlog.program import Node, Program, TensorType

@@ -7,11 +7,15 @@ Each is an ordinary program, for an ordinary executor. Its `data` slots are valu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from roundlog.execution.executor import Executor
 from roundlog.execution.microbatch.analysis import Analysis
-from roundlog.execution.microbatch.layout import Layout, sliced_node, sliced_type
+from roundlog.execution.microbatch.sample_layout import Layout, Samples, sliced_node, sliced_type
+from roundlog.execution.microbatch.values import Scratch, Values
 from roundlog.operators import OperatorKind, operator
 from roundlog.program import Node, Program, TensorType
+from roundlog.rounding import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +183,46 @@ def _bits(node: Node) -> tuple[int, ...]:
     bits = node.attributes["bits"]
     assert isinstance(bits, tuple)
     return bits
+
+
+class Parts:
+    """The stages and sweeps of a step. Stage k runs at time 2 k, sweep k at time 2 k + 1."""
+
+    def __init__(self, program: Program, analysis: Analysis, bits: int, left: frozenset[int] = frozenset()) -> None:
+        """left: operators that are left out."""
+        self._program, self._analysis, self._bits = program, analysis, bits
+        self._cut = cut(program, analysis, left)
+        self._made: dict[tuple[int, int], tuple[Part, Executor]] = {}
+
+    @property
+    def end(self) -> int:
+        """The time of the last stage, which stores the state."""
+        return len(self._cut.members) - 1
+
+    def scratch(self, directory: Path) -> Scratch:
+        """A file for the slices that are read after their sweep. Raises OSError."""
+        nodes, layouts = self._program.nodes, self._analysis.layouts
+        kept = {
+            value: (nodes[value].type, layout)
+            for value, layout in enumerate(layouts)
+            if layout is not None and value in self._cut.kept_slices
+        }
+        return Scratch(directory, kept, self._analysis.batch)
+
+    def of(self, time: int, samples: Samples | None) -> tuple[Part, Executor]:
+        """The part that runs at a time: a stage (samples is None), or a sweep for these samples."""
+        size = self._analysis.batch if samples is None else samples[1] - samples[0]
+        if (time, size) not in self._made:
+            part = part_of(self._program, self._analysis, self._cut, time, size)
+            self._made[time, size] = part, Executor(part.program, self._bits)
+        return self._made[time, size]
+
+    def forget_after(self, time: int, values: Values) -> None:
+        """Drops the whole values that no later part reads."""
+        values.forget([value for value, last in self._cut.kept_until.items() if last == time])
+
+    def window(self, index: int, samples: Samples) -> Window:
+        """The elements of a sliced operator's output that these samples own."""
+        layout = self._analysis.layouts[index]
+        assert layout is not None
+        return layout.window(self._program.nodes[index].type.shape, *samples)

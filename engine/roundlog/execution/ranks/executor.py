@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from roundlog.arithmetic import FULL_BITS, DisturbedError
+from roundlog.execution.execution_modes import Observe
 from roundlog.execution.executor import Executor, StepExecutor
 from roundlog.execution.microbatch import MicrobatchExecutor, micro_batches_of
 from roundlog.execution.ranks.agreement import DisagreementError
@@ -23,7 +24,6 @@ from roundlog.execution.ranks.states import SharedStates
 from roundlog.execution.ranks.step import RankStep, on_disk
 from roundlog.execution.ranks.sweeps import sweeps_of
 from roundlog.execution.running_step import StepResult
-from roundlog.execution.ways import Observe
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Rounding

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from roundlog.execution.lazy_tensors import LazyTensors
+from roundlog.execution.batches import LazyTensors
 from roundlog.execution.microbatch.analysis import Analysis
-from roundlog.execution.microbatch.layout import Samples
+from roundlog.execution.microbatch.sample_layout import Samples
 from roundlog.execution.microbatch.values import sliced_source
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.local import Cut, Gathered, Given, LocalProgram, Summed, cut_up, samples_of_ranks

@@ -13,7 +13,7 @@ from math import prod
 import torch
 
 from roundlog.commitments import MerkleTree, tensor_root
-from roundlog.execution.lazy_tensors import LazyStates
+from roundlog.execution.batches import LazyStates
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.orders import Giver, Order, OrderKind
 from roundlog.execution.ranks.ownership import Ownership

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from roundlog.execution.microbatch.summing import summation, terms_of
+from roundlog.execution.microbatch.slicing_rules import summation, terms_of
 from roundlog.execution.ranks.asking import Asking, Owned, Terms
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.rounding import RankRounding

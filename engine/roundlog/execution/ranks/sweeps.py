@@ -9,11 +9,9 @@ import torch
 
 from roundlog.arithmetic import DisturbedError
 from roundlog.execution.microbatch.analysis import Analysis
-from roundlog.execution.microbatch.layout import Samples
-from roundlog.execution.microbatch.parts import Parts
-from roundlog.execution.microbatch.scratch import Scratch
-from roundlog.execution.microbatch.stages import Part
-from roundlog.execution.microbatch.values import Reads, Values
+from roundlog.execution.microbatch.sample_layout import Samples
+from roundlog.execution.microbatch.stages import Part, Parts
+from roundlog.execution.microbatch.values import Reads, Scratch, Values
 from roundlog.execution.ranks.at_once import OfRank, Received
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.local import analyse_for, cut_up, samples_of_ranks

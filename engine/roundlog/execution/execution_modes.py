@@ -1,4 +1,4 @@
-"""The ways to run one step: in order, in groups, with checks deferred, and past stops.
+"""Modes of execution of one step: in order, in groups, with checks deferred, and past stops.
 
 All give the same bits. `start` makes a step that has computed nothing yet."""
 
@@ -10,18 +10,17 @@ from typing import Protocol
 import torch
 
 from roundlog.commitments import canonical
-from roundlog.execution.finiteness import DeferredChecks
 from roundlog.execution.fusion import Group, deaths, plan
 from roundlog.execution.running_step import CheckedProgram, RunningStep
-from roundlog.execution.stops import StoppedError
+from roundlog.execution.stops import DeferredChecks, StoppedError
 
 Start = Callable[[], RunningStep]
 Observe = Callable[[int, torch.Tensor], None]
 """Called with every operator's index and output, in program order."""
 
 
-class Way(Protocol):
-    """A way to run one step."""
+class Mode(Protocol):
+    """A way in which one step is run."""
 
     def run(self, start: Start) -> RunningStep:
         """Runs a step to its end. Raises StoppedError, which names the first operator in program order that stops."""
@@ -80,15 +79,15 @@ class Deferred:
     """With deferred checks, for devices: one check at the end of the step says whether loss and next state are
     finite."""
 
-    def __init__(self, checked: CheckedProgram, way: InOrder | InGroups) -> None:
-        self._way = way
+    def __init__(self, checked: CheckedProgram, mode: InOrder | InGroups) -> None:
+        self._mode = mode
         self._in_order = InOrder(checked)
 
     def run(self, start: Start) -> RunningStep:
         running = start()
         running.deferred = DeferredChecks()
         try:
-            self._way.execute(running)
+            self._mode.execute(running)
             stopped = running.deferred.confirmed()
         except StoppedError:
             stopped = True
@@ -102,15 +101,15 @@ class Deferred:
 class Through:
     """To the end in any case, for a step that others execute with this process: a stop is noted and gone past."""
 
-    def __init__(self, way: InOrder | InGroups) -> None:
-        self._way = way
+    def __init__(self, mode: InOrder | InGroups) -> None:
+        self._mode = mode
 
     def run(self, start: Start) -> RunningStep:
         running = start()
         running.goes_on = True
         if running.inputs.device.type != "cpu":
             running.deferred = DeferredChecks()
-        self._way.execute(running)
+        self._mode.execute(running)
         if running.deferred is not None and running.deferred.confirmed():
             running.gone_on = True
         return running
