@@ -94,7 +94,7 @@ class RankGroup:
         from roundlog.training import Helpers
 
         # Rank 0 is watched, and its monitor tells.
-        self._ranks.membership.attendance.on_late = lambda sentence: None
+        self._ranks.membership.stragglers.on_late = lambda sentence: None
         found = Helpers(self._ranks)
         try:
             yield found
@@ -134,7 +134,7 @@ def rank_group() -> Iterator[RankGroup]:
     launch = Launch.of(os.environ)
     assert launch is not None
     with joined(launch) as ranks:
-        ranks.membership.attendance.on_late = output.warn
+        ranks.membership.stragglers.on_late = output.warn
         yield RankGroup(ranks, launch)
 
 

@@ -25,7 +25,7 @@ from roundlog.execution.ranks import (
     await_dismissal,
     dismiss,
 )
-from roundlog.execution.ranks.attendance import Wait
+from roundlog.execution.ranks.stragglers import Wait
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import Execution
@@ -58,7 +58,7 @@ class Helpers:
     def problem(self) -> str | None:
         """The sentence about ranks that keep others waiting in the midst of a step, for longer than honest ranks do;
         None if there are none."""
-        return None if self._gone else self._ranks.membership.attendance.problem
+        return None if self._gone else self._ranks.membership.stragglers.problem
 
     def execute(
         self, job: Job, run: Callable[[MakeExecution], T], alone: MakeExecution, warn: Callable[[str], None]
@@ -252,7 +252,7 @@ def help_with_runs(ranks: Ranks, limits: JobLimits, most_bytes: int = MAX_JOB_BY
 
 def _next_run(ranks: Ranks) -> str:
     """The next run that rank 0 orders, by its name; "" if there are no more."""
-    with ranks.membership.attendance.expecting(Wait.RUN):
+    with ranks.membership.stragglers.expecting(Wait.RUN):
         return ranks.broadcast_bytes(None).decode()
 
 

@@ -20,18 +20,10 @@ from roundlog.execution import Executor, StoppedError
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.microbatch.sample_layout import ranges
-from roundlog.execution.ranks import (
-    LostRankError,
-    Ranks,
-    RanksExecutor,
-    asking,
-    dismiss,
-    reads,
-    serve,
-)
-from roundlog.execution.ranks import sums as sums_of_ranks
-from roundlog.execution.ranks.asking import Terms
-from roundlog.execution.ranks.sums import BatchSum, sums_over
+from roundlog.execution.ranks import LostRankError, Ranks, RanksExecutor, dismiss, reads, serve
+from roundlog.execution.ranks import batch_sums as asking
+from roundlog.execution.ranks import batch_sums as sums_of_ranks
+from roundlog.execution.ranks.batch_sums import BatchSum, Terms, sums_over
 from roundlog.execution.running_step import StepResult
 from roundlog.log.payload import decode, encode
 from roundlog.operators import Inexact, StepInputs

@@ -89,18 +89,18 @@ class MicrobatchExecutor:
         return Executor(self.program, self.bits)
 
     def _all(self, inputs: StepInputs, rounding: Recorder | Follower, watch: Watch | None) -> StepResult:
-        """Runs all stages and sweeps of a step, in order. watch: is shown every operator; the step then does not stop
+        """Runs all stages and passes of a step, in order. watch: is shown every operator; the step then does not stop
         at numbers that are not finite."""
         values = Values(self.program, self._analysis, self._scratch, inputs)
         for time in range(self._parts.end):
             if time % 2 == 0:
                 self._run(time, None, values, rounding, watch)
             else:
-                self._sweep(time, values, rounding, watch)
+                self._pass(time, values, rounding, watch)
             self._parts.forget_after(time, values)
         return self._run(self._parts.end, None, values, rounding, watch)
 
-    def _sweep(self, time: int, values: Values, rounding: Recorder | Follower, watch: Watch | None) -> None:
+    def _pass(self, time: int, values: Values, rounding: Recorder | Follower, watch: Watch | None) -> None:
         first_bad: StoppedError | None = None
         for samples in self._samples:
             try:
@@ -115,7 +115,7 @@ class MicrobatchExecutor:
     def _run(
         self, time: int, samples: Samples | None, values: Values, rounding: Recorder | Follower, watch: Watch | None
     ) -> StepResult:
-        """Runs a stage (samples is None), or a sweep for these samples."""
+        """Runs a stage (samples is None), or a pass for these samples."""
         part, executor = self._parts.of(time, samples)
         last = time == self._parts.end
         inputs = values.inputs(Reads(values, part.reads, samples, lambda index: self._sum(index, values, rounding)))

@@ -1,31 +1,99 @@
-"""A rank's part of a step, some of its samples at a time: the stages and sweeps of micro-batches, in which sums over
-the batch and values that are read as a whole are those of all ranks."""
+"""A rank's part of a step: all of its samples in one pass, or some of its samples at a time, in the stages and passes
+of micro-batches, in which sums over the batch and values that are read as a whole are those of all ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
 from roundlog.arithmetic import DisturbedError
+from roundlog.execution.executor import Executor
 from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.sample_layout import Samples
 from roundlog.execution.microbatch.stages import Part, Parts
 from roundlog.execution.microbatch.values import Reads, Scratch, Values
-from roundlog.execution.ranks.at_once import OfRank, Received
+from roundlog.execution.ranks.batch_sums import BatchSum, batch_sum, sums_over
 from roundlog.execution.ranks.group import Ranks
-from roundlog.execution.ranks.local import analyse_for, cut_up, samples_of_ranks
 from roundlog.execution.ranks.ownership import Ownership
-from roundlog.execution.ranks.reads import are_enough, whole_of
-from roundlog.execution.ranks.rounding import RankRounding
-from roundlog.execution.ranks.sums import BatchSum, batch_sum, sums_over
+from roundlog.execution.ranks.rank_program import analyse_for, cut_up, local_program, samples_of_ranks
+from roundlog.execution.ranks.rank_reads import RankReads, are_enough, whole_of
+from roundlog.execution.ranks.rank_rounding import RankRounding
 from roundlog.execution.running_step import StepResult
 from roundlog.operators import Inexact, StepInputs
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.program import Program
 
+Received = Callable[[torch.Tensor], torch.Tensor]
+"""Is shown every value that all ranks receive, and returns it."""
 
-def sweeps_of(program: Program, size: int, micro_batches: int) -> int:
+
+class RankPart(Protocol):
+    """A rank's part of the steps of one program, which all ranks execute together."""
+
+    def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
+        """The result of a step, None if this rank has gone past a stop. The result has the next state's tensors that
+        this rank computes, in program order. Raises DisturbedError once everything is exchanged, MachineError,
+        LostRankError."""
+
+
+class InOnePass:
+    """A rank's part with all of its samples at once (implements RankPart)."""
+
+    def __init__(self, program: Program, ranks: Ranks, bits: int, owners: Ownership, analysis: Analysis) -> None:
+        self._program, self._ranks, self._bits, self._owners = program, ranks, bits, owners
+        self._samples = samples_of_ranks(program, ranks.size)[ranks.rank]
+        self._analysis = analysis
+        left = owners.left_to_others(ranks.rank)
+        self._local = local_program(program, self._analysis, self._samples, left)
+        self._executor = Executor(self._local.program, bits)
+
+    def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
+        """The result of a step, as `RankPart.run`."""
+        reads = RankReads(
+            self._program,
+            self._analysis,
+            self._local,
+            self._samples,
+            self._ranks,
+            inputs,
+            rounding,
+            self._bits,
+            received,
+            self._owners,
+        )
+
+        def rounded(index: int, operator: Inexact, given: Tensors, attributes: Attributes) -> torch.Tensor:
+            original = self._local.original[index]
+            if original in self._owners.operators:
+                return rounding.own(original, operator, given, attributes, None)
+            if not self._local.sliced[index]:
+                return rounding.shared(original, operator, given, attributes)
+            layout = self._analysis.layouts[original]
+            assert layout is not None
+            window = layout.window(self._program.nodes[original].type.shape, *self._samples)
+            return rounding.own(original, operator, given, attributes, window)
+
+        return self._executor.run_through(
+            replace(inputs, data=reads), OfRank(rounded), reads.give, self._local.first_given
+        )
+
+
+class OfRank:
+    """Rounding for the operators of a rank's program, by those of the whole one (implements Rounding)."""
+
+    def __init__(self, rounded: Callable[[int, Inexact, Tensors, Attributes], torch.Tensor]) -> None:
+        """rounded: the outputs of an inexact operator, by its place in the rank's program."""
+        self.round = rounded
+
+    def start_again(self) -> None:
+        raise AssertionError("a rank's step runs once")
+
+
+def passes_of(program: Program, size: int, micro_batches: int) -> int:
     """Micro-batches of every rank, where the whole batch is to be cut into so many. Every rank has equally many, so
     that all of them read the same values at the same places. Raises ProgramError if there are fewer samples than
     ranks."""
@@ -33,18 +101,18 @@ def sweeps_of(program: Program, size: int, micro_batches: int) -> int:
     return min(-(-micro_batches // size), fewest)
 
 
-class InSweeps:
+class InPasses:
     """A rank's part in several micro-batches (implements RankPart)."""
 
     def __init__(
-        self, program: Program, ranks: Ranks, bits: int, owners: Ownership, sweeps: int, directory: Path
+        self, program: Program, ranks: Ranks, bits: int, owners: Ownership, passes: int, directory: Path
     ) -> None:
-        """sweeps: as `sweeps_of` gives it, at least 2. directory: on a disk; holds slices until they are read again.
+        """passes: as `passes_of` gives it, at least 2. directory: on a disk; holds slices until they are read again.
         Raises OSError."""
         self.program, self.ranks, self.bits, self.owners = program, ranks, bits, owners
         self.samples = samples_of_ranks(program, ranks.size)[ranks.rank]
-        self.sweeps: list[Samples] = cut_up(self.samples, sweeps)
-        self.analysis: Analysis = analyse_for(program, ranks.size, sweeps)
+        self.passes: list[Samples] = cut_up(self.samples, passes)
+        self.analysis: Analysis = analyse_for(program, ranks.size, passes)
         self.parts = Parts(program, self.analysis, bits, owners.left_to_others(ranks.rank))
         self.scratch: Scratch = self.parts.scratch(directory)
 
@@ -56,7 +124,7 @@ class InSweeps:
 class _Running:
     """One step in progress."""
 
-    def __init__(self, way: InSweeps, inputs: StepInputs, rounding: RankRounding, received: Received) -> None:
+    def __init__(self, way: InPasses, inputs: StepInputs, rounding: RankRounding, received: Received) -> None:
         self._way, self._rounding, self._received = way, rounding, received
         self._values = _ValuesOfRanks(way, inputs, received)
         self._sums: dict[int, torch.Tensor] = {}
@@ -65,8 +133,8 @@ class _Running:
         parts, result, stopped = self._way.parts, None, False
         disturbed: DisturbedError | None = None
         for time in range(parts.end + 1):
-            self._values.is_swept = time % 2 == 1
-            for samples in self._way.sweeps if self._values.is_swept else [None]:
+            self._values.is_pass = time % 2 == 1
+            for samples in self._way.passes if self._values.is_pass else [None]:
                 try:
                     result = self._part(time, samples)
                     stopped |= result is None
@@ -83,7 +151,7 @@ class _Running:
         return None if stopped else result
 
     def _part(self, time: int, samples: Samples | None) -> StepResult | None:
-        """Runs a stage (samples is None), or a sweep for these samples; None if it has gone past a stop."""
+        """Runs a stage (samples is None), or a pass for these samples; None if it has gone past a stop."""
         part, executor = self._way.parts.of(time, samples)
         reads = Reads(self._values, part.reads, samples, lambda index: self._summed(index, part))
 
@@ -129,22 +197,22 @@ class _Running:
 class _ValuesOfRanks(Values):
     """Values of one running step of which this rank has its slices."""
 
-    def __init__(self, way: InSweeps, inputs: StepInputs, received: Received) -> None:
+    def __init__(self, way: InPasses, inputs: StepInputs, received: Received) -> None:
         super().__init__(way.program, way.analysis, way.scratch, inputs)
         self._way, self._received = way, received
         self._gathered: dict[int, torch.Tensor] = {}
-        self.is_swept = False
-        """Whether a sweep runs. Every micro-batch of it may read the same values."""
+        self.is_pass = False
+        """Whether a pass runs. Every micro-batch of it may read the same values."""
 
     def _from_slices(self, value: int) -> torch.Tensor:
         if value in self._gathered:
             return self._gathered[value]
         mine = self._scratch.read(value, *self._way.samples).to(self._inputs.device)
         found = self._received(whole_of(self._way.ranks, self._way.program, self._way.analysis, value, mine))
-        if self.is_swept:
+        if self.is_pass:
             self._gathered[value] = found
         return found
 
     def forget_gathered(self) -> None:
-        """Drops what only the micro-batches of one sweep read again and again."""
+        """Drops what only the micro-batches of one pass read again and again."""
         self._gathered.clear()

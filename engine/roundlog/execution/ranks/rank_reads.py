@@ -10,11 +10,11 @@ from roundlog.execution.batches import LazyTensors
 from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.sample_layout import Samples
 from roundlog.execution.microbatch.values import sliced_source
+from roundlog.execution.ranks.batch_sums import BatchSum, batch_sum, sums_over
 from roundlog.execution.ranks.group import Ranks
-from roundlog.execution.ranks.local import Cut, Gathered, Given, LocalProgram, Summed, cut_up, samples_of_ranks
 from roundlog.execution.ranks.ownership import Ownership
-from roundlog.execution.ranks.rounding import RankRounding
-from roundlog.execution.ranks.sums import BatchSum, batch_sum, sums_over
+from roundlog.execution.ranks.rank_program import Cut, Gathered, Given, LocalProgram, Summed, cut_up, samples_of_ranks
+from roundlog.execution.ranks.rank_rounding import RankRounding
 from roundlog.operators import Source, StepInputs, operator
 from roundlog.program import Program
 
@@ -23,7 +23,7 @@ TOGETHER = 32 << 20
 once."""
 
 
-class Reads(LazyTensors):
+class RankReads(LazyTensors):
     """The `data` slots of a rank's program. Each is loaded when the program comes to it, which is where every other
     rank does so, too."""
 

@@ -1,8 +1,7 @@
-"""Attendance of the ranks: which of them have not come to what the others wait for.
+"""Stragglers: ranks that have not come to what the others wait for.
 
 A rank whose heart beats may be stuck all the same: in a read from a disk that does not answer, or in a loop without
-end. Nobody can tell that from honest work, which may take hours. So it is no error, and a person is told.
-"""
+end. Nobody can tell that from honest work, which may take hours. So it is no error, and a person is told."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ class Wait(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Place of a rank: how many collectives it has come to, and what it waits for in the last one, for how long."""
+class Progress:
+    """Progress of a rank: how many collectives it has come to, and what it waits for in the last one, for how long."""
 
     come: int
     wait: Wait
@@ -44,13 +43,13 @@ class Place:
         return f"{self.come} {self.wait} {self.seconds:.1f}"
 
     @classmethod
-    def of(cls, text: str) -> Place:
-        """The place that a rank has told."""
+    def of(cls, text: str) -> Progress:
+        """The progress that a rank has told."""
         come, wait, seconds = text.split()
         return cls(int(come), Wait(wait), float(seconds))
 
 
-START = Place(0, Wait.NOTHING, 0.0)
+START = Progress(0, Wait.NOTHING, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +64,26 @@ class Lateness:
     """The ranks that have not come. None are named where all have, and nothing goes on."""
 
 
-def lateness(places: Mapping[int, Place]) -> Lateness | None:
-    """The wait of the lowest rank that waits for others; None if no rank does. places: of all ranks."""
-    waiting = [(rank, place) for rank, place in sorted(places.items()) if place.wait in (Wait.OTHERS, Wait.ORDER)]
-    for rank, place in waiting:
+def lateness(progress: Mapping[int, Progress]) -> Lateness | None:
+    """The wait of the lowest rank that waits for others; None if no rank does. progress: of all ranks."""
+    waiting = [(rank, own) for rank, own in sorted(progress.items()) if own.wait in (Wait.OTHERS, Wait.ORDER)]
+    for rank, own in waiting:
         # Where one rank alone sends, it need not wait for the others, and is ahead of them.
-        behind = [one for one, other in sorted(places.items()) if _is_behind(other, place)]
+        behind = [one for one, other in sorted(progress.items()) if _is_behind(other, own)]
         if behind:
-            return Lateness(rank, place.wait, place.seconds, tuple(behind))
-    if waiting and len(waiting) == len(places):
-        return Lateness(waiting[0][0], Wait.OTHERS, min(place.seconds for _, place in waiting), ())
+            return Lateness(rank, own.wait, own.seconds, tuple(behind))
+    if waiting and len(waiting) == len(progress):
+        return Lateness(waiting[0][0], Wait.OTHERS, min(own.seconds for _, own in waiting), ())
     return None
 
 
-def _is_behind(other: Place, waiting: Place) -> bool:
+def _is_behind(other: Progress, waiting: Progress) -> bool:
     return other.wait is Wait.NOTHING and other.come < waiting.come
 
 
-class Attendance:
-    """Attendance of all ranks, as this one sees it. Its thread that takes part in collectives calls `waiting`, `tell`
-    and `expecting`; any thread reads the rest."""
+class StragglerMonitor:
+    """Monitor of all ranks, as this one sees them. Its thread that takes part in collectives calls `waiting`, `tell` and
+    `expecting`; any thread reads the rest."""
 
     def __init__(self, rank: int, name: Callable[[int], str]) -> None:
         """name: of a rank, for people."""
@@ -92,7 +91,7 @@ class Attendance:
         self.on_late: Callable[[str], None] = lambda sentence: None
         """Is told in one sentence for whom this rank waits, where it is the one to tell: rarely, and on its thread that
         waits."""
-        self.others: Mapping[int, Place] = {}
+        self.others: Mapping[int, Progress] = {}
         """Places of the other ranks, some moments old."""
         self._expected = Wait.OTHERS
         # One value, which another thread reads as a whole: collectives, the wait, its beginning.
@@ -101,10 +100,10 @@ class Attendance:
         self._next = LATE
 
     @property
-    def own(self) -> Place:
-        """The place of this rank."""
+    def own(self) -> Progress:
+        """Progress of this rank."""
         come, wait, since = self._at
-        return Place(come, wait, 0.0 if wait is Wait.NOTHING else time.monotonic() - since)
+        return Progress(come, wait, 0.0 if wait is Wait.NOTHING else time.monotonic() - since)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -130,7 +129,7 @@ class Attendance:
     def tell(self) -> None:
         """Tells `on_late` of a long wait, if that is due: after `LATE` seconds, and whenever it is twice as long. To be
         called now and then in `waiting`."""
-        found = lateness(self._places())
+        found = lateness(self._progress())
         if found is not None and found.waiting == self._rank and found.seconds >= self._next:
             self._next = 2 * found.seconds
             self.on_late(self._sentence(found))
@@ -139,12 +138,12 @@ class Attendance:
     def problem(self) -> str | None:
         """The sentence about ranks that keep others waiting in the midst of what all do together, this one included;
         None if there are none."""
-        found = lateness(self._places())
+        found = lateness(self._progress())
         if found is None or found.wait is not Wait.OTHERS or found.seconds < self._patience[Wait.OTHERS]:
             return None
         return self._sentence(found)
 
-    def _places(self) -> dict[int, Place]:
+    def _progress(self) -> dict[int, Progress]:
         return {self._rank: self.own, **self.others}
 
     def _sentence(self, found: Lateness) -> str:

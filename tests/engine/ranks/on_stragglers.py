@@ -1,4 +1,4 @@
-"""What ranks do in the tests of attendance: one of them is stuck while its heart beats."""
+"""What ranks do in the tests of stragglers: one of them is stuck while its heart beats."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import on_ranks
 import torch
 from roundlog.arithmetic import DisturbedError
 from roundlog.execution.ranks import Ranks, RanksExecutor, dismiss, serve
-from roundlog.execution.ranks.attendance import Wait
-from roundlog.execution.ranks.step import RankStep
+from roundlog.execution.ranks.ranks_executor import RankStep
+from roundlog.execution.ranks.stragglers import Wait
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from roundlog.training.helpers import Helpers, help_with_runs
@@ -25,8 +25,8 @@ PATIENCE, STUCK = 2.0, 6.5
 def listen(ranks: Ranks) -> list[str]:
     """The sentences that this rank is going to tell."""
     told: list[str] = []
-    ranks.membership.attendance.on_late = told.append
-    ranks.membership.attendance._patience = dict.fromkeys(Wait, PATIENCE)
+    ranks.membership.stragglers.on_late = told.append
+    ranks.membership.stragglers._patience = dict.fromkeys(Wait, PATIENCE)
     return told
 
 
@@ -40,7 +40,7 @@ def run_with_a_stuck_rank(ranks: Ranks, stuck: int, where: str) -> list[Any]:
 
     def look() -> None:
         while not ended.wait(0.1):
-            problems.add(ranks.membership.attendance.problem)
+            problems.add(ranks.membership.stragglers.problem)
 
     threading.Thread(target=look, daemon=True).start()
     program, states = on_ranks.swapping()
@@ -72,7 +72,7 @@ def run_with_a_stuck_rank(ranks: Ranks, stuck: int, where: str) -> list[Any]:
         RankStep.run = disturbed  # type: ignore[method-assign]
     if ranks.rank:
         serve(program, ranks, inputs_of)
-        count = ranks.membership.attendance.own.come
+        count = ranks.membership.stragglers.own.come
     else:
         count = _lead(RanksExecutor(program, ranks), inputs_of, states, where)
         dismiss(ranks)

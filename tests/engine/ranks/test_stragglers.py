@@ -5,44 +5,43 @@ from __future__ import annotations
 import re
 
 import pytest
-from on_attendance import PATIENCE
+from on_stragglers import PATIENCE
 from rank_processes import call
-from roundlog.execution.ranks import attendance
-from roundlog.execution.ranks.attendance import LATE, MOST, Attendance, Lateness, Place, Wait, lateness
+from roundlog.execution.ranks.stragglers import LATE, MOST, Lateness, Progress, StragglerMonitor, Wait, lateness
 
 BUSY, OTHERS, ORDER, RUN = Wait.NOTHING, Wait.OTHERS, Wait.ORDER, Wait.RUN
 
 
-def places(*of: tuple[int, Wait, float]) -> dict[int, Place]:
-    return {rank: Place(*one) for rank, one in enumerate(of)}
+def progress(*of: tuple[int, Wait, float]) -> dict[int, Progress]:
+    return {rank: Progress(*one) for rank, one in enumerate(of)}
 
 
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        (places((4, BUSY, 0), (4, BUSY, 0)), None),
+        (progress((4, BUSY, 0), (4, BUSY, 0)), None),
         # Where rank 1 stays behind, rank 0 tells; where rank 0 does, the lowest that waits.
-        (places((5, OTHERS, 7), (4, BUSY, 0), (5, OTHERS, 9)), Lateness(0, OTHERS, 7, (1,))),
-        (places((4, BUSY, 0), (5, OTHERS, 7), (5, OTHERS, 9)), Lateness(1, OTHERS, 7, (0,))),
-        (places((4, BUSY, 0), (3, BUSY, 0), (5, OTHERS, 9)), Lateness(2, OTHERS, 9, (0, 1))),
+        (progress((5, OTHERS, 7), (4, BUSY, 0), (5, OTHERS, 9)), Lateness(0, OTHERS, 7, (1,))),
+        (progress((4, BUSY, 0), (5, OTHERS, 7), (5, OTHERS, 9)), Lateness(1, OTHERS, 7, (0,))),
+        (progress((4, BUSY, 0), (3, BUSY, 0), (5, OTHERS, 9)), Lateness(2, OTHERS, 9, (0, 1))),
         # Whoever has only sent does not wait for the others, and whoever has come may be the first to go on.
-        (places((9, BUSY, 0), (5, OTHERS, 7), (4, BUSY, 0)), Lateness(1, OTHERS, 7, (2,))),
-        (places((9, OTHERS, 3), (5, OTHERS, 7), (4, BUSY, 0)), Lateness(0, OTHERS, 3, (2,))),
-        (places((9, OTHERS, 3), (5, OTHERS, 7), (9, BUSY, 0)), None),
-        (places((5, BUSY, 0), (5, OTHERS, 7)), None),
+        (progress((9, BUSY, 0), (5, OTHERS, 7), (4, BUSY, 0)), Lateness(1, OTHERS, 7, (2,))),
+        (progress((9, OTHERS, 3), (5, OTHERS, 7), (4, BUSY, 0)), Lateness(0, OTHERS, 3, (2,))),
+        (progress((9, OTHERS, 3), (5, OTHERS, 7), (9, BUSY, 0)), None),
+        (progress((5, BUSY, 0), (5, OTHERS, 7)), None),
         # Rank 0 has other work between two steps, and for hours none at all.
-        (places((4, BUSY, 0), (5, ORDER, 7), (5, ORDER, 9)), Lateness(1, ORDER, 7, (0,))),
-        (places((4, BUSY, 0), (5, RUN, 7), (5, RUN, 9)), None),
-        (places((5, OTHERS, 7), (5, RUN, 9), (4, BUSY, 0)), Lateness(0, OTHERS, 7, (2,))),
+        (progress((4, BUSY, 0), (5, ORDER, 7), (5, ORDER, 9)), Lateness(1, ORDER, 7, (0,))),
+        (progress((4, BUSY, 0), (5, RUN, 7), (5, RUN, 9)), None),
+        (progress((5, OTHERS, 7), (5, RUN, 9), (4, BUSY, 0)), Lateness(0, OTHERS, 7, (2,))),
         # All have come: nobody's own work holds it up.
-        (places((5, OTHERS, 7), (5, OTHERS, 4), (5, ORDER, 9)), Lateness(0, OTHERS, 4, ())),
+        (progress((5, OTHERS, 7), (5, OTHERS, 4), (5, ORDER, 9)), Lateness(0, OTHERS, 4, ())),
     ],
 )
 def test_the_lowest_rank_that_waits_tells_of_those_that_have_not_come(
-    given: dict[int, Place], found: Lateness | None
+    given: dict[int, Progress], found: Lateness | None
 ) -> None:
     assert lateness(given) == found
-    assert {rank: Place.of(str(place)) for rank, place in given.items()} == given
+    assert {rank: Progress.of(str(place)) for rank, place in given.items()} == given
 
 
 class Clock:
@@ -58,11 +57,11 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(attendance, "time", made)
+    monkeypatch.setattr(stragglers, "time", made)
     return made
 
 
-def waits(one: Attendance, clock: Clock, seconds: float) -> list[float]:
+def waits(one: StragglerMonitor, clock: Clock, seconds: float) -> list[float]:
     """Seconds of one wait after which something is told."""
     told: list[float] = []
     with one.waiting():
@@ -75,8 +74,8 @@ def waits(one: Attendance, clock: Clock, seconds: float) -> list[float]:
 
 
 def test_a_wait_is_told_rarely_and_not_again_where_it_has_ended_by_itself(clock: Clock) -> None:
-    one = Attendance(0, "rank {}".format)
-    one.others = {1: Place(0, BUSY, 0)}
+    one = StragglerMonitor(0, "rank {}".format)
+    one.others = {1: Progress(0, BUSY, 0)}
     assert waits(one, clock, LATE - 1) == []
     assert waits(one, clock, 9 * LATE) == [2 * (LATE - 1), 4 * (LATE - 1), 8 * (LATE - 1)]
     # Who has worked for so long may do so again; but not for hours.
@@ -87,29 +86,29 @@ def test_a_wait_is_told_rarely_and_not_again_where_it_has_ended_by_itself(clock:
 
 
 def test_a_rank_that_waits_for_nobody_or_for_another_one_to_tell_says_nothing(clock: Clock) -> None:
-    one = Attendance(1, "rank {}".format)
-    one.others = {0: Place(1, OTHERS, 1e6), 2: Place(0, BUSY, 0)}
+    one = StragglerMonitor(1, "rank {}".format)
+    one.others = {0: Progress(1, OTHERS, 1e6), 2: Progress(0, BUSY, 0)}
     assert waits(one, clock, 9 * LATE) == []
     assert one.problem is not None and one.problem.startswith("rank 2 has not come to what rank 0 has waited for, for ")
 
 
 def test_sentences_name_who_has_not_come_and_say_what_to_do(clock: Clock) -> None:
-    one = Attendance(0, "rank {}".format)
-    one.others = {1: Place(0, BUSY, 0), 2: Place(0, BUSY, 0)}
+    one = StragglerMonitor(0, "rank {}".format)
+    one.others = {1: Progress(0, BUSY, 0), 2: Progress(0, BUSY, 0)}
     with one.waiting():
         clock.now += 600
         assert one.problem == (
             "rank 1 and rank 2 have not come to what rank 0 has waited for, for 10 minutes: look at them; "
             "once their processes are ended, the run can carry on, with any number of ranks"
         )
-        one.others = {1: Place(1, OTHERS, 599), 2: Place(1, OTHERS, 610)}
+        one.others = {1: Progress(1, OTHERS, 599), 2: Progress(1, OTHERS, 610)}
         assert one.problem == (
             "all ranks have come to what they do together, and it has not ended for 10 minutes: look at the network "
             "between them"
         )
-        one.others = {1: Place(1, OTHERS, 599), 2: Place(1, OTHERS, 2)}
+        one.others = {1: Progress(1, OTHERS, 599), 2: Progress(1, OTHERS, 2)}
         assert one.problem is None
-    one.others = {1: Place(2, ORDER, 1e6)}
+    one.others = {1: Progress(2, ORDER, 1e6)}
     assert one.problem is None
 
 
@@ -127,7 +126,7 @@ def test_a_rank_that_is_stuck_while_its_heart_beats_is_told_once_and_by_one_rank
     stuck: int, where: str, teller: int | None
 ) -> None:
     """Once it goes on, all go on. A step that all execute again is no such rank."""
-    said = call("on_attendance:run_with_a_stuck_rank", 3, stuck, where)
+    said = call("on_stragglers:run_with_a_stuck_rank", 3, stuck, where)
     for rank, (told, _, _) in enumerate(said):
         assert bool(told) is (rank == teller), said
     assert said[0][2] == 4, "all steps were executed"
@@ -146,5 +145,5 @@ def test_a_rank_that_is_stuck_while_its_heart_beats_is_told_once_and_by_one_rank
 
 
 def test_helpers_without_a_run_miss_nobody() -> None:
-    told = call("on_attendance:run_without_a_run", 2, 3 * PATIENCE)
+    told = call("on_stragglers:run_without_a_run", 2, 3 * PATIENCE)
     assert told == [[], []]

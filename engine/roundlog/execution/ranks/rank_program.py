@@ -84,8 +84,8 @@ def samples_of_ranks(program: Program, size: int) -> list[Samples]:
     return ranges(batch, size)
 
 
-def analyse_for(program: Program, size: int, sweeps: int = 1) -> Analysis:
-    """The analysis of a checked program for so many ranks, at least two. sweeps: parts into which each of them cuts its
+def analyse_for(program: Program, size: int, passes: int = 1) -> Analysis:
+    """The analysis of a checked program for so many ranks, at least two. passes: parts into which each of them cuts its
     samples."""
     samples = samples_of_ranks(program, size)
 
@@ -94,7 +94,7 @@ def analyse_for(program: Program, size: int, sweeps: int = 1) -> Analysis:
             return None
         fewest = min(last - first for first, last in samples)
         # A sum is cut no less than the samples are, if its bound allows it.
-        for cuts in (*range(sweeps, min(fewest, max(MAX_CUTS, sweeps)) + 1), *range(sweeps - 1, 0, -1)):
+        for cuts in (*range(passes, min(fewest, max(MAX_CUTS, passes)) + 1), *range(passes - 1, 0, -1)):
             parts = [part for one in samples for part in cut_up(one, cuts)]
             if keeps_bound(node, inputs, needs, parts):
                 return tuple(parts)

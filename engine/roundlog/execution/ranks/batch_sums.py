@@ -1,28 +1,185 @@
 """Sums over the batch whose terms lie on several ranks (docs/numerics.md, "Ranks").
 
-Every rank adds up its own terms in FP64, and sends the owners of the elements what they need of that: each owner rounds
-its own share. What the bound leaves in doubt is asked of all ranks, and the rounded shares are gathered. Many sums go
-together, since a message costs more than what is in most of them.
-"""
+Every rank adds up its own terms in FP64, and sends the owners of the elements what they need of that: each owner
+rounds its own share. Elements that the bound leaves in doubt are queried, and the rounded shares are gathered. Many
+sums go together, since a message costs more than what is in most of them.
+
+All ranks answer every query of an owner, so they query in turns: for the double-double sums of everybody's terms
+first, and for exact integers where even those straddle."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 import torch
 
+from roundlog.arithmetic import FULL_BITS
+from roundlog.arithmetic.exact_sums import RunningSums
 from roundlog.execution.microbatch.slicing_rules import summation, terms_of
-from roundlog.execution.ranks.asking import Asking, Owned, Terms
 from roundlog.execution.ranks.group import Ranks
-from roundlog.execution.ranks.rounding import RankRounding
-from roundlog.operators import Inexact
+from roundlog.execution.ranks.rank_rounding import RankRounding
+from roundlog.kernels import superaccumulator
+from roundlog.operators import Inexact, Summation
 from roundlog.operators.bound import Bound, FullBound
-from roundlog.operators.summation import Measures, ReadPart
+from roundlog.operators.registry import Attributes, Tensors, Types
+from roundlog.operators.summation import F32, Index, Measures, ReadPart, round_running
 from roundlog.program import Program, TensorType
 from roundlog.rounding import Window
-from roundlog.rounding.resolve import in_doubt
+from roundlog.rounding.resolve import AT_ONCE, in_doubt
+
+
+@dataclass(frozen=True)
+class Terms:
+    """This rank's terms of a sum over the batch."""
+
+    operator: Summation
+    attributes: Attributes
+    read: ReadPart
+    """Reads this rank's slices of the inputs for one part, by its number: called again and again."""
+    parts: int
+    """Parts of this rank, as many as keep the bound."""
+    of_whole: int
+    """Terms of the whole sum."""
+    parts_of_whole: int
+    """Parts of all ranks."""
+
+    def approximate(self) -> tuple[torch.Tensor, Measures]:
+        """The approximation of these terms, and their measures."""
+        return self.operator.add_parts(self.read, self.parts, self.attributes)
+
+    def sums(self, elements: Index) -> RunningSums:
+        """Double-double sums of these terms, at these elements of the output."""
+        return self.operator.sums_of_parts(self._on_cpu, self.parts, self.attributes, elements)
+
+    def exact(self, elements: Index) -> Index:
+        """Exact sums of these terms, at these elements of the output."""
+        return self.operator.exact_of_parts(self._on_cpu, self.parts, self.attributes, elements)
+
+    def _on_cpu(self, number: int) -> list[torch.Tensor]:
+        return [x.cpu() for x in self.read(number)]
+
+
+class _Query(IntEnum):
+    """Next question of a rank to the others."""
+
+    NOTHING = 0
+    """Nothing more: it has rounded its shares."""
+    SUMS = 1
+    """Double-double sums of some elements."""
+    EXACT = 2
+    """Exact sums of some elements."""
+
+
+_WIDTH = {_Query.NOTHING: 0, _Query.SUMS: 3, _Query.EXACT: superaccumulator.LIMBS + 1}
+"""Numbers in the answer about one element."""
+
+
+class ElementQueries:
+    """The questions of all ranks about some sums. Elements are counted over all of these sums, one after another."""
+
+    def __init__(self, ranks: Ranks, sums: Sequence[Terms], sizes: Sequence[int]) -> None:
+        """sizes: of the sums' outputs, in elements."""
+        self._ranks, self._sums = ranks, sums
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+        self._ahead = np.empty(0, np.int64)
+        self._answers: list[Index] = []
+
+    def ask_ahead(self, wanted: Sequence[Index]) -> None:
+        """Asks at once about what this rank is likely to need of every sum: ascending indices of its elements. All
+        ranks call it, once."""
+        of_all = [start + elements for start, elements in zip(self._starts, wanted, strict=False)]
+        # Hostile data may leave everything in doubt: the rest is asked for later, a part at a time.
+        self._ahead = np.concatenate(of_all)[:AT_ONCE]
+        self._answers = self._turn(_Query.SUMS, self._ahead)[1]
+
+    def sums(self, number: int, elements: Index) -> RunningSums:
+        """Double-double sums of these elements of a sum."""
+        chosen = elements + self._starts[number]
+        place = np.searchsorted(self._ahead, chosen)
+        if len(chosen) and place[-1] < len(self._ahead) and np.array_equal(self._ahead[place], chosen):
+            answers = [answer.reshape(3, -1)[:, place] for answer in self._answers]
+        else:
+            answers = [answer.reshape(3, -1) for answer in self._turn(_Query.SUMS, chosen)[1]]
+        found = RunningSums(len(chosen))
+        for answer in answers:
+            found.add(*answer.view(np.float64))
+        return found
+
+    def exact(self, number: int, elements: Index, bits: int) -> F32:
+        """Exact sums of these elements of a sum, rounded."""
+        _, answers = self._turn(_Query.EXACT, elements + self._starts[number])
+        exact = superaccumulator.new_sums(len(elements))
+        for answer in answers:
+            superaccumulator.add_sums(exact, answer.reshape(exact.shape))
+        return superaccumulator.rounded(exact, bits)
+
+    def answer_to_the_end(self) -> None:
+        """Answers the other ranks' questions until they have none left."""
+        asked = True
+        while asked:
+            asked, _ = self._turn(_Query.NOTHING, np.empty(0, np.int64))
+
+    def _turn(self, question: _Query, chosen: Index) -> tuple[bool, list[Index]]:
+        """One turn: every rank asks, and all answer. Returns whether anybody has asked anything, and every rank's
+        answer to this one, int64, bit for bit."""
+        ranks = self._ranks
+        asked = ranks.numbers(int(question), len(chosen))
+        if not any(count for _, count in asked):
+            return any(kind != _Query.NOTHING for kind, _ in asked), [np.empty(0, np.int64)] * ranks.size
+        elements = ranks.gather_all(torch.from_numpy(chosen), [count for _, count in asked])
+        answers = [
+            [torch.from_numpy(self._answer(_Query(kind), of.numpy())).reshape(-1)]
+            for (kind, _), of in zip(asked, elements, strict=True)
+        ]
+        got = ranks.to_owners(answers, [_WIDTH[question] * len(chosen)] * ranks.size)
+        return True, [answer.numpy() for answer in got]
+
+    def _answer(self, question: _Query, elements: Index) -> Index:
+        """Sums of this rank's terms at these elements."""
+        if question == _Query.NOTHING or not len(elements):
+            return np.empty(0, np.int64)
+        by_sum = np.split(elements, np.searchsorted(elements, self._starts[1:-1]))
+        asked = [(self._sums[number], some - self._starts[number]) for number, some in enumerate(by_sum) if len(some)]
+        if question == _Query.EXACT:
+            return np.concatenate([terms.exact(some) for terms, some in asked])
+        sums = [terms.sums(some) for terms, some in asked]
+        return np.concatenate([np.stack([one.total, one.errors, one.magnitude]) for one in sums], axis=1).view(np.int64)
+
+
+class Owned(Inexact):
+    """The elements of a sum that one rank owns, as an operator without inputs."""
+
+    name = "owned by a rank"
+
+    def __init__(
+        self, queries: ElementQueries, number: int, terms: Terms, y: torch.Tensor, bound: Bound, first: int
+    ) -> None:
+        """number: of the sum, among those that are asked about. y: f64[n], the approximations; first: the first
+        element's index in the whole sum."""
+        self._queries, self._number, self._terms = queries, number, terms
+        self._y, self._bound, self._first = y, bound, first
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        return declared
+
+    def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        return self._y
+
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+        return self._bound
+
+    def exact(
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+    ) -> torch.Tensor:
+        chosen = elements.numpy() + self._first
+        sums = self._queries.sums(self._number, chosen)
+        # Every rank has added up its parts, whose errors are among the others, and so has this one what they gave.
+        terms = self._terms.of_whole + 2 * self._terms.parts_of_whole
+        return round_running(sums, terms, bits, chosen, lambda some: self._queries.exact(self._number, some, bits))
+
 
 RoundShare = Callable[[Inexact, int, int], torch.Tensor]
 """Rounds the elements first <= i < last of a sum, given as an operator without inputs."""
@@ -80,7 +237,7 @@ def batch_sum(
 def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.Tensor]:
     """The sums of all ranks' terms, rounded to so many bits: FP32, of the outputs' shapes. Where only another rank
     reads a sum, its numbers mean nothing. All ranks call it, with the same sums."""
-    asking = Asking(ranks, [one.terms for one in sums], [one.output.numel for one in sums])
+    queries = ElementQueries(ranks, [one.terms for one in sums], [one.output.numel for one in sums])
     owned: list[Owned | None] = []
     wanted = []
     for number, (one, found) in enumerate(zip(sums, _sent_to_owners(ranks, sums), strict=True)):
@@ -88,11 +245,11 @@ def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.T
         doubtful = np.empty(0, np.int64)
         if found is not None:
             first, _ = one.share(ranks, ranks.rank)
-            operator = Owned(asking, number, one.terms, *found, first)
+            operator = Owned(queries, number, one.terms, *found, first)
             doubtful = first + in_doubt(operator, (), {}, bits)
         owned.append(operator)
         wanted.append(doubtful)
-    asking.ask_ahead(wanted)
+    queries.ask_ahead(wanted)
     shares = []
     for one, owns in zip(sums, owned, strict=True):
         first, last = one.share(ranks, ranks.rank)
@@ -100,7 +257,7 @@ def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.T
             shares.append(torch.empty(0, device=ranks.device))
         else:
             shares.append(one.round_share(owns, first, last))
-    asking.answer_to_the_end()
+    queries.answer_to_the_end()
     of_all = [(one, share) for one, share in zip(sums, shares, strict=True) if one.reader is None]
     gathered = iter(_gathered(ranks, *zip(*of_all, strict=True)) if of_all else ())
     return [
