@@ -7,6 +7,7 @@ import re
 import pytest
 from on_stragglers import PATIENCE
 from rank_processes import call
+from roundlog.execution.ranks import stragglers
 from roundlog.execution.ranks.stragglers import LATE, MOST, Lateness, Progress, StragglerMonitor, Wait, lateness
 
 BUSY, OTHERS, ORDER, RUN = Wait.NOTHING, Wait.OTHERS, Wait.ORDER, Wait.RUN

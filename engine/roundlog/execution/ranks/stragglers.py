@@ -82,8 +82,8 @@ def _is_behind(other: Progress, waiting: Progress) -> bool:
 
 
 class StragglerMonitor:
-    """Monitor of all ranks, as this one sees them. Its thread that takes part in collectives calls `waiting`, `tell` and
-    `expecting`; any thread reads the rest."""
+    """Monitor of all ranks, as this one sees them. Its thread that takes part in collectives calls `waiting`, `tell`
+    and `expecting`; any thread reads the rest."""
 
     def __init__(self, rank: int, name: Callable[[int], str]) -> None:
         """name: of a rank, for people."""
