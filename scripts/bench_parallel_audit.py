@@ -29,10 +29,9 @@ import torch
 from roundlog.capture import Task
 from roundlog.examples.gpt import GPT, loss
 from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.listing import settled
-from roundlog.parallel.published import listing_of_run
+from roundlog.parallel.listing import listing_of_run, settled
+from roundlog.parallel.local import Directories
 from roundlog.parallel.result import ParallelAudit, Sharing
-from roundlog.parallel.sources import Directories
 from roundlog.parallel.workers import process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.trainer import Trainer

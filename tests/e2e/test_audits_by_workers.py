@@ -19,7 +19,7 @@ from market import OPEN, audit
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.execution import StepResult
 from roundlog.operators import StepInputs
-from roundlog.parallel.published import CHECKPOINTS_FILE, read_listing
+from roundlog.parallel.listing import CHECKPOINTS_FILE, read_listing
 from roundlog.parallel.result import Sharing
 from roundlog.parallel.workers import MakeWorker
 from roundlog.program import first_store

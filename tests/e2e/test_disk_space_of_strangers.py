@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from crafted_blocks import Blocks, repeated
-from roundlog.parallel.published import CHECKPOINTS_FILE
+from roundlog.parallel.listing import CHECKPOINTS_FILE
 from roundlog.training.job import DATA, JOB_FILES, Job
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.structs import JobView

@@ -15,10 +15,9 @@ from random_claims import Claim
 from random_work import Reading, Running, audit
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.listing import Listing, Look, settled
-from roundlog.parallel.published import listing_of_run
+from roundlog.parallel.listing import Listing, Look, listing_of_run, settled
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing
-from roundlog.parallel.segment import Answer, Order, Source, audit_segment
+from roundlog.parallel.segment import Answer, SegmentOrder, Source, audit_segment
 from roundlog.parallel.workers import MakeWorker, process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
@@ -95,7 +94,7 @@ def whole(it: Auditing, *, by_processes: bool) -> str:
 def _behaviour(draw: Random, kind: str) -> Behaviour:
     if kind == "lies":
 
-        def answer(order: Order) -> Answer | None:
+        def answer(order: SegmentOrder) -> Answer | None:
             found = audit_segment(order)
             roots = tuple(root if draw.random() < 0.5 else draw.randbytes(32) for root in found.roots)
             return replace(found, roots=roots)

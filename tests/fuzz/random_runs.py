@@ -29,8 +29,7 @@ from roundlog.capture.model_tensors import model_tensors
 from roundlog.commitments import state_root
 from roundlog.execution import StoppedError
 from roundlog.execution.microbatch.analysis import samples_of
-from roundlog.parallel.listing import Listing
-from roundlog.parallel.published import read_listing, recorded
+from roundlog.parallel.listing import Listing, read_listing, recorded
 from roundlog.parallel.segment import starting_state
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training.checkpoints import checkpoint_path

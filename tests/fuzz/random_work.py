@@ -11,7 +11,7 @@ from typing import Any
 
 from roundlog.data import files
 from roundlog.execution.ranks import Ranks, dismiss
-from roundlog.parallel.published import Publisher
+from roundlog.parallel.listing import Publisher
 from roundlog.training import verdict as verdicts
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions, StepEvent

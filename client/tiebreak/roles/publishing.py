@@ -25,7 +25,7 @@ class PublishedAddresses:
 
 class Publishing:
     """Log and model of a run that a role has recorded, in the directory `run` of the job's room, and every
-    `checkpoints`-th of its checkpoints (0: none), which the log's directory lists (`roundlog.parallel.published`)."""
+    `checkpoints`-th of its checkpoints (0: none), which the log's directory lists (`roundlog.parallel.listing`)."""
 
     def __init__(self, role: JobRole, run: str, checkpoints: int = 0) -> None:
         self._role = role

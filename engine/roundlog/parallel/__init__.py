@@ -11,35 +11,36 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from roundlog.parallel.audit import audit_in_parallel
     from roundlog.parallel.cluster import cluster_workers, connect_cluster
-    from roundlog.parallel.crew import NoWorkersError
-    from roundlog.parallel.listing import Listing, Look, settled
-    from roundlog.parallel.local import keep_published
-    from roundlog.parallel.plan import units
-    from roundlog.parallel.published import (
+    from roundlog.parallel.listing import (
         CHECKPOINTS_FILE,
         MAX_LIST_BYTES,
+        Listing,
         ListingError,
+        Look,
         Publisher,
         listing_of_run,
         most_list_bytes,
         read_address_of_job,
         read_listing,
+        settled,
     )
+    from roundlog.parallel.local import Directories, keep_published
+    from roundlog.parallel.plan import units
     from roundlog.parallel.result import ParallelAudit, Reports, Sharing
     from roundlog.parallel.segment import Source, UnusableState
-    from roundlog.parallel.sources import Directories
+    from roundlog.parallel.worker_pool import NoWorkersError
     from roundlog.parallel.workers import process_workers
 
 _FILES = {
-    "CHECKPOINTS_FILE": "published",
-    "Directories": "sources",
+    "CHECKPOINTS_FILE": "listing",
+    "Directories": "local",
     "Listing": "listing",
-    "ListingError": "published",
+    "ListingError": "listing",
     "Look": "listing",
-    "MAX_LIST_BYTES": "published",
-    "NoWorkersError": "crew",
+    "MAX_LIST_BYTES": "listing",
+    "NoWorkersError": "worker_pool",
     "ParallelAudit": "result",
-    "Publisher": "published",
+    "Publisher": "listing",
     "Reports": "result",
     "Sharing": "result",
     "Source": "segment",
@@ -48,11 +49,11 @@ _FILES = {
     "cluster_workers": "cluster",
     "connect_cluster": "cluster",
     "keep_published": "local",
-    "listing_of_run": "published",
-    "most_list_bytes": "published",
+    "listing_of_run": "listing",
+    "most_list_bytes": "listing",
     "process_workers": "workers",
-    "read_address_of_job": "published",
-    "read_listing": "published",
+    "read_address_of_job": "listing",
+    "read_listing": "listing",
     "settled": "listing",
     "units": "plan",
 }

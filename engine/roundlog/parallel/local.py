@@ -1,10 +1,12 @@
-"""The repetition of a segment by the process that leads an audit: the one worker that it believes."""
+"""The repetition of a segment by the process that leads an audit, the one worker that it believes; and sources of jobs
+and states in directories, which this machine's workers, and those with a common disk, can read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 
@@ -12,8 +14,9 @@ from roundlog.commitments import state_root
 from roundlog.parallel.listing import Listing
 from roundlog.parallel.plan import Fact, Plan
 from roundlog.parallel.segment import Segment, Source, UnusableState, execute, starting_state
-from roundlog.storage import save_state
+from roundlog.storage import StorageError, load_tensors, save_state
 from roundlog.training.checkpoints import wrong_state
+from roundlog.training.job import Job, JobLimits
 from roundlog.training.run import Run
 
 
@@ -100,3 +103,20 @@ def _nearest(
         except UnusableState as error:
             unusable(str(error))
     raise AssertionError("the initial state can always be used")
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """A job in a directory, and states in files, whose paths are their addresses (implements `Source`)."""
+
+    job_dir: Path
+    limits: JobLimits
+
+    def job(self) -> Job:
+        return Job.read(self.job_dir, self.limits)
+
+    def state(self, job: Job, address: str) -> list[torch.Tensor]:
+        try:
+            return list(load_tensors(Path(address), job.program.states).values())
+        except StorageError as error:
+            raise UnusableState(f"{address} {error.reason}") from error

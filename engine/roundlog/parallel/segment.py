@@ -66,7 +66,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class SegmentOrder:
     """Order to a worker: the steps to execute."""
 
     source: Source
@@ -96,7 +96,7 @@ class Answer:
     """Why the run stopped in the interval after the last of `roots`; None if it did not."""
 
 
-def audit_segment(order: Order) -> Answer:
+def audit_segment(order: SegmentOrder) -> Answer:
     """Executes a segment in this process. Raises JobError, ProgramError, RunError, MachineError, OSError,
     StorageError."""
     started = time.perf_counter()

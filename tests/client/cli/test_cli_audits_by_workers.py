@@ -15,7 +15,7 @@ from audit_workers import honest
 from cli_world import Run, refused
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.parallel import workers as rooms
-from roundlog.parallel.published import CHECKPOINTS_FILE, read_listing
+from roundlog.parallel.listing import CHECKPOINTS_FILE, read_listing
 from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.checkpoints import checkpoint_path
 from roundlog.training.job import Job

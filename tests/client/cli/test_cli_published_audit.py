@@ -22,7 +22,7 @@ from cli_world import Run, refused
 from http_stand_in import Request, giving_blocks, serving
 from roundlog.commitments import state_root
 from roundlog.parallel import workers as rooms
-from roundlog.parallel.published import CHECKPOINTS_FILE
+from roundlog.parallel.listing import CHECKPOINTS_FILE
 from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.audit_result import parse_audit_record
 from roundlog.training.checkpoints import checkpoint_path

@@ -101,7 +101,7 @@ class OrderKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RankOrder:
     """An order to all ranks."""
 
     kind: OrderKind
@@ -114,7 +114,7 @@ class Order:
     """Micro-batches into which each rank cuts its samples."""
 
 
-def give(ranks: Ranks, order: Order) -> None:
+def give(ranks: Ranks, order: RankOrder) -> None:
     """Gives an order, on rank 0."""
     of = order.rounding
     fields = (of.records, of.guard, of.share, of.secret, of.has_log)
@@ -131,7 +131,7 @@ class Giver:
         """Whether the other ranks have done what was ordered, and wait for the next order."""
 
     @contextmanager
-    def given(self, order: Order) -> Iterator[None]:
+    def given(self, order: RankOrder) -> Iterator[None]:
         """A block in which this rank does its part of an order. Of its errors, the other ranks share those that all
         raise at the same place."""
         self.is_idle = False
@@ -144,10 +144,10 @@ class Giver:
         self.is_idle = True
 
 
-def next_order(ranks: Ranks) -> Order:
+def next_order(ranks: Ranks) -> RankOrder:
     """The next order of rank 0, on another rank."""
     header = torch.empty(_HEADER.size, dtype=torch.uint8)
     with ranks.membership.stragglers.expecting(Wait.ORDER):
         ranks.broadcast(header)
     kind, number, *fields, coming, passes = _HEADER.unpack(header.numpy().tobytes())
-    return Order(OrderKind(kind), number, RoundingOrder(*fields), coming, passes)
+    return RankOrder(OrderKind(kind), number, RoundingOrder(*fields), coming, passes)

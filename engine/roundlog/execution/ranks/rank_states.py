@@ -15,7 +15,7 @@ import torch
 from roundlog.commitments import MerkleTree, tensor_root
 from roundlog.execution.batches import LazyStates
 from roundlog.execution.ranks.group import Ranks
-from roundlog.execution.ranks.orders import Giver, Order, OrderKind
+from roundlog.execution.ranks.orders import Giver, OrderKind, RankOrder
 from roundlog.execution.ranks.ownership import Ownership
 from roundlog.program import Program, TensorType
 
@@ -128,13 +128,13 @@ class SharedStates(LazyStates):
         self._require()
         if self._kept.is_here(slot):
             return self._kept.tensors[slot].clone()
-        with self._orders.given(Order(OrderKind.SLOT, slot)):
+        with self._orders.given(RankOrder(OrderKind.SLOT, slot)):
             return self._kept.give_slot(slot)
 
     def root(self) -> bytes:
         """The state root. Every rank computes the tensor roots of what it keeps."""
         self._require()
-        with self._orders.given(Order(OrderKind.ROOTS)):
+        with self._orders.given(RankOrder(OrderKind.ROOTS)):
             elsewhere = self._kept.roots()
         return MerkleTree(
             [elsewhere[slot] if slot in elsewhere else tensor_root(one) for slot, one in enumerate(self._kept.tensors)]

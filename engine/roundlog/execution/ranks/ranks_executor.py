@@ -24,8 +24,8 @@ from roundlog.execution.ranks.orders import (
     Agreement,
     DisagreementError,
     Giver,
-    Order,
     OrderKind,
+    RankOrder,
     give,
     next_order,
 )
@@ -64,7 +64,7 @@ class RankStep:
         self._agreement.begin_anew()
         self.kept.begin(states, count)
 
-    def run(self, inputs: StepInputs, order: Order, log: bytes) -> tuple[float | None, list[bytes]]:
+    def run(self, inputs: StepInputs, order: RankOrder, log: bytes) -> tuple[float | None, list[bytes]]:
         """Goes on from the state that this rank has its part of to the next one. Returns the loss, None if the step
         stops and the state stays, and what all ranks tell of their roundings. Raises DisturbedError if any rank was
         disturbed, and the state stays; DisagreementError, OSError.
@@ -172,7 +172,7 @@ class RanksExecutor:
             # Another executor's, or one that the ranks have left behind, which raises before anybody waits for it.
             states = list(states)
         coming = len(states) if anew else GO_ON
-        order = Order(OrderKind.STEP, inputs.step, RoundingOrder.of(rounding), coming, self._passes)
+        order = RankOrder(OrderKind.STEP, inputs.step, RoundingOrder.of(rounding), coming, self._passes)
         with self._orders.given(order):
             log = self._ranks.broadcast_bytes(log_bytes(rounding)) if order.rounding.has_log else b""
             if anew:
@@ -247,7 +247,7 @@ def serve(
 
 def dismiss(ranks: Ranks) -> None:
     """Tells the ranks that serve, from rank 0, that there are no more steps."""
-    give(ranks, Order(OrderKind.END))
+    give(ranks, RankOrder(OrderKind.END))
 
 
 def await_dismissal(ranks: Ranks) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from roundlog.parallel.listing import Listing
-from roundlog.parallel.published import (
+from roundlog.parallel.listing import (
     CHECKPOINTS_FILE,
+    Listing,
     ListingError,
     Publisher,
     listing_of_run,

@@ -1,4 +1,4 @@
-"""A crew: workers that execute one order at a time, of which some get lost, and some are not believed."""
+"""A pool of workers that execute one order at a time, of which some get lost, and some are not believed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, 
 from dataclasses import dataclass, field
 from enum import Enum
 
-from roundlog.parallel.segment import Answer, Order, audit_segment
+from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
 from roundlog.parallel.workers import MakeWorker
 
 _SHOWN = 80
@@ -45,7 +45,7 @@ class Purpose(Enum):
 class Task:
     """An order in the hands of a worker."""
 
-    order: Order
+    order: SegmentOrder
     purpose: Purpose
     future: Future[Answer]
     repeats: Report | None = None
@@ -58,8 +58,8 @@ class Task:
 
 
 @dataclass(slots=True, eq=False)
-class Member:
-    """One worker of a crew. A lost one is replaced under the same number."""
+class Worker:
+    """One worker of a pool. A lost one is replaced under the same number."""
 
     number: int
     executor: Executor
@@ -83,37 +83,37 @@ class Member:
 class Report:
     """End of a task: an answer, or the error that the call has raised, or neither: the worker is lost."""
 
-    member: Member
+    worker: Worker
     task: Task
     answer: Answer | None = None
     error: Exception | None = None
 
 
-class Crew:
+class WorkerPool:
     """Workers of the numbers 0 to `count` - 1, made by `make`. `close` it in any case."""
 
     def __init__(self, make: MakeWorker, count: int) -> None:
         self._make = make
-        self.members = [Member(number, make(number)) for number in range(count)]
+        self.workers = [Worker(number, make(number)) for number in range(count)]
         self.lost = 0
         """Workers that got lost."""
 
-    def idle(self) -> list[Member]:
-        """Members without a task."""
-        return [member for member in self.members if member.task is None]
+    def idle(self) -> list[Worker]:
+        """Workers without a task."""
+        return [worker for worker in self.workers if worker.task is None]
 
-    def tasks(self) -> list[tuple[Member, Task]]:
-        """Members with a task, with it."""
-        return [(member, member.task) for member in self.members if member.task is not None]
+    def tasks(self) -> list[tuple[Worker, Task]]:
+        """Workers with a task, with it."""
+        return [(worker, worker.task) for worker in self.workers if worker.task is not None]
 
-    def give(self, member: Member, order: Order, purpose: Purpose, repeats: Report | None = None) -> None:
-        """Gives an order to an idle member."""
+    def give(self, worker: Worker, order: SegmentOrder, purpose: Purpose, repeats: Report | None = None) -> None:
+        """Gives an order to an idle worker."""
         try:
-            future = member.executor.submit(audit_segment, order)
+            future = worker.executor.submit(audit_segment, order)
         except (BrokenExecutor, RuntimeError) as error:
             future = Future()
             future.set_exception(error if isinstance(error, BrokenExecutor) else BrokenExecutor(str(error)))
-        member.task = Task(order, purpose, future, repeats)
+        worker.task = Task(order, purpose, future, repeats)
 
     def wait(self, seconds: float) -> list[Report]:
         """Ends of tasks, once one has, or after so many seconds."""
@@ -122,41 +122,41 @@ class Crew:
             time.sleep(seconds)
             return []
         wait([task.future for _, task in tasks], seconds, FIRST_COMPLETED)
-        return [self._report(member, task) for member, task in tasks if task.future.done()]
+        return [self._report(worker, task) for worker, task in tasks if task.future.done()]
 
-    def _report(self, member: Member, task: Task) -> Report:
-        member.task = None
+    def _report(self, worker: Worker, task: Task) -> Report:
+        worker.task = None
         try:
             answer = task.future.result()
         except (BrokenExecutor, CancelledError):
             self.lost += 1
-            member.executor.shutdown(wait=False, cancel_futures=True)
-            member.executor = self._make(member.number)
-            return Report(member, task)
+            worker.executor.shutdown(wait=False, cancel_futures=True)
+            worker.executor = self._make(worker.number)
+            return Report(worker, task)
         except Exception as error:
-            return Report(member, task, error=error)
+            return Report(worker, task, error=error)
         if (why := _malformed(answer, task.order)) is not None:
-            return Report(member, task, error=ValueError(why))
-        return Report(member, task, answer)
+            return Report(worker, task, error=ValueError(why))
+        return Report(worker, task, answer)
 
     def has_ends(self) -> bool:
         """Whether `wait` would report something at once."""
         return any(task.future.done() for _, task in self.tasks())
 
-    def dismiss(self, member: Member) -> Task | None:
-        """Ends a member for good; returns the task that it had."""
-        self.members.remove(member)
-        member.executor.shutdown(wait=False, cancel_futures=True)
-        task, member.task = member.task, None
+    def dismiss(self, worker: Worker) -> Task | None:
+        """Ends a worker for good; returns the task that it had."""
+        self.workers.remove(worker)
+        worker.executor.shutdown(wait=False, cancel_futures=True)
+        task, worker.task = worker.task, None
         return task
 
     def close(self) -> None:
-        """Ends all members at once."""
-        for member in self.members:
-            member.executor.shutdown(wait=False, cancel_futures=True)
+        """Ends all workers at once."""
+        for worker in self.workers:
+            worker.executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _malformed(answer: object, order: Order) -> str | None:
+def _malformed(answer: object, order: SegmentOrder) -> str | None:
     """Fault in the form of an answer, in one clause; None if there is none."""
     if not isinstance(answer, Answer) or not isinstance(answer.worker, str) or not isinstance(answer.roots, tuple):
         return "it answers something else than was asked for"
