@@ -1,6 +1,6 @@
 """Directories that strangers publish, fetched by the names of the files that they are for.
 
-Each file is bounded by what the spec and the program say (`roundlog.training.sizes`), and nothing else comes to the
+Each file is bounded by what the spec and the program say (`roundlog.training.run_files`), and nothing else comes to the
 disk: a file that is no job's can be a module that Python imports, or a setting that a program runs.
 """
 

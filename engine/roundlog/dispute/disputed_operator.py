@@ -23,9 +23,8 @@ from roundlog.commitments import CHUNK_SIZE, MerkleTree, tensor_bytes, tensor_tr
 from roundlog.descriptors import Family, describe, encode_descriptor, program_tree
 from roundlog.dispute.running_results import RunningResults, running_results, running_sums
 from roundlog.dispute.step_trace import claimed_tree, right_bytes
-from roundlog.training.fabricated_values import FabricatedValues
+from roundlog.training.fabricated_values import FabricatedValues, Stop
 from roundlog.training.job import Job
-from roundlog.training.stops import Stop
 
 
 @dataclass(frozen=True, slots=True)

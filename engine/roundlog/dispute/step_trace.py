@@ -36,8 +36,7 @@ from roundlog.execution import StepExecutor, StepResult, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import Program, first_store
 from roundlog.rounding import Rounding
-from roundlog.training.fabricated_values import FabricatedValues
-from roundlog.training.stops import Stop, claimed_slot, fabricated_slot
+from roundlog.training.fabricated_values import FabricatedValues, Stop, claimed_slot, fabricated_slot
 
 
 def half_of(operators: int, states: int) -> int:

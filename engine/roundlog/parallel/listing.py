@@ -16,8 +16,8 @@ from pathlib import Path
 from roundlog.parallel.segment import Start
 from roundlog.spec import TrainingSpec
 from roundlog.storage import StorageError, open_regular, read_record, write_record
-from roundlog.training.checkpoints import checkpoint_path
 from roundlog.training.run import root_sum
+from roundlog.training.run_files import checkpoint_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

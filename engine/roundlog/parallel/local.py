@@ -15,9 +15,9 @@ from roundlog.parallel.listing import Listing
 from roundlog.parallel.plan import Fact, Plan
 from roundlog.parallel.segment import Segment, Source, UnusableState, execute, starting_state
 from roundlog.storage import StorageError, load_tensors, save_state
-from roundlog.training.checkpoints import wrong_state
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run import Run
+from roundlog.training.run_files import wrong_state
 
 
 @dataclass(slots=True)

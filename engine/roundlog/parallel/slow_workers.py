@@ -83,7 +83,7 @@ class StandIn:
         step, and takes up what it comes to. event: is told of workers that may hang."""
         self._plan, self._pace, self._interval = plan, pace, interval
         self._compute, self._event = compute, event
-        self._crew: WorkerPool | None = None
+        self._pool: WorkerPool | None = None
         """The pool that it works for now."""
         self._lacks_memory = False
         self._steps = 0
@@ -102,7 +102,7 @@ class StandIn:
             return
         if late:
             self._plan.repeats(segment)
-        self._crew, self._steps = pool, 0
+        self._pool, self._steps = pool, 0
         try:
             self._compute(segment)
         except (NotNeeded, MemoryError, torch.OutOfMemoryError) as error:
@@ -116,21 +116,21 @@ class StandIn:
                 self._plan.lost(segment)
             return
         finally:
-            self._crew = None
+            self._pool = None
         for task in late:
             task.is_answered |= task.order.segment == segment
         self._plan.answered(segment, 0 if late else len(segment))
 
     def has_stepped(self) -> None:
         """Takes note of a step of this process. Raises NotNeeded if it need not go on."""
-        if self._crew is None:
+        if self._pool is None:
             return
         self._steps += 1
         if self._steps == 1:
             self._since = time.monotonic()
         else:
             self._pace.computed(self._interval * (time.monotonic() - self._since) / (self._steps - 1))
-        if self._crew.has_ends() or not _all_may_hang(self._crew, self._pace):
+        if self._pool.has_ends() or not _all_may_hang(self._pool, self._pace):
             raise NotNeeded
 
     def _tell(self, pool: WorkerPool) -> None:

@@ -9,15 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roundlog.training.audit_result import MAX_ADDRESS, MAX_REASON, AuditRecord, WrongInterval, interval_ranges
+    from roundlog.training.audit_record import MAX_ADDRESS, MAX_REASON, AuditRecord, WrongInterval, interval_ranges
     from roundlog.training.auditor import Auditor
-    from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoints, wrong_state
     from roundlog.training.export import load_into, trained_state
+    from roundlog.training.fabricated_values import noted_stop
     from roundlog.training.helpers import Helpers, help_with_runs
     from roundlog.training.history import HISTORY_FILE, read_history
     from roundlog.training.job import (
-        DATA,
-        JOB_FILES,
         JOB_STAGES,
         Job,
         JobError,
@@ -41,36 +39,40 @@ if TYPE_CHECKING:
         replay_state,
     )
     from roundlog.training.run import Run, root_sum
-    from roundlog.training.sameness import Sameness
-    from roundlog.training.sizes import (
+    from roundlog.training.run_files import (
         BEFORE_THE_PROGRAM,
+        DATA,
+        JOB_FILES,
+        checkpoint_path,
         kept_bytes,
         most_interval_bytes,
         most_job_bytes,
         most_state_bytes,
+        wrong_checkpoints,
+        wrong_state,
     )
-    from roundlog.training.stops import noted_stop
+    from roundlog.training.sameness import Sameness
     from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
     from roundlog.training.validation import Validation, draws_numbers, read_validation_rows
     from roundlog.training.verdict import LogStanding, Verdict, audit
 
 _FILES = {
-    "AuditRecord": "audit_result",
+    "AuditRecord": "audit_record",
     "Auditor": "auditor",
-    "BEFORE_THE_PROGRAM": "sizes",
-    "DATA": "job",
+    "BEFORE_THE_PROGRAM": "run_files",
+    "DATA": "run_files",
     "DEFAULT_OPTIONS": "options",
     "Execution": "options",
     "HISTORY_FILE": "history",
     "Helpers": "helpers",
-    "JOB_FILES": "job",
+    "JOB_FILES": "run_files",
     "JOB_STAGES": "job",
     "Job": "job",
     "JobError": "job",
     "JobLimits": "job",
     "LogStanding": "verdict",
-    "MAX_ADDRESS": "audit_result",
-    "MAX_REASON": "audit_result",
+    "MAX_ADDRESS": "audit_record",
+    "MAX_REASON": "audit_record",
     "MAX_RECEIPT_BYTES": "receipt",
     "Receipt": "receipt",
     "ReceiptError": "receipt",
@@ -84,25 +86,25 @@ _FILES = {
     "TrainingResult": "trainer",
     "Validation": "validation",
     "Verdict": "verdict",
-    "WrongInterval": "audit_result",
+    "WrongInterval": "audit_record",
     "agree": "rank_runs",
     "agree_without_job": "rank_runs",
     "audit": "verdict",
     "by_ranks": "rank_runs",
-    "checkpoint_path": "checkpoints",
+    "checkpoint_path": "run_files",
     "draw_intervals": "repetition",
     "draws_numbers": "validation",
     "help_rank_0": "rank_runs",
     "help_with_runs": "helpers",
-    "interval_ranges": "audit_result",
-    "kept_bytes": "sizes",
+    "interval_ranges": "audit_record",
+    "kept_bytes": "run_files",
     "load_into": "export",
     "log_header": "trainer",
     "log_path": "trainer",
-    "most_interval_bytes": "sizes",
-    "most_job_bytes": "sizes",
-    "most_state_bytes": "sizes",
-    "noted_stop": "stops",
+    "most_interval_bytes": "run_files",
+    "most_job_bytes": "run_files",
+    "most_state_bytes": "run_files",
+    "noted_stop": "fabricated_values",
     "read_history": "history",
     "read_program": "job",
     "read_receipt": "receipt",
@@ -117,8 +119,8 @@ _FILES = {
     "run_bytes": "job",
     "step_bytes": "job",
     "trained_state": "export",
-    "wrong_checkpoints": "checkpoints",
-    "wrong_state": "checkpoints",
+    "wrong_checkpoints": "run_files",
+    "wrong_state": "run_files",
 }
 
 __all__ = [

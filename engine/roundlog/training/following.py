@@ -16,7 +16,7 @@ from roundlog.rounding import LogFinding, LogFindingKind, Rounding, follower, pa
 from roundlog.storage import StorageError, open_regular, read_record, replace_file, write_record
 from roundlog.training.job import Job
 from roundlog.training.run import RunError
-from roundlog.training.sizes import inexact_sizes
+from roundlog.training.run_files import inexact_sizes
 from roundlog.training.trainer import log_header, log_path
 
 MAX_MESSAGES = 100

@@ -44,22 +44,11 @@ from roundlog.storage import (
     save_state,
     save_tensors,
 )
-from roundlog.training.stored_state import StoredState
+from roundlog.training.run_files import BLOCKS, CACHE, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC, StoredState
 
 if TYPE_CHECKING:
     from roundlog.capture import Task
     from roundlog.training.sameness import Sameness
-
-PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = JOB_FILES = (
-    "program.json",
-    "spec.json",
-    "initial.safetensors",
-    "schedule.safetensors",
-    "data.safetensors",
-    "data.blocks",
-)
-CACHE = "data.cache"
-"""Name of the file beside a job's, where the data lie elsewhere, that keeps blocks of them."""
 
 JOB_STAGES = ("captures a step", "compares the program with the task's own steps", "hashes state and data")
 """Stages of `Job.from_task`, one after the other."""

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from roundlog.commitments import MerkleTree
 from roundlog.spec import MAX_JSON_BYTES, SpecError, TrainingSpec
 from roundlog.storage import open_regular, replace_file
-from roundlog.training.audit_result import AuditRecord, parse_audit_record
+from roundlog.training.audit_record import AuditRecord, parse_audit_record
 
 FORMAT = "tiebreak receipt"
 AUDIT_FORMAT = "tiebreak audit"

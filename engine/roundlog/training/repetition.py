@@ -21,10 +21,10 @@ from roundlog.execution import StoppedError
 from roundlog.rounding.policies import without_log
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training.auditor import Auditor
-from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoint
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.run import Run
+from roundlog.training.run_files import checkpoint_path, wrong_checkpoint
 
 
 def replay(run: Run, first: int, states: Sequence[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:

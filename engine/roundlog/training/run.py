@@ -44,12 +44,11 @@ from roundlog.storage import (
     sync_directory,
     write_record,
 )
-from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoint
-from roundlog.training.fabricated_values import FabricatedValues
+from roundlog.training.fabricated_values import FabricatedValues, Stop, note_stop, state_after_stop
 from roundlog.training.history import History
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
-from roundlog.training.stops import Stop, note_stop, state_after_stop
+from roundlog.training.run_files import checkpoint_path, wrong_checkpoint
 
 _MEND_RECORD = (
     "if this is your own run of this job, remove that file and run the same command again, and nothing is lost; or "

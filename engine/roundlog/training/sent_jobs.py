@@ -15,7 +15,8 @@ from typing import BinaryIO
 
 from roundlog.data import file_bytes, file_pieces
 from roundlog.storage import open_regular
-from roundlog.training.job import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC, Job, JobLimits
+from roundlog.training.job import Job, JobLimits
+from roundlog.training.run_files import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC
 
 NAMES = (PROGRAM, SPEC, INITIAL, SCHEDULE, BLOCKS, DATA)
 """Files of a job, in the order in which they are sent."""

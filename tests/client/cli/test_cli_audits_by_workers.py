@@ -17,9 +17,9 @@ from roundlog.commitments import MerkleTree, state_root
 from roundlog.parallel import workers as rooms
 from roundlog.parallel.listing import CHECKPOINTS_FILE, read_listing
 from roundlog.storage import load_tensors, save_tensors
-from roundlog.training.checkpoints import checkpoint_path
 from roundlog.training.job import Job
 from roundlog.training.run import Run as TrainingRun
+from roundlog.training.run_files import checkpoint_path
 from roundlog.training.trainer import Trainer
 from tasks import linear_task
 from tiebreak.store import FolderStore

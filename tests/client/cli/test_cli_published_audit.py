@@ -24,10 +24,10 @@ from roundlog.commitments import state_root
 from roundlog.parallel import workers as rooms
 from roundlog.parallel.listing import CHECKPOINTS_FILE
 from roundlog.storage import load_tensors, save_tensors
-from roundlog.training.audit_result import parse_audit_record
-from roundlog.training.checkpoints import checkpoint_path
+from roundlog.training.audit_record import parse_audit_record
 from roundlog.training.job import Job
 from roundlog.training.receipt import Receipt, read_receipt
+from roundlog.training.run_files import checkpoint_path
 from tasks import linear_task
 from tiebreak.cli.app import app
 from tiebreak.store import FolderStore

@@ -11,8 +11,8 @@ from typing import Any
 from roundlog.parallel.listing import Listing
 from roundlog.parallel.local import Directories
 from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
-from roundlog.training.checkpoints import checkpoint_path
 from roundlog.training.job import Job, JobLimits
+from roundlog.training.run_files import checkpoint_path
 
 Behaviour = Callable[[SegmentOrder], Answer | None]
 """What a worker answers to an order; None if it dies of it. It may raise."""

@@ -16,7 +16,7 @@ from roundlog.storage import StorageError, StoredTensors, save_state, save_tenso
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.run import Run
-from roundlog.training.stored_state import StoredState
+from roundlog.training.run_files import StoredState
 from tasks import TASKS
 
 
