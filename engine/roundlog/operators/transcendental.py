@@ -12,8 +12,7 @@ from roundlog.kernels import elementary
 from roundlog.kernels.marking import AmbiguousPart, mark_flat
 from roundlog.kernels.scratch import empty, scratch
 from roundlog.kernels.threads import one_by_one
-from roundlog.operators.bound import Bound, RelativeBound
-from roundlog.operators.marking import Ambiguous
+from roundlog.operators.bounds import Ambiguous, Bound, RelativeBound
 from roundlog.operators.registry import (
     Attributes,
     Inexact,

@@ -17,7 +17,7 @@ import torch
 from roundlog.arithmetic import FULL_BITS
 from roundlog.log import Entries, LogReader
 from roundlog.operators import Inexact
-from roundlog.operators.marking import Ambiguous
+from roundlog.operators.bounds import Ambiguous
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.protocols import MAX_FINDINGS, LogFinding, LogFindingKind
 from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, bounded, certify, pieces, put, resolve, settle

@@ -15,8 +15,7 @@ from roundlog.kernels.marking import all_below
 from roundlog.kernels.rounding_loops import ends as ends_by_kernel
 from roundlog.kernels.rounding_loops import judge as judge_by_kernel
 from roundlog.operators import Inexact
-from roundlog.operators.bound import FullBound
-from roundlog.operators.marking import Ambiguous, mark_by_reference, without_exact
+from roundlog.operators.bounds import Ambiguous, FullBound, mark_by_reference, without_exact
 from roundlog.operators.registry import Attributes, Tensors
 
 F32 = npt.NDArray[np.float32]

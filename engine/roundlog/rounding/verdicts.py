@@ -11,10 +11,10 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, adjacent, in_format
 from roundlog.arithmetic.formats import interval_factor
-from roundlog.kernels.log_checking import weigh as weigh_by_kernel
+from roundlog.kernels.rounding_loops import weigh as weigh_by_kernel
 from roundlog.log import Decision, Entries
 from roundlog.log.entries import PayloadError
-from roundlog.operators.marking import Ambiguous
+from roundlog.operators.bounds import Ambiguous
 from roundlog.rounding.resolve import ends
 
 

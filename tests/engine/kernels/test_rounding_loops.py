@@ -12,7 +12,7 @@ from roundlog.arithmetic import exact_sums as sums
 from roundlog.arithmetic.formats import UNIT_F64
 from roundlog.kernels.rounding_loops import round_pairs, write_down
 from roundlog.log import Decision
-from roundlog.operators.marking import Ambiguous
+from roundlog.operators.bounds import Ambiguous
 from roundlog.rounding.resolve import TRAINER_REACH, judge
 
 LARGEST = float(np.float32(3.4028234663852886e38))

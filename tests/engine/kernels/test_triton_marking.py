@@ -12,9 +12,16 @@ from fractions import Fraction
 import pytest
 import torch
 from roundlog.kernels import cuda
-from roundlog.operators import marking
-from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
-from roundlog.operators.marking import Ambiguous, mark_by_reference, mark_by_triton
+from roundlog.operators import bounds as marking
+from roundlog.operators.bounds import (
+    Ambiguous,
+    Bound,
+    FullBound,
+    ProductBound,
+    RelativeBound,
+    mark_by_reference,
+    mark_by_triton,
+)
 from test_marking import SPECIAL, bounds, values
 from triton_processes import needs_triton
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from roundlog.kernels import threads, vector_lanes
+from roundlog.kernels import gemm_microkernel, threads
 from roundlog.operators import Inexact, operator, terms
 from roundlog.operators.cpu import conv_blas, gemm_blas
 from roundlog.rounding import Recorder
@@ -26,7 +26,7 @@ def shared_out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture(params=[8, 4, 2, 0])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes of the tiles that products are computed by, whatever this processor would have chosen; 0: panels."""
-    monkeypatch.setattr(vector_lanes, "tile_lanes", lambda: request.param)
+    monkeypatch.setattr(gemm_microkernel, "tile_lanes", lambda: request.param)
 
 
 SHAPES = {

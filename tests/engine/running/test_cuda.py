@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from roundlog.execution import executor
-from roundlog.operators import marking
+from roundlog.operators import bounds as marking
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions

@@ -23,7 +23,7 @@ from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.rank_rounding import RankRounding
 from roundlog.kernels import superaccumulator
 from roundlog.operators import Inexact, Summation
-from roundlog.operators.bound import Bound, FullBound
+from roundlog.operators.bounds import Bound, FullBound
 from roundlog.operators.registry import Attributes, Tensors, Types
 from roundlog.operators.summation import F32, Index, Measures, ReadPart, round_running
 from roundlog.program import Program, TensorType

@@ -13,12 +13,11 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic.formats import interval_factor
-from roundlog.kernels.im2col import add_columns, write_columns
+from roundlog.kernels.convolution_sums import add_columns, write_columns
 from roundlog.kernels.marking import AmbiguousPart, mark_product
 from roundlog.kernels.scratch import scratch
 from roundlog.kernels.threads import in_parts, one_by_one, threads_for
-from roundlog.operators.bound import ProductBound
-from roundlog.operators.marking import Ambiguous
+from roundlog.operators.bounds import Ambiguous, ProductBound
 from roundlog.operators.terms import blocks
 
 PANEL = 1 << 19
@@ -37,7 +36,7 @@ class Shape:
     outputs: int
     groups: int
     geometry: I64
-    """See `roundlog.kernels.im2col.geometry`."""
+    """See `roundlog.kernels.convolution_sums.geometry`."""
 
     @property
     def image(self) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from roundlog.kernels import log_checking
+from roundlog.kernels import rounding_loops
 from roundlog.log import Decision, Entries
 from roundlog.log.entries import PayloadError
-from roundlog.operators.marking import Ambiguous
+from roundlog.operators.bounds import Ambiguous
 from roundlog.rounding.resolve import ends
 from roundlog.rounding.verdicts import ElementVerdict, weigh, weigh_by_reference
 from test_rounding_loops import near_boundaries
@@ -61,9 +61,9 @@ def test_without_marked_elements_or_without_entries() -> None:
 
 
 def test_the_loop_knows_the_same_decisions_and_verdicts() -> None:
-    assert (log_checking.UP, log_checking.VALUE) == (Decision.UP, Decision.VALUE)
+    assert (rounding_loops.UP, rounding_loops.VALUE) == (Decision.UP, Decision.VALUE)
     assert {verdict.name: int(verdict) for verdict in ElementVerdict} == {
-        name: getattr(log_checking, name) for name in ElementVerdict.__members__
+        name: getattr(rounding_loops, name) for name in ElementVerdict.__members__
     }
 
 

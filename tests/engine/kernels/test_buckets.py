@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import njit
 from roundlog.arithmetic.exact_sums import round_scaled_integer
-from roundlog.kernels.folding import BUCKETS, COLUMNS, LANES, fold
+from roundlog.kernels.buckets import BUCKETS, COLUMNS, LANES, fold
 from roundlog.kernels.superaccumulator import LAST_PLACE, LIMBS, MASK
 
 SUMS = COLUMNS * LANES
