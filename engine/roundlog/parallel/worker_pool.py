@@ -42,7 +42,7 @@ class Purpose(Enum):
 
 
 @dataclass(slots=True)
-class Task:
+class Assignment:
     """An order in the hands of a worker."""
 
     order: SegmentOrder
@@ -63,7 +63,7 @@ class Worker:
 
     number: int
     executor: Executor
-    task: Task | None = None
+    task: Assignment | None = None
     names: set[str] = field(default_factory=set)
     """All names under which it has answered."""
 
@@ -84,7 +84,7 @@ class Report:
     """End of a task: an answer, or the error that the call has raised, or neither: the worker is lost."""
 
     worker: Worker
-    task: Task
+    task: Assignment
     answer: Answer | None = None
     error: Exception | None = None
 
@@ -102,7 +102,7 @@ class WorkerPool:
         """Workers without a task."""
         return [worker for worker in self.workers if worker.task is None]
 
-    def tasks(self) -> list[tuple[Worker, Task]]:
+    def tasks(self) -> list[tuple[Worker, Assignment]]:
         """Workers with a task, with it."""
         return [(worker, worker.task) for worker in self.workers if worker.task is not None]
 
@@ -113,7 +113,7 @@ class WorkerPool:
         except (BrokenExecutor, RuntimeError) as error:
             future = Future()
             future.set_exception(error if isinstance(error, BrokenExecutor) else BrokenExecutor(str(error)))
-        worker.task = Task(order, purpose, future, repeats)
+        worker.task = Assignment(order, purpose, future, repeats)
 
     def wait(self, seconds: float) -> list[Report]:
         """Ends of tasks, once one has, or after so many seconds."""
@@ -124,7 +124,7 @@ class WorkerPool:
         wait([task.future for _, task in tasks], seconds, FIRST_COMPLETED)
         return [self._report(worker, task) for worker, task in tasks if task.future.done()]
 
-    def _report(self, worker: Worker, task: Task) -> Report:
+    def _report(self, worker: Worker, task: Assignment) -> Report:
         worker.task = None
         try:
             answer = task.future.result()
@@ -143,7 +143,7 @@ class WorkerPool:
         """Whether `wait` would report something at once."""
         return any(task.future.done() for _, task in self.tasks())
 
-    def dismiss(self, worker: Worker) -> Task | None:
+    def dismiss(self, worker: Worker) -> Assignment | None:
         """Ends a worker for good; returns the task that it had."""
         self.workers.remove(worker)
         worker.executor.shutdown(wait=False, cancel_futures=True)
