@@ -3,7 +3,16 @@
 from roundlog.data.arrow import ArrowField, arrow_fields
 from roundlog.data.data_blocks import BlockCache, block_roots_bytes, read_block_roots, write_block_roots
 from roundlog.data.field import DataError, Field, FieldSummary, HeldField, data_tree, held, is_unchanged, summarised
-from roundlog.data.files import HELD_BYTES, file_bytes, file_pieces, most_data_bytes, read_fields, write_fields
+from roundlog.data.files import (
+    HELD_BYTES,
+    FileField,
+    StoredField,
+    file_bytes,
+    file_pieces,
+    most_data_bytes,
+    read_fields,
+    write_fields,
+)
 from roundlog.data.remote_field import (
     Elsewhere,
     RemoteDataError,
@@ -25,7 +34,6 @@ from roundlog.data.sources import (
     widened,
     windows,
 )
-from roundlog.data.stored_field import FileField, StoredField
 
 __all__ = [
     "HELD_BYTES",

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from roundlog.data.field import DataError, Field, type_of
-from roundlog.data.stored_field import StoredField, changed_at
+from roundlog.data.files import StoredField, changed_at
 from roundlog.program import FieldType
 from roundlog.storage import StorageError, open_regular, read_at
 

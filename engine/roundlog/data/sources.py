@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from roundlog.data.arrow import was_replaced
 from roundlog.data.field import DataError, Field, HeldField, held, storage_dtype, type_of
-from roundlog.data.stored_field import FileField
+from roundlog.data.files import FileField
 from roundlog.program import FieldType, ProgramError
 from roundlog.program.program_text import MAX_ELEMENTS
 from roundlog.storage import StorageError, open_regular

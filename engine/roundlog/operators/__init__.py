@@ -6,13 +6,12 @@ from roundlog.operators import (  # noqa: F401  (each registers its operators)
     convolution,
     elementwise,
     movement,
-    pooling,
     reduction,
     scatter_add,
     source,
     transcendental,
 )
-from roundlog.operators.reduced_precision import check_narrow, compute_narrow
+from roundlog.operators.elementwise import check_narrow, compute_narrow
 from roundlog.operators.registry import (
     REGISTRY,
     Attributes,

@@ -36,8 +36,18 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
-from roundlog.operators.summation import Measures, Shapes, Summation, decide
-from roundlog.operators.terms import block_of, blocked_gamma, blocks, check_terms, exact_bytes, parts_keep_chain
+from roundlog.operators.summation import (
+    Measures,
+    Shapes,
+    Summation,
+    block_of,
+    blocked_gamma,
+    blocks,
+    check_terms,
+    decide,
+    exact_bytes,
+    parts_keep_chain,
+)
 from roundlog.program import DType, ProgramError, TensorType
 
 Index = npt.NDArray[np.int64]

@@ -37,8 +37,7 @@ from roundlog.operators.registry import (
     need_attributes,
     register,
 )
-from roundlog.operators.summation import Measures, Shapes, Summation
-from roundlog.operators.terms import blocked_gamma, parts_keep_chain
+from roundlog.operators.summation import Measures, Shapes, Summation, blocked_gamma, parts_keep_chain
 from roundlog.program import ProgramError, TensorType
 
 Shape = tuple[int, ...]

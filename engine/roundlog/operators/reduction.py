@@ -36,11 +36,14 @@ from roundlog.operators.summation import (
     Shapes,
     Summation,
     bound_of_sums,
+    check_terms,
+    exact_bytes,
     last_place,
     reduced,
     sum_by_torch,
+    sum_gamma,
+    sum_parts_keep_depth,
 )
-from roundlog.operators.terms import check_terms, exact_bytes, sum_gamma, sum_parts_keep_depth
 from roundlog.program import DType, ProgramError, TensorType
 
 

@@ -26,15 +26,17 @@ from roundlog.operators.registry import (
 from roundlog.operators.summation import (
     F64,
     NO_ZERO,
+    SLACK,
     Index,
     Measures,
     Shapes,
     Summation,
     bound_of_sums,
+    check_terms,
+    exact_bytes,
     less_one,
     magnitude_bits,
 )
-from roundlog.operators.terms import SLACK, check_terms, exact_bytes
 from roundlog.program import DType, ProgramError, TensorType
 
 

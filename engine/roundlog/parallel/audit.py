@@ -22,10 +22,9 @@ from pathlib import Path
 
 from roundlog.commitments import MerkleTree
 from roundlog.data import fetched_bytes
-from roundlog.parallel.facts import Facts
 from roundlog.parallel.listing import Listing, Look, settled
 from roundlog.parallel.local import Computed, compute_here
-from roundlog.parallel.plan import Fact, Plan, draw_sample, units
+from roundlog.parallel.plan import Fact, Facts, Plan, draw_sample, units
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing, Wrong
 from roundlog.parallel.segment import Answer, Segment, SegmentOrder, Source
 from roundlog.parallel.slow_workers import PATIENCE, Pace, StandIn

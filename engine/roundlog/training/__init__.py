@@ -26,7 +26,15 @@ if TYPE_CHECKING:
         run_bytes,
         step_bytes,
     )
-    from roundlog.training.options import DEFAULT_OPTIONS, Execution, RunOptions, StepEvent
+    from roundlog.training.options import (
+        DEFAULT_OPTIONS,
+        Execution,
+        RunOptions,
+        StepEvent,
+        Validation,
+        draws_numbers,
+        read_validation_rows,
+    )
     from roundlog.training.rank_runs import agree, agree_without_job, by_ranks, help_rank_0
     from roundlog.training.receipt import MAX_RECEIPT_BYTES, Receipt, ReceiptError, read_receipt
     from roundlog.training.repetition import (
@@ -53,7 +61,6 @@ if TYPE_CHECKING:
     )
     from roundlog.training.sameness import Sameness
     from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
-    from roundlog.training.validation import Validation, draws_numbers, read_validation_rows
     from roundlog.training.verdict import LogStanding, Verdict, audit
 
 _FILES = {
@@ -84,7 +91,7 @@ _FILES = {
     "TooLargeJobError": "job",
     "Trainer": "trainer",
     "TrainingResult": "trainer",
-    "Validation": "validation",
+    "Validation": "options",
     "Verdict": "verdict",
     "WrongInterval": "audit_record",
     "agree": "rank_runs",
@@ -93,7 +100,7 @@ _FILES = {
     "by_ranks": "rank_runs",
     "checkpoint_path": "run_files",
     "draw_intervals": "repetition",
-    "draws_numbers": "validation",
+    "draws_numbers": "options",
     "help_rank_0": "rank_runs",
     "help_with_runs": "helpers",
     "interval_ranges": "audit_record",
@@ -108,7 +115,7 @@ _FILES = {
     "read_history": "history",
     "read_program": "job",
     "read_receipt": "receipt",
-    "read_validation_rows": "validation",
+    "read_validation_rows": "options",
     "repeat": "repetition",
     "repeat_all": "repetition",
     "replay": "repetition",

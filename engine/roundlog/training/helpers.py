@@ -29,8 +29,15 @@ from roundlog.execution.ranks.stragglers import Wait
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import Execution
-from roundlog.training.rank_runs import can_share, executor_of, help_rank_0
-from roundlog.training.sent_jobs import MAX_JOB_BYTES, Incoming, Outgoing, SentJobError
+from roundlog.training.rank_runs import (
+    MAX_JOB_BYTES,
+    Incoming,
+    Outgoing,
+    SentJobError,
+    can_share,
+    executor_of,
+    help_rank_0,
+)
 
 T = TypeVar("T")
 

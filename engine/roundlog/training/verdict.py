@@ -14,8 +14,7 @@ from pathlib import Path
 from roundlog.execution import StoppedError
 from roundlog.rounding import LogFinding
 from roundlog.storage import write_record
-from roundlog.training.auditor import Auditor, AuditResult
-from roundlog.training.following import WrongLogError
+from roundlog.training.auditor import Auditor, AuditResult, WrongLogError
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 

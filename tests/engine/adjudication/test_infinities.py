@@ -30,7 +30,7 @@ from roundlog.execution import Executor, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.operators import REGISTRY, OperatorKind, Source, StepInputs, Summation
-from roundlog.operators.reduced_precision import check_narrow
+from roundlog.operators.elementwise import check_narrow
 from roundlog.operators.summation import InParts
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
 from roundlog.rounding import Follower, Recorder

@@ -11,7 +11,8 @@ import pytest
 import torch
 from roundlog.adjudication.openings import Chunk, Material, Tree, prove
 from roundlog.commitments import BLOCK_SIZE, CHUNK_SIZE, BlockTree, CommitmentError
-from roundlog.data import ArrowField, FileField, StoredField, field_of, files, stored_field, summarised, windows
+from roundlog.data import ArrowField, FileField, StoredField, field_of, files, summarised, windows
+from roundlog.data import files as stored_field
 from roundlog.data.arrow import Part
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError

@@ -13,11 +13,12 @@ from random_programs import make
 from roundlog.arithmetic import exact_sums as sums
 from roundlog.capture import Task
 from roundlog.execution import NonFiniteError
-from roundlog.execution.microbatch import slicing_rules as summing
+from roundlog.execution.microbatch import slicing as summing
 from roundlog.execution.microbatch.analysis import analyse
-from roundlog.execution.microbatch.sample_layout import ranges
+from roundlog.execution.microbatch.slicing import ranges
 from roundlog.kernels import superaccumulator
-from roundlog.operators import Summation, operator, terms
+from roundlog.operators import Summation, operator
+from roundlog.operators import summation as terms
 from roundlog.operators.summation import InParts
 from roundlog.rounding import Follower, Recorder
 from roundlog.training.auditor import Auditor

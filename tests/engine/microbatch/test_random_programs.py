@@ -7,7 +7,7 @@ import torch
 from random_programs import make
 from roundlog.execution import Executor, NonFiniteError
 from roundlog.execution.microbatch import MicrobatchExecutor
-from roundlog.execution.microbatch import slicing_rules as rules
+from roundlog.execution.microbatch import slicing as rules
 from roundlog.execution.microbatch.analysis import analyse, samples_of
 from roundlog.rounding import Follower, Recorder
 

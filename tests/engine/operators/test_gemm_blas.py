@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from roundlog.kernels import gemm_microkernel, threads
-from roundlog.operators import Inexact, operator, terms
+from roundlog.operators import Inexact, operator
+from roundlog.operators import summation as terms
 from roundlog.operators.cpu import conv_blas, gemm_blas
 from roundlog.rounding import Recorder
 

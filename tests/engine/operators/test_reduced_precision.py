@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from oracle.array import from_torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.capture import Task
-from roundlog.operators import REGISTRY, OperatorKind, compute_narrow, operator, reduced_precision
+from roundlog.operators import REGISTRY, OperatorKind, compute_narrow, operator
+from roundlog.operators import elementwise as reduced_precision
 from roundlog.program import ProgramError
 from roundlog.training.job import Job
 from tasks import linear_task

@@ -18,7 +18,7 @@ from roundlog.training import helpers as module
 from roundlog.training.helpers import Helpers, MakeExecution, help_with_runs
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions, StepEvent, prescribed
-from roundlog.training.sent_jobs import Outgoing
+from roundlog.training.rank_runs import Outgoing
 from roundlog.training.trainer import Trainer
 from tasks import TASKS
 from torch import nn

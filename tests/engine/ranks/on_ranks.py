@@ -19,7 +19,7 @@ from roundlog.commitments import canonical
 from roundlog.execution import Executor, StoppedError
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
-from roundlog.execution.microbatch.sample_layout import ranges
+from roundlog.execution.microbatch.slicing import ranges
 from roundlog.execution.ranks import LostRankError, Ranks, RanksExecutor, dismiss, reads, serve
 from roundlog.execution.ranks import batch_sums as asking
 from roundlog.execution.ranks import batch_sums as sums_of_ranks

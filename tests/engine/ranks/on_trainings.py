@@ -29,9 +29,8 @@ from roundlog.operators import StepInputs
 from roundlog.rounding import Follower, Recorder
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions
+from roundlog.training.options import RunOptions, Validation
 from roundlog.training.rank_runs import by_ranks, help_rank_0
-from roundlog.training.validation import Validation
 from tasks import TASKS
 
 

@@ -15,7 +15,7 @@ from on_liars import LIES, MESSAGES
 from rank_processes import start
 from roundlog.execution.ranks import LostRankError, Ranks
 from roundlog.execution.ranks.membership import Membership, _read_identity
-from roundlog.execution.ranks.rank_rounding import collect
+from roundlog.execution.ranks.orders import collect
 from roundlog.execution.ranks.rank_states import KeptStates
 from roundlog.log.payload import encode
 from roundlog.rounding import Follower, Recorder, Rounding

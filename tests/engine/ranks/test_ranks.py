@@ -19,14 +19,13 @@ from random_programs import make
 from rank_processes import call, seconds_to_stop, start
 from roundlog.execution.microbatch import samples_of
 from roundlog.execution.ranks import samples_of_ranks
-from roundlog.execution.ranks.ownership import ownership
 from roundlog.execution.ranks.rank_passes import passes_of
 from roundlog.execution.ranks.rank_program import Cut, Gathered, Summed, analyse_for, local_program
+from roundlog.execution.ranks.rank_states import ownership
 from roundlog.program import ProgramError
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions
-from roundlog.training.validation import Validation
+from roundlog.training.options import RunOptions, Validation
 from tasks import TASKS
 
 

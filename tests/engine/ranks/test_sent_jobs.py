@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from roundlog.capture import Task
-from roundlog.training import sent_jobs
+from roundlog.training import rank_runs as sent_jobs
 from roundlog.training.job import Job, JobError, JobLimits
-from roundlog.training.sent_jobs import NAMES, Incoming, Outgoing, SentJobError
+from roundlog.training.rank_runs import NAMES, Incoming, Outgoing, SentJobError
 from tasks import linear_task
 from torch import nn
 

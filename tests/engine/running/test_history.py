@@ -18,15 +18,16 @@ from roundlog.training import history
 from roundlog.training.auditor import Auditor
 from roundlog.training.history import History, HistoryEntry, read_history
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions, StepEvent
-from roundlog.training.trainer import Trainer, TrainingResult
-from roundlog.training.validation import (
+from roundlog.training.options import (
+    RunOptions,
+    StepEvent,
     Validation,
     ValidationError,
     draws_numbers,
     program_up_to_loss,
     read_validation_rows,
 )
+from roundlog.training.trainer import Trainer, TrainingResult
 from tasks import conv_task, linear_task
 
 Trained = tuple[Path, Job, TrainingResult, list[StepEvent]]

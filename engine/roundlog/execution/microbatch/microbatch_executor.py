@@ -17,17 +17,15 @@ import torch
 from roundlog.arithmetic import FULL_BITS
 from roundlog.execution import fusion
 from roundlog.execution.batches import held
-from roundlog.execution.execution_modes import Observe
-from roundlog.execution.executor import Executor
+from roundlog.execution.executor import Executor, Observe
 from roundlog.execution.microbatch.analysis import Analysis, analyse, samples_of
-from roundlog.execution.microbatch.sample_layout import Samples, ranges
-from roundlog.execution.microbatch.slicing_rules import bytes_in_parts, summation, terms_of
+from roundlog.execution.microbatch.slicing import Samples, bytes_in_parts, ranges, summation, terms_of
 from roundlog.execution.microbatch.stages import Part, Parts, cut, part_of
 from roundlog.execution.microbatch.values import Reads, Values
 from roundlog.execution.running_step import StepResult
 from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError, Watch
 from roundlog.operators import Inexact, StepInputs, check, operator
-from roundlog.operators.reduced_precision import check_narrow
+from roundlog.operators.elementwise import check_narrow
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.operators.summation import InParts
 from roundlog.program import Node, Program, ProgramError

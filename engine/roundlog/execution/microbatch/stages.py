@@ -11,7 +11,7 @@ from pathlib import Path
 
 from roundlog.execution.executor import Executor
 from roundlog.execution.microbatch.analysis import Analysis
-from roundlog.execution.microbatch.sample_layout import Layout, Samples, sliced_node, sliced_type
+from roundlog.execution.microbatch.slicing import Layout, Samples, sliced_node, sliced_type
 from roundlog.execution.microbatch.values import Scratch, Values
 from roundlog.operators import OperatorKind, operator
 from roundlog.program import Node, Program, TensorType

@@ -14,7 +14,7 @@ import torch
 
 from roundlog.execution.batches import LazyBatch, LazyTensors
 from roundlog.execution.microbatch.analysis import Analysis
-from roundlog.execution.microbatch.sample_layout import Layout, Samples, sliced_type
+from roundlog.execution.microbatch.slicing import Layout, Samples, sliced_type
 from roundlog.operators import Source, StepInputs, operator
 from roundlog.operators.registry import integer
 from roundlog.program import Node, Program, TensorType

@@ -18,9 +18,9 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS
 from roundlog.arithmetic.exact_sums import RunningSums
-from roundlog.execution.microbatch.slicing_rules import summation, terms_of
+from roundlog.execution.microbatch.slicing import summation, terms_of
 from roundlog.execution.ranks.group import Ranks
-from roundlog.execution.ranks.rank_rounding import RankRounding
+from roundlog.execution.ranks.orders import RankRounding
 from roundlog.kernels import superaccumulator
 from roundlog.operators import Inexact, Summation
 from roundlog.operators.bounds import Bound, FullBound

@@ -10,8 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roundlog.execution.microbatch.analysis import Analysis, analysis_of, samples_of
-from roundlog.execution.microbatch.sample_layout import Layout, Samples, ranges, sliced_node, sliced_type
-from roundlog.execution.microbatch.slicing_rules import Needs, keeps_bound, summation
+from roundlog.execution.microbatch.slicing import (
+    Layout,
+    Needs,
+    Samples,
+    keeps_bound,
+    ranges,
+    sliced_node,
+    sliced_type,
+    summation,
+)
 from roundlog.operators import OperatorKind, operator
 from roundlog.operators.registry import ints
 from roundlog.program import Node, Program, ProgramError, TensorType

@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 
 from roundlog.arithmetic import FULL_BITS, DisturbedError
-from roundlog.execution.execution_modes import Observe
-from roundlog.execution.executor import Executor, StepExecutor
+from roundlog.execution.executor import Executor, Observe, StepExecutor
 from roundlog.execution.microbatch import MicrobatchExecutor, micro_batches_of
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.orders import (
@@ -26,17 +25,19 @@ from roundlog.execution.ranks.orders import (
     Giver,
     OrderKind,
     RankOrder,
+    RankRounding,
+    RoundingOrder,
+    collect,
     give,
+    log_bytes,
     next_order,
 )
-from roundlog.execution.ranks.ownership import ownership
 from roundlog.execution.ranks.rank_passes import InOnePass, InPasses, RankPart, passes_of
 from roundlog.execution.ranks.rank_program import analyse_for
-from roundlog.execution.ranks.rank_rounding import RankRounding, RoundingOrder, collect, log_bytes
-from roundlog.execution.ranks.rank_states import KeptStates, SharedStates
+from roundlog.execution.ranks.rank_states import KeptStates, SharedStates, ownership
 from roundlog.execution.running_step import StepResult
 from roundlog.operators import StepInputs, check, operator
-from roundlog.operators.reduced_precision import check_narrow
+from roundlog.operators.elementwise import check_narrow
 from roundlog.operators.registry import integer
 from roundlog.program import Program
 from roundlog.rounding import Rounding

@@ -27,7 +27,7 @@ from roundlog.operators.bounds import Ambiguous, ProductBound
 from roundlog.operators.cpu import conv_blas
 from roundlog.operators.cpu.conv_blas import Shape
 from roundlog.operators.cpu.gemm import parts_of
-from roundlog.operators.terms import block_within, blocked_gamma, chain, longest_block
+from roundlog.operators.summation import block_within, blocked_gamma, chain, longest_block
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

@@ -18,7 +18,7 @@ from roundlog.kernels.marking import AmbiguousPart, mark_product
 from roundlog.kernels.scratch import scratch
 from roundlog.kernels.threads import in_parts, one_by_one, threads_for
 from roundlog.operators.bounds import Ambiguous, ProductBound
-from roundlog.operators.terms import blocks
+from roundlog.operators.summation import blocks
 
 PANEL = 1 << 19
 """FP64 elements of one panel of columns, or of the output: 4 MiB."""

@@ -23,7 +23,7 @@ from roundlog.kernels.tile_packing import Operand, lines_of
 from roundlog.kernels.to_f64 import storage_of
 from roundlog.operators.bounds import Ambiguous
 from roundlog.operators.cpu import gemm_blas
-from roundlog.operators.terms import blocked_gamma, longest_block
+from roundlog.operators.summation import blocked_gamma, longest_block
 
 MOST_ROWS, MOST_COLUMNS = 512, 1024
 """Most rows of a part, which one thread computes, and columns of so many rows: packed rows have to stay in the third

@@ -15,7 +15,7 @@ from roundlog.kernels.scratch import empty, scratch
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.to_f64 import dense, widen
 from roundlog.operators.bounds import Ambiguous
-from roundlog.operators.terms import blocked_gamma, blocks
+from roundlog.operators.summation import blocked_gamma, blocks
 
 F64 = npt.NDArray[np.float64]
 
