@@ -171,7 +171,7 @@ def round_sums(total: F64, errors: F64, magnitude: F64, terms: int, unit: float)
 
 
 CERTAIN, FOLLOWED, CONTRADICTED, SAMPLED, IMPOSSIBLE, MISSING = range(6)
-"""`roundlog.rounding.verdicts.Verdict`."""
+"""`roundlog.rounding.follow.Verdict`."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -224,7 +224,7 @@ def weigh(
 ) -> tuple[F32, U8]:
     """y, d: float64[n]; elements: int64[n], ascending; the factors by which d reaches; entries: what is logged, with a
     value for each decision that is one; sampled: bool[n]. Returns float32[n] and uint8[n]: what
-    `roundlog.rounding.verdicts` says of 32 bits."""
+    `roundlog.rounding.follow` says of 32 bits."""
     out, verdicts = np.empty(len(y), np.float32), np.empty(len(y), np.uint8)
     _weigh(y, d, elements, near, far, *entries, sampled, out, verdicts, np.empty(2, np.float32))
     return out, verdicts

@@ -4,12 +4,27 @@ A spec's policy says how (`recorder`, `follower`, `without_log`). By `Recorder` 
 answer, the correctly rounded one; where the log decides instead, `roundlog.rounding.ovt` rounds."""
 
 from roundlog.rounding.follow import Follower
-from roundlog.rounding.log_summary import Counts, LogSummary, StepSummary, summarise
-from roundlog.rounding.policies import follower, payload_format, recorder, without_log
-from roundlog.rounding.protocols import FollowingRounding, LogFinding, LogFindingKind, RecordingRounding, Rounding
+from roundlog.rounding.policies import (
+    Counts,
+    LogSummary,
+    StepSummary,
+    follower,
+    payload_format,
+    recorder,
+    summarise,
+    without_log,
+)
+from roundlog.rounding.protocols import (
+    FollowingRounding,
+    LogFinding,
+    LogFindingKind,
+    RecordingRounding,
+    Rounding,
+    Window,
+    in_order,
+)
 from roundlog.rounding.record import Recorder
 from roundlog.rounding.resolve import certify, ends
-from roundlog.rounding.window import Window, in_order
 
 __all__ = [
     "Counts",

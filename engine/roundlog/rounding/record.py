@@ -14,8 +14,8 @@ from roundlog.kernels.rounding_loops import write_down
 from roundlog.log import Entries, LogWriter, PayloadKind
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
+from roundlog.rounding.protocols import Window, in_order
 from roundlog.rounding.resolve import bounded, certify, judge, pieces, put, resolved, settle
-from roundlog.rounding.window import Window, in_order
 
 T = TypeVar("T", bound=np.generic)
 

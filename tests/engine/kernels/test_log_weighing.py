@@ -9,8 +9,8 @@ from roundlog.kernels import rounding_loops
 from roundlog.log import Decision, Entries
 from roundlog.log.entries import PayloadError
 from roundlog.operators.bounds import Ambiguous
+from roundlog.rounding.follow import ElementVerdict, weigh, weigh_by_reference
 from roundlog.rounding.resolve import ends
-from roundlog.rounding.verdicts import ElementVerdict, weigh, weigh_by_reference
 from test_rounding_loops import near_boundaries
 
 REACH = 8
