@@ -14,8 +14,7 @@ from roundlog.operators import Attributes, Inexact, Tensors
 from roundlog.program import Node, Program, first_store
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder, Window, certify, ends, without_log
-from roundlog.training import Run, RunOptions, replay_state
-from roundlog.training import repetition as replay
+from roundlog.training import Run, RunOptions, replay, replay_state
 
 from tiebreak.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, FraudKind
 from tiebreak.adversary.trainings import Training

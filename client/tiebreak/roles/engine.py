@@ -35,10 +35,10 @@ from roundlog.training import (
     TrainingResult,
     Verdict,
     audit,
+    replay,
     replay_interval,
     replay_state,
 )
-from roundlog.training import repetition as replay
 
 from tiebreak.game import Leaves, Output, Place, Trace, Tree
 

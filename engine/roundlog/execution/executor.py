@@ -17,7 +17,7 @@ from roundlog.execution.batches import held
 from roundlog.execution.fusion import Group, deaths, plan
 from roundlog.execution.running_step import CheckedProgram, PassOn, RunningStep, StepResult
 from roundlog.execution.stops import DeferredChecks, NonFiniteError, StoppedError, Watch
-from roundlog.kernels.cuda import works
+from roundlog.kernels import works
 from roundlog.kernels.scratch import POOL
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import StepInputs
@@ -239,7 +239,7 @@ class Executor:
 
     def _fuses(self, device: torch.device) -> bool:
         """Whether there are fused kernels. They compute in FP32."""
-        there = device.type == "cpu" or (device.type == "cuda" and works(device))
+        there = device.type == "cpu" or works(device)
         return there and self.bits == FULL_BITS
 
     def _run(self, mode: Mode, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None = None) -> RunningStep:

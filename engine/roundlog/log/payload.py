@@ -221,7 +221,7 @@ def decode_varints(data: NDArray[np.uint8], count: int) -> NDArray[np.int64]:
     return numbers
 
 
-ENTRIES = PayloadFormat[Entries](
+ENTRIES: PayloadFormat[Entries] = PayloadFormat(
     kind=PayloadKind.ENTRIES,
     most=MAX_PAYLOAD,
     bound=payload_bound,

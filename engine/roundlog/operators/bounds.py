@@ -11,7 +11,7 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS, round_interval, round_to_bits
 from roundlog.arithmetic.formats import interval_factor
-from roundlog.kernels.cuda import works
+from roundlog.kernels import works
 from roundlog.kernels.marking import LARGEST, AmbiguousPart, ascending, mark_flat, mark_product
 from roundlog.kernels.scratch import empty
 
@@ -129,7 +129,7 @@ def without_exact(rounded: torch.Tensor, marked: Ambiguous, bits: int = FULL_BIT
 def _mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     if y.numel() and y.device.type == "cpu":
         return _mark_by_loops(y, bound, scale)
-    if y.numel() and y.device.type == "cuda" and works(y.device):
+    if y.numel() and works(y.device):
         return mark_by_triton(y, bound, scale)
     return mark_by_reference(y, bound, scale)
 

@@ -7,7 +7,7 @@ from reprlib import repr as quoted
 import numpy as np
 import torch
 
-from roundlog.kernels.cuda import works
+from roundlog.kernels import works
 from roundlog.operators.registry import (
     Attributes,
     Direct,
@@ -157,7 +157,7 @@ class Uniform(Source):
 
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
         stream, device = integer(attributes, "stream"), inputs.device
-        if device.type == "cuda" and works(device):
+        if works(device):
             # Not at the top: Triton is an optional extra.
             from roundlog.kernels.cuda import philox
 

@@ -22,12 +22,13 @@ from pathlib import Path
 
 from roundlog.commitments import MerkleTree
 from roundlog.data import fetched_bytes
+from roundlog.parallel import slow_workers
 from roundlog.parallel.listing import Listing, Look, settled
 from roundlog.parallel.local import Computed, compute_here
 from roundlog.parallel.plan import Fact, Facts, Plan, draw_sample, units
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing, Wrong
 from roundlog.parallel.segment import Answer, Segment, SegmentOrder, Source
-from roundlog.parallel.slow_workers import PATIENCE, Pace, StandIn
+from roundlog.parallel.slow_workers import Pace, StandIn
 from roundlog.parallel.worker_pool import Assignment, NoWorkersError, Purpose, Report, Worker, WorkerPool, plainly
 from roundlog.storage import StorageError
 from roundlog.training.job import Job
@@ -228,7 +229,7 @@ class _Audit:
     def _can_be_repeated(self, pool: WorkerPool, answered: Report) -> bool:
         """Whether a second worker may repeat an answer; one that hangs, or waits for a place in a cluster, may not."""
         others = [worker.task for worker in pool.workers if worker is not answered.worker]
-        return any(task is None or not self._pace.is_late(task, PATIENCE) for task in others)
+        return any(task is None or not self._pace.is_late(task, slow_workers.PATIENCE) for task in others)
 
     def _late(self, pool: WorkerPool, worker: Worker) -> Assignment | None:
         """A task that takes another worker very long, and that nobody else has or has answered: that worker may

@@ -12,7 +12,6 @@ import torch
 from roundlog.adjudication.openings import Chunk, Material, Tree, prove
 from roundlog.commitments import BLOCK_SIZE, CHUNK_SIZE, BlockTree, CommitmentError
 from roundlog.data import ArrowField, FileField, StoredField, field_of, files, summarised, windows
-from roundlog.data import files as stored_field
 from roundlog.data.arrow import Part
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError
@@ -49,7 +48,7 @@ def test_rows_whose_blocks_have_changed_are_refused_and_others_are_read(
     expected = windows(stream, window=window, stride=stride)
     summarised(field)
     # Groups of one row, of a few, of many.
-    monkeypatch.setattr(stored_field, "_PIECE", rng.choice([1, 3 * BLOCK_SIZE, 512 * BLOCK_SIZE]))
+    monkeypatch.setattr(files, "_CHECKED_BYTES", rng.choice([1, 3 * BLOCK_SIZE, 512 * BLOCK_SIZE]))
     rows = torch.tensor([rng.randrange(field.rows) for _ in range(20)])
     assert torch.equal(field.take(rows), expected.take(rows))
     place = rng.randrange(field.nbytes)

@@ -13,7 +13,7 @@ from random_programs import make
 from roundlog.arithmetic import exact_sums as sums
 from roundlog.capture import Task
 from roundlog.execution import NonFiniteError
-from roundlog.execution.microbatch import slicing as summing
+from roundlog.execution.microbatch import slicing
 from roundlog.execution.microbatch.analysis import analyse
 from roundlog.execution.microbatch.slicing import ranges
 from roundlog.kernels import superaccumulator
@@ -203,7 +203,7 @@ def test_parts_are_only_accepted_where_no_term_goes_through_more_additions(monke
 @pytest.fixture
 def always_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a sum can be taken part by part, even if that needs more memory."""
-    monkeypatch.setattr(summing, "bytes_in_parts", lambda *given: -1)
+    monkeypatch.setattr(slicing, "bytes_in_parts", lambda *given: -1)
 
 
 def test_random_programs_sum_to_the_same_bits(always_in_parts: None, tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.kernels import gemm_microkernel, threads
-from roundlog.operators import Inexact, operator
-from roundlog.operators import summation as terms
+from roundlog.operators import Inexact, operator, summation
 from roundlog.operators.cpu import conv_blas, gemm_blas
 from roundlog.rounding import Recorder
 
@@ -67,7 +66,7 @@ def test_panels_and_blocks_round_correctly(
 ) -> None:
     monkeypatch.setattr(gemm_blas, "PANEL", 4000)
     monkeypatch.setattr(gemm_blas, "SHARED", shared)
-    monkeypatch.setattr(terms, "BLOCK_TERMS", 128)
+    monkeypatch.setattr(summation, "BLOCK_TERMS", 128)
     torch.manual_seed(len(name))
     left, right = SHAPES[name]
     a, b = torch.randn(left), torch.randn(right)
@@ -122,7 +121,7 @@ WINDOWS = {
 @pytest.mark.usefixtures("shared_out", "by")
 def test_convolutions_in_panels_round_correctly(name: str, panel: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_blas, "PANEL", panel)
-    monkeypatch.setattr(terms, "BLOCK_TERMS", 128)
+    monkeypatch.setattr(summation, "BLOCK_TERMS", 128)
     torch.manual_seed(len(name))
     size, kernel, options = WINDOWS[name]
     attributes = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, **options}

@@ -10,8 +10,7 @@ import tracemalloc
 
 import pytest
 from roundlog.operators import check
-from roundlog.program import Node, Program, ProgramError, TensorType, from_json, to_json
-from roundlog.program import program_text as program_text
+from roundlog.program import Node, Program, ProgramError, TensorType, from_json, program_text, to_json
 from roundlog.program.model import DType
 from roundlog.program.program_text import MAX_ITEMS, MAX_NODES, MAX_TEXT_BYTES
 

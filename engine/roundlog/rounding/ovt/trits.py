@@ -147,7 +147,7 @@ def _tally(trits: Trits) -> NDArray[np.int64]:
     return np.array([down, up, 0])
 
 
-TRITS = PayloadFormat[Trits](
+TRITS: PayloadFormat[Trits] = PayloadFormat(
     kind=PayloadKind.OUTPUTS,
     most=MAX_PAYLOAD,
     bound=lambda operator_sizes: min(payload_size(operator_sizes), MAX_PAYLOAD),
