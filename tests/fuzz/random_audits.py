@@ -17,7 +17,7 @@ from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.parallel.audit import audit_in_parallel
 from roundlog.parallel.listing import Listing, Look, listing_of_run, settled
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing
-from roundlog.parallel.segment import Answer, SegmentOrder, Source, audit_segment
+from roundlog.parallel.segment import Answer, SegmentOrder, StateSource, audit_segment
 from roundlog.parallel.workers import MakeWorker, process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
@@ -44,7 +44,7 @@ class Auditing:
     """Whether honest workers may be unable to have the data."""
 
     @property
-    def source(self) -> Source:
+    def source(self) -> StateSource:
         limits = JobLimits(micro_batches=3)
         if self.in_store:
             return Stores(

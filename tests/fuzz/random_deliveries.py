@@ -22,7 +22,7 @@ from random_claims import LIES, Claim, claim_of
 from random_work import Reading
 from roundlog.data import summarised
 from roundlog.parallel.local import Directories
-from roundlog.parallel.segment import Segment, SegmentOrder, Source, audit_segment
+from roundlog.parallel.segment import Segment, SegmentOrder, StateSource, audit_segment
 from roundlog.parallel.worker_pool import NoWorkersError
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
@@ -68,7 +68,7 @@ class _Auditing(Auditing):
     reading: _Elsewhere
 
     @property
-    def source(self) -> Source:
+    def source(self) -> StateSource:
         return _Source(self.reading.directory, JobLimits(micro_batches=3), self.reading.store)
 
 

@@ -18,7 +18,7 @@ from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import fetched
 
 if TYPE_CHECKING:
-    from roundlog.parallel import Listing, Look, ParallelAudit, Sharing, Source
+    from roundlog.parallel import Listing, Look, ParallelAudit, Sharing, StateSource
     from roundlog.training import Job
 
     from tiebreak.cli.audit_output import States
@@ -166,7 +166,7 @@ def _claimed(
     computing: option_groups.Computing,
     content: ContentOptions,
     workers: WorkerOptions,
-) -> tuple[Look, Source]:
+) -> tuple[Look, StateSource]:
     """The claim, and the source from which workers get it. Raises CommandError, StoreError."""
     from roundlog.parallel import listing_of_run, settled
     from roundlog.storage import StorageError
@@ -236,7 +236,7 @@ class _Novelty:
 
 def _from_store(
     job_directory: Path, job: Job, run: Path, claim: str, limits: Any, content: ContentOptions, workers: WorkerOptions
-) -> tuple[Look, Source]:
+) -> tuple[Look, StateSource]:
     from roundlog.parallel import CHECKPOINTS_FILE, MAX_LIST_BYTES, ListingError, read_listing, settled
 
     from tiebreak.parallel.elsewhere import addresses_of, lies_elsewhere

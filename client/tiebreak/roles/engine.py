@@ -23,7 +23,7 @@ from roundlog.dispute import (
     trace_step,
 )
 from roundlog.execution.microbatch import samples_of
-from roundlog.parallel import Look, ParallelAudit, Reports, Sharing, Source, audit_in_parallel
+from roundlog.parallel import Look, ParallelAudit, Reports, Sharing, StateSource, audit_in_parallel
 from roundlog.rounding import without_log
 from roundlog.training import (
     DEFAULT_OPTIONS,
@@ -257,7 +257,7 @@ class Engine:
         self,
         job: Job,
         look: Look,
-        source: Source,
+        source: StateSource,
         run_dir: Path,
         sharing: Sharing,
         *,

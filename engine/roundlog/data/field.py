@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,9 +15,6 @@ from numpy.typing import NDArray
 
 from roundlog.commitments import BLOCK_SIZE, BlockTree, CommitmentError, MerkleTree
 from roundlog.program import DType, FieldType, Stored, TensorType
-
-if TYPE_CHECKING:
-    from roundlog.data.field import FieldSummary
 
 
 class DataError(ValueError):

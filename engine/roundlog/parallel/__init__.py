@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from roundlog.parallel.local import Directories, keep_published
     from roundlog.parallel.plan import units
     from roundlog.parallel.result import ParallelAudit, Reports, Sharing
-    from roundlog.parallel.segment import Source, UnusableState
+    from roundlog.parallel.segment import StateSource, UnusableState
     from roundlog.parallel.worker_pool import NoWorkersError
     from roundlog.parallel.workers import process_workers
 
@@ -43,7 +43,7 @@ _FILES = {
     "Publisher": "listing",
     "Reports": "result",
     "Sharing": "result",
-    "Source": "segment",
+    "StateSource": "segment",
     "UnusableState": "segment",
     "audit_in_parallel": "audit",
     "cluster_workers": "cluster",
@@ -70,7 +70,7 @@ __all__ = [
     "Publisher",
     "Reports",
     "Sharing",
-    "Source",
+    "StateSource",
     "UnusableState",
     "audit_in_parallel",
     "cluster_workers",

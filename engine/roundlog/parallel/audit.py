@@ -27,7 +27,7 @@ from roundlog.parallel.listing import Listing, Look, settled
 from roundlog.parallel.local import Computed, compute_here
 from roundlog.parallel.plan import Fact, Facts, Plan, draw_sample, units
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing, Wrong
-from roundlog.parallel.segment import Answer, Segment, SegmentOrder, Source
+from roundlog.parallel.segment import Answer, Segment, SegmentOrder, StateSource
 from roundlog.parallel.slow_workers import Pace, StandIn
 from roundlog.parallel.worker_pool import Assignment, NoWorkersError, Purpose, Report, Worker, WorkerPool, plainly
 from roundlog.storage import StorageError
@@ -46,7 +46,7 @@ _HERE = "this process"
 def audit_in_parallel(
     job: Job,
     look: Look,
-    source: Source,
+    source: StateSource,
     run_dir: Path,
     sharing: Sharing,
     options: RunOptions = DEFAULT_OPTIONS,
@@ -97,7 +97,7 @@ class _Audit:
         self,
         here: Run,
         look: Look,
-        source: Source,
+        source: StateSource,
         sharing: Sharing,
         reports: Reports,
         challenged: bytes | None,

@@ -13,7 +13,7 @@ import torch
 from roundlog.commitments import state_root
 from roundlog.parallel.listing import Listing
 from roundlog.parallel.plan import Fact, Plan
-from roundlog.parallel.segment import Segment, Source, UnusableState, execute, starting_state
+from roundlog.parallel.segment import Segment, StateSource, UnusableState, execute, starting_state
 from roundlog.storage import StorageError, load_tensors, save_state
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run import Run
@@ -36,7 +36,9 @@ class _Ended(Exception):
     """The interval that was looked for is found."""
 
 
-def compute_here(run: Run, source: Source, plan: Plan, segment: Segment, unusable: Callable[[str], None]) -> Computed:
+def compute_here(
+    run: Run, source: StateSource, plan: Plan, segment: Segment, unusable: Callable[[str], None]
+) -> Computed:
     """Executes a segment up to its first interval that is not as claimed, from its state, or else from the nearest
     before it that can be had. The state before that interval is left as a checkpoint of the run: games start from it.
 
@@ -75,7 +77,7 @@ def keep_state(run: Run, done: int, states: Sequence[torch.Tensor]) -> None:
     save_state(run.checkpoint_path(done * run.job.spec.interval), run.job.program.states, states)
 
 
-def keep_published(run: Run, listing: Listing, source: Source) -> int:
+def keep_published(run: Run, listing: Listing, source: StateSource) -> int:
     """Leaves every published state as a checkpoint of the run, as far as it can be had and has its claimed root: what a
     game in defence of the run starts from, whether it is still published then or not. Returns the most intervals that
     lie between two of them then. Raises OSError, StorageError."""
@@ -92,7 +94,7 @@ def keep_published(run: Run, listing: Listing, source: Source) -> int:
 
 
 def _nearest(
-    run: Run, source: Source, plan: Plan, first: int, unusable: Callable[[str], None]
+    run: Run, source: StateSource, plan: Plan, first: int, unusable: Callable[[str], None]
 ) -> tuple[int, list[torch.Tensor]]:
     """(intervals done, state after them): the last state at or before `first` that can be used."""
     for done in reversed([start for start in plan.listing.starts() if start <= first]):

@@ -30,7 +30,7 @@ class UnusableState(Exception):
     """A published state cannot be had, or is not the one with the given root. The message is one clause."""
 
 
-class Source(Protocol):
+class StateSource(Protocol):
     """Where a worker gets the job and the published states from. It is sent to workers, so it can be pickled, hashed
     and compared. Nothing that it brings is trusted."""
 
@@ -69,7 +69,7 @@ class Start:
 class SegmentOrder:
     """Order to a worker: the steps to execute."""
 
-    source: Source
+    source: StateSource
     segment: Segment
     start: Start
     device: str = "cpu"
@@ -135,7 +135,7 @@ def execute(
         after_interval(list(after))
 
 
-def starting_state(job: Job, source: Source, first: int, start: Start) -> list[torch.Tensor]:
+def starting_state(job: Job, source: StateSource, first: int, start: Start) -> list[torch.Tensor]:
     """The state before interval `first`, which has the root of `start`. Raises UnusableState."""
     if start.address is None:
         return list(job.initial.values())
@@ -158,7 +158,7 @@ def name() -> str:
 
 @lru_cache(maxsize=1)
 def _run(
-    source: Source, device: str, micro_batches: int, scratch: str | None
+    source: StateSource, device: str, micro_batches: int, scratch: str | None
 ) -> tuple[Run, tempfile.TemporaryDirectory[str]]:
     """The job in a temporary directory, read once by each process; the directory lives as long as the pair is kept."""
     job = source.job()

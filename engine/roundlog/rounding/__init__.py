@@ -1,7 +1,8 @@
 """Rounding of FP64 approximations to the FP32 answer, with and without a rounding log.
 
 A spec's policy says how (`recorder`, `follower`, `without_log`). By `Recorder` and `Follower` there is one right
-answer, the correctly rounded one; where the log decides instead, `roundlog.rounding.ovt` rounds."""
+answer, the correctly rounded one; where the log decides
+instead, the rounding is another room's."""
 
 from roundlog.rounding.follow import Follower
 from roundlog.rounding.policies import (

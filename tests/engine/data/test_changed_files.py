@@ -12,7 +12,7 @@ import torch
 from roundlog.adjudication.openings import Chunk, Material, Tree, prove
 from roundlog.commitments import BLOCK_SIZE, CHUNK_SIZE, BlockTree, CommitmentError
 from roundlog.data import ArrowField, FileField, StoredField, field_of, files, summarised, windows
-from roundlog.data.arrow import Part
+from roundlog.data.arrow import ArrowPart
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError
 from roundlog.training.trainer import Trainer
@@ -28,7 +28,7 @@ def in_a_file(path: Path, array: np.ndarray) -> StoredField:
 def in_parts(path: Path, array: np.ndarray) -> StoredField:
     """The same as an Arrow table in batches of 40,000 bytes."""
     kind, size = in_a_file(path, array).kind, array.nbytes
-    return ArrowField(kind, len(array), [Part(min(40_000, size - at), path, at) for at in range(0, size, 40_000)])
+    return ArrowField(kind, len(array), [ArrowPart(min(40_000, size - at), path, at) for at in range(0, size, 40_000)])
 
 
 @pytest.mark.parametrize("make", [in_a_file, in_parts])

@@ -20,7 +20,7 @@ from rank_processes import call, seconds_to_stop, start
 from roundlog.execution.microbatch import samples_of
 from roundlog.execution.ranks import samples_of_ranks
 from roundlog.execution.ranks.rank_passes import passes_of
-from roundlog.execution.ranks.rank_program import Cut, Gathered, Summed, analyse_for, local_program
+from roundlog.execution.ranks.rank_program import Gathered, RankCut, Summed, analyse_for, local_program
 from roundlog.execution.ranks.rank_states import ownership
 from roundlog.program import ProgramError
 from roundlog.training.auditor import Auditor
@@ -71,7 +71,7 @@ def test_the_random_programs_sum_over_ranks_and_gather_slices() -> None:
         local = local_program(program, analysis, samples_of_ranks(program, 2)[0])
         summed.update(program.nodes[read.value].op for read in local.reads if isinstance(read, Summed))
         gathered += sum(isinstance(read, Gathered) for read in local.reads)
-        cut += sum(isinstance(read, Cut) for read in local.reads)
+        cut += sum(isinstance(read, RankCut) for read in local.reads)
         uneven += samples_of(program) % 2
         swept += passes_of(program, 2, samples_of(program)) > 1
     assert {"sum", "matmul", "scatter_add", "conv2d_grad_weight"} <= summed

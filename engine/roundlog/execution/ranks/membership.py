@@ -159,8 +159,8 @@ class Membership:
         for other, one in zip(self._others, told, strict=True):
             if other in self._left:
                 continue
-            beat, _, told = one.decode().partition(" ")
-            progress[other] = Progress.of(told)
+            beat, _, seen = one.decode().partition(" ")
+            progress[other] = Progress.of(seen)
             if _is_gone(self._known[other], self._identity) and not self._store.check([f"left/{other}"]):
                 return f"{self.name(other)} is lost: its process has ended"
             count, since = self._beats[other]

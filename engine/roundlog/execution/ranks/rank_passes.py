@@ -23,10 +23,10 @@ from roundlog.execution.ranks.batch_sums import BatchSum, batch_sum, sums_over
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.orders import RankRounding
 from roundlog.execution.ranks.rank_program import (
-    Cut,
     Gathered,
     Given,
     LocalProgram,
+    RankCut,
     Summed,
     analyse_for,
     cut_up,
@@ -89,7 +89,7 @@ class RankReads(LazyTensors):
         match read:
             case Given():
                 return self._source(read)
-            case Cut():
+            case RankCut():
                 return read.layout.part(self._given.pop(read.given), *self._samples)
             case Gathered():
                 mine = self._given.pop(read.given)

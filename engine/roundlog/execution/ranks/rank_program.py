@@ -46,7 +46,7 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class RankCut:
     """A read of this rank's slice of a value that it has as a whole."""
 
     value: int
@@ -62,7 +62,7 @@ class Summed:
     given: tuple[int, ...]
 
 
-Read = Given | Gathered | Cut | Summed
+Read = Given | Gathered | RankCut | Summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,9 @@ class _Builder:
         if need is not None:
             # It lies otherwise, or is whole.
             whole = self._want(value, None)
-            return self._read(Cut(value, need, self._give(whole, value)), sliced_type(node.type, need, self._samples))
+            return self._read(
+                RankCut(value, need, self._give(whole, value)), sliced_type(node.type, need, self._samples)
+            )
         if value in self._sums:
             return self._read(self._sums[value], node.type)
         if layout is None:
