@@ -29,7 +29,7 @@ from roundlog.examples.gpt import gpt
 from roundlog.storage import save_tensors
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
-from roundlog.training.replay import replay_interval
+from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 from tiebreak.adversary.cunning import cunning
 from tiebreak.adversary.engines import execution_of

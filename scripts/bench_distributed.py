@@ -30,13 +30,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from roundlog.execution import Batches, Executor, StepExecutor
-from roundlog.execution.lazy_tensors import TensorsOf
+from roundlog.execution.batches import TensorsOf
 from roundlog.execution.microbatch import samples_of
-from roundlog.execution.microbatch.layout import sliced_type
-from roundlog.execution.microbatch.summing import summation
+from roundlog.execution.microbatch.slicing import sliced_type, summation
 from roundlog.execution.ranks import Launch, Ranks, RanksExecutor, dismiss, joined, samples_of_ranks, serve
-from roundlog.execution.ranks.local import Gathered, analyse_for, local_program
-from roundlog.execution.ranks.ownership import ownership
+from roundlog.execution.ranks.rank_program import Gathered, analyse_for, local_program
+from roundlog.execution.ranks.rank_states import ownership
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 

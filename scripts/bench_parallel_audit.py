@@ -29,11 +29,10 @@ import torch
 from roundlog.capture import Task
 from roundlog.examples.gpt import GPT, loss
 from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.listing import settled
-from roundlog.parallel.published import listing_of_run
+from roundlog.parallel.listing import listing_of_run, settled
+from roundlog.parallel.local import Directories
 from roundlog.parallel.result import ParallelAudit, Sharing
-from roundlog.parallel.sources import Directories
-from roundlog.parallel.workers import processes
+from roundlog.parallel.workers import process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.trainer import Trainer
 
@@ -73,7 +72,7 @@ def task(intervals: int, steps: int) -> Task:
 def audit(room: Path, job: Job, name: str, workers: int) -> tuple[ParallelAudit, float]:
     """An audit of the run in `room`, and its wall time in seconds."""
     source = Directories(room / "job", JobLimits())
-    sharing = Sharing(make=processes(threads=1), workers=workers, common_disk=True)
+    sharing = Sharing(make=process_workers(threads=1), workers=workers, common_disk=True)
     look = settled(listing_of_run(room / "run", job.spec))
     started = time.perf_counter()
     found = audit_in_parallel(job, look, source, room / name, sharing)

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 from machines.profiles import without_avx512
-from roundlog.kernels import vector_lanes
+from roundlog.kernels import gemm_microkernel
 from roundlog.operators import operator
 from roundlog.operators.contraction import Contraction
 from threadpoolctl import threadpool_limits
@@ -46,7 +46,7 @@ def certified(lanes: int, name: str, inputs: list[torch.Tensor], attributes: dic
     assert isinstance(op, Contraction)
 
     def work() -> None:
-        with patch.object(vector_lanes, "tile_lanes", lambda: lanes):
+        with patch.object(gemm_microkernel, "tile_lanes", lambda: lanes):
             op.certify(inputs, attributes, 4.0)
 
     return work
@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6)
     arguments = parser.parse_args()
-    lanes = vector_lanes.tile_lanes()
+    lanes = gemm_microkernel.tile_lanes()
     if not lanes:
         raise SystemExit("this processor has no vectors that tiles are made for: there is nothing to compare")
     torch.set_num_threads(1)

@@ -5,8 +5,8 @@
 
 descriptors.json: a program in which every operator of the registry occurs, the encoded descriptor of each operator,
 its fields, its leaf hash, and the program root. access.json: for inputs of those descriptors, which flat element is
-read for an output element and a term (-1: the read is not valid), worked out by `roundlog.adjudication.reader`, which
-the tests hold against the kernels.
+read for an output element and a term (-1: the read is not valid), worked out by `roundlog.adjudication.adjudicate`,
+which the tests hold against the kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from random import Random
 
-from roundlog.adjudication.reader import index_of, read
+from roundlog.adjudication.adjudicate import index_of, read
 from roundlog.capture.builder import Builder, Value
 from roundlog.commitments import leaf_hash
 from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor, program_root

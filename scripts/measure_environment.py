@@ -18,8 +18,8 @@ from roundlog.arithmetic import undisturbed
 from roundlog.capture import Task
 from roundlog.kernels import threads
 from roundlog.kernels.environment import ENVIRONMENT
+from roundlog.rounding.policies import without_log
 from roundlog.training.job import Job
-from roundlog.training.policies import alone
 from roundlog.training.run import Run
 from torch import nn
 
@@ -73,7 +73,7 @@ def main() -> None:
 
     threads._ThreadPool.hand_out = counted  # type: ignore[method-assign, assignment]
     with tempfile.TemporaryDirectory() as room:
-        run, rounding = Run(job, Path(room)), alone(job.spec)
+        run, rounding = Run(job, Path(room)), without_log(job.spec)
         states = list(job.initial.values())
         run.step(0, states, rounding)
         parts, times, step_looks, part_looks = 0, [], [], []

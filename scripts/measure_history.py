@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from roundlog.examples.gpt import gpt
-from roundlog.training.history import NAME, History, read_history
+from roundlog.training.history import HISTORY_FILE, History, read_history
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 
@@ -45,7 +45,7 @@ def main() -> None:
             lines.append((written - started) / arguments.steps)
             syncs.append(time.perf_counter() - written)
         line, sync = statistics.median(lines), statistics.median(syncs)
-        size = (room / "0" / NAME).stat().st_size / arguments.steps
+        size = (room / "0" / HISTORY_FILE).stat().st_size / arguments.steps
     print(f"a step of the small GPT: {1e3 * step:.1f} ms (median of {arguments.steps})")
     print(f"a line of its history:   {1e3 * line:.4f} ms, {size:.0f} bytes: {100 * line / step:.3f} % of a step")
     print(f"the sync at the end:     {1e3 * sync:.2f} ms, once a run")

@@ -25,7 +25,7 @@ import torch
 from papers import report
 from papers.tasks import PROFILES, SIZES, WARM_UP, Size, make
 from roundlog.capture import Task
-from roundlog.rounding.threshold import Divergence
+from roundlog.rounding.ovt import Divergence
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.training.job import Job
 from safetensors.torch import load_file

@@ -19,6 +19,8 @@ of the same bits."""
 
 POLICY_CERTIFIED = 0
 POLICY_THRESHOLD = 1
+POLICY_NAMES = ("certified", "threshold")
+"""Names of the policies, by their number."""
 
 MIN_LOG_GUARD = 4
 """Two computed values within d of the exact one differ by up to 2d, so an auditor's ambiguous element lies
@@ -70,6 +72,16 @@ class TrainingSpec:
     def intervals(self) -> int:
         """Checkpoints in the run: leaves of the checkpoint tree."""
         return self.steps // self.interval
+
+    @property
+    def policy_name(self) -> str:
+        """Name of the rounding policy."""
+        return POLICY_NAMES[self.rounding_policy]
+
+    @property
+    def log_decides(self) -> bool:
+        """Whether ambiguous elements are decided by the trainer's log, so that nobody can repeat a run without it."""
+        return self.rounding_policy != POLICY_CERTIFIED
 
     @property
     def run_id(self) -> bytes:
@@ -148,8 +160,9 @@ def check_rounding(policy: int, bits: int) -> None:
     """Raises SpecError for a rounding policy or a number of bits that there is not."""
     if not 23 <= bits <= 32:
         raise SpecError(f"rounding_bits {bits} is outside 23..32")
-    if policy not in (POLICY_CERTIFIED, POLICY_THRESHOLD):
-        raise SpecError(f"rounding_policy {policy} is neither 0 (certified) nor 1 (threshold)")
+    if not 0 <= policy < len(POLICY_NAMES):
+        names = " nor ".join(f"{number} ({name})" for number, name in enumerate(POLICY_NAMES))
+        raise SpecError(f"rounding_policy {policy} is neither {names}")
 
 
 def _check_type(name: str, kind: object, value: object) -> None:

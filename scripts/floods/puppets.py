@@ -12,7 +12,7 @@ from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.replay import replay_interval
+from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 from tiebreak.adversary.engines import execution_of
 from tiebreak.adversary.tampering import Lie, tampered

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from roundlog.execution.ranks import Launch, Ranks, dismiss, joined
 from roundlog.training.auditor import Auditor
-from roundlog.training.by_ranks import agree, by_ranks, help_rank_0
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
+from roundlog.training.rank_runs import agree, by_ranks, help_rank_0
 from roundlog.training.trainer import Trainer
 
 from machines.profiles import Machine

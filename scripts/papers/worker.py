@@ -20,10 +20,11 @@ from roundlog.capture.model_tensors import model_tensors
 from roundlog.commitments import state_root
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, Executor
-from roundlog.log import Entries, LogReader, LogWriter, Trits
+from roundlog.log import Entries, LogReader, LogWriter
 from roundlog.operators import Inexact, StepInputs, operator
 from roundlog.operators.registry import Attributes, Tensors
-from roundlog.rounding import Follower, Recorder, Rounding, ThresholdFollower, ThresholdRecorder, Thresholds
+from roundlog.rounding import Follower, Recorder, Rounding, payload_format
+from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder, Thresholds, Trits
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.storage import save_tensors
 from roundlog.training.job import Job
@@ -110,7 +111,7 @@ def train(ask: dict[str, Any]) -> dict[str, Any]:
     if not certified:
         recorder = ThresholdRecorder(job.spec.rounding_bits, Thresholds(**ask.get("thresholds", {})))
     roots, logged, packed, zipped = [], [], 0, 0
-    with LogWriter(Path(ask["log"]), log_header(job, 0)) as writer:
+    with LogWriter(Path(ask["log"]), log_header(job, 0), payload_format(job.spec)) as writer:
         for step in range(ask["steps"]):
             engine.step(step, recorder)
             log = recorder.take()
@@ -119,10 +120,7 @@ def train(ask: dict[str, Any]) -> dict[str, Any]:
                 if isinstance(part, Trits):
                     packed += len(part.packed)
                     zipped += len(zlib.compress(part.packed.tobytes(), 6))
-            if isinstance(recorder, Recorder):
-                writer.append(step, log)  # type: ignore[arg-type]
-            else:
-                writer.append_trits(step, log)  # type: ignore[arg-type]
+            writer.append(step, log)
             roots.append(state_root(engine.states).hex())
             _keep(ask, step, engine)
     steps = ask["steps"]
@@ -160,7 +158,7 @@ def audit(ask: dict[str, Any]) -> dict[str, Any]:
         follower = Follower(4, 0.05, np.random.default_rng(), bits)
     rounding = Watched(follower, see) if isinstance(follower, Follower) else follower
     roots, counts = [], []
-    with LogReader(Path(ask["log"]), log_header(job, 0), engine.sizes) as reader:
+    with LogReader(Path(ask["log"]), log_header(job, 0), engine.sizes, payload_format(job.spec)) as reader:
         for step in range(ask["steps"]):
             if ask.get("without_log"):
                 follower.follow(step, None)

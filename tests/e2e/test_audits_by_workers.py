@@ -19,7 +19,7 @@ from market import OPEN, audit
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.execution import StepResult
 from roundlog.operators import StepInputs
-from roundlog.parallel.published import NAME, read_listing
+from roundlog.parallel.listing import CHECKPOINTS_FILE, read_listing
 from roundlog.parallel.result import Sharing
 from roundlog.parallel.workers import MakeWorker
 from roundlog.program import first_store
@@ -116,7 +116,7 @@ def test_a_trainer_publishes_what_it_was_told_to_and_is_paid(world: World) -> No
     world.run(trainer, customer)
     claim, job = world.contract.job(world.job).claim, Job.read(world.root / "files")
     world.store.get_directory(claim.log_cid, world.root / "fetched", everything, max_bytes=1 << 24)
-    listing = read_listing(world.root / "fetched" / NAME, job.spec)
+    listing = read_listing(world.root / "fetched" / CHECKPOINTS_FILE, job.spec)
     assert MerkleTree(listing.roots).root == claim.checkpoint_root and listing.complete
     assert sorted(listing.states) == [2, 4]
     for done, address in listing.states.items():
@@ -267,18 +267,18 @@ class Away:
 
 
 def unlisted(log: Path) -> None:
-    (log / NAME).unlink()
+    (log / CHECKPOINTS_FILE).unlink()
 
 
 def mislisted(log: Path) -> None:
     """The list names another root than the claimed one."""
-    record = json.loads((log / NAME).read_text())
+    record = json.loads((log / CHECKPOINTS_FILE).read_text())
     record["state_roots"][2] = "55" * 32
-    (log / NAME).write_text(json.dumps(record))
+    (log / CHECKPOINTS_FILE).write_text(json.dumps(record))
 
 
 def torn(log: Path) -> None:
-    (log / NAME).write_bytes(b"{" * 1000)
+    (log / CHECKPOINTS_FILE).write_bytes(b"{" * 1000)
 
 
 @pytest.mark.parametrize("spoil", [unlisted, mislisted, torn])

@@ -10,7 +10,7 @@ from audit_workers import Stand
 from market import OPEN, audit
 from roundlog.data import files
 from roundlog.parallel.result import Sharing
-from roundlog.parallel.segment import Answer, Order, audit_segment
+from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
 from tiebreak.adversary.parties import tampering_auditor, tampering_trainer
 from tiebreak.adversary.tampering import Lie
 from tiebreak.contract.enums import Outcome, Phase, Side
@@ -204,9 +204,9 @@ def test_workers_go_on_once_their_files_are_mended(tmp_path: Path, monkeypatch: 
     world.post(linear_task(12, 2))
     trainer = TrainerRole(patient(world, "trainer"), world.job, publish_every=2)
     world.run(trainer)
-    orders: list[Order] = []
+    orders: list[SegmentOrder] = []
 
-    def behaviour(order: Order) -> Answer:
+    def behaviour(order: SegmentOrder) -> Answer:
         orders.append(order)
         if len(orders) == 2:
             flip(file_of(world, "auditor", DATA))

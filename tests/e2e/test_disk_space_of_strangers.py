@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from crafted_blocks import Blocks, repeated
-from roundlog.parallel.published import NAME
-from roundlog.training.job import DATA, FILES, Job
+from roundlog.parallel.listing import CHECKPOINTS_FILE
+from roundlog.training.job import Job
+from roundlog.training.run_files import DATA, JOB_FILES
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.structs import JobView
 from tiebreak.roles.auditor_role import AuditorRole
@@ -68,12 +69,12 @@ def test_three_postings_of_one_leaf_repeated_leave_nothing_on_a_trainer_s_disk(w
     # The one with a superfluous file is a good job, and is trained without it.
     assert [world.contract.job(job).status for job in (1, 2, 3)] == [JobStatus.OPEN, JobStatus.CLAIMED, JobStatus.OPEN]
     (room,) = (path for path in context.directory.iterdir() if path.name.startswith("job-"))
-    assert {path.name for path in (room / "job").iterdir()} == set(FILES)
+    assert {path.name for path in (room / "job").iterdir()} == set(JOB_FILES)
     assert size_of(context.directory) < 1 << 20
     assert len(world.said("'torch.py' besides what it is fetched for")) == 1
 
 
-@pytest.mark.parametrize("name", ["00000000.rlog", NAME, "sitecustomize.py"])
+@pytest.mark.parametrize("name", ["00000000.rlog", CHECKPOINTS_FILE, "sitecustomize.py"])
 def test_a_claim_whose_log_is_one_leaf_repeated_costs_an_auditor_no_disk(
     world: World, blocks: Blocks, name: str
 ) -> None:

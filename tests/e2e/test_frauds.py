@@ -10,11 +10,11 @@ from roundlog.commitments import tensor_root
 from roundlog.dispute import FabricatedValues, StepTrace, trace_step
 from roundlog.log import LogReader
 from roundlog.program import first_store
+from roundlog.rounding.policies import without_log
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.policies import alone
-from roundlog.training.replay import replay, replay_state
+from roundlog.training.repetition import replay, replay_state
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 from tiebreak.adversary.frauds import Fraud, FraudKind
@@ -40,7 +40,7 @@ class Told:
         """STEP, with all its values."""
         run = self.run(fraud)
         inputs = run.inputs(STEP, replay_state(self.run(), STEP))
-        return trace_step(run.executor, inputs, alone(self.job.spec), FabricatedValues(self.room), {})
+        return trace_step(run.executor, inputs, without_log(self.job.spec), FabricatedValues(self.room), {})
 
 
 def options_of(fraud: Fraud | None) -> RunOptions:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import roundlog.training.auditor
-import roundlog.training.replay
+import roundlog.training.repetition
 import torch
 from roundlog.commitments import state_root
 from roundlog.execution.microbatch import MicrobatchExecutor
@@ -86,7 +86,7 @@ def test_an_auditor_with_less_memory_finds_the_same_step_and_plays_the_same_game
                 whole.append(self.directory)
             return super().step(step, states, rounding)
 
-    for module in (roundlog.training.auditor, roundlog.training.replay, engine):
+    for module in (roundlog.training.auditor, roundlog.training.repetition, engine):
         monkeypatch.setattr(module, "Run", Watched)
     world = quick_world
     world.post()

@@ -58,7 +58,7 @@ class Forger(Recorder):
 def train_forging(job: Job, run_dir: Path, rng: np.random.Generator, count: int) -> TrainingResult:
     """A training in which so many decisions are bent, in the states and in the log."""
     forger = Forger(job.spec.log_guard, job.spec.rounding_bits, rng, count)
-    honest, trainer.recorder = trainer.recorder, lambda spec, thresholds=None: forger
+    honest, trainer.recorder = trainer.recorder, lambda spec: forger
     try:
         result = Trainer(job, run_dir).run()
     finally:

@@ -21,11 +21,12 @@ from mutations import canonical, change_bytes, change_json, change_tensors
 from roundlog.capture import Task
 from roundlog.commitments import MerkleTree, leaf_hash, verify
 from roundlog.execution.fusion import peak_bytes
-from roundlog.log import Entries, LogError, LogHeader, LogReader, LogWriter, PayloadError, summarise
+from roundlog.log import Entries, LogError, LogHeader, LogReader, LogWriter, PayloadError
 from roundlog.log import payload as payloads
 from roundlog.log.layout import HEADER_SIZE, SEGMENT_HEADER_SIZE, SegmentHeader, pack_footer
 from roundlog.operators import check
 from roundlog.program import DType, ProgramError, TensorType, from_json, to_json
+from roundlog.rounding import summarise
 from roundlog.spec import SpecError, TrainingSpec
 from roundlog.storage import StorageError, load_tensors, save_tensors
 from roundlog.training.auditor import Auditor

@@ -15,15 +15,13 @@ from random_claims import Claim
 from random_work import Reading, Running, audit
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.listing import Listing, Look, settled
-from roundlog.parallel.published import listing_of_run
+from roundlog.parallel.listing import Listing, Look, listing_of_run, settled
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing
-from roundlog.parallel.segment import Answer, Order, Source, audit_segment
-from roundlog.parallel.workers import MakeWorker, processes
+from roundlog.parallel.segment import Answer, SegmentOrder, StateSource, audit_segment
+from roundlog.parallel.workers import MakeWorker, process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
-from roundlog.training.repetition import draw as draw_intervals
-from roundlog.training.repetition import repeat
+from roundlog.training.repetition import draw_intervals, repeat
 from tiebreak.parallel.stored_states import LocalStates, Stores
 
 
@@ -46,7 +44,7 @@ class Auditing:
     """Whether honest workers may be unable to have the data."""
 
     @property
-    def source(self) -> Source:
+    def source(self) -> StateSource:
         limits = JobLimits(micro_batches=3)
         if self.in_store:
             return Stores(
@@ -96,7 +94,7 @@ def whole(it: Auditing, *, by_processes: bool) -> str:
 def _behaviour(draw: Random, kind: str) -> Behaviour:
     if kind == "lies":
 
-        def answer(order: Order) -> Answer | None:
+        def answer(order: SegmentOrder) -> Answer | None:
             found = audit_segment(order)
             roots = tuple(root if draw.random() < 0.5 else draw.randbytes(32) for root in found.roots)
             return replace(found, roots=roots)
@@ -124,7 +122,7 @@ def by_workers(it: Auditing, look: Look | None = None, *, share: float = 1.0, sp
     while True:
         kinds = ["honest", *it.draw.choices(["honest", "honest", "lies", "dies"], k=it.draw.randrange(3))]
         repeats = it.draw.choice([0.0, 0.0, 0.3, 1.0])
-        make = processes(1) if spawned else _stands(it.draw, kinds)
+        make = process_workers(1) if spawned else _stands(it.draw, kinds)
         count = it.draw.randint(1, 60) if left else 0
 
         def progress(done: int, total: int) -> None:

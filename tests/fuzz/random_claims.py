@@ -11,11 +11,10 @@ from random import Random
 import torch
 from published_runs import Liar, Trained
 from roundlog.commitments import state_root
-from roundlog.parallel.listing import Listing
-from roundlog.parallel.published import listing_of_run, read_listing, write_listing
+from roundlog.parallel.listing import Listing, listing_of_run, read_listing, write_listing
 from roundlog.storage import load_tensors
-from roundlog.training.checkpoints import checkpoint_path
 from roundlog.training.job import Job
+from roundlog.training.run_files import checkpoint_path
 from roundlog.training.trainer import log_path
 from tiebreak.store import FolderStore
 

@@ -21,9 +21,9 @@ from random_audits import Auditing
 from random_claims import LIES, Claim, claim_of
 from random_work import Reading
 from roundlog.data import summarised
-from roundlog.parallel.crew import NoWorkersError
-from roundlog.parallel.segment import Order, Segment, Source, audit_segment
-from roundlog.parallel.sources import Directories
+from roundlog.parallel.local import Directories
+from roundlog.parallel.segment import Segment, SegmentOrder, StateSource, audit_segment
+from roundlog.parallel.worker_pool import NoWorkersError
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.trainer import Trainer
@@ -68,7 +68,7 @@ class _Auditing(Auditing):
     reading: _Elsewhere
 
     @property
-    def source(self) -> Source:
+    def source(self) -> StateSource:
         return _Source(self.reading.directory, JobLimits(micro_batches=3), self.reading.store)
 
 
@@ -198,7 +198,7 @@ def _one_interval(it: Auditing, interval: int) -> str:
     if interval not in it.claim.listing.starts():
         return f"interval {interval} from no state"
     start = it.claim.listing.start(interval, it.job.spec.initial_state_root)
-    answer = audit_segment(Order(source=it.source, segment=Segment(interval, interval + 1), start=start))
+    answer = audit_segment(SegmentOrder(source=it.source, segment=Segment(interval, interval + 1), start=start))
     assert it.honest is not None
     if answer.unusable is not None:
         assert not it.claim.is_right, f"an honest state is not used: {answer.unusable}"

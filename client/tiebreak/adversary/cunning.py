@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from roundlog.adjudication import ExactSum, IntegerSum, RunningResult, wrap
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.partial import ExactSum, IntegerSum, RunningResult
-from roundlog.adjudication.scalars import wrap
 from roundlog.dispute import RunningResults
 
 from tiebreak.contract.enums import Side

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from roundlog.log import LogReader, LogWriter
-from roundlog.log.entries import Decision, Entries
+from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.operators import Inexact, operator
-from roundlog.training.job import Job
-from roundlog.training.trainer import log_header, log_path
+from roundlog.training import Job, log_header, log_path
 
 from tiebreak.store import ContentStore
 

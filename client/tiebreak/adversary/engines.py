@@ -9,11 +9,7 @@ from pathlib import Path
 
 from roundlog.commitments import MerkleTree
 from roundlog.execution import Batches, BatchSource, Executor, StepExecutor
-from roundlog.training.checkpoints import checkpoint_path
-from roundlog.training.job import Job
-from roundlog.training.options import Execution, StepEvent
-from roundlog.training.run import Run
-from roundlog.training.trainer import TrainingResult
+from roundlog.training import Execution, Job, Run, StepEvent, TrainingResult, checkpoint_path
 
 from tiebreak.adversary.cunning import cunning
 from tiebreak.contract.enums import Side

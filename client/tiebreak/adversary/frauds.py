@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
-from roundlog.execution import Batches, BatchSource, Executor, StepExecutor, StepResult
-from roundlog.execution.batches import CPU
+from roundlog.execution import CPU, Batches, BatchSource, Executor, StepExecutor, StepResult
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Rounding
-from roundlog.training.job import Job
+from roundlog.training import Job
 
 from tiebreak.adversary.engines import MakeExecution, execution_of, lying, prescribed_batches, prescribed_executor
 from tiebreak.adversary.tampering import Lie, tampered

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from roundlog.execution import Batches, StepExecutor
-from roundlog.execution.batches import CPU
+from roundlog.execution import CPU, Batches, StepExecutor
 from roundlog.program import first_store
-from roundlog.training.job import Job
+from roundlog.training import Job
 
 from tiebreak.adversary.dishonest_logs import forge, spoiling
 from tiebreak.adversary.dishonest_queues import FabricatingQueue, ResigningQueue

@@ -9,17 +9,12 @@ import torch
 from roundlog.arithmetic import adjacent, neighbour
 from roundlog.commitments import state_root, tensor_bytes
 from roundlog.execution import Executor
-from roundlog.log.entries import Decision
-from roundlog.operators import Inexact
-from roundlog.operators.registry import Attributes, Tensors
+from roundlog.log import Decision
+from roundlog.operators import Attributes, Inexact, Tensors
 from roundlog.program import Node, Program, first_store
 from roundlog.randomness import batch_rows
-from roundlog.rounding import Recorder, Window
-from roundlog.rounding.resolve import certify, ends
-from roundlog.training.options import RunOptions
-from roundlog.training.policies import alone
-from roundlog.training.replay import replay, replay_state
-from roundlog.training.run import Run
+from roundlog.rounding import Recorder, Window, certify, ends, without_log
+from roundlog.training import Run, RunOptions, replay, replay_state
 
 from tiebreak.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, FraudKind
 from tiebreak.adversary.trainings import Training
@@ -164,7 +159,7 @@ class _Places:
         other = replace(program, nodes=tuple(nodes))
         outputs: dict[int, torch.Tensor] = {}
         inputs = self._run.inputs(self._step, self._before)
-        Executor(other).run(inputs, alone(self._job.spec), observe=outputs.__setitem__)
+        Executor(other).run(inputs, without_log(self._job.spec), observe=outputs.__setitem__)
         right, told = (found[operator].reshape(-1) for found in (self._outputs, outputs))
         element = int((right != told).nonzero()[0])
         fraud = AnotherProgram(

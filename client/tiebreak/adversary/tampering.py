@@ -11,8 +11,8 @@ import torch
 from roundlog.arithmetic import FULL_BITS, undisturbed
 from roundlog.commitments import canonical
 from roundlog.execution import CheckedProgram, Executor, RunningStep, StepResult, StoppedError
-from roundlog.kernels.threads import own_threads
-from roundlog.log.entries import Decision, Entries
+from roundlog.kernels import own_threads
+from roundlog.log import Decision, Entries
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Recorder, Rounding

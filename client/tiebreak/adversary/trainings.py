@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from roundlog.capture import Task
-from roundlog.examples import digits
+from roundlog.examples import digits_data, digits_loss
 from torch import nn
 from torch.nn import functional as F
 
@@ -131,9 +131,9 @@ def conv() -> Task:
     model = Digits(width=4, dropout=0.1)
     return Task(
         model=model,
-        loss=digits.loss,
+        loss=digits_loss,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-        dataset={name: field[:200] for name, field in digits.data().items()},
+        dataset={name: field[:200] for name, field in digits_data().items()},
         batch_size=32,
         steps=STEPS,
         interval=INTERVAL,

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roundlog.training.job import Job
-    from roundlog.training.verdict import Verdict
+    from roundlog.training import Job, Verdict
 
 _SHOWN_FINDINGS = 20
 
@@ -25,7 +24,7 @@ class States:
 
 def claimed_states(directory: Path, job: Job, roots: Sequence[bytes]) -> States:
     """The check of every state in a run directory against the state roots that it claims, one an interval."""
-    from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoints
+    from roundlog.training import checkpoint_path, wrong_checkpoints
 
     wrong = [
         f"{path} is not the claimed state: {why}; copy the file again, or run `tiebreak train` in {directory}, which "
@@ -37,7 +36,7 @@ def claimed_states(directory: Path, job: Job, roots: Sequence[bytes]) -> States:
 
 def is_no(verdict: Verdict, states: States | None) -> bool:
     """True if something that was given is not right."""
-    from roundlog.training.verdict import LogStanding
+    from roundlog.training import LogStanding
 
     if states is not None and states.wrong:
         return True
@@ -122,7 +121,7 @@ def show_verdict(
 
 
 def _claim(verdict: Verdict) -> str:
-    from roundlog.training.verdict import LogStanding
+    from roundlog.training import LogStanding
 
     if verdict.right is None:
         return "undecided: under the policy threshold the log decides, and this one cannot be used in whole"
@@ -144,7 +143,7 @@ def about_states(states: States) -> str:
 
 def _log(verdict: Verdict, share: float) -> str | None:
     """The worth of the log, in one clause; None if there was none."""
-    from roundlog.training.verdict import LogStanding
+    from roundlog.training import LogStanding
 
     match verdict.log:
         case LogStanding.NOT_GIVEN:

@@ -19,7 +19,7 @@ from tiebreak.cli.option_groups import examples, takes_groups
 if TYPE_CHECKING:
     from roundlog.program import Program
     from roundlog.spec import TrainingSpec
-    from roundlog.training.job import Job
+    from roundlog.training import Job
 
     from tiebreak.contract.structs import JobView
     from tiebreak.store.store import Store
@@ -45,7 +45,7 @@ def read_job(directory: Path, max_memory: int, micro_batches: int = 1, content: 
     but those in the directory. Raises JobError, CommandError, StoreError."""
     if not directory.is_dir():
         raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
-    from roundlog.training.job import Job, JobLimits
+    from roundlog.training import Job, JobLimits
 
     from tiebreak.parallel.elsewhere import lies_elsewhere, read_elsewhere
 
@@ -57,7 +57,7 @@ def read_job(directory: Path, max_memory: int, micro_batches: int = 1, content: 
 
 def require_publishable(directory: Path) -> None:
     """Refuses a directory that has more than the files of a job, or less. Raises CommandError."""
-    from roundlog.training.job import FILES
+    from roundlog.training import JOB_FILES
 
     from tiebreak.parallel.elsewhere import lies_elsewhere
 
@@ -65,7 +65,7 @@ def require_publishable(directory: Path) -> None:
         raise CommandError(
             f"{directory} has a job without its data, and would be published without them: fetch it with its data."
         )
-    strangers = sorted({path.name for path in directory.iterdir()} - set(FILES))
+    strangers = sorted({path.name for path in directory.iterdir()} - set(JOB_FILES))
     if strangers:
         raise CommandError(f"{directory} would be published with {strangers[0]} in it: move that somewhere else.")
 
@@ -139,7 +139,7 @@ def fetch(
     json: option_groups.Json = False,
 ) -> None:
     """Fetch a job's files by content address, every byte checked, with its data or without them."""
-    from roundlog.training.job import read_program
+    from roundlog.training import read_program
 
     from tiebreak.cli import output
     from tiebreak.parallel.elsewhere import fetch_without_data
@@ -203,7 +203,7 @@ def read_claim(text: str) -> bytes | list[bytes]:
 def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
     """Refuses roots that the run in this directory did not write down for this job, so that a damaged file accuses
     nobody. Raises CommandError."""
-    from roundlog.training.run import root_sum
+    from roundlog.training import root_sum
 
     if len(roots) != job.spec.intervals:
         raise CommandError(f"the run {directory} has {len(roots)} of {job.spec.intervals} checkpoints: {_MEND}.")

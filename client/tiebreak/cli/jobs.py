@@ -19,8 +19,7 @@ from tiebreak.cli.option_groups import DEFAULT_POLL, Poll, examples, takes_group
 from tiebreak.cli.role_process import RoleSetup, play
 
 if TYPE_CHECKING:
-    from roundlog.training.job import Job
-    from roundlog.training.sameness import Sameness
+    from roundlog.training import Job, Sameness
 
 _CONTRACTS_BITS = 32
 
@@ -214,25 +213,25 @@ def _capture(
         raise CommandError(f"{out} is not an empty directory: choose another place for the job.")
     from roundlog.capture import portable, torchs_own
     from roundlog.execution.microbatch import samples_of
-    from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
-    from roundlog.training.job import STAGES, Job, run_bytes
+    from roundlog.spec import POLICY_NAMES
+    from roundlog.training import JOB_STAGES, Job, run_bytes
 
     from tiebreak.cli import output
     from tiebreak.cli.task_source import load_task
 
-    number = POLICY_THRESHOLD if policy == RoundingPolicy.THRESHOLD else POLICY_CERTIFIED
+    number = POLICY_NAMES.index(policy or RoundingPolicy.CERTIFIED)
     found: list[Sameness] = []
     with torchs_own() if torch_random else contextlib.nullcontext(), portable() as numbers:
         task = load_task(source, settings if data is None else [*settings, f"data={data}"])
-        with output.progress("Making a job", len(STAGES)) as bar:
+        with output.progress("Making a job", len(JOB_STAGES)) as bar:
             job = Job.from_task(
                 task,
                 policy=number,
                 bits=bits or 32,
                 report=found.append,
-                tell=lambda stage: bar.done(STAGES.index(stage), stage),
+                tell=lambda stage: bar.done(JOB_STAGES.index(stage), stage),
             )
-            bar.done(len(STAGES))
+            bar.done(len(JOB_STAGES))
     least = run_bytes(job.program, job.spec, samples_of(job.program))
     if least > max_memory:
         raise CommandError(
@@ -319,7 +318,7 @@ def collect(
 def _plain(job: Job) -> dict[str, object]:
     from dataclasses import asdict
 
-    from roundlog.training.job import step_bytes
+    from roundlog.training import step_bytes
 
     return {
         "spec": asdict(job.spec),
@@ -345,19 +344,17 @@ def _rate(rates: list[float]) -> str:
 
 
 def _facts(job: Job) -> dict[str, object]:
-    from roundlog.spec import POLICY_THRESHOLD
-    from roundlog.training.job import step_bytes
+    from roundlog.training import step_bytes
 
     from tiebreak.cli.output import size
 
     spec = job.spec
-    policy = RoundingPolicy.THRESHOLD if spec.rounding_policy == POLICY_THRESHOLD else RoundingPolicy.CERTIFIED
     states = job.program.states
     return {
         "steps": f"{spec.steps}, a checkpoint every {spec.interval}",
         "data": f"{spec.data_rows} rows ({', '.join(job.dataset)}), {spec.batch_size} a step, in the seed's own order",
         **{f"rate {name}": _rate(table.tolist()) for name, table in job.rates().items()},
-        "rounding": f"{policy.value}, {spec.rounding_bits} bits",
+        "rounding": f"{spec.policy_name}, {spec.rounding_bits} bits",
         "operators": f"{spec.operator_count} a step",
         "state": f"{spec.state_count} tensors, {size(sum(kind.nbytes for kind in states.values()))}",
         "memory": f"about {size(step_bytes(job.program, spec))} a step",

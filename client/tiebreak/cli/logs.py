@@ -11,8 +11,8 @@ from tiebreak.cli import option_groups
 from tiebreak.cli.failures import CommandError
 
 if TYPE_CHECKING:
-    from roundlog.log import LogSummary
     from roundlog.program import Program
+    from roundlog.rounding import LogSummary
 
 app = typer.Typer(no_args_is_help=True, help="Rounding logs.")
 
@@ -31,7 +31,7 @@ def inspect(
     json: option_groups.Json = False,
 ) -> None:
     """Check a rounding log and show what it holds."""
-    from roundlog.log import summarise
+    from roundlog.rounding import summarise
 
     from tiebreak.cli import output
 

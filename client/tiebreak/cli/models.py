@@ -49,8 +49,7 @@ def verify_model(
 
     Exit code 0 if it does, 3 if it does not, 1 if that cannot be told.
     """
-    from roundlog.training.checkpoints import wrong_state
-    from roundlog.training.job import read_program
+    from roundlog.training import read_program, wrong_state
 
     from tiebreak.cli import output
 
@@ -100,7 +99,7 @@ def export(
     float32, int64 or bool are left to the model that makes them (load it with strict=False then). No root is checked:
     do that before by `audit` or `verify-model`, where the state comes from others.
     """
-    from roundlog.training.export import trained_state
+    from roundlog.training import trained_state
 
     from tiebreak.cli import output
 

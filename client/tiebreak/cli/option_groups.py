@@ -15,8 +15,7 @@ import typer
 from tiebreak import quantities
 
 if TYPE_CHECKING:
-    from roundlog.training.options import RunOptions, StepEvent
-    from roundlog.training.validation import Validation
+    from roundlog.training import RunOptions, StepEvent, Validation
 
 COMPUTING = "This machine"
 
@@ -154,7 +153,7 @@ class Computing:
         validation: Validation | None = None,
     ) -> RunOptions:
         """The options of a run of the engine."""
-        from roundlog.training.options import RunOptions
+        from roundlog.training import RunOptions
 
         return RunOptions(
             device=self.device,

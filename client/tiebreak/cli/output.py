@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roundlog.training.options import StepEvent
+    from roundlog.training import StepEvent
 
 
 import json

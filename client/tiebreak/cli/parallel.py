@@ -18,10 +18,8 @@ from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import fetched
 
 if TYPE_CHECKING:
-    from roundlog.parallel.listing import Listing, Look
-    from roundlog.parallel.result import ParallelAudit, Sharing
-    from roundlog.parallel.segment import Source
-    from roundlog.training.job import Job
+    from roundlog.parallel import Listing, Look, ParallelAudit, Sharing, StateSource
+    from roundlog.training import Job
 
     from tiebreak.cli.audit_output import States
 
@@ -101,19 +99,18 @@ class WorkerOptions:
         Raises ClusterError."""
         from os import cpu_count
 
-        from roundlog.parallel.result import Sharing
-        from roundlog.parallel.workers import processes
+        from roundlog.parallel import Sharing, process_workers
 
         if self.cluster is None:
             workers = self.workers or 1
             each = threads or max(1, (cpu_count() or 1) // workers)
             repeats = self.repeat_share or 0.0
             return Sharing(
-                make=processes(each), workers=workers, repeat_share=repeats, share=self.share, common_disk=True
+                make=process_workers(each), workers=workers, repeat_share=repeats, share=self.share, common_disk=True
             )
-        from roundlog.parallel.cluster import cluster_workers, connect
+        from roundlog.parallel import cluster_workers, connect_cluster
 
-        processors = connect(self.cluster)
+        processors = connect_cluster(self.cluster)
         each = threads or 1
         repeats = _CLUSTER_REPEATS if self.repeat_share is None else self.repeat_share
         workers = self.workers or max(1, processors // each)
@@ -134,8 +131,7 @@ def audit_by_workers(
 ) -> None:
     """Audits the claim of a run directory, or of a log's content address, and prints what was found. follow: the run
     may still be under way. Exits as `tiebreak audit` does."""
-    from roundlog.parallel.audit import audit_in_parallel
-    from roundlog.parallel.result import Reports
+    from roundlog.parallel import Reports, audit_in_parallel
 
     from tiebreak.cli import output
 
@@ -170,12 +166,11 @@ def _claimed(
     computing: option_groups.Computing,
     content: ContentOptions,
     workers: WorkerOptions,
-) -> tuple[Look, Source]:
+) -> tuple[Look, StateSource]:
     """The claim, and the source from which workers get it. Raises CommandError, StoreError."""
-    from roundlog.parallel.listing import settled
-    from roundlog.parallel.published import listing_of_run
+    from roundlog.parallel import listing_of_run, settled
     from roundlog.storage import StorageError
-    from roundlog.training.job import JobLimits
+    from roundlog.training import JobLimits
 
     from tiebreak.cli.job_files import check_roots, read_claim
     from tiebreak.parallel.stored_states import LocalStates
@@ -241,9 +236,8 @@ class _Novelty:
 
 def _from_store(
     job_directory: Path, job: Job, run: Path, claim: str, limits: Any, content: ContentOptions, workers: WorkerOptions
-) -> tuple[Look, Source]:
-    from roundlog.parallel.listing import settled
-    from roundlog.parallel.published import MOST_BYTES, NAME, ListingError, read_listing
+) -> tuple[Look, StateSource]:
+    from roundlog.parallel import CHECKPOINTS_FILE, MAX_LIST_BYTES, ListingError, read_listing, settled
 
     from tiebreak.parallel.elsewhere import addresses_of, lies_elsewhere
     from tiebreak.parallel.stored_states import Stores
@@ -253,10 +247,10 @@ def _from_store(
     shutil.rmtree(log, ignore_errors=True)
     # Workers look at no log: beside it, the list of checkpoints is all that is fetched.
     found = store.entries(claim)
-    if NAME in found:
-        store.get_file(found[NAME], log / NAME, max_bytes=MOST_BYTES)
+    if CHECKPOINTS_FILE in found:
+        store.get_file(found[CHECKPOINTS_FILE], log / CHECKPOINTS_FILE, max_bytes=MAX_LIST_BYTES)
     try:
-        listing = read_listing(log / NAME, job.spec)
+        listing = read_listing(log / CHECKPOINTS_FILE, job.spec)
     except ListingError as error:
         raise CommandError(
             f"{claim} lists no checkpoints of this job ({error}): it takes a log that was published with "

@@ -87,12 +87,12 @@ def plot(
 
 def _curves(run: Path, column: str | None) -> Curves:
     """The curves of a run. Raises CommandError, StorageError."""
-    from roundlog.training.history import NAME, read_history
+    from roundlog.training import HISTORY_FILE, read_history
 
     if not run.is_dir():
         raise CommandError(f"there is no run directory {run}: make one with `tiebreak train`.")
-    if not (run / NAME).exists():
-        raise CommandError(f"{run} has no history ({NAME}): name the directory of a run, which writes one.")
+    if not (run / HISTORY_FILE).exists():
+        raise CommandError(f"{run} has no history ({HISTORY_FILE}): name the directory of a run, which writes one.")
     curves = Curves(str(run))
     for entry in read_history(run):
         if entry.loss is not None:

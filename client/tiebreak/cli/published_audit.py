@@ -17,8 +17,8 @@ from tiebreak.cli.network import ContractOptions
 from tiebreak.cli.parallel import WorkerOptions, plain_audit, show_audit
 
 if TYPE_CHECKING:
-    from roundlog.parallel.result import ParallelAudit
-    from roundlog.training.receipt import Receipt
+    from roundlog.parallel import ParallelAudit
+    from roundlog.training import Receipt
 
     from tiebreak.parallel.published_run import PublishedRun, Whereabouts
     from tiebreak.store.store import Store
@@ -73,10 +73,8 @@ def audit_published(
 ) -> None:
     """Fetches a run and its job, audits the wanted share of it, and writes down what was found. All else that it needs
     lies in a temporary directory. Exits as `tiebreak audit` does."""
-    from roundlog.parallel.audit import audit_in_parallel
-    from roundlog.parallel.listing import settled
-    from roundlog.parallel.result import Reports
-    from roundlog.training.job import JobLimits
+    from roundlog.parallel import Reports, audit_in_parallel, settled
+    from roundlog.training import JobLimits
 
     from tiebreak.cli import output
     from tiebreak.parallel.published_run import fetch
@@ -207,20 +205,19 @@ def _result(run: PublishedRun, found: ParallelAudit) -> Receipt:
     import re
     from importlib.metadata import version
 
-    from roundlog.training.audit_result import MAX_ADDRESS, MAX_REASON, AuditResult, WrongInterval, ranges
-    from roundlog.training.receipt import Receipt
+    from roundlog.training import MAX_ADDRESS, MAX_REASON, AuditRecord, Receipt, WrongInterval, interval_ranges
 
     wrong = None
     if found.wrong is not None:
         stopped = found.wrong.stopped
         stopped = None if stopped is None else re.sub("[^ -~]", "?", stopped)[:MAX_REASON]
         wrong = WrongInterval(interval=found.wrong.interval, root=found.wrong.root, stopped=stopped)
-    audit = AuditResult(
+    audit = AuditRecord(
         job=run.where.job,
         claim=re.sub("[^!-~]", "?", run.where.claim)[:MAX_ADDRESS],  # it may be a file's name
         parts=found.units,
         drawn=found.drawn,
-        right=ranges(found.right),
+        right=interval_ranges(found.right),
         wrong=wrong,
     )
     return Receipt.of(run.spec, run.listing.roots, version("tiebreak")).about(audit)

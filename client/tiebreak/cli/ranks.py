@@ -13,9 +13,7 @@ from tiebreak.cli.job_files import fetched
 
 if TYPE_CHECKING:
     from roundlog.execution.ranks import Launch, Ranks
-    from roundlog.training.helpers import Helpers
-    from roundlog.training.job import Job
-    from roundlog.training.options import RunOptions
+    from roundlog.training import Helpers, Job, RunOptions
 
 
 class RankGroup:
@@ -45,7 +43,7 @@ class RankGroup:
         Raises RankMismatchError if the ranks differ, LaunchError for a job that ranks cannot execute, LostRankError."""
         if self._ranks is None:
             return False
-        from roundlog.training.by_ranks import agree, help_rank_0
+        from roundlog.training import agree, help_rank_0
 
         agree(self._ranks, job, self._device(device))
         if not self._ranks.rank:
@@ -58,7 +56,7 @@ class RankGroup:
         """The options of a run that all ranks execute, once they have agreed."""
         if self._ranks is None:
             return chosen
-        from roundlog.training.by_ranks import by_ranks
+        from roundlog.training import by_ranks
 
         return by_ranks(chosen, self._ranks)
 
@@ -68,9 +66,7 @@ class RankGroup:
         Raises RankMismatchError if the ranks differ, LostRankError."""
         if self._ranks is None:
             return False
-        from roundlog.training.by_ranks import agree_without_job
-        from roundlog.training.helpers import help_with_runs
-        from roundlog.training.job import JobLimits
+        from roundlog.training import JobLimits, agree_without_job, help_with_runs
 
         from tiebreak.cli import output
         from tiebreak.process_resources import usable_memory
@@ -95,10 +91,10 @@ class RankGroup:
         if self._ranks is None:
             yield None
             return
-        from roundlog.training.helpers import Helpers
+        from roundlog.training import Helpers
 
         # Rank 0 is watched, and its monitor tells.
-        self._ranks.membership.attendance.on_late = lambda sentence: None
+        self._ranks.membership.stragglers.on_late = lambda sentence: None
         found = Helpers(self._ranks)
         try:
             yield found
@@ -138,7 +134,7 @@ def rank_group() -> Iterator[RankGroup]:
     launch = Launch.of(os.environ)
     assert launch is not None
     with joined(launch) as ranks:
-        ranks.membership.attendance.on_late = output.warn
+        ranks.membership.stragglers.on_late = output.warn
         yield RankGroup(ranks, launch)
 
 

@@ -20,9 +20,7 @@ from tiebreak.cli.option_groups import examples, takes_groups
 from tiebreak.cli.output import Listener
 
 if TYPE_CHECKING:
-    from roundlog.training.job import Job
-    from roundlog.training.receipt import Receipt
-    from roundlog.training.repetition import Repetition
+    from roundlog.training import Job, Receipt, Repetition
 
 _RECEIPT = examples(
     "tiebreak receipt trained --job job --out receipt.json",
@@ -60,7 +58,7 @@ def receipt(
     """
     from importlib.metadata import version
 
-    from roundlog.training.receipt import Receipt
+    from roundlog.training import Receipt
 
     from tiebreak.cli import output
 
@@ -156,8 +154,7 @@ def verify(
     RUN is not the receipt's, or the signature is not the signer's; 1 if that cannot be told, as with the receipt of
     another job.
     """
-    from roundlog.training.receipt import read_receipt
-    from roundlog.training.repetition import draw
+    from roundlog.training import draw_intervals, read_receipt
 
     from tiebreak.cli import output
 
@@ -178,7 +175,7 @@ def verify(
         )
     started = time.monotonic()
     wrong_signature = _wrong_signature(read, wanted)
-    drawn = draw(made.spec.intervals, share)
+    drawn = draw_intervals(made.spec.intervals, share)
     found = None
     if wrong_signature is None:
         found = _repeat(read, made, directory, run, drawn, computing, micro_batches)
@@ -203,7 +200,7 @@ def _repeat(
     computing: option_groups.Computing,
     micro_batches: int,
 ) -> Repetition:
-    from roundlog.training.repetition import repeat, repeat_all
+    from roundlog.training import repeat, repeat_all
 
     from tiebreak.cli import output
 

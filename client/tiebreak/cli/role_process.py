@@ -21,8 +21,7 @@ from tiebreak.cli.ranks import RankGroup, rank_group, refuse_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roundlog.training.helpers import Helpers
-    from roundlog.training.options import RunOptions
+    from roundlog.training import Helpers, RunOptions
 
     from tiebreak.contract.game import VerificationGame
     from tiebreak.operation.monitor import RoleMonitor
@@ -62,7 +61,7 @@ class RoleSetup:
 
     def context(self, role: str, notify: Notify, on_look: OnLook | None = None) -> RoleContext:
         """The context of a role. Raises CommandError, ChainError, StoreError, OSError."""
-        from roundlog.training.options import RunOptions
+        from roundlog.training import RunOptions
 
         from tiebreak.process_resources import usable_memory
         from tiebreak.roles.context import RoleContext, RoleLimits

@@ -22,10 +22,9 @@ from tiebreak.cli.ranks import rank_group, refuse_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roundlog.parallel.published import Publisher
-    from roundlog.rounding import Thresholds
-    from roundlog.training.job import Job
-    from roundlog.training.validation import Validation
+    from roundlog.parallel import Publisher
+    from roundlog.rounding import RecordingRounding
+    from roundlog.training import Job, Validation
 
 _VALIDATION = "Validation"
 
@@ -98,8 +97,8 @@ def train(
 
     Several processes that torchrun starts share every batch, and come to the same root; rank 0 writes and prints.
     """
-    from roundlog.parallel.published import Publisher
-    from roundlog.training.trainer import Trainer
+    from roundlog.parallel import Publisher
+    from roundlog.training import Trainer
 
     from tiebreak.cli import output
 
@@ -107,7 +106,7 @@ def train(
     computing.use_threads()
     with rank_group() as ranks:
         job = read_job(job_directory, computing.max_memory, micro_batches, content=content)
-        chosen = _read_thresholds(thresholds, job) if thresholds is not None else None
+        recorder = _recorder(thresholds, job) if thresholds is not None else None
         if ranks.serves(job, computing.device):
             return
         store = content.open_content(warn=output.warn) if every else None
@@ -119,7 +118,7 @@ def train(
             last = Listener(bar, job.spec.steps, _publishes(publisher, job))
             validation = _validation(validate, validate_every, job, computing.max_memory, last)
             chosen_options = ranks.options(computing.run_options(micro_batches, last, last.resumes, validation))
-            result = Trainer(job, run, chosen_options, thresholds=chosen).run(look_over=True)
+            result = Trainer(job, run, chosen_options, recorder=recorder).run(look_over=True)
         fetched_bytes = ranks.dismiss(job)
     published = None
     if store is not None and publisher is not None:
@@ -188,7 +187,7 @@ def _validation(path: Path | None, every: int | None, job: Job, max_memory: int,
         if every is not None:
             raise WrongUsage("--validate-every says how often, and not on what: name the rows with --validate.")
         return None
-    from roundlog.training.validation import Validation, draws_numbers, read_validation_rows
+    from roundlog.training import Validation, draws_numbers, read_validation_rows
 
     from tiebreak.cli import output
 
@@ -206,30 +205,30 @@ def _validation(path: Path | None, every: int | None, job: Job, max_memory: int,
 
 
 def _history_name() -> str:
-    from roundlog.training.history import NAME
+    from roundlog.training import HISTORY_FILE
 
-    return NAME
+    return HISTORY_FILE
 
 
 def _incomplete(problem: str | None) -> str | None:
     return None if problem is None else f"INCOMPLETE: {problem}; the run itself is whole"
 
 
-def _read_thresholds(path: Path, job: Job) -> Thresholds:
-    from roundlog.rounding import ThresholdError, Thresholds
-    from roundlog.rounding.threshold import MAX_JSON_BYTES
-    from roundlog.spec import POLICY_THRESHOLD
+def _recorder(path: Path, job: Job) -> RecordingRounding:
+    """The trainer's rounding by the thresholds in a file."""
+    from roundlog.rounding.ovt import MAX_THRESHOLDS_BYTES, ThresholdError, ThresholdRecorder, Thresholds
     from roundlog.storage import open_regular
 
-    if job.spec.rounding_policy != POLICY_THRESHOLD:
+    if not job.spec.log_decides:
         raise CommandError("this job rounds by the policy certified, which has no thresholds: leave --thresholds away.")
     try:
         with open_regular(path) as file:
-            return Thresholds.from_json(file.read(MAX_JSON_BYTES + 1))
+            thresholds = Thresholds.from_json(file.read(MAX_THRESHOLDS_BYTES + 1))
     except OSError as error:
         raise CommandError(f"{path} cannot be read ({error.strerror}): check the path.") from error
     except ThresholdError as error:
         raise CommandError(f"{path} holds no thresholds: {error}; correct it, or leave --thresholds away.") from error
+    return ThresholdRecorder(job.spec.rounding_bits, thresholds)
 
 
 def audit(
@@ -290,7 +289,7 @@ def audit(
     Exit code 0 if claim, states and log, as far as they were given, are right; 3 if the claim is wrong, a state is not
     the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
     """
-    from roundlog.training import verdict as verdicts
+    from roundlog.training import audit as audit_claim
 
     from tiebreak.cli import output
 
@@ -329,7 +328,7 @@ def audit(
         started = time.monotonic()
         with output.progress("auditing", made.spec.steps) as bar:
             last = Listener(bar, made.spec.steps)
-            verdict = verdicts.audit(
+            verdict = audit_claim(
                 made,
                 run,
                 ranks.options(computing.run_options(micro_batches, last, last.resumes)),

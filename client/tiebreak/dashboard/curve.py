@@ -32,7 +32,7 @@ class Curve:
 def read_curve(run_dir: Path, total: int) -> Curve | None:
     """The losses in a run's history, of a run of `total` steps; None if there are none, or the file is damaged."""
     from roundlog.storage import StorageError
-    from roundlog.training.history import read_history
+    from roundlog.training import read_history
 
     try:
         entries = islice(read_history(run_dir), _MOST_ENTRIES)

@@ -22,7 +22,7 @@ from tiebreak.dashboard.curve import Curve, read_curve
 from tiebreak.dashboard.showing import UNKNOWN, Names
 
 if TYPE_CHECKING:
-    from roundlog.training.job import Job
+    from roundlog.training import Job
 
     from tiebreak.store.store import Store
 
@@ -80,7 +80,7 @@ class LocalFiles:
 
     def read_job(self, directory: Path) -> Job:
         """The job in a directory, whose data may lie in the store. Raises JobError."""
-        from roundlog.training.job import Job, JobLimits
+        from roundlog.training import Job, JobLimits
 
         from tiebreak.parallel.elsewhere import lies_elsewhere, read_elsewhere
 
@@ -147,7 +147,7 @@ def _fetch_names(store: Store, cid: str, root: bytes) -> Names | None:
 
 def _names(room: Path, root: bytes) -> Names | None:
     """The names in the files of a job, once they are shown to be the program that the chain commits to."""
-    from roundlog.training.job import JobError, read_program
+    from roundlog.training import JobError, read_program
 
     try:
         program, spec = read_program(room)

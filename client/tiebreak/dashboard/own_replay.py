@@ -145,8 +145,7 @@ class Replays:
     def _trees_of(self, rooms: tuple[Path, ...], run: Path, job: JobView) -> DisputeTrees | None:
         """The trees of a run that has ended; None if its record is damaged or its job's files are not at hand. Raises
         JobError for files that are damaged, unless others are at hand."""
-        from roundlog.training.job import JobError
-        from roundlog.training.run import Run
+        from roundlog.training import JobError, Run
 
         from tiebreak.roles.engine import DisputeTrees
 

@@ -11,14 +11,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from roundlog.adjudication.adjudicate import segments
+from roundlog import training as engine
+from roundlog.adjudication import segments
 from roundlog.descriptors import describe
-from roundlog.dispute.trace import half_of
+from roundlog.dispute import half_of
 from roundlog.program import first_store
-from roundlog.training import job as engine
-from roundlog.training.auditor import Auditor
-from roundlog.training.run import Run
-from roundlog.training.trainer import Trainer
+from roundlog.training import Auditor, Run, Trainer
 
 from tiebreak.adversary.dishonest_queues import RememberingQueue
 from tiebreak.adversary.frauds import Fraud, FraudKind, fraudulent_challenger, fraudulent_trainer

@@ -13,16 +13,17 @@ from pathlib import Path
 
 import torch
 from roundlog.capture import Task
-from roundlog.examples.baseline import PlainTraining
-from roundlog.examples.digits import digits
+from roundlog.examples import PlainTraining, digits
 from roundlog.randomness import batch_rows
-from roundlog.training.job import Job
+from roundlog.training import Job
 from torch import nn
 
 
 def train_plain(task: Task, on_step: Callable[[int], None]) -> nn.Module:
     """Trains a copy of the model of `task`, in the order of the task's data, and returns it: nothing of the engine's
-    arithmetic is used."""
+    arithmetic is used.
+
+    on_step: called with the number of every step that is done."""
     plain = PlainTraining(task)
     for step in range(task.steps):
         rows = torch.from_numpy(batch_rows(task.seed, step, task.batch_size, task.rows))

@@ -117,8 +117,7 @@ def _play_stories(scene: Scene, screen: Screen, report: Report, job_dir: Path) -
 
 def _right_root(scene: Scene, screen: Screen, job_dir: Path) -> bytes:
     """The checkpoint root that the first story would have shown."""
-    from roundlog.training.job import Job
-    from roundlog.training.trainer import Trainer
+    from roundlog.training import Job, Trainer
 
     with screen.bars():
         screen.waiting("everybody", "training once, honestly")
@@ -173,8 +172,8 @@ def _introduce(screen: Screen, steps: int) -> None:
 
 
 def _make_job(directory: Path, steps: int) -> Path:
-    from roundlog.examples.digits import digits
-    from roundlog.training.job import Job
+    from roundlog.examples import digits
+    from roundlog.training import Job
 
     Job.from_task(digits(steps=steps, interval=INTERVAL)).write(directory)
     return directory

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.storage import load_tensors
-from roundlog.training.job import Job
+from roundlog.training import Job
 
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.contract.payouts import Shares

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from roundlog.adjudication.adjudicate import Tree
-from roundlog.adjudication.openings import OperandOpening
+from roundlog.adjudication import OperandOpening, Tree
 from roundlog.descriptors import Descriptor
 
 from tiebreak.contract.enums import Level, Outcome, Phase, Side

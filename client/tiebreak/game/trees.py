@@ -7,8 +7,7 @@ from typing import Protocol
 
 from roundlog.commitments import MerkleTree
 from roundlog.descriptors import Descriptor
-from roundlog.dispute import ElementMaterial, RunningResults, StepTrace, operators_half
-from roundlog.dispute.trace import half_of
+from roundlog.dispute import ElementMaterial, RunningResults, StepTrace, half_of, operators_half
 
 from tiebreak.contract.structs import LeafOpening, NextRoot
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from roundlog.data import Unavailable
 from roundlog.storage import StorageError, read_record, write_record
-from roundlog.training.job import DATA, Job, JobError, JobLimits
+from roundlog.training import DATA, Job, JobError, JobLimits
 
 from tiebreak.parallel.fetching import Accept, fetch_named, job_plan
 from tiebreak.store.cid import Cid

@@ -1,6 +1,6 @@
 """Directories that strangers publish, fetched by the names of the files that they are for.
 
-Each file is bounded by what the spec and the program say (`roundlog.training.sizes`), and nothing else comes to the
+Each file is bounded by what the spec and the program say (`roundlog.training.run_files`), and nothing else comes to the
 disk: a file that is no job's can be a module that Python imports, or a setting that a program runs.
 """
 
@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from roundlog.parallel.published import NAME, most_list_bytes
+from roundlog.parallel import CHECKPOINTS_FILE, most_list_bytes
 from roundlog.program import Program
 from roundlog.spec import TrainingSpec
-from roundlog.training.job import DATA, FILES, JobError, read_program
-from roundlog.training.sizes import BEFORE_THE_PROGRAM, most_interval_bytes, most_job_bytes
-from roundlog.training.trainer import log_path
+from roundlog.training import (
+    BEFORE_THE_PROGRAM,
+    DATA,
+    JOB_FILES,
+    JobError,
+    log_path,
+    most_interval_bytes,
+    most_job_bytes,
+    read_program,
+)
 
 from tiebreak.store import ContentStore
 from tiebreak.store.dag_reader import MAX_ENTRIES, Plan
@@ -86,14 +93,14 @@ def log_plan(program: Program, spec: TrainingSpec) -> Plan:
         most = most_interval_bytes(program, spec)
         return [
             dict.fromkeys((log_path(path, interval).name for interval in intervals), most)
-            | {NAME: most_list_bytes(spec)}
+            | {CHECKPOINTS_FILE: most_list_bytes(spec)}
         ]
 
     return plan
 
 
 def _require_job(names: Collection[str]) -> None:
-    lacking = [name for name in FILES if name not in names]
+    lacking = [name for name in JOB_FILES if name not in names]
     if lacking:
         raise MalformedContent(f"the directory is no job, since it has no {lacking[0]}: check the identifier.")
 

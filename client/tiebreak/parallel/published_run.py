@@ -11,12 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundlog.commitments import MerkleTree
-from roundlog.parallel.listing import Listing
-from roundlog.parallel.published import MOST_BYTES, NAME, ListingError, read_address_of_job, read_listing
+from roundlog.parallel import CHECKPOINTS_FILE, MAX_LIST_BYTES, Listing, ListingError, read_address_of_job, read_listing
 from roundlog.program import Program
-from roundlog.spec import POLICY_CERTIFIED, TrainingSpec
-from roundlog.training.job import FILES, JobLimits, require_memory
-from roundlog.training.receipt import MAX_BYTES, Receipt, ReceiptError, read_receipt
+from roundlog.spec import TrainingSpec
+from roundlog.training import (
+    JOB_FILES,
+    MAX_RECEIPT_BYTES,
+    JobLimits,
+    Receipt,
+    ReceiptError,
+    read_receipt,
+    require_memory,
+)
 
 from tiebreak.parallel.elsewhere import fetch_without_data
 from tiebreak.store.cid import Cid
@@ -85,13 +91,13 @@ def find(store: Store, address: str, claim: str | None, room: Path) -> Whereabou
             f"{short(address, 100)} is a receipt, which does not say where its job lies: give the address of the job, "
             "and this one with --claim."
         )
-    if NAME in found:
+    if CHECKPOINTS_FILE in found:
         if claim is not None:
             raise NotAuditable(
                 f"{address} is a published log, a claim by itself: leave --claim away, or give its root."
             )
         try:
-            job = read_address_of_job(_fetched_list(store, found[NAME], room))
+            job = read_address_of_job(_fetched_list(store, found[CHECKPOINTS_FILE], room))
         except ListingError as error:
             raise NotAuditable(f"{address} is no log that can be audited ({error}): check the address.") from error
         if job is None or not is_address(job):
@@ -119,9 +125,9 @@ def fetch(
     def accept(program: Program, spec: TrainingSpec) -> None:
         if where.spec not in (None, spec):
             raise NotAuditable(f"the files at {where.job} are those of another job than the claim is about.")
-        if spec.rounding_policy != POLICY_CERTIFIED:
+        if spec.log_decides:
             raise NotAuditable(
-                "this job rounds by the policy threshold, under which nobody can repeat a part of a run."
+                f"this job rounds by the policy {spec.policy_name}, under which nobody can repeat a part of a run."
             )
         require_memory(program, spec, limits)
         specs.append(spec)
@@ -150,10 +156,10 @@ def _claimed(store: Store, claim: str, spec: TrainingSpec, room: Path) -> Listin
         if receipt.spec != spec:
             raise NotAuditable(f"{short(claim, 100)} is the receipt of another job's run: give the job that it is of.")
         return Listing(roots=receipt.state_roots)
-    if NAME not in found:
+    if CHECKPOINTS_FILE not in found:
         raise NotAuditable(f"{claim} lists no checkpoints: it takes a log that was published with --publish-every.")
     try:
-        return read_listing(_fetched_list(store, found[NAME], room), spec)
+        return read_listing(_fetched_list(store, found[CHECKPOINTS_FILE], room), spec)
     except ListingError as error:
         raise NotAuditable(f"{claim} claims nothing about this job ({error}): check both addresses.") from error
 
@@ -169,7 +175,7 @@ def _names(store: Store, address: str) -> dict[str, str] | None:
 
 
 def _require_job(address: str, names: dict[str, str]) -> None:
-    if lacking := [name for name in FILES if name not in names]:
+    if lacking := [name for name in JOB_FILES if name not in names]:
         others = ", ".join(short(repr(name), 60) for name in sorted(names)[:_MOST_NAMED])
         what = f"a directory with {others}" if names else "no directory"
         raise NotAuditable(
@@ -178,7 +184,7 @@ def _require_job(address: str, names: dict[str, str]) -> None:
 
 
 def _fetched_list(store: Store, cid: str, room: Path) -> Path:
-    return _fetched_file(store, cid, room / NAME, MOST_BYTES)
+    return _fetched_file(store, cid, room / CHECKPOINTS_FILE, MAX_LIST_BYTES)
 
 
 def _fetched_file(store: Store, cid: str, path: Path, most: int) -> Path:
@@ -190,7 +196,9 @@ def _fetched_file(store: Store, cid: str, path: Path, most: int) -> Path:
 def _receipt(store: Store, place: str, room: Path) -> Receipt:
     """The receipt at a content address, or in a file. Raises NotAuditable, StoreError."""
     try:
-        path = _fetched_file(store, place, room / "receipt.json", MAX_BYTES) if is_address(place) else Path(place)
+        path = (
+            _fetched_file(store, place, room / "receipt.json", MAX_RECEIPT_BYTES) if is_address(place) else Path(place)
+        )
         return read_receipt(path)
     except (ReceiptError, MalformedContent) as error:
         why = str(error).replace(str(room / "receipt.json"), "it").rstrip(".")

@@ -8,11 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from roundlog.parallel.segment import UnusableState
-from roundlog.parallel.sources import Directories
+from roundlog.parallel import Directories, UnusableState
 from roundlog.storage import StorageError, load_tensors
-from roundlog.training.job import Job, JobLimits
-from roundlog.training.sizes import most_state_bytes
+from roundlog.training import Job, JobLimits, most_state_bytes
 
 from tiebreak.parallel.elsewhere import fetch_without_data, lies_elsewhere, read_elsewhere
 from tiebreak.store import StoreError, open_stores

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from roundlog.training.checkpoints import checkpoint_path, wrong_state
+from roundlog.training import checkpoint_path, wrong_state
 
 from tiebreak.contract.enums import AuditStatus, JobStatus, Phase
 from tiebreak.contract.payouts import fee_at, place_of, sure_fee

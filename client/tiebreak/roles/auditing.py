@@ -11,12 +11,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from roundlog.adjudication.adjudicate import NoAnswer
+from roundlog import training as engine
+from roundlog.adjudication import NoAnswer
 from roundlog.execution import StoppedError
-from roundlog.training import job as engine
-from roundlog.training.options import StepEvent
-from roundlog.training.stops import noted_stop
-from roundlog.training.verdict import Verdict
+from roundlog.training import StepEvent, Verdict, noted_stop
 
 from tiebreak.contract.structs import JobView
 from tiebreak.deadlines import Pauses

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from eth_typing import ChecksumAddress
+from roundlog import training as engine
 from roundlog.storage import read_record, write_record
-from roundlog.training import job as engine
-from roundlog.training.checkpoints import wrong_state
+from roundlog.training import wrong_state
 
 from tiebreak.contract.code import is_adjudicator
 from tiebreak.contract.denylist import why_broken

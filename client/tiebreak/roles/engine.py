@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
-from roundlog.adjudication.openings import needed
+from roundlog.adjudication import needed
 from roundlog.dispute import (
     DisputedOperator,
     FabricatedValues,
@@ -23,22 +23,27 @@ from roundlog.dispute import (
     trace_step,
 )
 from roundlog.execution.microbatch import samples_of
-from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.listing import Look
-from roundlog.parallel.result import ParallelAudit, Reports, Sharing
-from roundlog.parallel.segment import Source
-from roundlog.training.job import Job
-from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
-from roundlog.training.policies import alone
-from roundlog.training.replay import replay, replay_interval, replay_state
-from roundlog.training.run import Run
-from roundlog.training.trainer import Trainer, TrainingResult
-from roundlog.training.verdict import Verdict, audit
+from roundlog.parallel import Look, ParallelAudit, Reports, Sharing, StateSource, audit_in_parallel
+from roundlog.rounding import without_log
+from roundlog.training import (
+    DEFAULT_OPTIONS,
+    Job,
+    Run,
+    RunOptions,
+    StepEvent,
+    Trainer,
+    TrainingResult,
+    Verdict,
+    audit,
+    replay,
+    replay_interval,
+    replay_state,
+)
 
 from tiebreak.game import Leaves, Output, Place, Trace, Tree
 
 if TYPE_CHECKING:
-    from roundlog.training.helpers import Helpers
+    from roundlog.training import Helpers
 
 CACHE_BYTES = 1 << 30
 
@@ -150,7 +155,7 @@ class DisputeTrees:
     def _executed(self, step: int, outputs: MutableMapping[int, torch.Tensor]) -> StepTrace:
         run = self._run
         inputs = run.inputs(step, self._state_before(step))
-        return trace_step(run.executor, inputs, alone(self.job.spec), self.fabricated, outputs)
+        return trace_step(run.executor, inputs, without_log(self.job.spec), self.fabricated, outputs)
 
     def _state_before(self, step: int) -> list[torch.Tensor]:
         if (kept := self._before.get(step)) is None:
@@ -252,7 +257,7 @@ class Engine:
         self,
         job: Job,
         look: Look,
-        source: Source,
+        source: StateSource,
         run_dir: Path,
         sharing: Sharing,
         *,
@@ -293,5 +298,5 @@ def step_seconds(job: Job, options: RunOptions = DEFAULT_OPTIONS) -> float:
     with tempfile.TemporaryDirectory(prefix="tiebreak-step-") as name:
         run = Run(job, Path(name), measured)
         for _ in range(2):
-            run.step(0, list(job.initial.values()), alone(job.spec))
+            run.step(0, list(job.initial.values()), without_log(job.spec))
     return min(seen)

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from roundlog.adjudication.size import largest_proof
+from roundlog import training as engine
+from roundlog.adjudication import largest_proof
 from roundlog.arithmetic import FULL_BITS
 from roundlog.commitments import CommitmentError, state_root
-from roundlog.log import LogError, summarise
+from roundlog.log import LogError
 from roundlog.program import Program
-from roundlog.spec import POLICY_CERTIFIED, SpecError, TrainingSpec
+from roundlog.rounding import summarise
+from roundlog.spec import SpecError, TrainingSpec
 from roundlog.storage import StorageError, load_tensors
-from roundlog.training import job as engine
-from roundlog.training.sizes import kept_bytes, most_job_bytes, most_state_bytes
-from roundlog.training.trainer import log_header, log_path
+from roundlog.training import kept_bytes, log_header, log_path, most_job_bytes, most_state_bytes
 
 from tiebreak.contract.denylist import why_broken
 from tiebreak.contract.struct_bases import PostedSpec
@@ -44,10 +44,10 @@ always refused."""
 
 def unanswerable_spec(spec: TrainingSpec) -> str | None:
     """The reason, in one clause, why disputes under a spec could not be decided; None if they could."""
-    if spec.rounding_policy != POLICY_CERTIFIED:
+    if spec.log_decides:
         return (
-            "the spec's rounding_policy is 1 (threshold), under which the trainer's log decides and nobody can tell "
-            "right from wrong: such a job is for use without a chain"
+            f"the spec's rounding_policy is {spec.rounding_policy} ({spec.policy_name}), under which the trainer's log "
+            "decides and nobody can tell right from wrong: such a job is for use without a chain"
         )
     if spec.rounding_bits != FULL_BITS:
         return (

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from roundlog import training as engine
 from roundlog.arithmetic import MachineError
 from roundlog.storage import StorageError
-from roundlog.training import job as engine
-from roundlog.training.options import StepEvent
+from roundlog.training import StepEvent
 
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.deadlines import Pauses

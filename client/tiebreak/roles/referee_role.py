@@ -4,8 +4,7 @@ contract's precision leaves open."""
 from __future__ import annotations
 
 from eth_hash.auto import keccak
-from roundlog.adjudication.binary32 import is_finite
-from roundlog.adjudication.exactly import function_value
+from roundlog.adjudication import function_value, is_finite
 from roundlog.descriptors import Descriptor, Family, Function, describe, encode_descriptor
 from roundlog.program import Program
 

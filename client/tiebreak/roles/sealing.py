@@ -16,8 +16,7 @@ from pathlib import Path
 from eth_abi.abi import encode
 from eth_typing import ChecksumAddress
 from eth_utils.crypto import keccak
-from roundlog.storage import StorageError, read_record
-from roundlog.storage.atomic import replace_file
+from roundlog.storage import StorageError, read_record, replace_file
 
 from tiebreak.contract.structs import JobView, NextRoot
 from tiebreak.game import Leaves, Row

@@ -8,14 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundlog.commitments import MerkleTree
-from roundlog.parallel.crew import NoWorkersError
-from roundlog.parallel.listing import Listing, settled
-from roundlog.parallel.local import keep_published
-from roundlog.parallel.plan import units
-from roundlog.parallel.published import NAME, ListingError, read_listing
-from roundlog.parallel.result import ParallelAudit, Reports, Sharing
-from roundlog.training.job import Job, JobLimits
-from roundlog.training.run import Run
+from roundlog.parallel import (
+    CHECKPOINTS_FILE,
+    Listing,
+    ListingError,
+    NoWorkersError,
+    ParallelAudit,
+    Reports,
+    Sharing,
+    keep_published,
+    read_listing,
+    settled,
+    units,
+)
+from roundlog.training import Job, JobLimits, Run
 
 from tiebreak.contract.structs import JobView
 from tiebreak.parallel.stored_states import Stores
@@ -125,7 +131,7 @@ class SharedAudit:
         why = f"the log {claim.log_cid} cannot be had" if log is None else None
         if log is not None:
             try:
-                listing = read_listing(log / NAME, job.spec)
+                listing = read_listing(log / CHECKPOINTS_FILE, job.spec)
                 if listing.complete and MerkleTree(listing.roots).root == claim.checkpoint_root:
                     if len(units(listing)) > 1:
                         return listing

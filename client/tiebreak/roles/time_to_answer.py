@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roundlog.adjudication.adjudicate import segments
+from roundlog.adjudication import segments
 from roundlog.commitments import depth_of
-from roundlog.descriptors import describe
-from roundlog.descriptors.descriptor import REDUCTIONS
-from roundlog.dispute.trace import half_of
+from roundlog.descriptors import REDUCTIONS, describe
+from roundlog.dispute import half_of
 from roundlog.program import Program
 from roundlog.spec import TrainingSpec
 

@@ -4,14 +4,17 @@ chunks."""
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.functions import evaluate
+from roundlog.adjudication.binary32 import SCALARS
+from roundlog.adjudication.fixed_point import evaluate
 from roundlog.adjudication.partial import RunningResult, start
-from roundlog.adjudication.reader import index_of, read
-from roundlog.adjudication.scalars import SCALARS
+from roundlog.arithmetic import round_function
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.descriptors.descriptor import LOADS, REDUCTIONS, Copy, Descriptor, Family, Function, Input, Scalar
 from roundlog.program import DType, Stored
@@ -234,3 +237,40 @@ def decode(dtype: DType, data: bytes) -> int:
 def encode(dtype: DType, element: int) -> bytes:
     """An element's little-endian bytes."""
     return element.to_bytes(dtype.itemsize, "little", signed=dtype == DType.I64)
+
+
+def unravel(flat: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The multi-index of a flat row-major one."""
+    index = []
+    for size in reversed(sizes):
+        flat, rest = divmod(flat, size)
+        index.append(rest)
+    return tuple(reversed(index))
+
+
+def index_of(descriptor: Descriptor, element: int, term: int) -> tuple[int, ...]:
+    """The iteration index of an output element, followed by the reduction index of a term. Raises IndexError."""
+    if not 0 <= element < descriptor.elements:
+        raise IndexError(f"there is no element {element} in an output of {descriptor.elements}")
+    if not 0 <= term < descriptor.terms:
+        raise IndexError(f"there is no term {term} in a reduction of {descriptor.terms}")
+    return unravel(element, descriptor.iteration) + unravel(term, descriptor.reduction)
+
+
+def read(item: Input, index: Sequence[int], replaced: tuple[int, int] | None = None) -> int | None:
+    """The flat index of the element of `item` that an index reads, or None if the read is not valid. `replaced` is
+    (view axis, coordinate), for GATHER: that coordinate comes from an index tensor."""
+    flat = 0
+    for axis, (size, row) in enumerate(zip(item.view, item.rows, strict=True)):
+        coordinate = replaced[1] if replaced and replaced[0] == axis else row.at(index)
+        if coordinate is None or not 0 <= coordinate < size:
+            return None
+        flat = flat * size + coordinate
+    return flat
+
+
+def function_value(code: Function, x: int, bits: int) -> int:
+    """The value of a function at a bit pattern of FP32, rounded once to a format of `bits` bits, as the bits that it
+    has in FP32; those of an infinity or NaN where it has no finite value."""
+    argument = np.array([x], dtype=np.uint32).view(np.float32)
+    return int(round_function(code.name.lower(), argument, bits).view(np.uint32)[0])

@@ -1,9 +1,13 @@
-"""IEEE 754-2019 binary32 on bit patterns: Python integers from 0 to 2^32 - 1."""
+"""IEEE 754-2019 binary32 on bit patterns, Python integers from 0 to 2^32 - 1, and the exact scalar functions of MAP,
+which also take values (int64) and 0 or 1 (bool)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from math import isqrt
+
+from roundlog.descriptors.descriptor import Scalar
 
 NAN = 0x7FC00000
 INFINITY = 0x7F800000
@@ -11,7 +15,7 @@ LARGEST = 0x7F7FFFFF
 SIGN = 0x80000000
 
 FULL_BITS = 32
-"""FP32 itself; a format of fewer bits has the FP32 numbers whose last ones are zero (OVT's b_r)."""
+"""FP32 itself; a format of fewer bits has the FP32 numbers whose last ones are zero."""
 
 _ROOT_BITS = 200
 """A square root is bracketed to 2^-200, far finer than half of the smallest FP32 number (2^-150)."""
@@ -164,3 +168,43 @@ def less(a: int, b: int) -> bool:
 
 def equal(a: int, b: int) -> bool:
     return not (is_nan(a) or is_nan(b)) and order(a) == order(b)
+
+
+def wrap(number: int) -> int:
+    """Modulo 2^64, as int64."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+SCALARS: dict[Scalar, Callable[..., int]] = {
+    Scalar.F32_ADD: add,
+    Scalar.F32_SUB: subtract,
+    Scalar.F32_MUL: multiply,
+    Scalar.F32_DIV: divide,
+    Scalar.F32_SQRT: root,
+    Scalar.F32_NEG: negate,
+    Scalar.F32_ABS: magnitude,
+    Scalar.F32_FLOOR: floor,
+    Scalar.F32_MAXIMUM: maximum,
+    Scalar.F32_MINIMUM: minimum,
+    Scalar.F32_EQ: equal,
+    Scalar.F32_LT: less,
+    Scalar.F32_LE: lambda a, b: less(a, b) or equal(a, b),
+    Scalar.I64_ADD: lambda a, b: wrap(a + b),
+    Scalar.I64_SUB: lambda a, b: wrap(a - b),
+    Scalar.I64_MUL: lambda a, b: wrap(a * b),
+    Scalar.I64_NEG: lambda a: wrap(-a),
+    Scalar.I64_ABS: lambda a: wrap(abs(a)),
+    Scalar.I64_MAXIMUM: max,
+    Scalar.I64_MINIMUM: min,
+    Scalar.I64_EQ: lambda a, b: a == b,
+    Scalar.I64_LT: lambda a, b: a < b,
+    Scalar.I64_LE: lambda a, b: a <= b,
+    Scalar.BOOL_EQ: lambda a, b: a == b,
+    Scalar.BOOL_AND: lambda a, b: a & b,
+    Scalar.BOOL_OR: lambda a, b: a | b,
+    Scalar.BOOL_NOT: lambda a: 1 - a,
+    Scalar.WHERE: lambda c, a, b: a if c else b,
+    Scalar.I64_TO_F32: lambda a: nearest(Fraction(a)),
+    Scalar.BOOL_TO_F32: lambda a: 0x3F800000 * a,
+    Scalar.BOOL_TO_I64: lambda a: a,
+}

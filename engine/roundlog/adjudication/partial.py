@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.scalars import wrap
+from roundlog.adjudication.binary32 import wrap
 from roundlog.descriptors.descriptor import Descriptor, DescriptorError, Extreme, Family
 
 PARTIAL_BYTES = 96

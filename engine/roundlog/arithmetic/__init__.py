@@ -3,18 +3,20 @@
 Nothing here knows of operators or programs. One rule beyond IEEE 754: a result of zero is +0.
 """
 
-from roundlog.arithmetic.bits import (
+from roundlog.arithmetic.elementary_functions import FUNCTIONS, round_function
+from roundlog.arithmetic.exact_sums import round_sums
+from roundlog.arithmetic.formats import (
     FULL_BITS,
     MIN_BITS,
     adjacent,
     in_format,
     neighbour,
     ordinal,
+    round_f32,
+    round_interval,
     round_signed,
     round_to_bits,
 )
-from roundlog.arithmetic.functions import FUNCTIONS, round_function
-from roundlog.arithmetic.interval import round_f32, round_interval
 from roundlog.arithmetic.machine import (
     DisturbedError,
     MachineError,
@@ -22,7 +24,6 @@ from roundlog.arithmetic.machine import (
     undisturbed,
     until_undisturbed,
 )
-from roundlog.arithmetic.sums import round_sums
 
 __all__ = [
     "FULL_BITS",

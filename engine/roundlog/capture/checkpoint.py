@@ -14,7 +14,7 @@ from roundlog.capture.task import STORED
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.data import absence
 from roundlog.program import ProgramError
-from roundlog.program.state_names import names_in_model
+from roundlog.program.model import names_in_model
 from roundlog.storage import load_tensors, open_regular, tensor_types
 
 _DTYPES = {

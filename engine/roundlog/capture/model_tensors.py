@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from roundlog.program.state_names import TRANSIENT
+from roundlog.program.model import TRANSIENT
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -1,10 +1,17 @@
 """Merkle commitments to tensors, states and data, and the proofs that open them."""
 
 from roundlog.commitments.blocks import BLOCK_SIZE, BlockTree, blocks_of
-from roundlog.commitments.errors import CommitmentError
-from roundlog.commitments.merkle import PAD, MerkleTree, depth_of, leaf_hash, node_hash, verify
-from roundlog.commitments.state import state_root, state_tree
-from roundlog.commitments.tensors import CHUNK_SIZE, canonical, tensor_bytes, tensor_chunk, tensor_root, tensor_tree
+from roundlog.commitments.merkle import PAD, CommitmentError, MerkleTree, depth_of, leaf_hash, node_hash, verify
+from roundlog.commitments.tensor_roots import (
+    CHUNK_SIZE,
+    canonical,
+    state_root,
+    state_tree,
+    tensor_bytes,
+    tensor_chunk,
+    tensor_root,
+    tensor_tree,
+)
 
 __all__ = [
     "BLOCK_SIZE",

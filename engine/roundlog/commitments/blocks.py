@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from roundlog.commitments.errors import CommitmentError
-from roundlog.commitments.merkle import PAD, Bytes, depth_of, leaf_hashes, node_hash
-from roundlog.commitments.tensors import CHUNK_SIZE
+from roundlog.commitments.merkle import PAD, Bytes, CommitmentError, depth_of, leaf_hashes, node_hash
+from roundlog.commitments.tensor_roots import CHUNK_SIZE
 from roundlog.kernels.hashing import HASH_SIZE, hash_pieces
 
 BLOCK_HEIGHT = 4

@@ -9,11 +9,19 @@ keeps a root keeps its count too (the training spec does), and `verify` refuses 
 it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
-from roundlog.commitments.errors import CommitmentError
 from roundlog.kernels.hashing import HASH_SIZE, hash_pieces
+
+
+class CommitmentError(ValueError):
+    """A value that has no commitment, or a position that a tree does not have; the message says which and
+    why.
+    """
+
 
 Bytes = bytes | bytearray | memoryview
 
@@ -70,7 +78,7 @@ class MerkleTree:
         self._build(b"".join(map(leaf_hash, payloads)))
 
     @classmethod
-    def of_leaf_hashes(cls, hashes: Iterable[bytes]) -> "MerkleTree":
+    def of_leaf_hashes(cls, hashes: Iterable[bytes]) -> MerkleTree:
         """The tree over payloads of which only the leaf hashes are at hand: 32 bytes each, one or several an item."""
         tree = cls.__new__(cls)
         tree._build(b"".join(hashes))

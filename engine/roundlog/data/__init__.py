@@ -1,13 +1,18 @@
 """Data sets: fields that are held in memory or read from files, a few rows at a time."""
 
 from roundlog.data.arrow import ArrowField, arrow_fields
-from roundlog.data.block_cache import BlockCache
-from roundlog.data.block_roots import block_roots_bytes, read_block_roots, write_block_roots
-from roundlog.data.errors import DataError
-from roundlog.data.field import Field, HeldField, held
-from roundlog.data.file_field import FileField
-from roundlog.data.files import HELD_BYTES, file_bytes, file_pieces, most_data_bytes, read_fields, write_fields
-from roundlog.data.presence import absence, is_lazy_view, materialized, reach
+from roundlog.data.data_blocks import BlockCache, block_roots_bytes, read_block_roots, write_block_roots
+from roundlog.data.field import DataError, Field, FieldSummary, HeldField, data_tree, held, is_unchanged, summarised
+from roundlog.data.files import (
+    HELD_BYTES,
+    FileField,
+    StoredField,
+    file_bytes,
+    file_pieces,
+    most_data_bytes,
+    read_fields,
+    write_fields,
+)
 from roundlog.data.remote_field import (
     Elsewhere,
     RemoteDataError,
@@ -17,9 +22,18 @@ from roundlog.data.remote_field import (
     fetched_bytes,
     remote_fields,
 )
-from roundlog.data.sources import NARROW, field_of, fields_of, safetensors_fields, widened, windows
-from roundlog.data.stored_field import StoredField
-from roundlog.data.summary import FieldSummary, data_tree, is_unchanged, summarised
+from roundlog.data.sources import (
+    NARROW,
+    absence,
+    field_of,
+    fields_of,
+    is_lazy_view,
+    materialized,
+    reach,
+    safetensors_fields,
+    widened,
+    windows,
+)
 
 __all__ = [
     "HELD_BYTES",

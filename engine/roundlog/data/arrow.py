@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from roundlog.data.errors import DataError
-from roundlog.data.field import Field, type_of
-from roundlog.data.file_field import changed_at
-from roundlog.data.stored_field import StoredField
+from roundlog.data.field import DataError, Field, type_of
+from roundlog.data.files import StoredField, changed_at
 from roundlog.program import FieldType
 from roundlog.storage import StorageError, open_regular, read_at
 
@@ -46,7 +44,7 @@ with `_DELETED` once nothing else has it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ArrowPart:
     """Some bytes of a field: in a file from byte `begin` on, or in memory."""
 
     nbytes: int
@@ -55,13 +53,13 @@ class Part:
     memory: bytes | memoryview = b""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Part, (self.nbytes, self.path, self.begin, bytes(self.memory))
+        return ArrowPart, (self.nbytes, self.path, self.begin, bytes(self.memory))
 
 
 class ArrowField(StoredField):
     """A field whose bytes come in parts, of files or of memory. Files are read by position, as `FileField` does."""
 
-    def __init__(self, kind: FieldType, rows: int, parts: Sequence[Part]) -> None:
+    def __init__(self, kind: FieldType, rows: int, parts: Sequence[ArrowPart]) -> None:
         """Raises StorageError if a file cannot be opened or is too short."""
         super().__init__(kind, rows)
         self.parts = [part for part in parts if part.nbytes]
@@ -188,15 +186,15 @@ def _rows_of(shape: tuple[int, ...]) -> str:
     return f"rows of shape {list(shape)}"
 
 
-def _part(values: Any, width: int, mapped: Sequence[_Mapped]) -> Part:
+def _part(values: Any, width: int, mapped: Sequence[_Mapped]) -> ArrowPart:
     """The numbers of a primitive array without nulls."""
     buffer = values.buffers()[1]
     first, size = values.offset * width, len(values) * width
     address = buffer.address + first
     for one in mapped:
         if one.begin <= address and address + size <= one.end:
-            return Part(size, one.path, one.offset + address - one.begin)
-    return Part(size, memory=memoryview(buffer).cast("B")[first : first + size])
+            return ArrowPart(size, one.path, one.offset + address - one.begin)
+    return ArrowPart(size, memory=memoryview(buffer).cast("B")[first : first + size])
 
 
 @dataclass(frozen=True, slots=True)

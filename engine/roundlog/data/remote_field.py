@@ -13,12 +13,9 @@ from typing import Protocol
 import numpy as np
 
 from roundlog.commitments import BLOCK_SIZE, BlockTree, blocks_of
-from roundlog.data.block_cache import BlockCache
-from roundlog.data.errors import DataError
-from roundlog.data.field import Field, storage_dtype
-from roundlog.data.files import entry_of, starts_of
-from roundlog.data.stored_field import StoredField, blocks_under
-from roundlog.data.summary import FieldSummary
+from roundlog.data.data_blocks import BlockCache
+from roundlog.data.field import DataError, Field, FieldSummary, storage_dtype
+from roundlog.data.files import StoredField, blocks_under, entry_of, starts_of
 from roundlog.program import FieldType
 from roundlog.storage import StorageError
 

@@ -2,11 +2,20 @@
 
 from roundlog.descriptors import rules_elementwise, rules_movement, rules_reduction  # noqa: F401  (register rules)
 from roundlog.descriptors.describe import describe
-from roundlog.descriptors.descriptor import Descriptor, DescriptorError, Family, Function, Input, Row, Scalar
-from roundlog.descriptors.encoding import decode_descriptor, encode_descriptor
-from roundlog.descriptors.root import program_root, program_tree
+from roundlog.descriptors.descriptor import (
+    REDUCTIONS,
+    Descriptor,
+    DescriptorError,
+    Family,
+    Function,
+    Input,
+    Row,
+    Scalar,
+)
+from roundlog.descriptors.encoding import decode_descriptor, encode_descriptor, program_root, program_tree
 
 __all__ = [
+    "REDUCTIONS",
     "Descriptor",
     "DescriptorError",
     "Family",

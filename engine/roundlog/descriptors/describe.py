@@ -1,7 +1,10 @@
 """The descriptor of every operator of the registry, from the node and the types of its inputs alone.
 
 A rule writes the operator's docstring down as rows over its axes, the long way; `simplify` makes it short.
-"""
+
+A descriptor's axes have one form: no axis of size 1, and neighbours that always move together are one. A simple
+descriptor costs less to send and to evaluate, and its length bounds do not depend on how a program spells its shapes.
+Nothing of that changes what is read: tests hold the simple form against the long one, read by read."""
 
 from __future__ import annotations
 
@@ -9,11 +12,128 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from roundlog.descriptors.check import check_descriptor
-from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, DescriptorError, Input, Row
+from roundlog.descriptors.check import bounds, check_descriptor
+from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, DescriptorError, Family, Input, Row
 from roundlog.descriptors.segments import terms_per_segment
-from roundlog.descriptors.simplify import simplify
 from roundlog.program import Attribute, Node, Program, TensorType
+
+
+def simplify(descriptor: Descriptor) -> Descriptor:
+    """Simplest form of an operator. `descriptor.parameters` of ARGMAX and SELECTED_SUM are a row and follow the axes;
+    the parameter of GATHER names a view axis of input 0 and follows it."""
+    if 0 in descriptor.axes:
+        return _nothing_read(descriptor)
+    simple = _drop_index_axes(descriptor)
+    simple = _join_views(simple)
+    return _join_index_axes(simple)
+
+
+def _nothing_read(d: Descriptor) -> Descriptor:
+    """Descriptor without an element, or without a term: one axis of size 0, and one row of zeros an input."""
+    empty = 0 in d.iteration
+    iteration = (0,) if empty else _longer_than_one(d.iteration)
+    reduction = (0,) if 0 in d.reduction and not empty else ()
+    zeros = (0,) * (len(iteration) + len(reduction))
+    inputs = tuple(replace(i, view=(i.elements,), rows=(Row(0, zeros),)) for i in d.inputs)
+    parameters = d.parameters
+    if d.family in (Family.ARGMAX, Family.SELECTED_SUM):
+        parameters = (0, 1, *zeros)
+    elif d.family == Family.GATHER:
+        parameters = (0,)
+    return replace(d, iteration=iteration, reduction=reduction, inputs=inputs, parameters=parameters)
+
+
+def _longer_than_one(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in sizes if size != 1)
+
+
+def _rows(d: Descriptor) -> list[Row]:
+    """Rows that have to agree before two index axes can be joined."""
+    rows = [row for item in d.inputs for row in item.rows]
+    return [*rows, d.label] if d.family in (Family.ARGMAX, Family.SELECTED_SUM) else rows
+
+
+def _with_axes(
+    d: Descriptor, iteration: tuple[int, ...], reduction: tuple[int, ...], keep: tuple[int, ...]
+) -> Descriptor:
+    """Rows with the coefficients of the axes `keep` only."""
+
+    def cut(row: Row) -> Row:
+        return replace(row, coefficients=tuple(row.coefficients[axis] for axis in keep))
+
+    parameters = d.parameters
+    if d.family in (Family.ARGMAX, Family.SELECTED_SUM):
+        label = cut(d.label)
+        parameters = (label.offset, label.divisor, *label.coefficients)
+    inputs = tuple(replace(item, rows=tuple(map(cut, item.rows))) for item in d.inputs)
+    return replace(d, iteration=iteration, reduction=reduction, inputs=inputs, parameters=parameters)
+
+
+def _drop_index_axes(d: Descriptor) -> Descriptor:
+    keep = tuple(axis for axis, size in enumerate(d.axes) if size != 1)
+    return _with_axes(d, _longer_than_one(d.iteration), _longer_than_one(d.reduction), keep)
+
+
+def _join_index_axes(d: Descriptor) -> Descriptor:
+    """Join neighbours of which every row makes the same as of one axis."""
+    axis = len(d.axes) - 2
+    while axis >= 0:
+        split = len(d.iteration)
+        size = d.axes[axis + 1]
+        together = axis + 1 != split and all(
+            row.coefficients[axis] == row.coefficients[axis + 1] * size for row in _rows(d)
+        )
+        if together:
+            sizes = (*d.axes[:axis], d.axes[axis] * size, *d.axes[axis + 2 :])
+            keep = tuple(other for other in range(len(d.axes)) if other != axis)
+            split -= axis < split
+            d = _with_axes(d, sizes[:split], sizes[split:], keep)
+        axis -= 1
+    return d
+
+
+def _join_views(d: Descriptor) -> Descriptor:
+    inputs = list(d.inputs)
+    parameters = d.parameters
+    for position, item in enumerate(inputs):
+        marked = d.parameters[0] if d.family == Family.GATHER and position == 0 else None
+        inputs[position], marked = _join_view(item, d.axes, marked)
+        if marked is not None:
+            parameters = (marked,)
+    return replace(d, inputs=tuple(inputs), parameters=parameters)
+
+
+def _join_view(item: Input, axes: tuple[int, ...], marked: int | None) -> tuple[Input, int | None]:
+    """Join a view axis to the one inside of it if that one is never left: then both are valid together. The marked
+    axis, whose coordinate is an index value, stays as it is."""
+    view: list[int] = []
+    rows: list[Row] = []
+    new_marked = None
+    joinable = False
+    for axis in reversed(range(len(item.view))):
+        size, row = item.view[axis], item.rows[axis]
+        low, high = bounds(row, axes)
+        inside = row.divisor == 1 and low >= 0 and high < size
+        if axis == marked:
+            new_marked = len(view)
+            joinable = False
+        elif size == 1 and inside:
+            continue
+        elif joinable and row.divisor == 1:
+            inner, width = rows[-1], view[-1]
+            view[-1] = width * size
+            coefficients = tuple(
+                outer * width + fine for outer, fine in zip(row.coefficients, inner.coefficients, strict=True)
+            )
+            rows[-1] = Row(row.offset * width + inner.offset, coefficients)
+            joinable = inside
+            continue
+        else:
+            joinable = inside
+        view.append(size)
+        rows.append(row)
+    joined = replace(item, view=tuple(reversed(view)), rows=tuple(reversed(rows)))
+    return joined, None if new_marked is None else len(view) - 1 - new_marked
 
 
 @dataclass(frozen=True, slots=True)

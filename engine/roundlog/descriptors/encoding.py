@@ -8,8 +8,11 @@ from typing import Any
 from eth_abi.abi import decode, encode
 from eth_abi.exceptions import DecodingError
 
+from roundlog.commitments import MerkleTree
 from roundlog.descriptors.check import MAX_ENCODED_BYTES, check_descriptor
+from roundlog.descriptors.describe import describe
 from roundlog.descriptors.descriptor import DTYPE_CODES, Descriptor, DescriptorError, Family, Input, Row
+from roundlog.program import Program
 
 INPUT = "(uint64,uint8,uint64[],int64[])"
 STRUCT = f"(uint8,uint8,uint8,uint32,uint64[],uint64[],{INPUT}[],int64[],bytes32)"
@@ -88,3 +91,14 @@ def _input(raw: tuple[Any, ...], axes: int) -> Input:
         view=tuple(view),
         rows=tuple(Row(row[0], tuple(row[2:]), row[1]) for row in rows),
     )
+
+
+def program_tree(program: Program) -> MerkleTree:
+    """The tree whose leaf i has the encoded descriptor of operator i as payload. The program has to have passed
+    `roundlog.operators.check`. Raises DescriptorError, naming the operator that no contract could compute."""
+    return MerkleTree(encode_descriptor(describe(program, index)) for index in range(len(program.nodes)))
+
+
+def program_root(program: Program) -> bytes:
+    """32 bytes. Arguments and errors as `program_tree`."""
+    return program_tree(program).root

@@ -1,10 +1,17 @@
 """Disputes of a single step, from a party's side: all that the step computes as one tree, the chunks of one output,
 the running results of one sum, and proofs of single elements (docs/protocol.md)."""
 
-from roundlog.dispute.operator import DisputedOperator, ElementMaterial
-from roundlog.dispute.outputs import OutputsOnDisk, SomeOutputs
-from roundlog.dispute.running import RunningResults, running_results
-from roundlog.dispute.trace import StepTrace, operators_half, trace_step, trace_tree
+from roundlog.dispute.disputed_operator import DisputedOperator, ElementMaterial
+from roundlog.dispute.running_results import RunningResults, running_results
+from roundlog.dispute.step_trace import (
+    OutputsOnDisk,
+    SomeOutputs,
+    StepTrace,
+    half_of,
+    operators_half,
+    trace_step,
+    trace_tree,
+)
 from roundlog.training.fabricated_values import FabricatedValues
 
 __all__ = [
@@ -15,6 +22,7 @@ __all__ = [
     "RunningResults",
     "SomeOutputs",
     "StepTrace",
+    "half_of",
     "operators_half",
     "running_results",
     "trace_step",

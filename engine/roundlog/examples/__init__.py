@@ -1,1 +1,8 @@
 """Tasks to learn from and to try the tools on. Each is a function that returns a `roundlog.capture.Task`."""
+
+from roundlog.examples.baseline import PlainTraining
+from roundlog.examples.digits import data as digits_data
+from roundlog.examples.digits import digits
+from roundlog.examples.digits import loss as digits_loss
+
+__all__ = ["PlainTraining", "digits", "digits_data", "digits_loss"]

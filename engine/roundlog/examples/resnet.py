@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from roundlog.capture import Task, load_checkpoint, portable
 from roundlog.examples import cifar10
-from roundlog.examples.cifar10_files import CLASSES
+from roundlog.examples.cifar10 import CLASSES
 
 EXPANSION = 4
 """A block's output has so many times the channels of its 3x3 convolution."""

@@ -14,7 +14,7 @@ from torch import nn
 
 from roundlog.capture import Task, load_checkpoint, portable
 from roundlog.examples import cifar10
-from roundlog.examples.cifar10_files import CLASSES
+from roundlog.examples.cifar10 import CLASSES
 
 CONFIGURATION_A = (1, "pool", 2, "pool", 4, 4, "pool", 8, 8, "pool", 8, 8, "pool")
 """Channels of the 3x3 convolutions, in multiples of the width, and where pixels are pooled."""

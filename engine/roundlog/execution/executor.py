@@ -1,4 +1,5 @@
-"""Executors: objects that execute the steps of a program."""
+"""Executors: objects that execute the steps of a program, in one of several modes: in order, in groups, with checks
+deferred, and past stops. All give the same bits."""
 
 from __future__ import annotations
 
@@ -11,17 +12,140 @@ from typing import Protocol
 import torch
 
 from roundlog.arithmetic import FULL_BITS, check_machine, undisturbed
-from roundlog.execution.lazy_tensors import held
-from roundlog.execution.origin import Watch
+from roundlog.commitments import canonical
+from roundlog.execution.batches import held
+from roundlog.execution.fusion import Group, deaths, plan
 from roundlog.execution.running_step import CheckedProgram, PassOn, RunningStep, StepResult
-from roundlog.execution.stops import NonFiniteError
-from roundlog.execution.ways import Deferred, InGroups, InOrder, Observe, PastStops, Start, Through, Way
-from roundlog.kernels.cuda import works
+from roundlog.execution.stops import DeferredChecks, NonFiniteError, StoppedError, Watch
+from roundlog.kernels import works
 from roundlog.kernels.scratch import POOL
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Rounding
+
+Start = Callable[[], RunningStep]
+Observe = Callable[[int, torch.Tensor], None]
+"""Called with every operator's index and output, in program order."""
+
+
+class Mode(Protocol):
+    """A way in which one step is run."""
+
+    def run(self, start: Start) -> RunningStep:
+        """Runs a step to its end. Raises StoppedError, which names the first operator in program order that stops."""
+
+
+class InOrder:
+    """Operator by operator, in program order; every output can be observed."""
+
+    def __init__(self, checked: CheckedProgram, observe: Observe | None = None) -> None:
+        """observe: called with outputs in which every NaN has the same bits."""
+        self._checked = checked
+        self._observe = observe
+
+    def execute(self, running: RunningStep) -> None:
+        for index in range(len(self._checked.program.nodes)):
+            running.compute(index)
+            if self._observe is not None:
+                self._observe(index, canonical(running.values[index]))
+            running.forget(self._checked.last_uses.get(index, []))
+
+    def run(self, start: Start) -> RunningStep:
+        running = start()
+        self.execute(running)
+        return running
+
+
+class InGroups:
+    """In groups: each chain of exact elementwise operators runs fused, as one kernel. FP32 only."""
+
+    def __init__(self, checked: CheckedProgram) -> None:
+        self._plan = plan(checked.program)
+        self._dead_after = deaths(checked.program, self._plan)
+        self._in_order = InOrder(checked)
+
+    def execute(self, running: RunningStep) -> None:
+        for item, dead in zip(self._plan, self._dead_after, strict=True):
+            if isinstance(item, Group):
+                running.compute_group(item)
+            else:
+                running.compute(item)
+            running.forget(dead)
+
+    def run(self, start: Start) -> RunningStep:
+        running = start()
+        try:
+            self.execute(running)
+        except StoppedError:
+            # Groups run later than their operators' places in the program. Program order finds the first that stops.
+            running.rounding.start_again()
+            self._in_order.run(start)
+            raise
+        return running
+
+
+class Deferred:
+    """With deferred checks, for devices: one check at the end of the step says whether loss and next state are
+    finite."""
+
+    def __init__(self, checked: CheckedProgram, mode: InOrder | InGroups) -> None:
+        self._mode = mode
+        self._in_order = InOrder(checked)
+
+    def run(self, start: Start) -> RunningStep:
+        running = start()
+        running.deferred = DeferredChecks()
+        try:
+            self._mode.execute(running)
+            stopped = running.deferred.confirmed()
+        except StoppedError:
+            stopped = True
+        if not stopped:
+            return running
+        # The first operator that stops is found by checking each, in program order.
+        running.rounding.start_again()
+        return self._in_order.run(start)
+
+
+class Through:
+    """To the end in any case, for a step that others execute with this process: a stop is noted and gone past."""
+
+    def __init__(self, mode: InOrder | InGroups) -> None:
+        self._mode = mode
+
+    def run(self, start: Start) -> RunningStep:
+        running = start()
+        running.goes_on = True
+        if running.inputs.device.type != "cpu":
+            running.deferred = DeferredChecks()
+        self._mode.execute(running)
+        if running.deferred is not None and running.deferred.confirmed():
+            running.gone_on = True
+        return running
+
+
+class PastStops:
+    """Operator by operator, past a loss or next state that is not finite, to find the operator at which that began."""
+
+    def __init__(
+        self, checked: CheckedProgram, see: Callable[[int, Mapping[int, torch.Tensor]], None], end: int | None = None
+    ) -> None:
+        """see: called after every operator with its index and the values that are alive. end: the first operator that
+        is left out."""
+        self._checked = checked
+        self._see = see
+        self._end = len(checked.program.nodes) if end is None else end
+
+    def run(self, start: Start) -> RunningStep:
+        """Raises IndexRangeError."""
+        running = start()
+        running.stops = False
+        for index in range(self._end):
+            running.compute(index)
+            self._see(index, running.values)
+            running.forget(self._checked.last_uses.get(index, []))
+        return running
 
 
 class StepExecutor(Protocol):
@@ -72,9 +196,9 @@ class Executor:
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
         """Executes one step, as `StepExecutor.run`."""
         inputs = replace(inputs, states=held(inputs.states))
-        way = self._way(inputs.device) if observe is None else InOrder(self._checked, observe)
+        mode = self._mode(inputs.device) if observe is None else InOrder(self._checked, observe)
         try:
-            return self._run(way, inputs, rounding).result
+            return self._run(mode, inputs, rounding).result
         except NonFiniteError as error:
             # An observer has seen every value, so it needs no search for the origin.
             if observe is not None:
@@ -85,7 +209,7 @@ class Executor:
     def run_part(self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None) -> StepResult:
         """Executes one step of a program that is a part of another. pass_on: takes every stored value, finite or not,
         and the result then holds no states; None for the last part. Raises as `run`."""
-        return self._run(self._way(inputs.device), inputs, rounding, pass_on).result
+        return self._run(self._mode(inputs.device), inputs, rounding, pass_on).result
 
     def run_through(
         self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None, passed_from: int
@@ -93,9 +217,9 @@ class Executor:
         """Executes one step of a program that is a part of another, to its end in any case. Returns None if it would
         have stopped. pass_on: takes values stored in slots from `passed_from` on; None if there are only states. Raises
         MachineError, DisturbedError."""
-        way = Through(self._in_groups if self._fuses(inputs.device) else self._in_order)
+        mode = Through(self._in_groups if self._fuses(inputs.device) else self._in_order)
         start = partial(RunningStep, self._checked, inputs, rounding, pass_on, passed_from)
-        running = self._run_from(start, way, inputs)
+        running = self._run_from(start, mode, inputs)
         return None if running.gone_on else running.result
 
     def replay(
@@ -109,24 +233,24 @@ class Executor:
         every operator with its index and the values that are alive. Raises IndexRangeError."""
         self._run(PastStops(self._checked, see), inputs, rounding, pass_on)
 
-    def _way(self, device: torch.device) -> Way:
-        way = self._in_groups if self._fuses(device) else self._in_order
-        return way if device.type == "cpu" else Deferred(self._checked, way)
+    def _mode(self, device: torch.device) -> Mode:
+        mode = self._in_groups if self._fuses(device) else self._in_order
+        return mode if device.type == "cpu" else Deferred(self._checked, mode)
 
     def _fuses(self, device: torch.device) -> bool:
         """Whether there are fused kernels. They compute in FP32."""
-        there = device.type == "cpu" or (device.type == "cuda" and works(device))
+        there = device.type == "cpu" or works(device)
         return there and self.bits == FULL_BITS
 
-    def _run(self, way: Way, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None = None) -> RunningStep:
-        return self._run_from(lambda: RunningStep(self._checked, inputs, rounding, pass_on), way, inputs)
+    def _run(self, mode: Mode, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None = None) -> RunningStep:
+        return self._run_from(lambda: RunningStep(self._checked, inputs, rounding, pass_on), mode, inputs)
 
-    def _run_from(self, start: Start, way: Way, inputs: StepInputs) -> RunningStep:
+    def _run_from(self, start: Start, mode: Mode, inputs: StepInputs) -> RunningStep:
         with own_threads(), undisturbed(f"step {inputs.step}"):
             if inputs.device not in self._devices:
                 check_machine(inputs.device)
                 self._devices.add(inputs.device)
-            return way.run(start)
+            return mode.run(start)
 
     def _origin(self, inputs: StepInputs, rounding: Rounding, stopped: int) -> str:
         """The operator at which the number that is not finite at operator `stopped` first arose, and the remedy."""

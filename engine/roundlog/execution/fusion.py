@@ -15,8 +15,8 @@ from math import prod
 import numpy as np
 import torch
 
-from roundlog.execution.finiteness import ends_finite
-from roundlog.kernels.compiled_tape import Chain, Operand
+from roundlog.execution.stops import ends_finite
+from roundlog.kernels.compiled_tape import Chain, TapeOperand
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.tape import BOOL, F32, Assignments, Opcode, Tape
 from roundlog.operators import workspace
@@ -224,7 +224,7 @@ class _Planner:
         shape = nodes[members[0]].type.shape
         patterns = tuple(self._read(value, shape) for value in inputs)
         operands = [
-            Operand(_kind(nodes[value].type.dtype), *(pattern or (1, prod(shape))))
+            TapeOperand(_kind(nodes[value].type.dtype), *(pattern or (1, prod(shape))))
             for value, pattern in zip(inputs, patterns, strict=True)
         ]
         # Stored values are read again in the next step.
@@ -276,7 +276,7 @@ def compute_on_device(group: Group, inputs: list[torch.Tensor]) -> tuple[list[to
     """The group's outputs on a device where `roundlog.kernels.cuda.works`, and int32[1]: 0 unless a checked output is
     not finite. The host does not wait for it."""
     # Not at the top: Triton is an optional extra.
-    from roundlog.kernels.cuda import tape
+    from roundlog.kernels.cuda import triton_tape as tape
 
     size, device, tensors = prod(group.shape), inputs[0].device, _laid_out(group, inputs)
     results = [torch.empty(group.shape, dtype=dtype, device=device) for dtype in group.dtypes]

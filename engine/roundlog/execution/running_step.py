@@ -8,9 +8,15 @@ from dataclasses import dataclass
 import torch
 
 from roundlog.commitments import canonical
-from roundlog.execution.finiteness import DeferredChecks, all_finite, ends_finite
 from roundlog.execution.fusion import Group, compute, compute_on_device
-from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError
+from roundlog.execution.stops import (
+    DeferredChecks,
+    IndexRangeError,
+    NonFiniteError,
+    StoppedError,
+    all_finite,
+    ends_finite,
+)
 from roundlog.operators import Direct, Inexact, Source, StepInputs, check, check_narrow, compute_narrow, operator
 from roundlog.operators.movement import OutOfRangeError
 from roundlog.operators.registry import integer

@@ -10,11 +10,14 @@ from __future__ import annotations
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numba.core import config
 
 from roundlog.kernels.cache import kept_in, place_for
+
+if TYPE_CHECKING:
+    import torch
 
 
 def _import_all() -> None:
@@ -30,3 +33,17 @@ def _import_all() -> None:
 
 
 _import_all()
+
+from roundlog.kernels.threads import own_threads  # noqa: E402  (kernels are imported first, with a place for their code)
+
+__all__ = ["own_threads", "works"]
+
+
+def works(device: torch.device) -> bool:
+    """Whether there are compiled kernels for this device in `roundlog.kernels.cuda`, which is loaded for such a device
+    only."""
+    if device.type != "cuda":
+        return False
+    from roundlog.kernels import cuda
+
+    return cuda.works(device)

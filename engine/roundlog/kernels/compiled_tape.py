@@ -27,7 +27,7 @@ _GRAIN = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class TapeOperand:
     """Operand of a chain, which fills an input register: element e of the output reads element (e // inner) % count."""
 
     kind: int
@@ -63,7 +63,7 @@ class Chain:
     """A tape over `size` > 0 elements: machine code divides by numbers of rows and columns."""
 
     def __init__(
-        self, tape: Tape, inputs: Sequence[Operand], outputs: Sequence[int], size: int, last: bool = False
+        self, tape: Tape, inputs: Sequence[TapeOperand], outputs: Sequence[int], size: int, last: bool = False
     ) -> None:
         """outputs: F32 or BOOL. last: nobody reads the outputs for a while; their memory begins at multiples of
         ALIGNMENT bytes."""

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from roundlog.kernels.folding import BUCKETS, COLUMNS, LANES, fold
-from roundlog.kernels.scattering import scatter
+from roundlog.kernels.buckets import BUCKETS, COLUMNS, LANES, fold, scatter
 from roundlog.kernels.superaccumulator import (
     FULL_BITS,
     LIMBS,

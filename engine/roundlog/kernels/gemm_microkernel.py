@@ -9,14 +9,20 @@ that loops are compiled for each kind of registers, and kept beside each other.
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import llvmlite.binding as llvm
+import torch
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from roundlog.kernels.machine_code import target_machine
 from roundlog.kernels.marking import TWO_UNITS
 
 _DOUBLE, _INDEX, _WHOLE = ir.DoubleType(), ir.IntType(64), ir.IntType(32)
@@ -306,3 +312,39 @@ def round_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, fact
 
     kinds = lanes, types.int64, types.int64, types.float64, types.float64, types.float32, types.int64
     return types.int64(*kinds), generate
+
+
+_MULTIPLY_ADD = """
+declare <{0} x double> @llvm.fmuladd.v{0}f64(<{0} x double>, <{0} x double>, <{0} x double>)
+define void @f(ptr %to, <{0} x double> %a, <{0} x double> %b, <{0} x double> %c) {{
+  %d = call <{0} x double> @llvm.fmuladd.v{0}f64(<{0} x double> %a, <{0} x double> %b, <{0} x double> %c)
+  store <{0} x double> %d, ptr %to
+  ret void
+}}
+"""
+_INSTRUCTIONS = {8: ("vfmadd", "%zmm"), 4: ("vfmadd", "%ymm"), 2: ("fmla", ".2d")}
+"""An instruction that multiplies and adds so many numbers, and its registers, in assembly."""
+
+_BY_ATEN = {"AVX512": 8, "AVX2": 4}
+
+
+def fused(machine: llvm.TargetMachine) -> int:
+    """Most FP64 numbers that LLVM multiplies and adds by one instruction of a machine; 0 if there is none."""
+    for lanes, (name, registers) in _INSTRUCTIONS.items():
+        lines = machine.emit_assembly(llvm.parse_assembly(_MULTIPLY_ADD.format(lanes))).splitlines()
+        if any(name in line and registers in line for line in lines):
+            return lanes
+    return 0
+
+
+@cache
+def tile_lanes() -> int:
+    """Lanes of the tiles that this process multiplies by; 0: none, numpy's BLAS multiplies. ATEN_CPU_CAPABILITY, which
+    decides for torch's kernels, may allow fewer than the processor that numba compiles for has, or none."""
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        # torch has one set of kernels for what every such processor has.
+        allowed = 0 if os.environ.get("ATEN_CPU_CAPABILITY") == "default" else 2
+    else:
+        allowed = _BY_ATEN.get(torch.backends.cpu.get_cpu_capability(), 0)
+    lanes = min(allowed, fused(target_machine())) if allowed else 0
+    return lanes if lanes in TILES else 0

@@ -24,7 +24,7 @@ _ANY_ORDER = {"reassoc", "contract"}
 would be no vector instruction. Nothing else is computed in these loops."""
 
 _BLOCK = 256
-"""`roundlog.operators.terms.BLOCK_TERMS`."""
+"""`roundlog.operators.summation.BLOCK_TERMS`."""
 
 _COLUMNS = 512
 """Columns whose running sums stay in the cache."""
@@ -157,7 +157,7 @@ def _sum_columns(
 @dataclass(frozen=True, slots=True)
 class Sums:
     """Sums of FP32 numbers, many of them, and what their bounds need. Terms are added up in blocks of 256 in any order,
-    blocks likewise, and what becomes of 256 blocks one after the other (`roundlog.operators.terms.sum_depth`)."""
+    blocks likewise, and what becomes of 256 blocks one after the other (`roundlog.operators.summation.sum_depth`)."""
 
     total: F64
     magnitude: F64

@@ -47,7 +47,7 @@ _INFINITY = 0x7F800000
 
 @njit(inline="always")
 def ordinal(words: Any) -> Any:
-    """`roundlog.arithmetic.bits.ordinal`, and its own inverse."""
+    """`roundlog.arithmetic.formats.ordinal`, and its own inverse."""
     return words if words >= 0 else -(words & _MAGNITUDE)
 
 
@@ -144,7 +144,7 @@ def _round_pairs(high: Any, low: Any, error: Any, unit: float, out: Any, undecid
 
 
 def round_pairs(high: F64, low: F64, error: F64, unit: float) -> tuple[F32, Bool]:
-    """`roundlog.arithmetic.sums.round_double_double` to 32 bits, bit for bit where it decides; unit: 2^-53."""
+    """`roundlog.arithmetic.exact_sums.round_double_double` to 32 bits, bit for bit where it decides; unit: 2^-53."""
     out, undecided = np.empty(len(high), np.float32), np.empty(len(high), np.bool_)
     _round_pairs(high, low, error, unit, out, undecided, np.empty(2, np.float32))
     return out, undecided
@@ -163,8 +163,68 @@ def _round_sums(
 
 
 def round_sums(total: F64, errors: F64, magnitude: F64, terms: int, unit: float) -> tuple[F32, Bool]:
-    """`round_pairs` of `roundlog.arithmetic.sums.double_double`, in one loop."""
+    """`round_pairs` of `roundlog.arithmetic.exact_sums.double_double`, in one loop."""
     out, undecided = np.empty(len(total), np.float32), np.empty(len(total), np.bool_)
     slack = (2.0 * terms) * unit
     _round_sums(total, errors, magnitude, slack, unit, out, undecided, np.empty(2, np.float32))
     return out, undecided
+
+
+CERTAIN, FOLLOWED, CONTRADICTED, SAMPLED, IMPOSSIBLE, MISSING = range(6)
+"""`roundlog.rounding.follow.Verdict`."""
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _weigh(
+    y: Any,
+    d: Any,
+    elements: Any,
+    near: float,
+    far: float,
+    logged: Any,
+    decisions: Any,
+    values: Any,
+    sampled: Any,
+    out: Any,
+    verdicts: Any,
+    spare: Any,
+) -> None:
+    words = spare.view(np.int32)
+    entry = value = 0
+    for i in range(len(y)):
+        v = y[i]
+        extra = abs(v) * TWO_UNITS
+        reach = d[i] * near + extra
+        low, high = np.float32(v - reach) + ZERO, np.float32(v + reach) + ZERO
+        while entry < len(logged) and logged[entry] < elements[i]:
+            value += decisions[entry] == VALUE
+            entry += 1
+        out[i] = low
+        if entry == len(logged) or logged[entry] != elements[i]:
+            verdicts[i] = CERTAIN if low == high else MISSING
+            continue
+        reach = d[i] * far + extra
+        far_low, far_high = np.float32(v - reach) + ZERO, np.float32(v + reach) + ZERO
+        spare[0], spare[1] = far_low, far_high
+        one_boundary = ordinal(np.int64(words[1])) - ordinal(np.int64(words[0])) == 1
+        up, by_value = decisions[entry] == UP, decisions[entry] == VALUE
+        # A logged -0 is the +0 that an inexact operator gives.
+        said = values[value] + ZERO if by_value else ZERO
+        if low == high:
+            agrees = said == low if by_value else one_boundary and (far_high if up else far_low) == low
+            verdicts[i] = CERTAIN if agrees else CONTRADICTED
+            continue
+        possible = low <= said <= high if by_value else one_boundary
+        out[i] = said if by_value else high if up else low
+        verdicts[i] = (SAMPLED if sampled[i] else FOLLOWED) if possible else IMPOSSIBLE
+
+
+def weigh(
+    y: F64, d: F64, elements: I64, near: float, far: float, entries: tuple[I64, U8, F32], sampled: Bool
+) -> tuple[F32, U8]:
+    """y, d: float64[n]; elements: int64[n], ascending; the factors by which d reaches; entries: what is logged, with a
+    value for each decision that is one; sampled: bool[n]. Returns float32[n] and uint8[n]: what
+    `roundlog.rounding.follow` says of 32 bits."""
+    out, verdicts = np.empty(len(y), np.float32), np.empty(len(y), np.uint8)
+    _weigh(y, d, elements, near, far, *entries, sampled, out, verdicts, np.empty(2, np.float32))
+    return out, verdicts

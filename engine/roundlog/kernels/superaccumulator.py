@@ -25,7 +25,7 @@ F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
 FULL_BITS = 32
-"""`roundlog.arithmetic.bits`."""
+"""`roundlog.arithmetic.formats`."""
 
 LAST_PLACE = -298
 """Exponent of bit 0."""
@@ -254,8 +254,8 @@ def _round_sums(sums: Any, bits: int, out: Any, start: int, stop: int) -> None:
 
 def rounded(sums: I64, bits: int) -> F32:
     """sums: int64[n, LIMBS + 1] -> float32[n]: each rounded once to `bits` bits (23 .. 32, see
-    `roundlog.arithmetic.bits`), to nearest, ties to even; overflow gives an infinity, a zero is +0. With NaN among the
-    terms, or infinities of both signs, NaN; with infinities of one sign, that one."""
+    `roundlog.arithmetic.formats`), to nearest, ties to even; overflow gives an infinity, a zero is +0. With NaN among
+    the terms, or infinities of both signs, NaN; with infinities of one sign, that one."""
     out = np.empty(len(sums), np.float32)
     in_parts(lambda start, stop: _round_sums(sums, bits, out, start, stop), len(sums), sums.size)
     return out

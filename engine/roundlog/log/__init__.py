@@ -1,31 +1,26 @@
-"""The rounding log: which way the trainer rounded what an auditor might find ambiguous, or, under the `threshold`
-policy, everything (docs/log-format.md).
+"""The rounding log: which way the trainer rounded what an auditor might find ambiguous (docs/log-format.md). Other
+policies of rounding log something else, in payloads of a format of their own.
 """
 
-from roundlog.log.entries import Decision, Entries, StepLog
-from roundlog.log.errors import LogError, PayloadError
-from roundlog.log.layout import LogHeader, PayloadKind
-from roundlog.log.reader import LogReader, most_log_bytes
-from roundlog.log.summary import Counts, LogSummary, StepSummary, summarise
-from roundlog.log.trits import TritLog, Trits
+from roundlog.log.entries import Decision, Entries, LogError, PayloadError, StepLog
+from roundlog.log.layout import LogHeader, PayloadFormat, PayloadKind
+from roundlog.log.payload import ENTRIES
+from roundlog.log.reader import LogFile, LogReader, most_log_bytes
 from roundlog.log.writer import ClosedLog, LogWriter
 
 __all__ = [
+    "ENTRIES",
     "ClosedLog",
-    "Counts",
     "Decision",
     "Entries",
     "LogError",
+    "LogFile",
     "LogHeader",
     "LogReader",
-    "LogSummary",
     "LogWriter",
     "PayloadError",
+    "PayloadFormat",
     "PayloadKind",
     "StepLog",
-    "StepSummary",
-    "TritLog",
-    "Trits",
     "most_log_bytes",
-    "summarise",
 ]

@@ -1,13 +1,40 @@
-"""Entries of a log for one step, in memory."""
+"""Entries of a log for one step, in memory, and the errors of logs."""
+
+from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roundlog.log.errors import PayloadError
+
+class LogError(ValueError):
+    """A log that cannot be written, or a file that is not the log it has to be.
+
+    path: the file. offset: the byte of the file where it shows, None if no single byte is to blame.
+    reason: the message without path and offset.
+    """
+
+    def __init__(self, path: Path, offset: int | None, reason: str) -> None:
+        place = f"{path}" if offset is None else f"{path}: byte {offset}"
+        super().__init__(f"{place}: {reason}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[LogError], tuple[Path, int | None, str]]:
+        # An error that another process has raised is otherwise made again from its message alone.
+        return type(self), (self.path, self.offset, self.reason)
+
+
+class PayloadError(ValueError):
+    """Entries that have no payload, or a payload that has no entries; the message says which rule is broken.
+
+    The writer and the reader turn it into a LogError, which knows the file.
+    """
 
 
 class Decision(enum.IntEnum):
@@ -51,11 +78,11 @@ class Entries:
             raise PayloadError(f"{len(self.indices)} indices have {len(self.decisions)} decisions")
 
     @classmethod
-    def empty(cls) -> "Entries":
+    def empty(cls) -> Entries:
         """No entries."""
         return cls(np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint32))
 
-    def until(self, lasts: Iterable[int]) -> Iterator["Entries"]:
+    def until(self, lasts: Iterable[int]) -> Iterator[Entries]:
         """The entries up to and with the first of these indices, those after it up to the second, and so on; lasts is
         increasing."""
         start = values = 0

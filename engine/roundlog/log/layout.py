@@ -2,12 +2,18 @@
 
 import enum
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from roundlog.commitments import MerkleTree
 from roundlog.spec import LOG_VERSION
+
+T = TypeVar("T")
 
 MAGIC = b"\x89TBLOG\r\n"
 
@@ -23,9 +29,27 @@ class PayloadKind(enum.IntEnum):
     """Kind of the payloads of a log."""
 
     ENTRIES = 0
-    """The decisions that matter: the `certified` policy."""
-    TRITS = 1
-    """A trit for every output: the `threshold` policy."""
+    """The decisions that matter."""
+    OUTPUTS = 1
+    """Something about every output of every inexact operator."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PayloadFormat(Generic[T]):
+    """Format of the payloads of one kind of log, where T is what a payload says of one operator.
+
+    bound: most bytes of a step's payload, from the number of elements in the output of every inexact operator, 0 for
+    all others. most: most bytes of any. encode, decode: a step's log by operator, and its payload; decode takes hostile
+    bytes and the same numbers of elements, int64[operators], or None for any program. Both raise PayloadError.
+    tally: how many times T says down, up and a value, int64[3].
+    """
+
+    kind: PayloadKind
+    most: int
+    bound: Callable[[Sequence[int]], int]
+    encode: Callable[[Mapping[int, T]], bytes]
+    decode: Callable[[bytes, NDArray[np.int64] | None], dict[int, T]]
+    tally: Callable[[T], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,15 +5,16 @@ bytes. The columns of all operators stand together, so that a step of thousands 
 NumPy calls.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roundlog.log import varint
-from roundlog.log.entries import Decision, Entries, StepLog
-from roundlog.log.errors import PayloadError
+from roundlog.log.entries import Decision, Entries, PayloadError, StepLog
+from roundlog.log.layout import PayloadFormat, PayloadKind
 
 MAX_PAYLOAD = 1 << 26
 """Bytes of one step's payload, whatever the program: some 10^8 entries."""
@@ -21,6 +22,7 @@ MAX_ELEMENTS = 1 << 40
 """Elements of one operator's output."""
 
 _COUNTS = struct.Struct("<II")
+_MAX_VARINT_BYTES = 9
 _MAGNITUDE, _INFINITY = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
 
 
@@ -74,7 +76,7 @@ def encode(step_log: StepLog) -> bytes:
         np.packbits(decisions == Decision.UP, bitorder="little").tobytes(),
         np.packbits(is_value, bitorder="little").tobytes() if len(values) else b"",
         values.astype("<u4").tobytes(),
-        varint.encode(gaps),
+        encode_varints(gaps),
     ]
     payload = b"".join(parts)
     if len(payload) > MAX_PAYLOAD:
@@ -113,7 +115,7 @@ def decode(payload: bytes, operator_sizes: NDArray[np.int64] | None) -> dict[int
     values = data.numbers(value_count, "values")
     if (values & _MAGNITUDE > _INFINITY).any():
         raise PayloadError(f"value {int(np.argmax(values & _MAGNITUDE > _INFINITY))} is NaN")
-    indices = _indices(varint.decode(data.rest(), total), operators, counts, sizes)
+    indices = _indices(decode_varints(data.rest(), total), operators, counts, sizes)
 
     decisions = up.astype(np.uint8)
     decisions[is_value] = Decision.VALUE
@@ -168,3 +170,63 @@ class _Cursor:
 
     def rest(self) -> NDArray[np.uint8]:
         return np.frombuffer(self._payload, np.uint8)[self._position :]
+
+
+# LEB128 varints, whole arrays at a time. A number is its base-128 digits, least significant first, one a byte; all
+# bytes but the last have the top bit set. Only the shortest form is valid, and at most 9 bytes (63 bits).
+
+
+def encode_varints(numbers: NDArray[np.int64]) -> bytes:
+    """The varints of `numbers` (int64[n], not negative), one after the other."""
+    lengths = np.ones(len(numbers), np.int64)
+    for digits in range(1, _MAX_VARINT_BYTES):
+        longer = numbers >> (7 * digits) != 0
+        if not longer.any():
+            break
+        lengths += longer
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    out = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+    for digit in range(int(lengths.max(initial=0))):
+        # Most gaps take one byte or two, so the later digits touch few numbers.
+        has = slice(None) if digit == 0 else lengths > digit
+        more = lengths[has] > digit + 1
+        out[starts[has] + digit] = (numbers[has] >> (7 * digit) & 0x7F) | (more * 0x80)
+    return out.tobytes()
+
+
+def decode_varints(data: NDArray[np.uint8], count: int) -> NDArray[np.int64]:
+    """The `count` varints that `data` (uint8[n]) consists of: int64[count].
+
+    Raises PayloadError if it is not exactly so many, or one is not in its shortest form or longer than 9
+    bytes.
+    """
+    ends = np.flatnonzero(data < 0x80)
+    if len(ends) != count or (len(data) and data[-1] >= 0x80):
+        raise PayloadError(f"the {len(data)} bytes of gaps do not hold exactly {count} varints")
+    lengths = np.diff(ends, prepend=-1)
+    starts = ends - lengths + 1
+    longest = int(lengths.max(initial=0))
+    if longest > _MAX_VARINT_BYTES:
+        raise PayloadError(
+            f"varint {int(np.argmax(lengths > _MAX_VARINT_BYTES))} has more than {_MAX_VARINT_BYTES} bytes"
+        )
+    padded = (data[ends] == 0) & (lengths > 1)
+    if padded.any():
+        raise PayloadError(f"varint {int(np.argmax(padded))} is not in its shortest form")
+    numbers = data[starts].astype(np.int64) & 0x7F
+    for digit in range(1, longest):
+        has = np.flatnonzero(lengths > digit)
+        numbers[has] |= (data[starts[has] + digit].astype(np.int64) & 0x7F) << (7 * digit)
+    return numbers
+
+
+ENTRIES: PayloadFormat[Entries] = PayloadFormat(
+    kind=PayloadKind.ENTRIES,
+    most=MAX_PAYLOAD,
+    bound=payload_bound,
+    encode=encode,
+    decode=decode,
+    tally=lambda entries: np.bincount(entries.decisions, minlength=len(Decision)),
+)
+"""The format of the decisions that matter."""

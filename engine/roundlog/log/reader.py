@@ -6,35 +6,30 @@ of the program.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import zstandard
-from numpy.typing import NDArray
 
 from roundlog.commitments import leaf_hash
-from roundlog.log import payload, trits
-from roundlog.log.entries import Entries
-from roundlog.log.errors import LogError, PayloadError
+from roundlog.log.entries import LogError, PayloadError
 from roundlog.log.layout import (
     HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
     LayoutError,
     LogHeader,
-    PayloadKind,
+    PayloadFormat,
     SegmentHeader,
     compressed_bound,
     footer_size,
     pack_footer,
 )
-from roundlog.log.trits import Trits
+from roundlog.log.payload import ENTRIES
 from roundlog.storage import open_regular
-
-T = TypeVar("T")
 
 _MIN_SEGMENT = SEGMENT_HEADER_SIZE + 1
 _MIN_WINDOW = 1024
@@ -47,10 +42,10 @@ class LogFile:
     header, root (32 bytes), size (bytes of the file), segments and offsets (one of each for every step).
     """
 
-    def __init__(self, path: Path, expected: LogHeader | None, max_payload: int | None = None) -> None:
-        """max_payload: None takes the limit of the file's kind. Raises LogError."""
+    def __init__(self, path: Path, expected: LogHeader | None, max_payload: Mapping[int, int]) -> None:
+        """max_payload: most bytes of a payload, by the kind of the file. Raises LogError."""
         self.path = path
-        self._max_payload = max_payload or 0
+        self._max_payload = max_payload
         try:
             self._file: BufferedReader = open_regular(path)
         except FileNotFoundError as error:
@@ -108,8 +103,6 @@ class LogFile:
         self.header = header = LogHeader.unpack(self._read(0, min(HEADER_SIZE, self.size)))
         if expected is not None:
             _check_run(header, expected)
-        if not self._max_payload:
-            self._max_payload = trits.MAX_PAYLOAD if header.kind == PayloadKind.TRITS else payload.MAX_PAYLOAD
         footer = self.size - footer_size(header.steps)
         if footer < HEADER_SIZE + header.steps * _MIN_SEGMENT:
             raise LayoutError(self.size, f"the file ends before its {header.steps} steps and its footer")
@@ -133,10 +126,8 @@ class LogFile:
         segment = SegmentHeader.unpack(self._read(offset, SEGMENT_HEADER_SIZE))
         if segment.step != step:
             raise LayoutError(offset, f"holds step {segment.step} where step {step} belongs")
-        if segment.payload > self._max_payload:
-            raise LayoutError(
-                offset + 8, f"step {step} claims {segment.payload} bytes, above the limit of {self._max_payload}"
-            )
+        if segment.payload > (most := self._max_payload[self.header.kind]):
+            raise LayoutError(offset + 8, f"step {step} claims {segment.payload} bytes, above the limit of {most}")
         if not 0 < segment.compressed <= compressed_bound(segment.payload):
             raise LayoutError(
                 offset + 12, f"step {step} claims {segment.compressed} bytes for a payload of {segment.payload}"
@@ -165,55 +156,44 @@ def _check_run(header: LogHeader, expected: LogHeader) -> None:
         raise LayoutError(10, f"was written with guard {header.guard}, not {expected.guard}")
 
 
-def most_log_bytes(kind: PayloadKind, steps: int, operator_sizes: Sequence[int]) -> int:
-    """Most bytes of a log of this kind and so many steps that a `LogReader` takes, which has the same sizes."""
-    segment = SEGMENT_HEADER_SIZE + compressed_bound(_most_payload(kind, operator_sizes))
+def most_log_bytes(form: PayloadFormat[Any], steps: int, operator_sizes: Sequence[int]) -> int:
+    """Most bytes of a log of this format and so many steps that a `LogReader` takes, which has the same sizes."""
+    segment = SEGMENT_HEADER_SIZE + compressed_bound(form.bound(operator_sizes))
     return HEADER_SIZE + steps * segment + footer_size(steps)
-
-
-def _most_payload(kind: PayloadKind, operator_sizes: Sequence[int]) -> int:
-    if kind == PayloadKind.TRITS:
-        return min(trits.payload_size(operator_sizes), trits.MAX_PAYLOAD)
-    return payload.payload_bound(operator_sizes)
 
 
 class LogReader:
     """The log of one checkpoint interval, read a step at a time. Use as a context manager, or `close` it."""
 
-    def __init__(self, path: Path, expected: LogHeader, operator_sizes: Sequence[int]) -> None:
+    def __init__(
+        self, path: Path, expected: LogHeader, operator_sizes: Sequence[int], form: PayloadFormat[Any] = ENTRIES
+    ) -> None:
         """Opens the file and checks its frame.
 
         operator_sizes: elements in the output of each inexact operator of the program, by operator index, 0 for all
-        other operators. Raises LogError if the file is not the log that `expected` describes, or could not be one for
-        this program.
+        other operators. form: of the payloads. Raises LogError if the file is not the log that `expected` describes, or
+        could not be one for this program, and ValueError if that is a log of another kind.
         """
+        if expected.kind != form.kind:
+            raise ValueError(f"{path} holds payloads of kind {int(expected.kind)}, not {int(form.kind)}")
+        self._form = form
         self._sizes = np.array(operator_sizes, np.int64)
-        self._file = LogFile(path, expected, _most_payload(expected.kind, operator_sizes))
+        self._file = LogFile(path, expected, {form.kind: form.bound(operator_sizes)})
         self.header = self._file.header
         self.root = self._file.root
 
-    def step(self, step: int) -> dict[int, Entries]:
-        """The log of one step: entries by operator index, those of operators that have any.
+    def step(self, step: int) -> dict[int, Any]:
+        """The log of one step: entries by operator index, those of operators that have any, or what the payloads of
+        another format hold.
 
         Raises LogError if the file's bytes are not the log of that step, and ValueError for a step outside
-        the file or a log of another kind.
+        the file.
         """
-        return self._decoded(step, PayloadKind.ENTRIES, payload.decode)
-
-    def trits(self, step: int) -> dict[int, Trits]:
-        """The log of one step of kind 1: the trits of every inexact operator, by operator index. Raises as `step`."""
-        return self._decoded(step, PayloadKind.TRITS, trits.decode)
-
-    def _decoded(
-        self, step: int, kind: PayloadKind, decode: Callable[[bytes, NDArray[np.int64] | None], dict[int, T]]
-    ) -> dict[int, T]:
-        if self.header.kind != kind:
-            raise ValueError(f"{self._file.path} holds payloads of kind {int(self.header.kind)}, not {int(kind)}")
         position = step - self.header.first_step
         if not 0 <= position < self.header.steps:
             raise ValueError(f"a log of {self.header.steps} steps from {self.header.first_step} has no step {step}")
         try:
-            return decode(self._file.plain_payload(position), self._sizes)
+            return self._form.decode(self._file.plain_payload(position), self._sizes)
         except PayloadError as error:
             offset = self._file.offsets[position] + SEGMENT_HEADER_SIZE
             raise LogError(self._file.path, offset, f"in the payload of step {step}, {error}") from error

@@ -1,21 +1,19 @@
 """Writes the log of one checkpoint interval while the next step is computed."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import zstandard
 
 from roundlog.commitments import leaf_hash
-from roundlog.log import payload, trits
-from roundlog.log.entries import StepLog
-from roundlog.log.errors import LogError, PayloadError
-from roundlog.log.layout import LogHeader, PayloadKind, SegmentHeader, pack_footer
-from roundlog.log.trits import TritLog
+from roundlog.log.entries import LogError, PayloadError
+from roundlog.log.layout import LogHeader, PayloadFormat, SegmentHeader, pack_footer
+from roundlog.log.payload import ENTRIES
 from roundlog.storage import commit_file, partial_path
 
 _COMPRESSION_LEVEL = 3
@@ -37,9 +35,13 @@ class LogWriter:
     that is abandoned (or whose process dies) leaves no file at `path` either.
     """
 
-    def __init__(self, path: Path, header: LogHeader) -> None:
-        """Raises LogError if the file cannot be created."""
+    def __init__(self, path: Path, header: LogHeader, form: PayloadFormat[Any] = ENTRIES) -> None:
+        """form: of the payloads. Raises LogError if the file cannot be created, and ValueError for the header of a log
+        of another kind."""
+        if header.kind != form.kind:
+            raise ValueError(f"{path} is for payloads of kind {int(header.kind)}, not {int(form.kind)}")
         self.path = path
+        self._form = form
         self.header = header
         self._partial = partial_path(path)
         try:
@@ -55,28 +57,19 @@ class LogWriter:
         self._next_step = header.first_step
         self._closed: ClosedLog | None = None
 
-    def append(self, step: int, step_log: StepLog) -> None:
-        """Hands over the log of the next step; its arrays have to stay as they are from now on.
+    def append(self, step: int, step_log: Mapping[int, Any]) -> None:
+        """Hands over the log of the next step, entries by operator index, or what another format has for them; its
+        arrays have to stay as they are from now on.
 
-        Raises LogError if it is not the next step, or an earlier step could not be written, and ValueError for
-        a file of another kind.
+        Raises LogError if it is not the next step, or an earlier step could not be written.
         """
-        self._append(step, PayloadKind.ENTRIES, lambda: payload.encode(step_log))
-
-    def append_trits(self, step: int, step_log: TritLog) -> None:
-        """`append` for files of kind 1."""
-        self._append(step, PayloadKind.TRITS, lambda: trits.encode(step_log))
-
-    def _append(self, step: int, kind: PayloadKind, encode: Callable[[], bytes]) -> None:
-        if self.header.kind != kind:
-            raise ValueError(f"{self.path} is for payloads of kind {int(self.header.kind)}, not {int(kind)}")
         if self._file.closed:
             raise LogError(self.path, None, "is closed")
         if step != self._next_step or step >= self.header.first_step + self.header.steps:
             self.abort()
             raise LogError(self.path, None, f"step {step} is not the step that this log needs next")
         self._next_step += 1
-        self._pending.append(self._thread.submit(self._write, step, encode))
+        self._pending.append(self._thread.submit(self._write, step, lambda: self._form.encode(step_log)))
         self._wait(_MAX_PENDING)
 
     def close(self) -> ClosedLog:

@@ -6,21 +6,22 @@ from roundlog.operators import (  # noqa: F401  (each registers its operators)
     convolution,
     elementwise,
     movement,
-    pooling,
     reduction,
     scatter_add,
     source,
     transcendental,
 )
-from roundlog.operators.reduced_precision import check_narrow, compute_narrow
+from roundlog.operators.elementwise import check_narrow, compute_narrow
 from roundlog.operators.registry import (
     REGISTRY,
+    Attributes,
     Direct,
     Inexact,
     Operator,
     OperatorKind,
     Source,
     StepInputs,
+    Tensors,
     check,
     operator,
     workspace,
@@ -29,6 +30,7 @@ from roundlog.operators.summation import Summation
 
 __all__ = [
     "REGISTRY",
+    "Attributes",
     "Direct",
     "Inexact",
     "Operator",
@@ -36,6 +38,7 @@ __all__ = [
     "Source",
     "StepInputs",
     "Summation",
+    "Tensors",
     "check",
     "check_narrow",
     "compute_narrow",

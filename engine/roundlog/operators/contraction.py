@@ -18,16 +18,15 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic import FULL_BITS, round_sums
-from roundlog.arithmetic.sums import round_sums_of
-from roundlog.kernels import exact_products, vector_lanes
+from roundlog.arithmetic.exact_sums import round_sums_of
+from roundlog.kernels import exact_products, gemm_microkernel
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import lines_of, locate, sum_products
 from roundlog.kernels.to_f64 import storage_of
-from roundlog.operators.bound import Bound, ProductBound
+from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.cpu.gemm_blas import PANEL
-from roundlog.operators.marking import Ambiguous
 from roundlog.operators.registry import (
     Attributes,
     Inexact,
@@ -37,8 +36,18 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
-from roundlog.operators.summation import Measures, Shapes, Summation, decide
-from roundlog.operators.terms import block_of, blocked_gamma, blocks, check_terms, exact_bytes, parts_keep_chain
+from roundlog.operators.summation import (
+    Measures,
+    Shapes,
+    Summation,
+    block_of,
+    blocked_gamma,
+    blocks,
+    check_terms,
+    decide,
+    exact_bytes,
+    parts_keep_chain,
+)
 from roundlog.program import DType, ProgramError, TensorType
 
 Index = npt.NDArray[np.int64]
@@ -212,7 +221,7 @@ class MatMul(Contraction, Summation):
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         a, b = inputs
         # With BLAS, every thread holds a whole product of its own: too much memory for a large one.
-        fits = a.ndim == 2 and (vector_lanes.tile_lanes() or a.shape[0] * b.shape[1] <= 2 * PANEL)
+        fits = a.ndim == 2 and (gemm_microkernel.tile_lanes() or a.shape[0] * b.shape[1] <= 2 * PANEL)
         if fits and a.device.type == "cpu" and a.numel() and b.numel():
             y, *squared_norms = sum_product(a, b)
             return y, tuple(squared_norms)

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from roundlog.kernels import im2col
+from roundlog.kernels import convolution_sums
 from roundlog.kernels.convolution_sums import sum_forward, sum_input, sum_weight
 from roundlog.kernels.exact_products import Runs
-from roundlog.operators.bound import Bound, ProductBound
+from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.contraction import (
     F64,
     Contraction,
@@ -28,7 +28,6 @@ from roundlog.operators.contraction import (
     row_norms,
 )
 from roundlog.operators.cpu import conv, conv_blas, convolution_runs
-from roundlog.operators.marking import Ambiguous
 from roundlog.operators.registry import (
     Attributes,
     Tensors,
@@ -38,8 +37,7 @@ from roundlog.operators.registry import (
     need_attributes,
     register,
 )
-from roundlog.operators.summation import Measures, Shapes, Summation
-from roundlog.operators.terms import blocked_gamma, parts_keep_chain
+from roundlog.operators.summation import Measures, Shapes, Summation, blocked_gamma, parts_keep_chain
 from roundlog.program import ProgramError, TensorType
 
 Shape = tuple[int, ...]
@@ -128,7 +126,7 @@ class _Convolution(Contraction):
         shapes = (tuple(inputs[0].shape), tuple(inputs[1].shape))
         x, w, g = self.roles(*shapes, self.output_shape(shapes, attributes))
         stride, padding, dilation, groups = self.options(attributes)
-        geometry = im2col.geometry(x[2:], w[2:], g[2:], stride, padding, dilation)
+        geometry = convolution_sums.geometry(x[2:], w[2:], g[2:], stride, padding, dilation)
         return conv_blas.Shape(x[0], x[1], w[0], groups, geometry)
 
     @staticmethod

@@ -8,14 +8,13 @@ from math import prod
 import numpy as np
 import torch
 
-from roundlog.arithmetic.interval import interval_factor
+from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import superaccumulator
 from roundlog.kernels.reducing import Sums, mark_sums, sum_columns, sum_runs
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.summing import locate, sum_products
 from roundlog.kernels.to_f64 import storage_of
-from roundlog.operators.bound import Bound, FullBound
-from roundlog.operators.marking import Ambiguous
+from roundlog.operators.bounds import Ambiguous, Bound, FullBound
 from roundlog.operators.registry import (
     Attributes,
     Direct,
@@ -30,14 +29,21 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
-from roundlog.operators.sum_bounds import (
+from roundlog.operators.summation import (
+    F64,
+    Index,
+    Measures,
+    Shapes,
+    Summation,
     bound_of_sums,
+    check_terms,
+    exact_bytes,
     last_place,
     reduced,
     sum_by_torch,
+    sum_gamma,
+    sum_parts_keep_depth,
 )
-from roundlog.operators.summation import F64, Index, Measures, Shapes, Summation
-from roundlog.operators.terms import check_terms, exact_bytes, sum_gamma, sum_parts_keep_depth
 from roundlog.program import DType, ProgramError, TensorType
 
 

@@ -12,8 +12,7 @@ from typing import ClassVar, cast
 import torch
 
 from roundlog.arithmetic import FULL_BITS
-from roundlog.operators.bound import Bound
-from roundlog.operators.marking import Ambiguous, mark
+from roundlog.operators.bounds import Ambiguous, Bound, mark
 from roundlog.program import Attribute, DType, Program, ProgramError, TensorType
 
 Attributes = Mapping[str, Attribute]

@@ -7,12 +7,11 @@ from math import prod
 import numpy as np
 import torch
 
-from roundlog.arithmetic.interval import UNIT_F64
+from roundlog.arithmetic.formats import UNIT_F64
 from roundlog.kernels import superaccumulator
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.summing import sum_placed
-from roundlog.operators.bound import Bound, FullBound
-from roundlog.operators.marking import Ambiguous
+from roundlog.operators.bounds import Ambiguous, Bound, FullBound
 from roundlog.operators.movement import outside_of
 from roundlog.operators.registry import (
     Attributes,
@@ -24,9 +23,20 @@ from roundlog.operators.registry import (
     need_inputs,
     register,
 )
-from roundlog.operators.sum_bounds import NO_ZERO, bound_of_sums, less_one, magnitude_bits
-from roundlog.operators.summation import F64, Index, Measures, Shapes, Summation
-from roundlog.operators.terms import SLACK, check_terms, exact_bytes
+from roundlog.operators.summation import (
+    F64,
+    NO_ZERO,
+    SLACK,
+    Index,
+    Measures,
+    Shapes,
+    Summation,
+    bound_of_sums,
+    check_terms,
+    exact_bytes,
+    less_one,
+    magnitude_bits,
+)
 from roundlog.program import DType, ProgramError, TensorType
 
 

@@ -7,7 +7,7 @@ from reprlib import repr as quoted
 import numpy as np
 import torch
 
-from roundlog.kernels.cuda import works
+from roundlog.kernels import works
 from roundlog.operators.registry import (
     Attributes,
     Direct,
@@ -157,9 +157,9 @@ class Uniform(Source):
 
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
         stream, device = integer(attributes, "stream"), inputs.device
-        if device.type == "cuda" and works(device):
+        if works(device):
             # Not at the top: Triton is an optional extra.
-            from roundlog.kernels.cuda import philox
+            from roundlog.kernels.cuda import triton_philox as philox
 
             return philox.uniform(stream_key(inputs.seed, inputs.step, stream), kind.numel, device).view(kind.shape)
         return uniform(inputs.seed, inputs.step, stream, kind.shape).to(device)

@@ -2,28 +2,126 @@
 
 The terms of a sum are shared out among parts. A part's FP64 sum comes from the operator's own kernel, and so do the
 *measures* that its bound is made of, sums themselves; those of all parts are added up. The bound is that of the whole
-sum, whatever the parts. What it leaves in doubt is decided by the double-double sums of all parts, and where even those
-straddle, by superaccumulators.
-"""
+sum, whatever the parts. What it leaves in doubt is decided by the double-double sums of all parts, and where even
+those straddle, by superaccumulators.
+
+How long sums are cut so that FP64 errs less, and the measures of their terms (magnitudes, last places), stand here,
+too."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 
 from roundlog.arithmetic import FULL_BITS, round_sums
-from roundlog.arithmetic.sums import RunningSums, round_sums_of
+from roundlog.arithmetic.exact_sums import RunningSums, round_sums_of
+from roundlog.arithmetic.formats import UNIT_F64
 from roundlog.kernels import superaccumulator
+from roundlog.kernels.reducing import NO_TERM, bound_sums
 from roundlog.kernels.summing import sum_terms
-from roundlog.operators.bound import Bound
+from roundlog.operators.bounds import Bound
 from roundlog.operators.registry import Attributes, Inexact, Tensors, Types
-from roundlog.operators.terms import block_of
-from roundlog.program import TensorType
+from roundlog.program import ProgramError, TensorType
+
+MAX_TERMS = 2**30
+"""The longest sum that the bounds are proven for."""
+
+SLACK = 1.0 + 2.0**-20
+"""Bounds are themselves computed in FP64, by sums of at most MAX_TERMS terms: this covers their rounding."""
+
+BLOCK_TERMS = 256
+"""Contractions are summed in blocks of at most so many terms: shorter ones would make tighter bounds, but each block is
+another pass over the output."""
+
+
+def check_terms(terms: int) -> None:
+    """Raises ProgramError for a sum that is longer than its bound is proven for."""
+    if terms > MAX_TERMS:
+        raise ProgramError(f"sums {terms} terms, more than the {MAX_TERMS} that its error bound is proven for")
+
+
+def gamma(terms: int) -> float:
+    """gamma_n = n u / (1 - n u) for a sum of `terms` exact FP64 terms in any order: at most terms - 1 additions,
+    each erring by u relatively (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2)."""
+    n = max(terms - 1, 0) * UNIT_F64
+    return n / (1 - n) * SLACK
+
+
+def blocks(terms: int) -> list[tuple[int, int]]:
+    """Ranges of nearly equal length, at most BLOCK_TERMS, that cover range(terms); one empty range for no terms."""
+    count = max(1, -(-terms // BLOCK_TERMS))
+    return [(terms * i // count, terms * (i + 1) // count) for i in range(count)]
+
+
+def longest_block(terms: int) -> int:
+    """Terms of the longest of `blocks`: if all but the last are as long, there are as many."""
+    return -(-terms // max(1, -(-terms // BLOCK_TERMS)))
+
+
+def block_within(terms: int, additions: int) -> int:
+    """Most terms of a block, if no term may go through more than so many additions: those of its block, and one for
+    every further block. 0 if no length will do."""
+    fitting = (size for size in range(min(terms, BLOCK_TERMS), 0, -1) if size - 1 + -(-terms // size) - 1 <= additions)
+    return next(fitting, 0)
+
+
+def chain(terms: int) -> int:
+    """Blocked-sum chain length: one more than the additions that a term can go through. Blocks are summed in any order,
+    and their sums one after the other, so these are the additions of a block, and one for every further block."""
+    count = max(1, -(-terms // BLOCK_TERMS))
+    return -(-terms // count) + count - 1
+
+
+def blocked_gamma(terms: int, more: int = 0) -> float:
+    """Blocked-sum gamma, with `more` additional additions per term. It includes SLACK, for bounds made of norms."""
+    return gamma(chain(terms) + more) * SLACK
+
+
+def parts_keep_chain(parts: Sequence[int]) -> bool:
+    """Whether no term goes through more additions if a sum is taken in parts of so many terms, block by block, than if
+    it is taken as a whole."""
+    return max(map(chain, parts)) + len(parts) - 1 <= chain(sum(parts))
+
+
+def sum_depth(terms: int) -> int:
+    """Depth of a sum: the most additions that a term goes through. Terms are added up in blocks of BLOCK_TERMS, each in
+    any order, the blocks' sums likewise, and at last the sums of BLOCK_TERMS blocks one after the other."""
+    blocks_of_terms = -(-terms // BLOCK_TERMS)
+    blocks_of_blocks = -(-blocks_of_terms // BLOCK_TERMS)
+    return sum(max(min(count, BLOCK_TERMS) - 1, 0) for count in (terms, blocks_of_terms)) + max(blocks_of_blocks - 1, 0)
+
+
+def sum_gamma(terms: int) -> float:
+    """`gamma` of a sum whose terms go through `sum_depth(terms)` additions."""
+    return gamma(sum_depth(terms) + 1)
+
+
+def sum_parts_keep_depth(parts: Sequence[int]) -> bool:
+    """Whether no term goes through more additions if a sum is taken in parts of so many terms than if it is taken as a
+    whole."""
+    return max(map(sum_depth, parts)) + len(parts) - 1 <= sum_depth(sum(parts))
+
+
+EXACT_TERMS = 1 << 19
+"""Terms that are written out at once to evaluate sums exactly; a single sum can have more."""
+
+
+def block_of(terms: int) -> int:
+    """Sums of so many terms that are evaluated exactly at once."""
+    return max(1, EXACT_TERMS // max(terms, 1))
+
+
+def exact_bytes(outputs: int, terms: int, bytes_a_term: int) -> int:
+    """Bytes that the exact evaluation of sums takes at its worst, whichever of the `outputs` are ambiguous."""
+    return bytes_a_term * terms * min(outputs, block_of(terms))
+
 
 Index = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
@@ -224,3 +322,63 @@ class InParts(Inexact):
 
     def _on_cpu(self, number: int) -> list[torch.Tensor]:
         return [x.cpu() for x in self._read(number)]
+
+
+def reduced(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(1 if dim in dims else size for dim, size in enumerate(shape))
+
+
+NO_ZERO = 0x7FFFFFFF
+
+
+def last_place(bits: torch.Tensor) -> torch.Tensor:
+    """Integers -> integers: the last place that a significand with this fraction (23 bits) uses, 1 to 2^23."""
+    fraction = (bits & 0x7FFFFF) | 0x800000
+    return fraction & -fraction
+
+
+def magnitude_bits(x: torch.Tensor) -> torch.Tensor:
+    """int32 of x's shape: magnitudes as bits; the largest number for a zero."""
+    bits = x.contiguous().view(torch.int32) & NO_ZERO
+    return bits.masked_fill_(bits == 0, NO_ZERO)
+
+
+def less_one(bits: torch.Tensor) -> torch.Tensor:
+    """int32 -> int64: the least of `magnitude_bits` as `roundlog.kernels.reducing` has it."""
+    return torch.where(bits == NO_ZERO, NO_TERM, bits.to(torch.int64) - 1)
+
+
+def sum_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, Measures]:
+    """The sum and its measures on any device and over any axes, which are kept."""
+    shape, kept = reduced(tuple(x.shape), dims), [dim for dim in range(x.ndim) if dim not in dims]
+    lines = x.permute((*kept, *dims)).reshape(prod(shape), prod(x.shape[dim] for dim in dims))
+    wide = lines.to(torch.float64)
+    total, magnitude = _in_blocks(wide), _in_blocks(wide.abs())
+    if lines.shape[1]:
+        least = less_one(magnitude_bits(lines).amin(1))
+        finest = last_place(lines.contiguous().view(torch.int32)).amin(1).to(torch.int64)
+    else:
+        least, finest = torch.full_like(total, NO_TERM, dtype=torch.int64), torch.ones_like(total, dtype=torch.int64)
+    return total.reshape(shape), tuple(one.reshape(shape) for one in (magnitude, least, finest))
+
+
+def _in_blocks(wide: torch.Tensor) -> torch.Tensor:
+    """f64[R, K] -> f64[R]: sums in blocks, whose sums are taken in blocks again (`sum_depth`)."""
+    for _ in range(2):
+        if wide.shape[1] <= BLOCK_TERMS:
+            break
+        # Not by reshape(R, -1, ...): how many blocks there are cannot be told from no elements at all.
+        wide = F.pad(wide, (0, -wide.shape[1] % BLOCK_TERMS)).unflatten(1, (-1, BLOCK_TERMS)).sum(2)
+    return wide.sum(1)
+
+
+def bound_of_sums(measures: Measures, factor: float | torch.Tensor) -> torch.Tensor:
+    """f64[n]: `roundlog.kernels.reducing.bound_sums`, on any device."""
+    magnitude, least, finest = (one.reshape(-1) for one in measures)
+    if magnitude.device.type == "cpu" and not isinstance(factor, torch.Tensor):
+        sizes, bits, places = (one.contiguous().numpy() for one in (magnitude, least, finest))
+        return torch.from_numpy(bound_sums(sizes, bits, places, factor))
+    place = ((least + 1) >> 23).clamp(min=1) - 150 + torch.frexp(finest.to(torch.float64)).exponent - 1
+    # A number is below 2^k if its exponent, of a fraction below 1, is at most k.
+    exact = (torch.frexp(magnitude).exponent <= place + 53) & magnitude.isfinite()
+    return torch.where(exact | (least == NO_TERM), 0.0, magnitude * factor)

@@ -7,13 +7,12 @@ from collections.abc import Callable
 import torch
 
 from roundlog.arithmetic import FULL_BITS, round_function
-from roundlog.arithmetic.interval import interval_factor
+from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import elementary
 from roundlog.kernels.marking import AmbiguousPart, mark_flat
 from roundlog.kernels.scratch import empty, scratch
 from roundlog.kernels.threads import one_by_one
-from roundlog.operators.bound import Bound, RelativeBound
-from roundlog.operators.marking import Ambiguous
+from roundlog.operators.bounds import Ambiguous, Bound, RelativeBound
 from roundlog.operators.registry import (
     Attributes,
     Inexact,

@@ -22,18 +22,14 @@ from pathlib import Path
 
 from roundlog.commitments import MerkleTree
 from roundlog.data import fetched_bytes
-from roundlog.parallel import pace
-from roundlog.parallel.chances import draw
-from roundlog.parallel.crew import Crew, Member, NoWorkersError, Purpose, Report, Task, plainly
-from roundlog.parallel.facts import Facts
+from roundlog.parallel import slow_workers
 from roundlog.parallel.listing import Listing, Look, settled
 from roundlog.parallel.local import Computed, compute_here
-from roundlog.parallel.pace import Pace
-from roundlog.parallel.plan import Fact, Plan, units
+from roundlog.parallel.plan import Fact, Facts, Plan, draw_sample, units
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing, Wrong
-from roundlog.parallel.segment import Answer, Order, Segment, Source
-from roundlog.parallel.stand_in import StandIn
-from roundlog.spec import POLICY_CERTIFIED
+from roundlog.parallel.segment import Answer, Segment, SegmentOrder, StateSource
+from roundlog.parallel.slow_workers import Pace, StandIn
+from roundlog.parallel.worker_pool import Assignment, NoWorkersError, Purpose, Report, Worker, WorkerPool, plainly
 from roundlog.storage import StorageError
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
@@ -50,7 +46,7 @@ _HERE = "this process"
 def audit_in_parallel(
     job: Job,
     look: Look,
-    source: Source,
+    source: StateSource,
     run_dir: Path,
     sharing: Sharing,
     options: RunOptions = DEFAULT_OPTIONS,
@@ -67,8 +63,10 @@ def audit_in_parallel(
 
     Raises RunError for a directory of another run and a job whose log decides, ValueError for shares and numbers that
     make no sense, NoWorkersError, OSError, and what `reports.progress` and `look` raise."""
-    if job.spec.rounding_policy != POLICY_CERTIFIED:
-        raise RunError("this job rounds by the policy `threshold`, under which the log decides: audit it as a whole")
+    if job.spec.log_decides:
+        raise RunError(
+            f"this job rounds by the policy `{job.spec.policy_name}`, under which the log decides: audit it as a whole"
+        )
     if sharing.workers < 1 or not 0 <= sharing.repeat_share <= 1 or not 0 < sharing.share <= 1:
         raise ValueError("an audit needs 1 or more workers, and shares between 0 and 1")
     audits: list[_Audit] = []
@@ -99,7 +97,7 @@ class _Audit:
         self,
         here: Run,
         look: Look,
-        source: Source,
+        source: StateSource,
         sharing: Sharing,
         reports: Reports,
         challenged: bytes | None,
@@ -113,7 +111,7 @@ class _Audit:
         if sharing.share < 1:
             if not listing.complete:
                 raise ValueError("a share can only be drawn of a run that has ended: wait for its end")
-            wanted = draw(listing, sharing.share)
+            wanted = draw_sample(listing, sharing.share)
             self._look = settled(listing)  # what the draw has told holds of these segments alone
         self._wanted = wanted
         self._plan = Plan(spec.initial_state_root, wanted=wanted)
@@ -143,18 +141,18 @@ class _Audit:
         self._reports.progress(*self._plan.progress)
 
     def run(self) -> ParallelAudit:
-        with closing(Crew(self._sharing.make, self._sharing.workers)) as crew:
+        with closing(WorkerPool(self._sharing.make, self._sharing.workers)) as pool:
             while not self._plan.is_done or self._unsettled:
                 self._tell_progress()
-                self._hand_out(crew)
-                for report in crew.wait(0.0 if self._found else self._poll):
-                    self._take(crew, report)
+                self._hand_out(pool)
+                for report in pool.wait(0.0 if self._found else self._poll):
+                    self._take(pool, report)
                 while self._found:
                     if self._is_the_one(wrong := self._found.pop(0)):
-                        return self._result(wrong, crew)
+                        return self._result(wrong, pool)
                 self._plan.see(self._published())
             self._tell_progress()
-            return self._result(self._first_wrong, crew)
+            return self._result(self._first_wrong, pool)
 
     def _published(self) -> Listing:
         """The listing as it is published now. Raises ValueError if it is not of this run."""
@@ -178,7 +176,7 @@ class _Audit:
             roots[wrong.interval] = wrong.root
         return roots
 
-    def _result(self, wrong: Wrong | None, crew: Crew) -> ParallelAudit:
+    def _result(self, wrong: Wrong | None, pool: WorkerPool) -> ParallelAudit:
         parts = units(self._plan.listing)
         drawn = [part for part in parts if self._wanted is None or part.first in self._wanted]
         return ParallelAudit(
@@ -189,32 +187,32 @@ class _Audit:
             drawn=len(drawn),
             unusable=self._unusable,
             distrusted=self._distrusted,
-            lost=crew.lost,
+            lost=pool.lost,
             busy_seconds=self._busy,
             fetched=self._fetched + fetched_bytes(self._here.job.dataset.values()),
         )
 
     # Handing out.
 
-    def _hand_out(self, crew: Crew) -> None:
-        for member in crew.idle():
-            if (answered := self._repetition_for(crew, member)) is not None:
+    def _hand_out(self, pool: WorkerPool) -> None:
+        for worker in pool.idle():
+            if (answered := self._repetition_for(pool, worker)) is not None:
                 self._plan.repeats(answered.task.order.segment)
-                crew.give(member, answered.task.order, Purpose.REPEAT, answered)
+                pool.give(worker, answered.task.order, Purpose.REPEAT, answered)
             elif (segment := self._plan.next()) is not None:
-                crew.give(member, self._order(segment), Purpose.AUDIT)
-            elif (late := self._late(crew, member)) is not None:
+                pool.give(worker, self._order(segment), Purpose.AUDIT)
+            elif (late := self._late(pool, worker)) is not None:
                 self._plan.repeats(late.order.segment)
-                crew.give(member, late.order, Purpose.DOUBLE if late.repeats is None else late.purpose, late.repeats)
+                pool.give(worker, late.order, Purpose.DOUBLE if late.repeats is None else late.purpose, late.repeats)
         # Where there is no second worker, this process is one.
-        for answered in [report for report in self._unsettled if not self._can_be_repeated(crew, report)]:
+        for answered in [report for report in self._unsettled if not self._can_be_repeated(pool, report)]:
             self._unsettled.remove(answered)
-            self._arbitrate(crew, [answered])
-        self._stand_in.look(crew)
+            self._arbitrate(pool, [answered])
+        self._stand_in.look(pool)
 
-    def _order(self, segment: Segment) -> Order:
+    def _order(self, segment: Segment) -> SegmentOrder:
         options = self._here.options
-        return Order(
+        return SegmentOrder(
             source=self._source,
             segment=segment,
             start=self._plan.start(segment),
@@ -223,36 +221,36 @@ class _Audit:
             scratch=str(self._here.directory.resolve() / "scratch") if self._sharing.common_disk else None,
         )
 
-    def _repetition_for(self, crew: Crew, member: Member) -> Report | None:
+    def _repetition_for(self, pool: WorkerPool, worker: Worker) -> Report | None:
         """An answer that this worker can repeat, since it was another one's."""
-        in_hand = [task.repeats for _, task in crew.tasks()]
-        return next((one for one in self._unsettled if one.member is not member and one not in in_hand), None)
+        in_hand = [task.repeats for _, task in pool.tasks()]
+        return next((one for one in self._unsettled if one.worker is not worker and one not in in_hand), None)
 
-    def _can_be_repeated(self, crew: Crew, answered: Report) -> bool:
+    def _can_be_repeated(self, pool: WorkerPool, answered: Report) -> bool:
         """Whether a second worker may repeat an answer; one that hangs, or waits for a place in a cluster, may not."""
-        others = [member.task for member in crew.members if member is not answered.member]
-        return any(task is None or not self._pace.is_late(task, pace.PATIENCE) for task in others)
+        others = [worker.task for worker in pool.workers if worker is not answered.worker]
+        return any(task is None or not self._pace.is_late(task, slow_workers.PATIENCE) for task in others)
 
-    def _late(self, crew: Crew, member: Member) -> Task | None:
+    def _late(self, pool: WorkerPool, worker: Worker) -> Assignment | None:
         """A task that takes another worker very long, and that nobody else has or has answered: that worker may
         hang."""
-        tasks = [task for _, task in crew.tasks()]
+        tasks = [task for _, task in pool.tasks()]
         for task in tasks:
             alone = not task.is_answered and sum(other.order == task.order for other in tasks) == 1
-            fits = task.repeats is None or task.repeats.member is not member
+            fits = task.repeats is None or task.repeats.worker is not worker
             if alone and fits and self._pace.is_late(task):
                 return task
         return None
 
     # Taking answers.
 
-    def _take(self, crew: Crew, report: Report) -> None:
+    def _take(self, pool: WorkerPool, report: Report) -> None:
         """Takes up how a task has ended."""
-        member, task, segment = report.member, report.task, report.task.order.segment
+        worker, task, segment = report.worker, report.task, report.task.order.segment
         if report.error is not None:
             self._give_back(report.task)
             why = f"it failed ({type(report.error).__name__}: {plainly(report.error)})"
-            self._dismiss(crew, member, why, believed=isinstance(report.error, OSError | StorageError))
+            self._dismiss(pool, worker, why, believed=isinstance(report.error, OSError | StorageError))
             return
         if report.answer is None:
             self._losses[segment] = self._losses.get(segment, 0) + 1
@@ -269,11 +267,11 @@ class _Audit:
         if task.repeats in self._unsettled:
             self._unsettled.remove(task.repeats)
         if report.answer.unusable is not None:
-            self._go_without(crew, report, plainly(report.answer.unusable))
+            self._go_without(pool, report, plainly(report.answer.unusable))
         else:
-            self._believe(crew, report, report.answer)
+            self._believe(pool, report, report.answer)
 
-    def _go_without(self, crew: Crew, report: Report, why: str) -> None:
+    def _go_without(self, pool: WorkerPool, report: Report, why: str) -> None:
         """Uses the state no more that an answer says cannot be used."""
         segment = report.task.order.segment
         self._unusable.append(why)
@@ -281,13 +279,13 @@ class _Audit:
         self._plan.drop_state(segment.first, report.task.order.start.root)
         self._plan.answered(segment, 0)
         if report.task.repeats is not None:
-            self._arbitrate(crew, [report.task.repeats])
+            self._arbitrate(pool, [report.task.repeats])
 
-    def _believe(self, crew: Crew, report: Report, answer: Answer) -> None:
+    def _believe(self, pool: WorkerPool, report: Report, answer: Answer) -> None:
         """Takes up what an answer says, and decides by whom it is to be repeated."""
-        task, segment, name = report.task, report.task.order.segment, report.member.name(answer)
+        task, segment, name = report.task, report.task.order.segment, report.worker.name(answer)
         self._pace.answered(answer.seconds, len(segment))
-        for _, other_task in crew.tasks():
+        for _, other_task in pool.tasks():
             other_task.is_answered |= other_task.order == task.order
         facts = _facts(report)
         for fact in facts:
@@ -297,13 +295,13 @@ class _Audit:
         other = task.repeats.answer if task.repeats is not None else None
         if task.repeats is not None and other is not None:
             if (other.roots, other.stopped is None) != (answer.roots, answer.stopped is None):
-                self._arbitrate(crew, [task.repeats, report])
+                self._arbitrate(pool, [task.repeats, report])
         elif self._differs(report):
-            self._arbitrate(crew, [report])
+            self._arbitrate(pool, [report])
         elif self._random.random() < self._sharing.repeat_share:
             self._unsettled.append(report)
 
-    def _give_back(self, task: Task) -> None:
+    def _give_back(self, task: Assignment) -> None:
         """Hands a task out again that has no answer."""
         if task.purpose is Purpose.AUDIT:
             self._plan.lost(task.order.segment)
@@ -319,12 +317,12 @@ class _Audit:
             return False  # something else was published since
         return answer.roots[: len(claimed)] != claimed
 
-    def _arbitrate(self, crew: Crew, reports: list[Report]) -> None:
+    def _arbitrate(self, pool: WorkerPool, reports: list[Report]) -> None:
         """Repeats a segment here, and believes the workers no more whose answers were others."""
         computed = self._compute(reports[0].task.order.segment)
         for report in reports:
-            if not _agrees(report, computed) and report.member in crew.members:
-                self._dismiss(crew, report.member, "its answer could not be repeated here", believed=False)
+            if not _agrees(report, computed) and report.worker in pool.workers:
+                self._dismiss(pool, report.worker, "its answer could not be repeated here", believed=False)
 
     def _compute(self, segment: Segment) -> Computed:
         """Executes a segment here, and takes up what it comes to."""
@@ -337,20 +335,20 @@ class _Audit:
             self._found.append(Wrong(interval=interval, root=root, stopped=computed.stopped))
         return computed
 
-    def _dismiss(self, crew: Crew, member: Member, why: str, *, believed: bool) -> None:
+    def _dismiss(self, pool: WorkerPool, worker: Worker, why: str, *, believed: bool) -> None:
         """Uses a worker no more. believed: whether what it has answered still counts. Raises NoWorkersError."""
-        told = member.told
+        told = worker.told
         text = f"{told} is not used any more: {why}"
         self._distrusted.append(f"{told}: {why}")
         self._reports.event(text)
-        task = crew.dismiss(member)
+        task = pool.dismiss(worker)
         if task is not None:
             self._give_back(task)
         if not believed:
-            self._unsettled = [one for one in self._unsettled if one.member is not member]
-            self._record.distrust(member.names)
-            self._plan.distrust(member.names)
-        if not crew.members:
+            self._unsettled = [one for one in self._unsettled if one.worker is not worker]
+            self._record.distrust(worker.names)
+            self._plan.distrust(worker.names)
+        if not pool.workers:
             raise NoWorkersError(f"no worker is left: {text}")
 
 

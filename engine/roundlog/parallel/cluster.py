@@ -76,7 +76,7 @@ class ClusterWorker(Executor):
             to.set_exception(BrokenExecutor(f"the worker is lost ({type(error).__name__})"))
 
 
-def connect(address: str) -> int:
+def connect_cluster(address: str) -> int:
     """Connects this process to the cluster at an address (``ray://host:port``, ``host:port``, or ``auto`` for one on
     this machine); returns its number of processors. Raises ClusterError."""
     if importlib.util.find_spec("ray") is None:

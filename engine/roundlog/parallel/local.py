@@ -1,20 +1,23 @@
-"""The repetition of a segment by the process that leads an audit: the one worker that it believes."""
+"""The repetition of a segment by the process that leads an audit, the one worker that it believes; and sources of jobs
+and states in directories, which this machine's workers, and those with a common disk, can read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 
 from roundlog.commitments import state_root
 from roundlog.parallel.listing import Listing
 from roundlog.parallel.plan import Fact, Plan
-from roundlog.parallel.segment import Segment, Source, UnusableState, execute, starting_state
-from roundlog.storage import save_state
-from roundlog.training.checkpoints import wrong_state
+from roundlog.parallel.segment import Segment, StateSource, UnusableState, execute, starting_state
+from roundlog.storage import StorageError, load_tensors, save_state
+from roundlog.training.job import Job, JobLimits
 from roundlog.training.run import Run
+from roundlog.training.run_files import wrong_state
 
 
 @dataclass(slots=True)
@@ -33,7 +36,9 @@ class _Ended(Exception):
     """The interval that was looked for is found."""
 
 
-def compute_here(run: Run, source: Source, plan: Plan, segment: Segment, unusable: Callable[[str], None]) -> Computed:
+def compute_here(
+    run: Run, source: StateSource, plan: Plan, segment: Segment, unusable: Callable[[str], None]
+) -> Computed:
     """Executes a segment up to its first interval that is not as claimed, from its state, or else from the nearest
     before it that can be had. The state before that interval is left as a checkpoint of the run: games start from it.
 
@@ -72,7 +77,7 @@ def keep_state(run: Run, done: int, states: Sequence[torch.Tensor]) -> None:
     save_state(run.checkpoint_path(done * run.job.spec.interval), run.job.program.states, states)
 
 
-def keep_published(run: Run, listing: Listing, source: Source) -> int:
+def keep_published(run: Run, listing: Listing, source: StateSource) -> int:
     """Leaves every published state as a checkpoint of the run, as far as it can be had and has its claimed root: what a
     game in defence of the run starts from, whether it is still published then or not. Returns the most intervals that
     lie between two of them then. Raises OSError, StorageError."""
@@ -89,7 +94,7 @@ def keep_published(run: Run, listing: Listing, source: Source) -> int:
 
 
 def _nearest(
-    run: Run, source: Source, plan: Plan, first: int, unusable: Callable[[str], None]
+    run: Run, source: StateSource, plan: Plan, first: int, unusable: Callable[[str], None]
 ) -> tuple[int, list[torch.Tensor]]:
     """(intervals done, state after them): the last state at or before `first` that can be used."""
     for done in reversed([start for start in plan.listing.starts() if start <= first]):
@@ -100,3 +105,20 @@ def _nearest(
         except UnusableState as error:
             unusable(str(error))
     raise AssertionError("the initial state can always be used")
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """A job in a directory, and states in files, whose paths are their addresses (implements `Source`)."""
+
+    job_dir: Path
+    limits: JobLimits
+
+    def job(self) -> Job:
+        return Job.read(self.job_dir, self.limits)
+
+    def state(self, job: Job, address: str) -> list[torch.Tensor]:
+        try:
+            return list(load_tensors(Path(address), job.program.states).values())
+        except StorageError as error:
+            raise UnusableState(f"{address} {error.reason}") from error

@@ -7,17 +7,31 @@ stay true when more is published, and when something else is claimed.
 Work is bounded whatever is published. Every state is tried before any interval is executed a second time, so that a
 state that cannot be used costs at most the segment before it once more; and when repeated intervals exceed the run's
 own, everything that is left is executed in one go from the initial state.
+
+Facts are kept in a record, from which a killed audit carries on. Lines are appended and fsynced. A line that is torn
+or damaged is left out, and its interval is executed again.
+
+    facts.jsonl    one line a fact (interval, root before, root after, worker, checksum), or a worker not to be believed
 """
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import random
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from hashlib import sha256
+from itertools import accumulate, pairwise
+from math import prod
+from pathlib import Path
 
 from roundlog.parallel.listing import Listing
 from roundlog.parallel.segment import Segment, Start
+from roundlog.storage import open_regular, sync_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,3 +223,93 @@ def units(listing: Listing) -> list[Segment]:
     """The segments between published states: the smallest parts that can be audited each for itself."""
     edges = [*listing.starts(), len(listing.roots)]
     return [Segment(first, stop) for first, stop in pairwise(edges) if first < stop]
+
+
+def draw_sample(listing: Listing, share: float) -> frozenset[int]:
+    """Intervals of at least this share (0 to 1) of the segments between published states, at least one, drawn by the
+    random numbers of the operating system.
+
+    Every segment is drawn with the same probability, however long: where states are published is the trainer's choice,
+    and a number of segments that depended on their lengths would leave short ones out more often than is told."""
+    segments = units(listing)
+    chosen = random.SystemRandom().sample(segments, max(1, math.ceil(share * len(segments))))
+    return frozenset(interval for segment in chosen for interval in range(segment.first, segment.stop))
+
+
+def unnoticed(count: int, drawn: int, wrong: int) -> float:
+    """The probability that of `count` parts, `drawn` of which are drawn at random, none of `wrong` wrong ones is."""
+    return prod(max(count - drawn - k, 0) / (count - k) for k in range(min(wrong, count)))
+
+
+def fewest(sizes: Sequence[int], wrong: int) -> int:
+    """The fewest parts, of so many intervals each, in which `wrong` intervals can lie; all parts if they cannot."""
+    held = accumulate(sorted(sizes, reverse=True))
+    return next((count for count, room in enumerate(held, 1) if room >= wrong), len(sizes))
+
+
+_NAME = "facts.jsonl"
+
+
+class Facts:
+    """The record in the directory of an audit of the run `run_id` (32 bytes)."""
+
+    def __init__(self, directory: Path, run_id: bytes) -> None:
+        self._path = directory / _NAME
+        self._run_id = run_id
+
+    def read(self) -> list[tuple[Fact, str]]:
+        """(fact, worker) of every readable line, but for workers that are not believed any more. Raises OSError,
+        StorageError."""
+        try:
+            with open_regular(self._path) as file:
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return []
+        found: list[tuple[Fact, str]] = []
+        distrusted: set[str] = set()
+        for line in lines:
+            entry = self._entry(line)
+            if entry is None:
+                continue
+            if "distrusted" in entry:
+                distrusted.add(str(entry["distrusted"]))
+            else:
+                roots = bytes.fromhex(str(entry["start"])), bytes.fromhex(str(entry["end"]))
+                found.append((Fact(int(str(entry["interval"])), *roots), str(entry["worker"])))
+        return [(fact, worker) for fact, worker in found if worker not in distrusted]
+
+    def add(self, facts: Iterable[Fact], worker: str) -> None:
+        """Appends facts. Raises OSError."""
+        self._append(
+            {"interval": fact.interval, "start": fact.start.hex(), "end": fact.end.hex(), "worker": worker}
+            for fact in facts
+        )
+
+    def distrust(self, workers: Iterable[str]) -> None:
+        """Appends that these workers are not believed any more. Raises OSError."""
+        self._append({"distrusted": worker} for worker in sorted(workers))
+
+    def _append(self, entries: Iterable[dict[str, object]]) -> None:
+        # A line's end comes first, too: a torn line before it stays one by itself.
+        lines = [json.dumps(entry | {"sum": self._sum(entry)}, sort_keys=True) for entry in entries]
+        if not lines:
+            return
+        is_new = not self._path.exists()
+        with self._path.open("ab") as file:
+            file.write(("\n" + "\n".join(lines) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            sync_directory(self._path.parent)
+
+    def _entry(self, line: bytes) -> dict[str, object] | None:
+        """A line's entry, if it is as it was written: then its keys and types are right."""
+        try:
+            entry = json.loads(line)
+            written = entry.pop("sum")
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+            return None
+        return entry if isinstance(entry, dict) and written == self._sum(entry) else None
+
+    def _sum(self, entry: dict[str, object]) -> str:
+        return sha256(self._run_id + json.dumps(entry, sort_keys=True).encode()).hexdigest()[:32]

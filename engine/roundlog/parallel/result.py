@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from roundlog.commitments import MerkleTree
-from roundlog.parallel.chances import fewest, unnoticed
+from roundlog.parallel.plan import fewest, unnoticed
 from roundlog.parallel.workers import MakeWorker
 
 

@@ -20,9 +20,9 @@ import torch
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.data import fetched_bytes
 from roundlog.execution import StoppedError
+from roundlog.rounding.policies import without_log
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.policies import alone
 from roundlog.training.run import Run
 
 
@@ -30,7 +30,7 @@ class UnusableState(Exception):
     """A published state cannot be had, or is not the one with the given root. The message is one clause."""
 
 
-class Source(Protocol):
+class StateSource(Protocol):
     """Where a worker gets the job and the published states from. It is sent to workers, so it can be pickled, hashed
     and compared. Nothing that it brings is trusted."""
 
@@ -66,10 +66,10 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class SegmentOrder:
     """Order to a worker: the steps to execute."""
 
-    source: Source
+    source: StateSource
     segment: Segment
     start: Start
     device: str = "cpu"
@@ -96,7 +96,7 @@ class Answer:
     """Why the run stopped in the interval after the last of `roots`; None if it did not."""
 
 
-def audit_segment(order: Order) -> Answer:
+def audit_segment(order: SegmentOrder) -> Answer:
     """Executes a segment in this process. Raises JobError, ProgramError, RunError, MachineError, OSError,
     StorageError."""
     started = time.perf_counter()
@@ -127,7 +127,7 @@ def execute(
 ) -> None:
     """Executes the intervals of a segment and calls `after_interval` with the state after each. Raises as `Run.step`,
     and what `after_interval` raises."""
-    rounding, length = alone(run.job.spec), run.job.spec.interval
+    rounding, length = without_log(run.job.spec), run.job.spec.interval
     after: Sequence[torch.Tensor] = [tensor.to(run.device) for tensor in states]
     for interval in range(segment.first, segment.stop):
         for step in range(interval * length, (interval + 1) * length):
@@ -135,7 +135,7 @@ def execute(
         after_interval(list(after))
 
 
-def starting_state(job: Job, source: Source, first: int, start: Start) -> list[torch.Tensor]:
+def starting_state(job: Job, source: StateSource, first: int, start: Start) -> list[torch.Tensor]:
     """The state before interval `first`, which has the root of `start`. Raises UnusableState."""
     if start.address is None:
         return list(job.initial.values())
@@ -158,7 +158,7 @@ def name() -> str:
 
 @lru_cache(maxsize=1)
 def _run(
-    source: Source, device: str, micro_batches: int, scratch: str | None
+    source: StateSource, device: str, micro_batches: int, scratch: str | None
 ) -> tuple[Run, tempfile.TemporaryDirectory[str]]:
     """The job in a temporary directory, read once by each process; the directory lives as long as the pair is kept."""
     job = source.job()

@@ -45,13 +45,13 @@ class ProcessWorker(Executor):
             return self._pool.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        processes = list((getattr(self._pool, "_processes", None) or {}).values())
+        process_workers = list((getattr(self._pool, "_processes", None) or {}).values())
         self._pool.shutdown(wait=wait and not cancel_futures, cancel_futures=cancel_futures)
         if cancel_futures:
             # The pool has no public way to end a call that runs before Python 3.14.
-            for process in processes:
+            for process in process_workers:
                 process.kill()  # one that is stopped would not end for less
-            for process in processes:
+            for process in process_workers:
                 # One that reads from a dead disk may not end before the disk answers.
                 process.join(_SECONDS_TO_END)
 
@@ -73,7 +73,7 @@ def _safe_path() -> Iterator[None]:
                 os.environ[_SAFE_PATH] = before
 
 
-def processes(threads: int | None = None) -> MakeWorker:
+def process_workers(threads: int | None = None) -> MakeWorker:
     """Workers that are processes of this machine. threads: of each one's kernels; None for PyTorch's own number."""
     return lambda number: ProcessWorker(threads)
 

@@ -11,7 +11,7 @@ from roundlog.program.model import (
     TensorType,
     first_store,
 )
-from roundlog.program.text import from_json, to_json
+from roundlog.program.program_text import from_json, to_json
 
 __all__ = [
     "Attribute",

@@ -2,8 +2,7 @@
 order.
 """
 
-from roundlog.randomness.errors import RandomnessError
-from roundlog.randomness.philox import philox4x64, philox_word, stream_key, uniform
+from roundlog.randomness.philox import RandomnessError, philox4x64, philox_word, stream_key, uniform
 from roundlog.randomness.shuffle import (
     SHUFFLE_ROUNDS,
     batch_rows,

@@ -12,6 +12,8 @@ per cent of a GPT's step (scripts/measure_parts.py shows what all random numbers
 one element in plain integers, as a contract does, and shares no code with `uniform`.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 
@@ -20,7 +22,11 @@ import numpy.typing as npt
 import torch
 
 from roundlog.kernels.threads import in_parts
-from roundlog.randomness.errors import RandomnessError
+
+
+class RandomnessError(ValueError):
+    """A seed, step, stream, index or count outside the range that the key or the shuffle has room for."""
+
 
 BLOCK = 8
 """Numbers of one block of the generator: four words of 64 bits, low half first."""

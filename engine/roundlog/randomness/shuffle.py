@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from roundlog.randomness.errors import RandomnessError
+from roundlog.randomness.philox import RandomnessError
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash

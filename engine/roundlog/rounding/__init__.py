@@ -1,25 +1,50 @@
 """Rounding of FP64 approximations to the FP32 answer, with and without a rounding log.
 
-`certified` (Recorder, Follower): the one right answer, the correctly rounded one. `threshold` (ThresholdRecorder,
-ThresholdFollower): OVT as published."""
+A spec's policy says how (`recorder`, `follower`, `without_log`). By `Recorder` and `Follower` there is one right
+answer, the correctly rounded one; where the log decides
+instead, the rounding is another room's."""
 
-from roundlog.rounding.finding import LogFinding, LogFindingKind
 from roundlog.rounding.follow import Follower
+from roundlog.rounding.policies import (
+    Counts,
+    LogSummary,
+    StepSummary,
+    follower,
+    payload_format,
+    recorder,
+    summarise,
+    without_log,
+)
+from roundlog.rounding.protocols import (
+    FollowingRounding,
+    LogFinding,
+    LogFindingKind,
+    RecordingRounding,
+    Rounding,
+    Window,
+    in_order,
+)
 from roundlog.rounding.record import Recorder
-from roundlog.rounding.resolve import Rounding
-from roundlog.rounding.threshold import ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds
-from roundlog.rounding.window import Window, in_order
+from roundlog.rounding.resolve import certify, ends
 
 __all__ = [
+    "Counts",
     "Follower",
+    "FollowingRounding",
     "LogFinding",
     "LogFindingKind",
+    "LogSummary",
     "Recorder",
+    "RecordingRounding",
     "Rounding",
-    "ThresholdError",
-    "ThresholdFollower",
-    "ThresholdRecorder",
-    "Thresholds",
+    "StepSummary",
     "Window",
+    "certify",
+    "ends",
+    "follower",
     "in_order",
+    "payload_format",
+    "recorder",
+    "summarise",
+    "without_log",
 ]

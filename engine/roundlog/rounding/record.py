@@ -11,21 +11,23 @@ import torch
 
 from roundlog.arithmetic import FULL_BITS
 from roundlog.kernels.rounding_loops import write_down
-from roundlog.log import Entries, LogWriter
+from roundlog.log import Entries, LogWriter, PayloadKind
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
+from roundlog.rounding.protocols import Window, in_order
 from roundlog.rounding.resolve import bounded, certify, judge, pieces, put, resolved, settle
-from roundlog.rounding.window import Window, in_order
 
 T = TypeVar("T", bound=np.generic)
 
 
 class Recorder:
-    """Certified rounding with a log (implements Rounding).
+    """Certified rounding with a log (implements RecordingRounding).
 
     Two machines' values both lie within d of the exact one, so what an auditor finds ambiguous (within d of a
     boundary) lies within 3d of it for the trainer: `guard` = 4 leaves room for d itself being computed in FP64.
     """
+
+    kind = PayloadKind.ENTRIES
 
     def __init__(self, guard: int, bits: int = FULL_BITS) -> None:
         """bits: of the results."""

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic import FULL_BITS, adjacent, round_interval
-from roundlog.arithmetic.interval import interval_factor
+from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.marking import all_below
 from roundlog.kernels.rounding_loops import ends as ends_by_kernel
 from roundlog.kernels.rounding_loops import judge as judge_by_kernel
 from roundlog.operators import Inexact
-from roundlog.operators.bound import FullBound
-from roundlog.operators.marking import Ambiguous, mark_by_reference, without_exact
+from roundlog.operators.bounds import Ambiguous, FullBound, mark_by_reference, without_exact
 from roundlog.operators.registry import Attributes, Tensors
 
 F32 = npt.NDArray[np.float32]
@@ -48,16 +46,6 @@ def pieces(marked: Ambiguous) -> list[Ambiguous]:
     if count <= AT_ONCE:
         return [marked] if count else []
     return [marked.of(slice(start, start + AT_ONCE)) for start in range(0, count, AT_ONCE)]
-
-
-class Rounding(Protocol):
-    """Rounding policy of an executor: it turns the approximations of inexact operators into FP32 values."""
-
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        """FP32: the correctly rounded value of every element of operator `index` of the running step."""
-
-    def start_again(self) -> None:
-        """Forget what was noted of the running step: it is executed again."""
 
 
 def certify(

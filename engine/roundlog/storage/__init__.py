@@ -6,13 +6,23 @@ What is about tensors is loaded when it is first used, since PyTorch takes secon
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from roundlog.storage.atomic import commit_file, partial_path, replace_file, sync_directory
-from roundlog.storage.errors import StorageError
-from roundlog.storage.records import read_record, write_record
-from roundlog.storage.regular import open_regular, read_at, read_into, reading, require_regular
+from roundlog.storage.durable_files import (
+    StorageError,
+    commit_file,
+    open_regular,
+    partial_path,
+    read_at,
+    read_into,
+    read_record,
+    reading,
+    replace_file,
+    require_regular,
+    sync_directory,
+    write_record,
+)
 
 if TYPE_CHECKING:
-    from roundlog.storage.tensors import (
+    from roundlog.storage.tensor_files import (
         Entry,
         StoredTensors,
         entry_of,
@@ -54,4 +64,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"roundlog.storage has no {name}: its public names are {', '.join(__all__)}")
-    return getattr(import_module("roundlog.storage.tensors"), name)
+    return getattr(import_module("roundlog.storage.tensor_files"), name)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roundlog.program import ProgramError, TensorType
-from roundlog.program.state_names import SAVED, names_in_model, split
+from roundlog.program.model import SAVED, names_in_model, split
 from roundlog.storage import StorageError, load_tensors, save_tensors, tensor_types
-from roundlog.training.checkpoints import checkpoint_path
+from roundlog.training.run_files import checkpoint_path
 
 if TYPE_CHECKING:
     from torch import nn

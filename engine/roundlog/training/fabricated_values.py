@@ -2,15 +2,19 @@
 
 A run that stops (a loss or next state that is not finite, an index out of range) has no state after that step, but a
 party has to play with whole trees. So it fabricates values and continues from them as from any others. Every claim
-before and after the step is then right, given the values before it, and nobody else can make the same claim of the step
-itself. So an opponent that claims a value where there is none differs from it at exactly that step, whatever it copies
-from the party's moves. A known constant would not do: the opponent could claim it, too, and nothing could be proven
-about it.
-"""
+before and after the step is then right, given the values before it, and nobody else can make the same claim of the
+step itself. So an opponent that claims a value where there is none differs from it at exactly that step, whatever it
+copies from the party's moves. A known constant would not do: the opponent could claim it, too, and nothing could be
+proven about it.
+
+Stops are steps without a result (a loss or next state that is not finite, an index out of range). The first one is
+recorded, since a party needs it after a restart before it stakes a bond on it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import shake_256
 from pathlib import Path
@@ -19,8 +23,10 @@ import numpy as np
 import torch
 
 from roundlog.arithmetic import FULL_BITS
-from roundlog.program import DType, TensorType
-from roundlog.storage import StorageError, open_regular, replace_file
+from roundlog.commitments import CHUNK_SIZE
+from roundlog.execution import StoppedError
+from roundlog.program import DType, Program, TensorType, first_store
+from roundlog.storage import StorageError, open_regular, read_record, replace_file, write_record
 
 SECRET_BYTES = 32
 
@@ -70,3 +76,65 @@ class FabricatedValues:
             kept = np.uint32(_SMALL & -(1 << (FULL_BITS - bits)))
             flat = torch.from_numpy((data.view("<u4") & kept).astype(np.uint32).view(np.float32))
         return flat.reshape(kind.shape)
+
+
+_NAME = "stopped.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The place of a stop: the operator, and its first element without a value."""
+
+    operator: int
+    element: int
+
+
+def note_stop(run_dir: Path, step: int, stop: Stop) -> None:
+    """Records a stop, unless an earlier one is on record. Raises OSError."""
+    known = noted_stop(run_dir)
+    if known is None or step < known[0]:
+        write_record(run_dir / _NAME, {"step": step, "operator": stop.operator, "element": stop.element})
+
+
+def noted_stop(run_dir: Path) -> tuple[int, Stop] | None:
+    """(step, place in it) of the first stop; None without a readable record."""
+    try:
+        record = read_record(run_dir / _NAME)
+        return int(record["step"]), Stop(int(record["operator"]), int(record["element"]))
+    except (StorageError, KeyError, TypeError, ValueError):
+        return None
+
+
+def state_after_stop(
+    program: Program,
+    bits: int,
+    step: int,
+    stores: Mapping[int, torch.Tensor],
+    error: StoppedError,
+    fabricated: FabricatedValues,
+) -> list[torch.Tensor]:
+    """The state that a party claims after a step that stops. stores: outputs of the store operators before the stop."""
+    stop = Stop(error.operator, error.element)
+
+    def slot(index: int) -> torch.Tensor:
+        if index == stop.operator:
+            return claimed_slot(program, bits, step, stop, error.output, fabricated)
+        return stores[index] if index < stop.operator else fabricated_slot(program, bits, step, index, fabricated)
+
+    return [slot(index) for index in range(first_store(program), len(program.nodes))]
+
+
+def claimed_slot(
+    program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, fabricated: FabricatedValues
+) -> torch.Tensor:
+    """The slot whose store stops, as a party claims it: right values before the chunk of the stopping element,
+    fabricated values from that chunk on."""
+    kind = program.nodes[stop.operator].type
+    first = stop.element * kind.dtype.itemsize // CHUNK_SIZE * CHUNK_SIZE // kind.dtype.itemsize
+    rest = fabricated_slot(program, bits, step, stop.operator, fabricated)
+    return torch.cat([output.detach().cpu().reshape(-1)[:first], rest.reshape(-1)[first:]]).reshape(kind.shape)
+
+
+def fabricated_slot(program: Program, bits: int, step: int, store: int, fabricated: FabricatedValues) -> torch.Tensor:
+    """A slot that is stored behind the stop, as a party claims it: fabricated values."""
+    return fabricated.tensor(program.nodes[store].type, bits, "state", step, store)

@@ -25,12 +25,19 @@ from roundlog.execution.ranks import (
     await_dismissal,
     dismiss,
 )
-from roundlog.execution.ranks.attendance import Wait
+from roundlog.execution.ranks.stragglers import Wait
 from roundlog.storage import StorageError
-from roundlog.training.by_ranks import can_share, executor_of, help_rank_0
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import Execution
-from roundlog.training.sent_jobs import MAX_JOB_BYTES, Incoming, Outgoing, SentJobError
+from roundlog.training.rank_runs import (
+    MAX_JOB_BYTES,
+    Incoming,
+    Outgoing,
+    SentJobError,
+    can_share,
+    executor_of,
+    help_rank_0,
+)
 
 T = TypeVar("T")
 
@@ -58,7 +65,7 @@ class Helpers:
     def problem(self) -> str | None:
         """The sentence about ranks that keep others waiting in the midst of a step, for longer than honest ranks do;
         None if there are none."""
-        return None if self._gone else self._ranks.membership.attendance.problem
+        return None if self._gone else self._ranks.membership.stragglers.problem
 
     def execute(
         self, job: Job, run: Callable[[MakeExecution], T], alone: MakeExecution, warn: Callable[[str], None]
@@ -171,7 +178,9 @@ class _Order:
         samples = samples_of(self._job.program)
         if samples < self._ranks.size:
             return f"{samples} samples of a batch cannot be shared out among {self._ranks.size} ranks"
-        return None if can_share(self._job) else "it rounds by the policy `threshold`, which ranks do not follow"
+        if can_share(self._job):
+            return None
+        return f"it rounds by the policy `{self._job.spec.policy_name}`, which ranks do not follow"
 
     def _tell(self, run_dir: Path) -> str | None:
         """Tells the helpers of the run, and sends the job if one lacks it. Returns why one cannot take part, if so."""
@@ -250,7 +259,7 @@ def help_with_runs(ranks: Ranks, limits: JobLimits, most_bytes: int = MAX_JOB_BY
 
 def _next_run(ranks: Ranks) -> str:
     """The next run that rank 0 orders, by its name; "" if there are no more."""
-    with ranks.membership.attendance.expecting(Wait.RUN):
+    with ranks.membership.stragglers.expecting(Wait.RUN):
         return ranks.broadcast_bytes(None).decode()
 
 

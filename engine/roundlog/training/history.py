@@ -30,7 +30,7 @@ import numpy as np
 from roundlog.storage import StorageError, open_regular, reading, require_regular
 from roundlog.training.job import Job
 
-NAME = "history.jsonl"
+HISTORY_FILE = "history.jsonl"
 MAX_LINE_BYTES = 64 * 1024
 MAX_BYTES = 1 << 30
 """Most bytes of a history that are read: ten million steps."""
@@ -67,7 +67,7 @@ class History:
 
     def __init__(self, run_dir: Path, job: Job, first_step: int) -> None:
         """Cuts off what is torn or damaged, and the lines of `first_step` and later steps, which are run again."""
-        self.path = run_dir / NAME
+        self.path = run_dir / HISTORY_FILE
         self.problem: str | None = None
         """Reason why lines are missing, in one clause; None if the run has written all of its own."""
         self._job = job
@@ -159,7 +159,7 @@ def read_history(run_dir: Path) -> Iterator[HistoryEntry]:
     """The lines of a run's history, in order; a torn last line is left out. The file is not trusted.
 
     Raises StorageError if there is none, it is too large, or a line is not one of a history."""
-    path = run_dir / NAME
+    path = run_dir / HISTORY_FILE
     with reading(path) as file:
         for _, entry in _lines(file, path):
             yield entry

@@ -28,13 +28,12 @@ from roundlog.data import (
     write_fields,
 )
 from roundlog.descriptors import program_root
-from roundlog.execution.batches import CPU, BatchSource
-from roundlog.execution.lazy_tensors import TensorsOf
+from roundlog.execution.batches import CPU, BatchSource, TensorsOf
 from roundlog.execution.microbatch import peak_bytes, samples_of
 from roundlog.kernels.scratch import give_back
 from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
-from roundlog.program.text import MAX_ELEMENTS, MAX_TEXT_BYTES
+from roundlog.program.program_text import MAX_ELEMENTS, MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
 from roundlog.storage import (
     StorageError,
@@ -45,24 +44,13 @@ from roundlog.storage import (
     save_state,
     save_tensors,
 )
-from roundlog.training.stored_state import StoredState
+from roundlog.training.run_files import BLOCKS, CACHE, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC, StoredState
 
 if TYPE_CHECKING:
     from roundlog.capture import Task
     from roundlog.training.sameness import Sameness
 
-PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = FILES = (
-    "program.json",
-    "spec.json",
-    "initial.safetensors",
-    "schedule.safetensors",
-    "data.safetensors",
-    "data.blocks",
-)
-CACHE = "data.cache"
-"""Name of the file beside a job's, where the data lie elsewhere, that keeps blocks of them."""
-
-STAGES = ("captures a step", "compares the program with the task's own steps", "hashes state and data")
+JOB_STAGES = ("captures a step", "compares the program with the task's own steps", "hashes state and data")
 """Stages of `Job.from_task`, one after the other."""
 
 
@@ -128,18 +116,18 @@ class Job:
         from roundlog.training.sameness import confirm_same
 
         check_rounding(policy, bits)
-        tell(STAGES[0])
+        tell(JOB_STAGES[0])
         with paused(), told_from_refusals():
             captured = capture(task)
         check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
         _require_sizes(captured.program, task.rows)
         dataset = task.fields()
         _require_numbers(captured.program, captured.states, captured.schedule, dataset)
-        tell(STAGES[1])
+        tell(JOB_STAGES[1])
         with paused(), told_from_refusals():
             sameness = confirm_same(task, captured)
         report(sameness)
-        tell(STAGES[2])
+        tell(JOB_STAGES[2])
         spec = TrainingSpec(
             steps=task.steps,
             interval=task.interval,
@@ -333,14 +321,14 @@ def step_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> 
     """Peak memory of one step in bytes, without the state: an upper bound. Raises ProgramError if there are fewer
     samples than micro-batches."""
     need = peak_bytes(program, micro_batches)
-    if (spec.rounding_policy, spec.rounding_bits) == (POLICY_CERTIFIED, FULL_BITS):
+    if not spec.log_decides and spec.rounding_bits == FULL_BITS:
         return need
-    # Other policies and widths run in plain torch, with up to sixteen FP64 tensors of an output's size. `threshold`
-    # packs a byte for every element of an inexact operator's output, and keeps a fifth of that for up to four steps
-    # until it is on disk.
+    # Other policies and widths run in plain torch, with up to sixteen FP64 tensors of an output's size. Where the log
+    # decides, it packs a byte for every element of an inexact operator's output, and keeps a fifth of that for up to
+    # four steps until it is on disk.
     largest = max((node.type.numel for node in program.nodes), default=0)
     inexact = sum(node.type.numel for node in program.nodes if isinstance(operator(node.op), Inexact))
-    return need + 16 * 8 * largest + (inexact if spec.rounding_policy != POLICY_CERTIFIED else 0)
+    return need + 16 * 8 * largest + (inexact if spec.log_decides else 0)
 
 
 def _text(path: Path, limit: int) -> bytes:

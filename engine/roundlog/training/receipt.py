@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from roundlog.commitments import MerkleTree
-from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec
+from roundlog.spec import MAX_JSON_BYTES, SpecError, TrainingSpec
 from roundlog.storage import open_regular, replace_file
-from roundlog.training.audit_result import AuditResult, parse_result
+from roundlog.training.audit_record import AuditRecord, parse_audit_record
 
 FORMAT = "tiebreak receipt"
 AUDIT_FORMAT = "tiebreak audit"
 """Format of a receipt of what was claimed, with what an audit of it has found."""
 VERSION = 1
-MAX_BYTES = 64 << 20
+MAX_RECEIPT_BYTES = 64 << 20
 """Most bytes of a receipt: some 900,000 checkpoints."""
 MAX_TEXT = 200
 """Most characters of a text in it."""
@@ -91,7 +91,7 @@ class Receipt:
     """The account that has signed, 20 bytes; None without a signature."""
     signature: bytes | None = None
     """65 bytes, over `signed_text`."""
-    audit: AuditResult | None = None
+    audit: AuditRecord | None = None
     """Findings of an audit of these roots, which are somebody else's claim then; None if they are the writer's
     own."""
 
@@ -106,10 +106,10 @@ class Receipt:
     @staticmethod
     def of(spec: TrainingSpec, state_roots: Sequence[bytes], tiebreak_version: str) -> Receipt:
         """The receipt of a finished run, of this moment and this machine, unsigned. Raises ReceiptError."""
-        if spec.rounding_policy != POLICY_CERTIFIED:
+        if spec.log_decides:
             raise ReceiptError(
-                "this job rounds by the policy threshold, under which nobody can repeat a run without its log: give "
-                "receipts for jobs of the policy certified"
+                f"this job rounds by the policy {spec.policy_name}, under which nobody can repeat a run without its "
+                "log: give receipts for jobs of the policy certified"
             )
         if len(state_roots) != spec.intervals:
             raise ReceiptError(
@@ -135,7 +135,7 @@ class Receipt:
         """The receipt with the signature of its `signer`."""
         return replace(self, signature=signature)
 
-    def about(self, audit: AuditResult) -> Receipt:
+    def about(self, audit: AuditRecord) -> Receipt:
         """The result of an audit of these roots."""
         return replace(self, audit=audit)
 
@@ -145,7 +145,7 @@ class Receipt:
         if self.signature is not None:
             plain["signature"] = _hex(self.signature)
         data = json.dumps(plain, sort_keys=True, indent=1).encode() + b"\n"
-        if len(data) > MAX_BYTES:
+        if len(data) > MAX_RECEIPT_BYTES:
             raise ReceiptError(f"a receipt of {len(self.state_roots)} checkpoints is too large: make fewer of them")
         with replace_file(path) as file:
             file.write(data)
@@ -175,7 +175,7 @@ def read_receipt(path: Path) -> Receipt:
     ReceiptError."""
     try:
         with open_regular(path) as file:
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(MAX_RECEIPT_BYTES + 1)
     except OSError as error:
         raise ReceiptError(f"{path} cannot be read ({error.strerror}): check the path") from error
     try:
@@ -193,8 +193,8 @@ class _NewerError(Exception):
 
 def _parse(data: bytes) -> Receipt:
     """The receipt of a file's bytes. Raises ValueError, RecursionError, _NewerError."""
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"it has more than {MAX_BYTES} bytes")
+    if len(data) > MAX_RECEIPT_BYTES:
+        raise ValueError(f"it has more than {MAX_RECEIPT_BYTES} bytes")
     plain = json.loads(
         data.decode(), object_pairs_hook=_object, parse_float=_refuse, parse_constant=_refuse, parse_int=_integer
     )
@@ -225,7 +225,7 @@ def _parse(data: bytes) -> Receipt:
         date=_date(plain["date"]),
         signer=_bytes("signer", plain["signer"], SIGNER_BYTES) if is_signed else None,
         signature=_bytes("signature", plain["signature"], SIGNATURE_BYTES) if is_signed else None,
-        audit=parse_result(plain["audit"], spec.intervals) if "audit" in always else None,
+        audit=parse_audit_record(plain["audit"], spec.intervals) if "audit" in always else None,
     )
     for name, follows in (
         ("run_id", spec.run_id),
@@ -242,8 +242,10 @@ def _spec(plain: object) -> TrainingSpec:
     if len(text) > MAX_JSON_BYTES:
         raise ValueError("its spec is too long")
     spec = TrainingSpec.from_json(text)
-    if spec.rounding_policy != POLICY_CERTIFIED:
-        raise ValueError("its job rounds by the policy threshold, under which nobody can repeat a run without its log")
+    if spec.log_decides:
+        raise ValueError(
+            f"its job rounds by the policy {spec.policy_name}, under which nobody can repeat a run without its log"
+        )
     return spec
 
 

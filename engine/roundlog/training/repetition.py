@@ -1,4 +1,5 @@
-"""Repetition of some intervals of a run, from the states that somebody keeps of it.
+"""Parts of a run executed again: replays of what a dispute is about, and repetition of some intervals from the states
+that somebody keeps.
 
 Correctness is an induction: the state before interval 0 is the job's. If every interval i, started from a state whose
 root is the one claimed after interval i - 1, ends in the root claimed after interval i, then the last root is right. A
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,13 +18,53 @@ import torch
 
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.execution import StoppedError
+from roundlog.rounding.policies import without_log
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training.auditor import Auditor
-from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoint
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
-from roundlog.training.replay import replay
 from roundlog.training.run import Run
+from roundlog.training.run_files import checkpoint_path, wrong_checkpoint
+
+
+def replay(run: Run, first: int, states: Sequence[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
+    """(step, state after it) of every step from `first` to the end of the run. states: before step `first`. Where
+    the log decides, states are those of this machine without a log."""
+    rounding = without_log(run.job.spec)
+    after: Sequence[torch.Tensor] = [tensor.to(run.device) for tensor in states]
+    for step in range(first, run.job.spec.steps):
+        after = run.step(step, after, rounding)
+        yield step, list(after)
+
+
+def replay_interval(run: Run, interval: int) -> list[bytes]:
+    """State roots after every step of one interval (the leaves of its step tree), computed from the newest kept
+    checkpoint before it. Raises ValueError for an interval that the job does not have, and as `Run.step`."""
+    spec = run.job.spec
+    if not 0 <= interval < spec.intervals:
+        raise ValueError(f"the job has {spec.intervals} intervals, interval {interval} is not one of them")
+    wanted = range(interval * spec.interval, (interval + 1) * spec.interval)
+    done, states = run.newest(interval)
+    roots: list[bytes] = []
+    for step, after in replay(run, done * spec.interval, states):
+        if step in wanted:
+            roots.append(state_root(after))
+        if step + 1 == wanted.stop:
+            break
+    return roots
+
+
+def replay_state(run: Run, steps: int) -> list[torch.Tensor]:
+    """The state after `steps` steps, computed from the newest kept checkpoint before it. Raises ValueError for more
+    steps than the job has, and as `Run.step`."""
+    spec = run.job.spec
+    if not 0 <= steps <= spec.steps:
+        raise ValueError(f"the job has {spec.steps} steps, not {steps}")
+    done, states = run.newest(steps // spec.interval)
+    first = done * spec.interval
+    if first == steps:
+        return [tensor.to(run.device) for tensor in states]
+    return next(after for step, after in replay(run, first, states) if step + 1 == steps)
 
 
 @dataclass(slots=True)
@@ -42,7 +83,7 @@ class Repetition:
     """Kept states that are not the claimed ones, one clause each. They were not used."""
 
 
-def draw(intervals: int, share: float) -> list[int]:
+def draw_intervals(intervals: int, share: float) -> list[int]:
     """A share of the intervals, at least one, by the random numbers of the operating system, ascending."""
     count = min(intervals, max(1, math.ceil(share * intervals)))
     return sorted(random.SystemRandom().sample(range(intervals), count))

@@ -29,11 +29,11 @@ import torch
 from roundlog.arithmetic import until_undisturbed
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.execution import StepExecutor, StoppedError, micro_batches_of
-from roundlog.execution.lazy_tensors import TensorsOf, root_of
+from roundlog.execution.batches import TensorsOf, root_of
 from roundlog.operators import StepInputs
 from roundlog.program import first_store
 from roundlog.rounding import Rounding
-from roundlog.spec import POLICY_CERTIFIED
+from roundlog.rounding.policies import without_log
 from roundlog.storage import (
     StorageError,
     load_tensors,
@@ -44,13 +44,11 @@ from roundlog.storage import (
     sync_directory,
     write_record,
 )
-from roundlog.training.checkpoints import checkpoint_path, wrong_checkpoint
-from roundlog.training.fabricated_values import FabricatedValues
+from roundlog.training.fabricated_values import FabricatedValues, Stop, note_stop, state_after_stop
 from roundlog.training.history import History
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
-from roundlog.training.policies import alone
-from roundlog.training.stops import Stop, note_stop, state_after_stop
+from roundlog.training.run_files import checkpoint_path, wrong_checkpoint
 
 _MEND_RECORD = (
     "if this is your own run of this job, remove that file and run the same command again, and nothing is lost; or "
@@ -101,10 +99,10 @@ class Run:
         batch has fewer samples than micro-batches, JobError as `Job.require_data`."""
         if options.keep_every < 1:
             raise RunError(f"keep_every is {options.keep_every}: keep a checkpoint every 1 or more intervals")
-        if options.micro_batches != 1 and job.spec.rounding_policy != POLICY_CERTIFIED:
+        if options.micro_batches != 1 and job.spec.log_decides:
             raise RunError(
-                "this job rounds by the policy `threshold`, under which a sum depends on how it is cut: run it without "
-                "micro-batches"
+                f"this job rounds by the policy `{job.spec.policy_name}`, under which a sum depends on how it is cut: "
+                "run it without micro-batches"
             )
         if role is not None:
             job.require_data()
@@ -344,7 +342,7 @@ class Run:
         if error.operator > first_store(program):
             # The step is executed again to observe the values that it stored before it stopped.
             with suppress(StoppedError):
-                self.executor.run(inputs, alone(self.job.spec), observe=stores.__setitem__)
+                self.executor.run(inputs, without_log(self.job.spec), observe=stores.__setitem__)
         fabricated = FabricatedValues(self.directory)
         states = state_after_stop(program, bits, inputs.step, stores, error, fabricated)
         return [state.to(self.device) for state in states]

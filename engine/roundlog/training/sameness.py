@@ -15,7 +15,7 @@ import torch
 
 from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.tracing.rehearsal import surroundings
-from roundlog.training.trial import CHANGE, Results, Run, Trial
+from roundlog.training.trial import CHANGE, Results, Trial, TrialRun
 
 _REWRITE = "write this part with ordinary operators on parameters and buffers"
 
@@ -124,7 +124,7 @@ class _Comparison:
         self._noise: list[dict[tuple[int, str], float]] = []
         """By try, what `_noises` gives."""
 
-    def _kept_in_fp32(self) -> Run:
+    def _kept_in_fp32(self) -> TrialRun:
         kept: list[Results] = []
         run = self._trial.by_pytorch(torch.float32, lambda _, results: kept.append(self._trial.put_aside(results)))
         run.kept = kept

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roundlog.commitments import MerkleTree
-from roundlog.log import LogError, LogHeader, LogWriter, summarise
-from roundlog.rounding import Rounding, Thresholds
+from roundlog.log import LogError, LogHeader, LogWriter
+from roundlog.rounding import RecordingRounding, Rounding, payload_format, recorder, summarise
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
-from roundlog.training.policies import log_kind, recorder
 from roundlog.training.run import Run
 
 
@@ -23,7 +22,7 @@ def log_header(job: Job, interval: int) -> LogHeader:
         steps=spec.interval,
         program_root=spec.program_root,
         run_id=spec.run_id,
-        kind=log_kind(spec),
+        kind=payload_format(spec).kind,
     )
 
 
@@ -60,16 +59,21 @@ class Trainer:
         run_dir: Path,
         options: RunOptions = DEFAULT_OPTIONS,
         *,
-        thresholds: Thresholds | None = None,
+        recorder: RecordingRounding | None = None,
     ) -> None:
-        """`thresholds` are for jobs under the `threshold` policy.
+        """recorder: the rounding, where its policy leaves the trainer a choice; None: as the spec says.
 
-        Raises RunError if the directory holds another job's run, or if the options ask for micro-batches under the
-        policy `threshold`, ProgramError for more micro-batches than samples."""
+        Raises RunError if the directory holds another job's run, or if the options ask for micro-batches where the log
+        decides, ProgramError for more micro-batches than samples, ValueError for a recorder of another policy."""
+        if recorder is not None and (recorder.kind, recorder.bits) != (
+            payload_format(job.spec).kind,
+            job.spec.rounding_bits,
+        ):
+            raise ValueError(f"this recorder does not round to {job.spec.rounding_bits} bits by the job's policy")
         self.job = job
         self._run = Run(job, run_dir, options, role="trainer")
         self.log_dir = run_dir / "log"
-        self._thresholds = thresholds
+        self._recorder = recorder
 
     def run(self, *, look_over: bool = False) -> TrainingResult:
         """Trains to the end. look_over: check every checkpoint and log of earlier processes, and compute damaged ones
@@ -77,7 +81,7 @@ class Trainer:
 
         Raises StoppedError, LogError, RunError, OSError."""
         self.log_dir.mkdir(exist_ok=True)
-        recording = _Recording(self.job, self.log_dir, self._thresholds)
+        recording = _Recording(self.job, self.log_dir, self._recorder)
         roots = self._run.run(recording)
         found = recording.resumed_at
         if look_over:
@@ -108,10 +112,10 @@ class Trainer:
 class _Recording:
     """Hooks of the trainer, which write the log."""
 
-    def __init__(self, job: Job, directory: Path, thresholds: Thresholds | None) -> None:
+    def __init__(self, job: Job, directory: Path, chosen: RecordingRounding | None) -> None:
         self.job = job
         self.directory = directory
-        self._recorder = recorder(job.spec, thresholds)
+        self._recorder = chosen or recorder(job.spec)
         self.rounding: Rounding = self._recorder
         self._writer: LogWriter | None = None
         self.resumed_at = 0
@@ -121,7 +125,9 @@ class _Recording:
         self.resumed_at = done
 
     def begin_interval(self, interval: int) -> None:
-        self._writer = LogWriter(log_path(self.directory, interval), log_header(self.job, interval))
+        self._writer = LogWriter(
+            log_path(self.directory, interval), log_header(self.job, interval), payload_format(self.job.spec)
+        )
 
     def before_step(self, step: int) -> None:
         pass

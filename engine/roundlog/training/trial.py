@@ -43,7 +43,7 @@ Look = Callable[[int, Results], None]
 
 
 @dataclass(slots=True)
-class Run:
+class TrialRun:
     """Some steps."""
 
     steps: int = 0
@@ -71,9 +71,9 @@ class Trial:
         """Results as they are now, to be read later. Raises CaptureError if there is no room."""
         return {name: _later(self._aside.put(result())) for name, result in results.items()}
 
-    def by_engine(self) -> Run:
+    def by_engine(self) -> TrialRun:
         """The steps of the program. Its results, random numbers and gradients are put aside."""
-        origin, executor, run = self._origin, Executor(self._captured.program), Run()
+        origin, executor, run = self._origin, Executor(self._captured.program), TrialRun()
         states = list(self.start.values())
         wanted = {*origin.gradients.values(), *origin.observed()}
         for step, batch in enumerate(self._batches):
@@ -110,12 +110,14 @@ class Trial:
             states = list(result.states)
         return run
 
-    def by_pytorch(self, dtype: torch.dtype, look: Look, start: Tensors | None = None, *, alone: bool = False) -> Run:
+    def by_pytorch(
+        self, dtype: torch.dtype, look: Look, start: Tensors | None = None, *, alone: bool = False
+    ) -> TrialRun:
         """The user's own steps, with the program's random numbers. After the user's own gradients are recorded, the
         optimizer gets the program's, because it may amplify small differences, as Adam does for gradients near zero.
         The run ends at a step that raises. start: another state to begin with. alone: the optimizer gets the user's
         own gradients. Raises CaptureError."""
-        origin, around, run = self._origin, self._around, Run()
+        origin, around, run = self._origin, self._around, TrialRun()
         around.restore()
         first = self.start if start is None else start
         around.move(dtype, {id(tensor): first[name] for name, tensor in origin.tensors.items()})

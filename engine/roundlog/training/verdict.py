@@ -13,10 +13,8 @@ from pathlib import Path
 
 from roundlog.execution import StoppedError
 from roundlog.rounding import LogFinding
-from roundlog.spec import POLICY_CERTIFIED
 from roundlog.storage import write_record
-from roundlog.training.auditor import Auditor, AuditResult
-from roundlog.training.following import WrongLogError
+from roundlog.training.auditor import Auditor, AuditResult, WrongLogError
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 
@@ -43,11 +41,11 @@ class Verdict:
     """The verdict on a claim and on a log."""
 
     checkpoint_root: bytes
-    """The right checkpoint root; with a log that is SAMPLED, as far as the sample shows. Under the policy `threshold`,
-    the root that the log leads to on this machine."""
+    """The right checkpoint root; with a log that is SAMPLED, as far as the sample shows. Where the log
+    decides, the root that the log leads to on this machine."""
     state_roots: list[bytes]
     right: bool | None
-    """Whether the claim is right; None without a claim, and under `threshold` if the log, which decides, is
+    """Whether the claim is right; None without a claim, and if the log decides and is
     unusable."""
     first_wrong: int | None
     """The first interval with a wrong state root; None if there is none, or the claim does not name all state roots."""
@@ -80,7 +78,7 @@ def audit(
     one clause, and the whole audit is made again without relying on the log. All other arguments are as of `Auditor`.
 
     Raises as Auditor and Auditor.run."""
-    certified = job.spec.rounding_policy == POLICY_CERTIFIED
+    certified = not job.spec.log_decides
     if log_dir is not None and certified and verify_log < 1.0:
         room = run_dir / BY_LOG
         found = _by_sample(

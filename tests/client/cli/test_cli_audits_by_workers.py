@@ -15,11 +15,11 @@ from audit_workers import honest
 from cli_world import Run, refused
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.parallel import workers as rooms
-from roundlog.parallel.published import NAME, read_listing
+from roundlog.parallel.listing import CHECKPOINTS_FILE, read_listing
 from roundlog.storage import load_tensors, save_tensors
-from roundlog.training.checkpoints import checkpoint_path
 from roundlog.training.job import Job
 from roundlog.training.run import Run as TrainingRun
+from roundlog.training.run_files import checkpoint_path
 from roundlog.training.trainer import Trainer
 from tasks import linear_task
 from tiebreak.store import FolderStore
@@ -122,7 +122,7 @@ def test_a_published_log_is_audited_from_the_store(run: Run, world: World, tmp_p
     found = told(shown)
     assert shown.exit_code == 0 and found["agrees"] is True and found["has_final_state"] is None
     assert found["checkpoint_root"] == "0x" + world.root.hex()
-    listing = read_listing(tmp_path / "audit" / "claimed-log" / NAME, Job.read(world.job).spec)
+    listing = read_listing(tmp_path / "audit" / "claimed-log" / CHECKPOINTS_FILE, Job.read(world.job).spec)
     assert len(listing.states) == 2
 
 
@@ -248,7 +248,7 @@ def test_claims_without_what_workers_need_are_refused(run: Run, world: World, tm
     refused(audit(run, world, tmp_path, "--claim", bare, *words), bare, "lists no checkpoints", "--publish-every")
     hostile = tmp_path / "hostile"
     hostile.mkdir()
-    (hostile / NAME).write_bytes(b'{"format": "\x1b[31m"}')
+    (hostile / CHECKPOINTS_FILE).write_bytes(b'{"format": "\x1b[31m"}')
     address = FolderStore(store).add_directory(hostile)
     text = refused(audit(run, world, tmp_path, "--claim", address, *words), "lists no checkpoints")
     assert text.isprintable()

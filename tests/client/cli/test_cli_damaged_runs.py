@@ -13,10 +13,10 @@ import torch
 from cli_world import Run, Trained, refused
 from roundlog.capture import Task
 from roundlog.commitments import state_root
-from roundlog.log.errors import LogError
+from roundlog.log.entries import LogError
 from roundlog.storage import StorageError, load_tensors
-from roundlog.training.checkpoints import wrong_state
 from roundlog.training.job import Job
+from roundlog.training.run_files import wrong_state
 from roundlog.training.trainer import Trainer
 from tiebreak.cli.failures import sentence
 from torch import nn

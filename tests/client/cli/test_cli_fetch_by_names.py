@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cli_world import Run, Trained, refused
 from crafted_blocks import Blocks, repeated
-from roundlog.training.job import FILES
+from roundlog.training.run_files import JOB_FILES
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dag_reader import MAX_ENTRIES
 from tiebreak.store.dagpb import SYMLINK, UnixFsNode, decode
@@ -54,7 +54,7 @@ def test_what_is_no_file_of_the_job_is_left_out_and_named(
     words = ("job", "fetch", listed(store, files), "--out", tmp_path / "job", "--store", tmp_path / "store", "--json")
     shown = run(*words, *(["--without-data"] if without_data else []))
     assert shown.exit_code == 0, shown.output
-    kept = (set(FILES) - {"data.safetensors"}) | {"elsewhere.json"} if without_data else set(FILES)
+    kept = (set(JOB_FILES) - {"data.safetensors"}) | {"elsewhere.json"} if without_data else set(JOB_FILES)
     assert {path.name for path in (tmp_path / "job").iterdir()} == kept
     for path in trained.job.iterdir():
         if path.name in kept:
@@ -116,7 +116,7 @@ def test_a_listing_without_end_is_refused_by_its_one_block(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
-@pytest.mark.parametrize("lacking", FILES)
+@pytest.mark.parametrize("lacking", JOB_FILES)
 def test_a_directory_that_lacks_a_file_of_a_job_is_refused_by_its_listing(
     run: Run, trained: Trained, store: Blocks, tmp_path: Path, lacking: str
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_world import Run, refused
 from roundlog.execution.microbatch import samples_of
-from roundlog.training.job import STAGES, Job, run_bytes
+from roundlog.training.job import JOB_STAGES, Job, run_bytes
 from tiebreak.cli.task_source import load_task
 
 TASK = """
@@ -90,7 +90,7 @@ def test_the_rates_and_the_stages_of_a_job_are_told(run: Run, file: Path, tmp_pa
     assert plain["learning_rates"]["0/lr"]["last"] == pytest.approx(1e-4)
     told: list[str] = []
     Job.from_task(load_task(f"{file}:line", []), tell=told.append)
-    assert tuple(told) == STAGES
+    assert tuple(told) == JOB_STAGES
 
 
 def test_a_key_that_a_batch_lacks_keeps_the_name_of_its_error(run: Run, file: Path, tmp_path: Path) -> None:

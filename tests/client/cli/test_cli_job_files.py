@@ -16,7 +16,8 @@ from cli_world import Chain, Run, Trained, refused
 from http_stand_in import serving
 from roundlog.data import RemoteDataError
 from roundlog.parallel import workers as rooms
-from roundlog.training.job import FILES, Job, JobLimits
+from roundlog.training.job import Job, JobLimits
+from roundlog.training.run_files import JOB_FILES
 from tasks import linear_task
 from test_cli_ranks import by_hand, ended
 from test_store_ranges import with_ranges
@@ -91,11 +92,11 @@ def far(run: Run, world: World, room: Path) -> Path:
 def test_a_job_comes_whole_or_without_its_data(run: Run, world: World, tmp_path: Path) -> None:
     shown = run("job", "fetch", world.cid, "--out", tmp_path / "near", "--store", world.store)
     assert shown.exit_code == 0 and "2.1 MB, fetched" in shown.stdout
-    assert {path.name for path in (tmp_path / "near").iterdir()} == set(FILES)
-    for name in FILES:
+    assert {path.name for path in (tmp_path / "near").iterdir()} == set(JOB_FILES)
+    for name in JOB_FILES:
         assert (tmp_path / "near" / name).read_bytes() == (world.job / name).read_bytes()
     job = far(run, world, tmp_path)
-    assert {path.name for path in job.iterdir()} == {*FILES, "elsewhere.json"} - {"data.safetensors"}
+    assert {path.name for path in job.iterdir()} == {*JOB_FILES, "elsewhere.json"} - {"data.safetensors"}
     assert lies_elsewhere(job) and not list(tmp_path.glob(".far*"))
     assert told(run("job", "show", job, "--json")) == told(run("job", "show", world.job, "--json"))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from cli_world import Run, Trained, refused
 from crafted_blocks import everything
 from roundlog.commitments import MerkleTree, state_root
-from roundlog.parallel.published import NAME, read_listing
+from roundlog.parallel.listing import CHECKPOINTS_FILE, read_listing
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from tiebreak.store import FolderStore
@@ -22,7 +22,7 @@ def test_a_training_publishes_its_checkpoints(run: Run, trained: Trained, tmp_pa
     found = json.loads(shown.stdout)
     FolderStore(store).get_directory(found["published_log"], tmp_path / "log", everything, max_bytes=1 << 24)
     job = Job.read(trained.job)
-    listing = read_listing(tmp_path / "log" / NAME, job.spec)
+    listing = read_listing(tmp_path / "log" / CHECKPOINTS_FILE, job.spec)
     assert listing.complete and MerkleTree(listing.roots).root == trained.root
     assert sorted(listing.states) == list(range(2, job.spec.intervals, 2))
     for done, address in listing.states.items():

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from cli_world import Run, Trained, refused
 from roundlog.storage import load_tensors, save_tensors
-from roundlog.training.history import NAME, read_history
+from roundlog.training.history import HISTORY_FILE, read_history
 from roundlog.training.job import Job
 
 DRAWN = pytest.mark.skipif(
@@ -43,7 +43,7 @@ def test_a_training_with_validation_comes_to_the_same_root(
     result = run(*words, "--json")
     found = json.loads(result.stdout)
     assert found["checkpoint_root"] == "0x" + trained.root.hex() and found["resumed_from"] == 0
-    assert found["history"] == str(tmp_path / "t" / NAME) and found["history_problem"] is None
+    assert found["history"] == str(tmp_path / "t" / HISTORY_FILE) and found["history_problem"] is None
     assert "32 of the 40 rows" in result.stderr
     entries = [entry for entry in read_history(tmp_path / "t") if entry.validation is not None]
     assert [entry.step for entry in entries] == [0, 3, 4]
@@ -115,7 +115,7 @@ def test_a_resumed_run_says_from_where(run: Run, trained: Trained, tmp_path: Pat
 
 
 def test_a_history_that_cannot_be_written_is_spoken_of(run: Run, trained: Trained, tmp_path: Path) -> None:
-    (tmp_path / "t" / NAME).mkdir(parents=True)
+    (tmp_path / "t" / HISTORY_FILE).mkdir(parents=True)
     words = ("train", trained.job, "--run", tmp_path / "t")
     shown = run(*words)
     assert shown.exit_code == 0 and "INCOMPLETE" in shown.stdout and "the run itself is whole" in shown.stdout
@@ -148,7 +148,7 @@ def test_runs_are_drawn_with_validation_and_a_column(run: Run, trained: Trained,
 def test_a_run_that_goes_on_or_has_stopped_is_drawn(run: Run, tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     lines = ['{"step":0,"loss":1.5,"seconds":1}', '{"step":1,"loss":null,"seconds":1}', '{"step":2,"lo']
-    (tmp_path / "r" / NAME).write_text("\n".join(lines))
+    (tmp_path / "r" / HISTORY_FILE).write_text("\n".join(lines))
     assert "Drew 2 steps" in run("plot", tmp_path / "r", "--out", tmp_path / "x.png", "--log-scale").stdout
 
 
@@ -160,10 +160,10 @@ def test_what_cannot_be_drawn_is_refused_in_one_sentence(run: Run, trained: Trai
     refused(run("plot", trained.job, *out), "has no history", "name the directory of a run")
     refused(run("plot", trained.run, *out, "--column", "lr"), "no history has a column 'lr'", "0/lr")
     (tmp_path / "r").mkdir()
-    (tmp_path / "r" / NAME).write_text("")
+    (tmp_path / "r" / HISTORY_FILE).write_text("")
     refused(run("plot", tmp_path / "r", *out), "has no step yet")
-    (tmp_path / "r" / NAME).write_text("[]\n")
-    refused(run("plot", tmp_path / "r", *out), NAME, "line 1")
+    (tmp_path / "r" / HISTORY_FILE).write_text("[]\n")
+    refused(run("plot", tmp_path / "r", *out), HISTORY_FILE, "line 1")
     assert not (tmp_path / "x.png").exists()
 
 

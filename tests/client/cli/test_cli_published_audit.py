@@ -22,12 +22,12 @@ from cli_world import Run, refused
 from http_stand_in import Request, giving_blocks, serving
 from roundlog.commitments import state_root
 from roundlog.parallel import workers as rooms
-from roundlog.parallel.published import NAME
+from roundlog.parallel.listing import CHECKPOINTS_FILE
 from roundlog.storage import load_tensors, save_tensors
-from roundlog.training.audit_result import parse_result
-from roundlog.training.checkpoints import checkpoint_path
+from roundlog.training.audit_record import parse_audit_record
 from roundlog.training.job import Job
 from roundlog.training.receipt import Receipt, read_receipt
+from roundlog.training.run_files import checkpoint_path
 from tasks import linear_task
 from tiebreak.cli.app import app
 from tiebreak.store import FolderStore
@@ -51,9 +51,9 @@ class Published:
     def other_log(self, change: Callable[[dict[str, Any]], object], room: Path) -> str:
         """Address of a log whose list was changed."""
         shutil.copytree(self.lists, room / "lying")
-        listed = json.loads((room / "lying" / NAME).read_text())
+        listed = json.loads((room / "lying" / CHECKPOINTS_FILE).read_text())
         change(listed)
-        (room / "lying" / NAME).write_text(json.dumps(listed))
+        (room / "lying" / CHECKPOINTS_FILE).write_text(json.dumps(listed))
         return FolderStore(self.store).add_directory(room / "lying")
 
 
@@ -69,7 +69,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
 
     trained = words("train", room / "job", "--run", room / "run", "--publish-every", 1, "--store", store)
     words("receipt", room / "run", "--job", room / "job", "--out", room / "receipt.json")
-    job = json.loads((room / "run" / "log" / NAME).read_text())["job"]
+    job = json.loads((room / "run" / "log" / CHECKPOINTS_FILE).read_text())["job"]
     receipt = FolderStore(store).add_file(room / "receipt.json")
     root = trained["checkpoint_root"]
     return Published(store, job, trained["published_log"], root, room / "run" / "log", receipt)
@@ -229,7 +229,7 @@ def test_addresses_that_bring_no_claim_are_refused_in_a_sentence(
     for address, part in (
         (published.job, "is a job, and no claim about it is published there"),
         (published.receipt, "is a receipt, which does not say where its job lies"),
-        (store.add_file(published.lists / NAME), "is no job, no published log and no receipt"),
+        (store.add_file(published.lists / CHECKPOINTS_FILE), "is no job, no published log and no receipt"),
         (store.add_bytes(b"{" * 1000), "is no job, no published log and no receipt"),
         (store.add_directory(tmp_path / "page"), "is neither a job nor a published log"),
         (unnamed, "does not say where its job lies"),
@@ -337,7 +337,7 @@ def test_a_result_that_contradicts_itself_is_refused(run: Run, published: Publis
     file = told(run("audit", published.log, "--share", 0.3, "--store", published.store, "--json"))["result"]
     good = json.loads((machine / file).read_text())
     assert isinstance(read_receipt(machine / file), Receipt)
-    assert parse_result(good["audit"], INTERVALS).plain() == good["audit"]
+    assert parse_audit_record(good["audit"], INTERVALS).plain() == good["audit"]
     wrong = {"interval": 0, "root": "0x" + "11" * 32, "stopped": None}
     for change in (
         {"parts": 0},

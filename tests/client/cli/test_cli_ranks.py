@@ -18,7 +18,7 @@ from cli_world import Run, Trained, refused
 from rank_processes import free_port, seconds_to_stop
 from roundlog.examples.digits import digits
 from roundlog.execution.ranks import Launch
-from roundlog.training import by_ranks
+from roundlog.training import rank_runs
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.cli.ranks import RankGroup
@@ -202,7 +202,7 @@ def group_of(rank: int, local_rank: int, monkeypatch: pytest.MonkeyPatch) -> tup
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     for name in ("agree", "agree_without_job"):
-        monkeypatch.setattr(by_ranks, name, agrees)
+        monkeypatch.setattr(rank_runs, name, agrees)
     launch = Launch(rank, 8, "10.0.0.1", 29500, "tiebreak/none/0", is_host=False, local_rank=local_rank)
     return RankGroup(cast(Any, Alike()), launch), chosen
 
@@ -225,12 +225,12 @@ def test_a_role_runs_on_the_device_of_its_place_alone_and_with_helpers(monkeypat
 
 
 BROKEN = """
-from roundlog.training import by_ranks
+from roundlog.training import rank_runs
 
 def fails(device):
-    raise by_ranks.MachineError("this process flushes subnormal numbers to zero")
+    raise rank_runs.MachineError("this process flushes subnormal numbers to zero")
 
-by_ranks.check_machine = fails
+rank_runs.check_machine = fails
 """
 
 

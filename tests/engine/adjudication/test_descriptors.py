@@ -15,10 +15,9 @@ from eth_abi.abi import encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_cases import CASES, Case
-from roundlog.adjudication.adjudicate import run_segment, segments
+from roundlog.adjudication.adjudicate import index_of, read, run_segment, segments
 from roundlog.adjudication.openings import ReadRecorder
 from roundlog.adjudication.partial import start
-from roundlog.adjudication.reader import index_of, read
 from roundlog.capture.builder import Builder
 from roundlog.descriptors import (
     Descriptor,

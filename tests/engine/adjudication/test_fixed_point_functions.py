@@ -10,7 +10,7 @@ import numpy as np
 import operands as of
 import pytest
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication import functions as fixed
+from roundlog.adjudication import fixed_point as fixed
 from roundlog.arithmetic import round_function
 from roundlog.descriptors import Function
 

@@ -30,10 +30,11 @@ from roundlog.execution import Executor, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.operators import REGISTRY, OperatorKind, Source, StepInputs, Summation
-from roundlog.operators.reduced_precision import check_narrow
+from roundlog.operators.elementwise import check_narrow
 from roundlog.operators.summation import InParts
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
-from roundlog.rounding import Follower, Recorder, ThresholdFollower, ThresholdRecorder
+from roundlog.rounding import Follower, Recorder
+from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
 
 STEP = DisputedStep(step=0, seed=0, batch_size=1, data_rows=1)
 NUMBERS = 6

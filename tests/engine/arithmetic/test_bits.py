@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oracle.array import from_torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import FUNCTIONS, adjacent, in_format, neighbour, round_function, round_sums, round_to_bits
-from roundlog.arithmetic.sums import round_scaled_integer
+from roundlog.arithmetic.exact_sums import round_scaled_integer
 
 WIDTHS = range(23, 33)
 widths = st.sampled_from(WIDTHS)

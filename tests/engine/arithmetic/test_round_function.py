@@ -16,7 +16,7 @@ from elementary_series import FUNCTIONS as SERIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import FUNCTIONS, functions, round_function
+from roundlog.arithmetic import FUNCTIONS, elementary_functions, round_function
 
 INFINITY, NAN = float("inf"), float("nan")
 
@@ -169,7 +169,7 @@ def test_the_series_agree_with_mpmath_to_300_bits(name: str) -> None:
 def test_other_threads_that_use_mpmath_change_nothing() -> None:
     x = np.random.default_rng(4).uniform(-9, 9, 2000).astype(np.float32)
     alone = round_function("exp", x)
-    functions._round_one.cache_clear()
+    elementary_functions._round_one.cache_clear()
     stop = threading.Event()
 
     def disturb() -> None:
@@ -177,7 +177,7 @@ def test_other_threads_that_use_mpmath_change_nothing() -> None:
             for _ in range(50):
                 mpmath.mp.prec = 20
             round_function("tanh", x[:1])
-            functions._round_one.cache_clear()
+            elementary_functions._round_one.cache_clear()
 
     interval, precision = sys.getswitchinterval(), mpmath.mp.prec
     sys.setswitchinterval(1e-6)
@@ -196,16 +196,16 @@ def test_other_threads_that_use_mpmath_change_nothing() -> None:
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_a_start_at_too_little_precision_only_takes_longer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Hardly any FP32 argument needs more than the 80 bits at the start, so the loop is tried from further below.
-    monkeypatch.setattr(functions, "_START_BITS", 26)
-    functions._round_one.cache_clear()
+    monkeypatch.setattr(elementary_functions, "_START_BITS", 26)
+    elementary_functions._round_one.cache_clear()
     check(name, np.random.default_rng(5).uniform(-9, 9, 100).astype(np.float32).astype(np.float64).tolist())
-    functions._round_one.cache_clear()
+    elementary_functions._round_one.cache_clear()
 
 
 def test_a_value_that_the_precision_does_not_decide_is_an_error_and_no_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "_START_BITS", 26)
-    monkeypatch.setattr(functions, "_LIMIT_BITS", 26)
-    functions._round_one.cache_clear()
+    monkeypatch.setattr(elementary_functions, "_START_BITS", 26)
+    monkeypatch.setattr(elementary_functions, "_LIMIT_BITS", 26)
+    elementary_functions._round_one.cache_clear()
     with pytest.raises(ArithmeticError, match="not decided"):
         round_function("exp", np.linspace(1, 2, 50, dtype=np.float32))
-    functions._round_one.cache_clear()
+    elementary_functions._round_one.cache_clear()

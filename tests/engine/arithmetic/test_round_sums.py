@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import round_sums, sums
+from roundlog.arithmetic import exact_sums as sums
+from roundlog.arithmetic import round_sums
 from roundlog.kernels.summing import sum_terms
 
 TINIEST, LARGEST = 2.0**-149, float(np.float32(3.4028234663852886e38))

@@ -11,8 +11,8 @@ import pytest
 import torch
 from roundlog.adjudication.openings import Chunk, Material, Tree, prove
 from roundlog.commitments import BLOCK_SIZE, CHUNK_SIZE, BlockTree, CommitmentError
-from roundlog.data import ArrowField, FileField, StoredField, field_of, files, stored_field, summarised, windows
-from roundlog.data.arrow import Part
+from roundlog.data import ArrowField, FileField, StoredField, field_of, files, summarised, windows
+from roundlog.data.arrow import ArrowPart
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError
 from roundlog.training.trainer import Trainer
@@ -28,7 +28,7 @@ def in_a_file(path: Path, array: np.ndarray) -> StoredField:
 def in_parts(path: Path, array: np.ndarray) -> StoredField:
     """The same as an Arrow table in batches of 40,000 bytes."""
     kind, size = in_a_file(path, array).kind, array.nbytes
-    return ArrowField(kind, len(array), [Part(min(40_000, size - at), path, at) for at in range(0, size, 40_000)])
+    return ArrowField(kind, len(array), [ArrowPart(min(40_000, size - at), path, at) for at in range(0, size, 40_000)])
 
 
 @pytest.mark.parametrize("make", [in_a_file, in_parts])
@@ -48,7 +48,7 @@ def test_rows_whose_blocks_have_changed_are_refused_and_others_are_read(
     expected = windows(stream, window=window, stride=stride)
     summarised(field)
     # Groups of one row, of a few, of many.
-    monkeypatch.setattr(stored_field, "_PIECE", rng.choice([1, 3 * BLOCK_SIZE, 512 * BLOCK_SIZE]))
+    monkeypatch.setattr(files, "_CHECKED_BYTES", rng.choice([1, 3 * BLOCK_SIZE, 512 * BLOCK_SIZE]))
     rows = torch.tensor([rng.randrange(field.rows) for _ in range(20)])
     assert torch.equal(field.take(rows), expected.take(rows))
     place = rng.randrange(field.nbytes)

@@ -34,7 +34,8 @@ from roundlog.data import (
 from roundlog.log import LogError
 from roundlog.storage import StorageError
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import FILES, Job, JobError
+from roundlog.training.job import Job, JobError
+from roundlog.training.run_files import JOB_FILES
 from roundlog.training.trainer import Trainer
 from test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, task_of
 
@@ -303,7 +304,7 @@ def job_dir(tmp_path: Path) -> Path:
     """The directory of a job, whose data are in `tmp_path / "data"` in its place."""
     stream = windows(TOKENS, window=WINDOW, stride=STRIDE)
     Job.from_task(task_of(stream, torch.from_numpy(WEIGHTS), SIGNED)).write(tmp_path / "job")
-    assert {path.name for path in (tmp_path / "job").iterdir()} == set(FILES)
+    assert {path.name for path in (tmp_path / "job").iterdir()} == set(JOB_FILES)
     return tmp_path / "job"
 
 

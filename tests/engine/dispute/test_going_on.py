@@ -11,11 +11,11 @@ from roundlog.commitments import state_root, tensor_root
 from roundlog.dispute import FabricatedValues, trace_step
 from roundlog.execution import Executor, NonFiniteError
 from roundlog.program import Node, Program, first_store
+from roundlog.rounding.policies import without_log
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.policies import alone
-from roundlog.training.replay import replay_interval, replay_state
+from roundlog.training.repetition import replay_interval, replay_state
 from roundlog.training.run import Run
 from tasks import linear_task
 
@@ -70,7 +70,9 @@ def test_what_is_replayed_and_traced_is_what_was_claimed(job: Job, tmp_path: Pat
         for inside, root in enumerate(roots):
             step = 2 * interval + inside
             before = replay_state(run, step)
-            trace = trace_step(run.executor, run.inputs(step, before), alone(job.spec), FabricatedValues(tmp_path), {})
+            trace = trace_step(
+                run.executor, run.inputs(step, before), without_log(job.spec), FabricatedValues(tmp_path), {}
+            )
             assert (trace.stop is not None) == (step == STOP)
             assert state_root(replay_state(run, step + 1)) == root
             half = trace.tree.depth - 1
@@ -89,13 +91,13 @@ def test_a_state_that_cannot_be_stored_is_made_up_from_there_on(tmp_path: Path) 
     program = Program(**{**{f: getattr(plain.program, f) for f in Program.__slots__}, "nodes": tuple(nodes)})
     job = replace(plain, program=program)
     run = Run(job, tmp_path / "it", RunOptions(continue_after_stop=True))
-    right = Run(plain, tmp_path / "plain").step(0, list(plain.initial.values()), alone(plain.spec))
-    states = run.step(0, list(job.initial.values()), alone(job.spec))
+    right = Run(plain, tmp_path / "plain").step(0, list(plain.initial.values()), without_log(plain.spec))
+    states = run.step(0, list(job.initial.values()), without_log(job.spec))
     assert run.stopped is not None and run.stopped.operator == first_store(program) + 1
     assert state_root(states[:1]) == state_root(right[:1])
     assert state_root(states[1:2]) != state_root(right[1:2])
     assert isinstance(run.executor, Executor)
     inputs = run.inputs(0, list(job.initial.values()))
-    trace = trace_step(run.executor, inputs, alone(job.spec), FabricatedValues(tmp_path / "it"), {})
+    trace = trace_step(run.executor, inputs, without_log(job.spec), FabricatedValues(tmp_path / "it"), {})
     assert trace.states == [tensor_root(state) for state in states]
     assert trace.operators[first_store(program) :] == trace.states

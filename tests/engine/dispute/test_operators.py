@@ -27,8 +27,8 @@ from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, Input, Row
 from roundlog.dispute import DisputedOperator, FabricatedValues, SomeOutputs, running_results, trace_step
 from roundlog.execution import Executor
 from roundlog.program import DType
+from roundlog.rounding.policies import without_log
 from roundlog.training.job import Job
-from roundlog.training.policies import alone
 from roundlog.training.run import Run
 from tasks import conv_task, gpt_task
 
@@ -53,10 +53,10 @@ def job(request: pytest.FixtureRequest) -> Job:
 def disputed(job: Job, room: Path, q: int) -> DisputedOperator:
     """Operator q of step 1, executed as a party does: only what is needed is kept."""
     run = Run(job, room)
-    states = run.step(0, list(job.initial.values()), alone(job.spec))
+    states = run.step(0, list(job.initial.values()), without_log(job.spec))
     inputs = run.inputs(STEP, states)
     outputs = SomeOutputs(needed(job.program, q))
-    trace = trace_step(run.executor, inputs, alone(job.spec), FabricatedValues(room), outputs)
+    trace = trace_step(run.executor, inputs, without_log(job.spec), FabricatedValues(room), outputs)
     assert set(trace.outputs) == needed(job.program, q)
     return DisputedOperator(
         job, STEP, q, values=trace.outputs, states=states, fabricated=FabricatedValues(room), stop=trace.stop
@@ -148,10 +148,10 @@ def test_where_a_step_stops_the_opponent_is_wrong_in_whatever_it_posts(
     run = Run(job, tmp_path)
     inputs = run.inputs(0, list(job.initial.values()))
     assert isinstance(run.executor, Executor)
-    stopped = trace_step(run.executor, inputs, alone(job.spec), secret, {}).stop
+    stopped = trace_step(run.executor, inputs, without_log(job.spec), secret, {}).stop
     assert stopped is not None
     q = stopped.operator
-    trace = trace_step(run.executor, inputs, alone(job.spec), secret, SomeOutputs(needed(job.program, q)))
+    trace = trace_step(run.executor, inputs, without_log(job.spec), secret, SomeOutputs(needed(job.program, q)))
     one = DisputedOperator(
         job,
         0,

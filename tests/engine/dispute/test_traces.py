@@ -12,7 +12,7 @@ from roundlog.adjudication.openings import Material, needed
 from roundlog.commitments import CHUNK_SIZE, PAD, depth_of, leaf_hash, node_hash, state_root, tensor_bytes, tensor_root
 from roundlog.descriptors import describe
 from roundlog.dispute import FabricatedValues, StepTrace, operators_half, trace_step, trace_tree
-from roundlog.dispute.trace import claimed_tree, half_of, right_bytes
+from roundlog.dispute.step_trace import claimed_tree, half_of, right_bytes
 from roundlog.execution import Executor
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Program, TensorType, first_store

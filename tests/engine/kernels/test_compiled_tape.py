@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.kernels import compiled_tape
-from roundlog.kernels.compiled_tape import Chain, Operand
+from roundlog.kernels.compiled_tape import Chain, TapeOperand
 from roundlog.kernels.machine_code import LANES, Form, MachineCode, _Loops
 from roundlog.kernels.tape import BOOL, F32, Assignments, Opcode, Tape
 from roundlog.kernels.threads import own_threads
@@ -46,7 +46,7 @@ class Played:
         self.operands, self.inputs = [], []
         for kind in (F32, F32, F32, BOOL, BOOL, choice.choice([F32, BOOL])):
             inner, count = choice.choice(patterns)
-            self.operands.append(Operand(kind, inner, count))
+            self.operands.append(TapeOperand(kind, inner, count))
             self.inputs.append(numbers(rng, count, wild) if kind == F32 else rng.random(count) < 0.5)
         floats = [slot for slot, operand in enumerate(self.operands) if operand.kind == F32]
         masks = [slot for slot, operand in enumerate(self.operands) if operand.kind == BOOL]
@@ -120,7 +120,7 @@ def test_what_is_written_past_the_cache_is_the_same(size: int, monkeypatch: pyte
     monkeypatch.setattr(compiled_tape, "WORTH", -1)
     x = torch.randn(size)
     tape = tape_of((Opcode.MUL, 0, 0, 0, 1), (Opcode.SQRT, 1, 1, 0, 1), inputs=1)
-    operand = Operand(F32, 1, size)
+    operand = TapeOperand(F32, 1, size)
     made = []
     for last in (False, True):
         chained = Chain(tape, [operand], [F32], size, last)
@@ -129,8 +129,8 @@ def test_what_is_written_past_the_cache_is_the_same(size: int, monkeypatch: pyte
         assert chained.play([x.data_ptr()], [made[-1].data_ptr()])
     assert same_bits(made[0].numpy(), made[1].numpy())
     # Rows and columns begin anywhere.
-    assert not Chain(tape, [Operand(F32, 2, size // 2)], [F32], size, last=True)._form.streamed
-    assert not Chain(tape, [Operand(F32, 1, 7)], [F32], size, last=True)._form.streamed
+    assert not Chain(tape, [TapeOperand(F32, 2, size // 2)], [F32], size, last=True)._form.streamed
+    assert not Chain(tape, [TapeOperand(F32, 1, 7)], [F32], size, last=True)._form.streamed
 
 
 @pytest.mark.parametrize("size", [1, LANES - 1, LANES, LANES + 1, 5 * LANES + 3])
@@ -141,7 +141,7 @@ def test_a_check_sees_every_element(code: Opcode, size: int) -> None:
     tape = tape_of((code, 0, 0 if unary else 1, 0, 1), inputs=2)
     form = Form(Assignments.of(tape, 2), ((0, F32), (0, F32)), (F32,))
     machine = MachineCode(form)
-    operands = [Operand(F32, 1, size)] * 2
+    operands = [TapeOperand(F32, 1, size)] * 2
     interpreter = Chain(tape, operands, [F32], size)
     for x in (3e38, -3e38, np.inf, -np.inf, np.nan, -1.0, 0.0):
         for y in (3e38, np.inf, np.nan, 0.0, 1.0):
@@ -187,7 +187,7 @@ def test_parts_of_threads_make_the_same_whole(monkeypatch: pytest.MonkeyPatch) -
     size = 1_000_003
     x = np.arange(size, dtype=np.float32)
     tape = tape_of((Opcode.MUL, 0, 0, 0, 1), inputs=1)
-    chained = Chain(tape, [Operand(F32, 1, size)], [F32], size)
+    chained = Chain(tape, [TapeOperand(F32, 1, size)], [F32], size)
     out = np.empty_like(x)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
@@ -207,9 +207,9 @@ def test_code_is_made_when_interpreting_has_cost_as_much_and_shared_by_what_has_
     tape = tape_of((Opcode.ADD, 0, 1, 0, 0), (Opcode.FLOOR, 2, 2, 0, 0), inputs=2)
     size = compiled_tape.WORTH // 8
     x, out = np.ones(size, dtype=np.float32), np.empty(size, dtype=np.float32)
-    large = Chain(tape, [Operand(F32, 1, size), Operand(F32, 1, 1)], [F32], size)
-    small = Chain(tape, [Operand(F32, 1, 40), Operand(F32, 1, 1)], [F32], 40)
-    other = Chain(tape, [Operand(F32, 1, 40), Operand(F32, 8, 5)], [F32], 40)
+    large = Chain(tape, [TapeOperand(F32, 1, size), TapeOperand(F32, 1, 1)], [F32], size)
+    small = Chain(tape, [TapeOperand(F32, 1, 40), TapeOperand(F32, 1, 1)], [F32], 40)
+    other = Chain(tape, [TapeOperand(F32, 1, 40), TapeOperand(F32, 8, 5)], [F32], 40)
     for count in range(1, 6):
         large.play([x.ctypes.data] * 2, [out.ctypes.data])
         assert (large._played.code is not None) == (count == 5)

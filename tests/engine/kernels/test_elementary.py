@@ -20,8 +20,7 @@ from roundlog.arithmetic import round_function
 from roundlog.kernels import elementary
 from roundlog.kernels.elementary import evaluate, mark_function
 from roundlog.operators import Inexact, operator
-from roundlog.operators.bound import RelativeBound
-from roundlog.operators.marking import Ambiguous, mark_by_reference
+from roundlog.operators.bounds import Ambiguous, RelativeBound, mark_by_reference
 from roundlog.operators.transcendental import ABSOLUTE_BOUND, RELATIVE_BOUND
 from roundlog.rounding.resolve import resolve
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 from roundlog.kernels.marking import ascending
 from roundlog.kernels.reducing import all_finite, square_columns, square_rows, sum_columns, sum_rows
-from roundlog.operators.bound import FullBound, ProductBound, RelativeBound
-from roundlog.operators.marking import mark, mark_by_reference
-from roundlog.operators.terms import sum_depth
+from roundlog.operators.bounds import FullBound, ProductBound, RelativeBound, mark, mark_by_reference
+from roundlog.operators.summation import sum_depth
 
 SPECIAL = [
     0.0,

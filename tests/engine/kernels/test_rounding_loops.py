@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from roundlog.arithmetic import adjacent, round_interval, sums
-from roundlog.arithmetic.interval import UNIT_F64
+from roundlog.arithmetic import adjacent, round_interval
+from roundlog.arithmetic import exact_sums as sums
+from roundlog.arithmetic.formats import UNIT_F64
 from roundlog.kernels.rounding_loops import round_pairs, write_down
 from roundlog.log import Decision
-from roundlog.operators.marking import Ambiguous
+from roundlog.operators.bounds import Ambiguous
 from roundlog.rounding.resolve import TRAINER_REACH, judge
 
 LARGEST = float(np.float32(3.4028234663852886e38))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import FULL_BITS, round_sums
-from roundlog.arithmetic.sums import round_scaled_integer
+from roundlog.arithmetic.exact_sums import round_scaled_integer
 from roundlog.kernels import exact_products
 from roundlog.kernels import superaccumulator as exact
 from roundlog.kernels.exact_products import Runs

@@ -12,9 +12,16 @@ from fractions import Fraction
 import pytest
 import torch
 from roundlog.kernels import cuda
-from roundlog.operators import marking
-from roundlog.operators.bound import Bound, FullBound, ProductBound, RelativeBound
-from roundlog.operators.marking import Ambiguous, mark_by_reference, mark_by_triton
+from roundlog.operators import bounds as marking
+from roundlog.operators.bounds import (
+    Ambiguous,
+    Bound,
+    FullBound,
+    ProductBound,
+    RelativeBound,
+    mark_by_reference,
+    mark_by_triton,
+)
 from test_marking import SPECIAL, bounds, values
 from triton_processes import needs_triton
 
@@ -117,7 +124,7 @@ def test_the_kernels_are_tried_on_a_few_numbers_before_they_are_used(interpreter
 
 
 def _agrees_with_flushed_subnormals() -> bool:
-    from roundlog.kernels.cuda import marking as kernels
+    from roundlog.kernels.cuda import triton_marking as kernels
 
     right = kernels._round
 
@@ -150,7 +157,7 @@ COMPILED = {
 def _compiled(kernel: str, form: int, fusion: bool, **other: str) -> str:
     """Instructions for an A100, and for every number that says how large something is its usual type or `other`."""
     import triton
-    from roundlog.kernels.cuda import marking as kernels
+    from roundlog.kernels.cuda import triton_marking as kernels
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 import torch
-from roundlog.kernels import vector_lanes
+from roundlog.kernels import gemm_microkernel
 from roundlog.kernels.gemm_microkernel import TILES
 
 PROCESSORS = [
@@ -33,7 +33,7 @@ def test_llvm_is_asked_for_what_a_processor_multiplies_and_adds_at_once(triple: 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=name, features="", opt=2)
-    assert vector_lanes.fused(machine) == lanes
+    assert gemm_microkernel.fused(machine) == lanes
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="torch has one set of kernels elsewhere")
@@ -45,11 +45,11 @@ def test_torch_and_numba_both_have_to_allow_vectors(
     allowed: str, has: int, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: allowed)
-    monkeypatch.setattr(vector_lanes, "fused", lambda machine: has)
-    assert vector_lanes.tile_lanes.__wrapped__() == lanes
+    monkeypatch.setattr(gemm_microkernel, "fused", lambda machine: has)
+    assert gemm_microkernel.tile_lanes.__wrapped__() == lanes
 
 
-@pytest.mark.skipif(vector_lanes.tile_lanes() < 4, reason="this processor has no AVX2")
+@pytest.mark.skipif(gemm_microkernel.tile_lanes() < 4, reason="this processor has no AVX2")
 @pytest.mark.parametrize(
     ("settings", "lanes"),
     [
@@ -60,7 +60,7 @@ def test_torch_and_numba_both_have_to_allow_vectors(
     ],
 )
 def test_settings_of_a_process_decide_how_it_multiplies(settings: dict[str, str], lanes: int) -> None:
-    told = "from roundlog.kernels.vector_lanes import tile_lanes; print(tile_lanes())"
+    told = "from roundlog.kernels.gemm_microkernel import tile_lanes; print(tile_lanes())"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATEN_", "NUMBA_CPU_"))}
     run = [sys.executable, "-c", told]
     found = subprocess.run(run, env=kept | settings, cwd=Path.cwd(), capture_output=True, text=True, check=True)

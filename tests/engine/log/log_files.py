@@ -6,7 +6,7 @@ import numpy as np
 import zstandard
 from hypothesis import strategies as st
 from roundlog.commitments import leaf_hash
-from roundlog.log import ClosedLog, Entries, LogHeader, LogReader, LogWriter
+from roundlog.log import ENTRIES, ClosedLog, Entries, LogHeader, LogReader, LogWriter, PayloadFormat
 from roundlog.log.layout import SEGMENT_HEADER_SIZE, SegmentHeader, pack_footer
 
 HEADER = LogHeader(program_root=bytes([1]) * 32, run_id=bytes([2]) * 32, first_step=10, steps=3, guard=4)
@@ -43,8 +43,13 @@ def step_logs(draw: st.DrawFn, sizes: list[int] = SIZES) -> dict[int, Entries]:
     return log
 
 
-def write(path: Path, header: LogHeader = HEADER, steps: list[dict[int, Entries]] = STEPS) -> ClosedLog:
-    with LogWriter(path, header) as log:
+def write(
+    path: Path,
+    header: LogHeader = HEADER,
+    steps: list[dict[int, Entries]] = STEPS,
+    form: PayloadFormat[Entries] = ENTRIES,
+) -> ClosedLog:
+    with LogWriter(path, header, form) as log:
         for i, step in enumerate(steps):
             log.append(header.first_step + i, step)
     return log.close()

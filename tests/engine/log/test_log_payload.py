@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from log_files import SIZES, STEPS, entries, step_logs
 from roundlog.log import Decision, Entries, PayloadError
 from roundlog.log import payload as payloads
-from roundlog.log.varint import decode as varint_decode
-from roundlog.log.varint import encode as varint_encode
+from roundlog.log.payload import decode_varints, encode_varints
 
 SPECIFICATION = Path(__file__).resolve().parents[3] / "docs" / "log-format.md"
 ARRAY_SIZES = np.array(SIZES)
@@ -177,7 +176,7 @@ def test_a_forged_payload_is_refused(payload: bytes, message: str) -> None:
 
 
 def test_sums_of_gaps_that_overflow_are_refused_without_output_sizes_too() -> None:
-    gap = varint_encode(np.array([2**40 - 1]))
+    gap = encode_varints(np.array([2**40 - 1]))
     count = 1 << 12
     with pytest.raises(PayloadError, match="outside"):
         payloads.decode(raw([3], [count], bytes(count // 8), gap * count), None)
@@ -235,9 +234,9 @@ def test_entries_are_equal_by_all_their_arrays() -> None:
 
 @given(st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 300), max_size=30))
 def test_varints_come_back_and_are_as_short_as_can_be(numbers: list[int]) -> None:
-    data = varint_encode(np.array(numbers, np.int64))
+    data = encode_varints(np.array(numbers, np.int64))
     assert len(data) == sum(max(1, -(-number.bit_length() // 7)) for number in numbers)
-    assert varint_decode(np.frombuffer(data, np.uint8), len(numbers)).tolist() == numbers
+    assert decode_varints(np.frombuffer(data, np.uint8), len(numbers)).tolist() == numbers
 
 
 def test_a_million_entries_come_back() -> None:

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_files import HEADER, forge, frame
-from roundlog.log import LogError, LogReader, LogWriter, PayloadError, PayloadKind, Trits, summarise, trits
+from roundlog.log import ENTRIES, LogError, LogReader, LogWriter, PayloadError, PayloadKind
+from roundlog.rounding import summarise
+from roundlog.rounding.ovt import TRITS, Trits, trits
 
 SPECIFICATION = Path(__file__).resolve().parents[3] / "docs" / "log-format.md"
 SIZES = [0, 7, 0, 1, 10]
 ARRAY_SIZES = np.array(SIZES)
-TRIT_HEADER = replace(HEADER, kind=PayloadKind.TRITS)
+TRIT_HEADER = replace(HEADER, kind=PayloadKind.OUTPUTS)
 
 
 def pack(*codes: int) -> Trits:
@@ -133,47 +135,47 @@ def test_what_is_no_trit_is_not_packed() -> None:
 
 def test_a_file_of_trits_reads_back_and_is_summed_up(tmp_path: Path) -> None:
     path = tmp_path / "00000000.rlog"
-    with LogWriter(path, TRIT_HEADER) as log:
+    with LogWriter(path, TRIT_HEADER, TRITS) as log:
         for step in (10, 11, 12):
-            log.append_trits(step, STEP)
-        with pytest.raises(ValueError, match="for payloads of kind 1, not 0"):
-            log.append(13, {})
-    with LogReader(path, TRIT_HEADER, SIZES) as reader:
-        assert reader.trits(11) == STEP
-        with pytest.raises(ValueError, match="holds payloads of kind 1, not 0"):
-            reader.step(11)
+            log.append(step, STEP)
+    with pytest.raises(ValueError, match="for payloads of kind 1, not 0"):
+        LogWriter(path, TRIT_HEADER)
+    with LogReader(path, TRIT_HEADER, SIZES, TRITS) as reader:
+        assert reader.step(11) == STEP
+    with pytest.raises(ValueError, match="holds payloads of kind 1, not 0"):
+        LogReader(path, TRIT_HEADER, SIZES)
     summary = summarise(path)
-    assert summary.header.kind == PayloadKind.TRITS
+    assert summary.header.kind == PayloadKind.OUTPUTS
     assert [(c.down, c.up, c.value) for c in summary.steps[0].operators.values()] == [(3, 2, 0), (0, 0, 0), (5, 5, 0)]
 
 
 def test_a_file_of_the_other_kind_is_refused(tmp_path: Path) -> None:
-    for mine, other in ((HEADER, TRIT_HEADER), (TRIT_HEADER, HEADER)):
+    for mine, other, form in ((HEADER, TRIT_HEADER, TRITS), (TRIT_HEADER, HEADER, ENTRIES)):
         path = tmp_path / f"{mine.kind}.rlog"
         forge(path, mine, [frame(b"\x00" * 8)] * 3)
         with pytest.raises(LogError, match=f"holds payloads of kind {int(mine.kind)}, not {int(other.kind)}"):
-            LogReader(path, other, SIZES)
+            LogReader(path, other, SIZES, form)
 
 
 def test_a_payload_larger_than_the_program_needs_is_refused_before_it_is_decompressed(tmp_path: Path) -> None:
     path = tmp_path / "large.rlog"
     forge(path, TRIT_HEADER, [frame(HONEST), frame(bytes(len(HONEST) + 1)), frame(HONEST)])
     with pytest.raises(LogError, match=f"step 11 claims {len(HONEST) + 1} bytes, above the limit of {len(HONEST)}"):
-        LogReader(path, TRIT_HEADER, SIZES)
+        LogReader(path, TRIT_HEADER, SIZES, TRITS)
 
 
 def test_every_flipped_bit_of_a_file_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "flip.rlog"
-    with LogWriter(path, TRIT_HEADER) as log:
+    with LogWriter(path, TRIT_HEADER, TRITS) as log:
         for step in (10, 11, 12):
-            log.append_trits(step, STEP)
+            log.append(step, STEP)
     raw = path.read_bytes()
     # In place: a file that is cut and written anew goes to the disk at once.
     with path.open("r+b", buffering=0) as file:
         for bit in range(8 * len(raw)):
             os.pwrite(file.fileno(), bytes([raw[bit // 8] ^ 1 << bit % 8]), bit // 8)
-            with pytest.raises(LogError), LogReader(path, TRIT_HEADER, SIZES) as reader:
+            with pytest.raises(LogError), LogReader(path, TRIT_HEADER, SIZES, TRITS) as reader:
                 for step in (10, 11, 12):
-                    reader.trits(step)
+                    reader.step(step)
             os.pwrite(file.fileno(), raw[bit // 8 : bit // 8 + 1], bit // 8)
     assert path.read_bytes() == raw

@@ -3,13 +3,14 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from log_files import HEADER, STEPS, entries, read, write
-from roundlog.log import Entries, LogError, LogWriter, summarise
-from roundlog.log import payload as payloads
+from roundlog.log import ENTRIES, Entries, LogError, LogWriter
+from roundlog.rounding import summarise
 
 
 @pytest.fixture
@@ -72,16 +73,14 @@ def test_a_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
         LogWriter(tmp_path / "absent" / "x.log", HEADER)
 
 
-def test_steps_are_written_by_another_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_written_by_another_thread(path: Path) -> None:
     threads = []
-    encode = payloads.encode
 
-    def observed(step: dict[int, Entries]) -> bytes:
+    def observed(step: Mapping[int, Entries]) -> bytes:
         threads.append(threading.current_thread())
-        return encode(step)
+        return ENTRIES.encode(step)
 
-    monkeypatch.setattr(payloads, "encode", observed)
-    write(path)
+    write(path, form=replace(ENTRIES, encode=observed))
     assert len(threads) == 3
     assert threading.main_thread() not in threads
 

@@ -16,7 +16,7 @@ from roundlog.rounding import LogFindingKind
 from roundlog.training.auditor import Auditor, AuditResult
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import RunOptions
-from roundlog.training.replay import replay_interval
+from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 from tasks import HalfwayGPT, classify, conv_task, gpt_task, linear_task

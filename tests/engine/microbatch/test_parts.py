@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import torch
 from random_programs import make
-from roundlog.arithmetic import sums
+from roundlog.arithmetic import exact_sums as sums
 from roundlog.capture import Task
 from roundlog.execution import NonFiniteError
-from roundlog.execution.microbatch import summing
+from roundlog.execution.microbatch import slicing
 from roundlog.execution.microbatch.analysis import analyse
-from roundlog.execution.microbatch.layout import ranges
+from roundlog.execution.microbatch.slicing import ranges
 from roundlog.kernels import superaccumulator
-from roundlog.operators import Summation, operator, terms
+from roundlog.operators import Summation, operator
+from roundlog.operators import summation as terms
 from roundlog.operators.summation import InParts
 from roundlog.rounding import Follower, Recorder
 from roundlog.training.auditor import Auditor
@@ -202,7 +203,7 @@ def test_parts_are_only_accepted_where_no_term_goes_through_more_additions(monke
 @pytest.fixture
 def always_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a sum can be taken part by part, even if that needs more memory."""
-    monkeypatch.setattr(summing, "bytes_in_parts", lambda *given: -1)
+    monkeypatch.setattr(slicing, "bytes_in_parts", lambda *given: -1)
 
 
 def test_random_programs_sum_to_the_same_bits(always_in_parts: None, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from random_programs import make
 from roundlog.execution import Executor, NonFiniteError
-from roundlog.execution.microbatch import MicrobatchExecutor, rules
+from roundlog.execution.microbatch import MicrobatchExecutor, slicing
 from roundlog.execution.microbatch.analysis import analyse, samples_of
 from roundlog.rounding import Follower, Recorder
 
@@ -56,7 +56,7 @@ def test_the_random_programs_cut_every_operator_that_has_a_rule_and_wait_for_sum
         found = analyse(program, 2)
         sliced.update(node.op for node, layout in zip(program.nodes, found.layouts, strict=True) if layout)
         stages.add(found.last)
-    assert sliced >= set(rules.RULES)
+    assert sliced >= set(slicing.RULES)
     assert {1, 2, 3} <= stages
 
 
@@ -70,7 +70,7 @@ WRONG = {
 @pytest.mark.parametrize("op", WRONG)
 def test_a_wrong_rule_does_not_pass(op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong bits, or shapes that the registry refuses: the random programs find both."""
-    monkeypatch.setitem(rules.RULES, op, WRONG[op])
+    monkeypatch.setitem(slicing.RULES, op, WRONG[op])
     with pytest.raises((AssertionError, ValueError, RuntimeError)):
         for seed in range(60):
             check_all_cuts(seed, tmp_path)

@@ -15,7 +15,8 @@ from oracle.inexact import INEXACT, Real
 from roundlog.adjudication import binary32 as ieee
 from roundlog.log import Entries
 from roundlog.operators import REGISTRY, Inexact
-from roundlog.rounding import Follower, Recorder, ThresholdRecorder
+from roundlog.rounding import Follower, Recorder
+from roundlog.rounding.ovt import ThresholdRecorder
 
 WIDTHS = range(23, 32)
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from roundlog.kernels import reducing
 from roundlog.kernels.reducing import NO_TERM, bound_sums
-from roundlog.operators import Summation, operator, sum_bounds
-from roundlog.operators.marking import mark
-from roundlog.operators.summation import InParts
-from roundlog.operators.terms import BLOCK_TERMS, sum_depth, sum_gamma, sum_parts_keep_depth
+from roundlog.operators import Summation, operator
+from roundlog.operators import summation as sum_bounds
+from roundlog.operators.bounds import mark
+from roundlog.operators.summation import BLOCK_TERMS, InParts, sum_depth, sum_gamma, sum_parts_keep_depth
 from roundlog.rounding import Follower, Recorder
 
 

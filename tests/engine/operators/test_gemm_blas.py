@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from roundlog.kernels import threads, vector_lanes
-from roundlog.operators import Inexact, operator, terms
+from roundlog.kernels import gemm_microkernel, threads
+from roundlog.operators import Inexact, operator, summation
 from roundlog.operators.cpu import conv_blas, gemm_blas
 from roundlog.rounding import Recorder
 
@@ -26,7 +26,7 @@ def shared_out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture(params=[8, 4, 2, 0])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes of the tiles that products are computed by, whatever this processor would have chosen; 0: panels."""
-    monkeypatch.setattr(vector_lanes, "tile_lanes", lambda: request.param)
+    monkeypatch.setattr(gemm_microkernel, "tile_lanes", lambda: request.param)
 
 
 SHAPES = {
@@ -66,7 +66,7 @@ def test_panels_and_blocks_round_correctly(
 ) -> None:
     monkeypatch.setattr(gemm_blas, "PANEL", 4000)
     monkeypatch.setattr(gemm_blas, "SHARED", shared)
-    monkeypatch.setattr(terms, "BLOCK_TERMS", 128)
+    monkeypatch.setattr(summation, "BLOCK_TERMS", 128)
     torch.manual_seed(len(name))
     left, right = SHAPES[name]
     a, b = torch.randn(left), torch.randn(right)
@@ -121,7 +121,7 @@ WINDOWS = {
 @pytest.mark.usefixtures("shared_out", "by")
 def test_convolutions_in_panels_round_correctly(name: str, panel: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_blas, "PANEL", panel)
-    monkeypatch.setattr(terms, "BLOCK_TERMS", 128)
+    monkeypatch.setattr(summation, "BLOCK_TERMS", 128)
     torch.manual_seed(len(name))
     size, kernel, options = WINDOWS[name]
     attributes = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, **options}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.kernels import threads, vector_lanes
+from roundlog.kernels import gemm_microkernel, threads
 from roundlog.operators import Inexact, operator
 from roundlog.operators.contraction import Contraction
 from roundlog.operators.cpu import conv_blas, gemm_blas
@@ -138,7 +138,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch, signs: Callable[[tuple[int, ...]], 
     with monkeypatch.context() as patch:
         patch.setattr(np, "matmul", worst)
         # The loops over tiles add up in an order of their own, which no library decides.
-        patch.setattr(vector_lanes, "tile_lanes", lambda: 0)
+        patch.setattr(gemm_microkernel, "tile_lanes", lambda: 0)
         yield
     assert worst.calls, "the kernels multiply by something else than np.matmul: be hostile there"
 

@@ -10,10 +10,9 @@ import tracemalloc
 
 import pytest
 from roundlog.operators import check
-from roundlog.program import Node, Program, ProgramError, TensorType, from_json, to_json
-from roundlog.program import text as program_text
+from roundlog.program import Node, Program, ProgramError, TensorType, from_json, program_text, to_json
 from roundlog.program.model import DType
-from roundlog.program.text import MAX_ITEMS, MAX_NODES, MAX_TEXT_BYTES
+from roundlog.program.program_text import MAX_ITEMS, MAX_NODES, MAX_TEXT_BYTES
 
 HEAD = b'{"batch_size":1,"data":[],"format":"tiebreak-program","nodes":['
 TAIL = b'],"schedule":[],"sources":[],"states":[],"version":1}'

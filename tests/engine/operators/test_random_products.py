@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from roundlog.kernels import threads, vector_lanes
+from roundlog.kernels import gemm_microkernel, threads
 from roundlog.operators import operator
-from roundlog.operators.bound import FullBound
+from roundlog.operators.bounds import FullBound, mark_by_reference
 from roundlog.operators.contraction import Contraction
-from roundlog.operators.marking import mark_by_reference
 from roundlog.rounding import Recorder
 
 SCALE = 4.0
@@ -99,7 +98,7 @@ def sums(op: Contraction, inputs: list[torch.Tensor], attributes: dict[str, Any]
 
 @pytest.fixture(params=[8, 4, 2, 0], ids=["8 lanes", "4 lanes", "2 lanes", "panels"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector_lanes, "tile_lanes", lambda: request.param)
+    monkeypatch.setattr(gemm_microkernel, "tile_lanes", lambda: request.param)
 
 
 @pytest.mark.parametrize("made", [product, convolution], ids=lambda made: made.__name__)

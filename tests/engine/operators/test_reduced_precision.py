@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oracle.array import from_torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.capture import Task
-from roundlog.operators import REGISTRY, OperatorKind, compute_narrow, operator, reduced_precision
+from roundlog.operators import REGISTRY, OperatorKind, compute_narrow, elementwise, operator
 from roundlog.program import ProgramError
 from roundlog.training.job import Job
 from tasks import linear_task
@@ -98,10 +98,10 @@ def test_what_is_not_finite_stays_so() -> None:
 
 def test_an_exact_operator_that_is_not_known_to_round_once_is_refused_by_name(monkeypatch) -> None:
     """One that somebody adds would round twice; until it is looked at, 32 bits are all it has."""
-    known = {*reduced_precision._SELECTING, *reduced_precision._WIDE, "to_f32"}
+    known = {*elementwise._SELECTING, *elementwise._WIDE, "to_f32"}
     assert known <= {name for name, op in REGISTRY.items() if op.kind == OperatorKind.EXACT}
-    wide = {name: f for name, f in reduced_precision._WIDE.items() if name != "mul"}
-    monkeypatch.setattr(reduced_precision, "_WIDE", wide)
+    wide = {name: f for name, f in elementwise._WIDE.items() if name != "mul"}
+    monkeypatch.setattr(elementwise, "_WIDE", wide)
     Job.from_task(linear_task())
     with pytest.raises(ProgramError, match=r"operator \d+ \(mul, .*\) cannot be rounded to 31 bits yet"):
         Job.from_task(linear_task(), bits=31)

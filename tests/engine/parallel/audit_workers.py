@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from roundlog.parallel.listing import Listing
-from roundlog.parallel.segment import Answer, Order, audit_segment
-from roundlog.parallel.sources import Directories
-from roundlog.training.checkpoints import checkpoint_path
+from roundlog.parallel.local import Directories
+from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
 from roundlog.training.job import Job, JobLimits
+from roundlog.training.run_files import checkpoint_path
 
-Behaviour = Callable[[Order], Answer | None]
+Behaviour = Callable[[SegmentOrder], Answer | None]
 """What a worker answers to an order; None if it dies of it. It may raise."""
 
 
 class Stand(Executor):
     """A worker in this process that answers at once, or never if it hangs."""
 
-    def __init__(self, behaviour: Behaviour, *, hangs: Callable[[Order], bool] = lambda order: False) -> None:
+    def __init__(self, behaviour: Behaviour, *, hangs: Callable[[SegmentOrder], bool] = lambda order: False) -> None:
         self._behaviour, self._hangs = behaviour, hangs
         self.is_over = False
 
@@ -48,7 +48,7 @@ class Stand(Executor):
 def named(name: str, behaviour: Behaviour = audit_segment) -> Behaviour:
     """A behaviour under a worker's name of its own, since all of them are this process."""
 
-    def answer(order: Order) -> Answer | None:
+    def answer(order: SegmentOrder) -> Answer | None:
         found = behaviour(order)
         return None if found is None else replace(found, worker=name)
 

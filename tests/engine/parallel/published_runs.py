@@ -14,11 +14,11 @@ from roundlog.parallel.listing import Listing, settled
 from roundlog.parallel.result import ParallelAudit, Reports, Sharing
 from roundlog.parallel.workers import MakeWorker
 from roundlog.storage import load_tensors, save_tensors
-from roundlog.training.checkpoints import checkpoint_path
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.replay import replay, replay_interval
+from roundlog.training.repetition import replay, replay_interval
 from roundlog.training.run import Run
+from roundlog.training.run_files import checkpoint_path
 from roundlog.training.trainer import Trainer
 from tasks import linear_task
 

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from published_runs import Liar, Trained, train
-from roundlog.parallel.cluster import ClusterError, ClusterWorker, cluster_workers, connect
+from roundlog.parallel.cluster import ClusterError, ClusterWorker, cluster_workers, connect_cluster
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_a_cluster_that_cannot_be_reached_is_told_in_a_sentence(asked: Asked) ->
     ray.is_initialized = lambda: False  # type: ignore[attr-defined]
     ray.init = raising_with("it does not answer\nand then a page")  # type: ignore[attr-defined]
     with pytest.raises(ClusterError, match=r"ray://there:1 cannot be reached \(ConnectionError: it does not answer\):"):
-        connect("ray://there:1")
+        connect_cluster("ray://there:1")
 
 
 def raising_with(text: str) -> Callable[..., None]:
@@ -146,7 +146,7 @@ def test_a_cluster_is_joined_from_elsewhere_than_the_working_directory(
     ray.init = lambda **options: joined.append(Path.cwd())  # type: ignore[attr-defined]
     ray.cluster_resources = lambda: {"CPU": 3.0}  # type: ignore[attr-defined]
     monkeypatch.chdir(tmp_path)
-    assert connect("ray://there:1") == 3
+    assert connect_cluster("ray://there:1") == 3
     assert joined == [Path(sys.prefix).resolve()] and Path.cwd() == tmp_path
 
 
@@ -185,7 +185,7 @@ def nodes() -> Iterator[Nodes]:
     cluster = Cluster(initialize_head=True, head_node_args=options, shutdown_at_exit=False)
     found = Nodes(cluster, cluster.add_node(num_cpus=1))
     cluster.wait_for_nodes()
-    assert connect(cluster.address) == 2
+    assert connect_cluster(cluster.address) == 2
     yield found
     ray.shutdown()
     cluster.shutdown()

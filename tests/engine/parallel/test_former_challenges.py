@@ -8,9 +8,9 @@ import pytest
 from audit_workers import Stand
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.commitments import MerkleTree
-from roundlog.parallel import pace
-from roundlog.parallel.segment import Answer, Order, audit_segment
-from roundlog.training.replay import replay_interval
+from roundlog.parallel import slow_workers
+from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
+from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 
 
@@ -44,13 +44,13 @@ def test_an_audit_ends_though_no_interval_explains_the_challenge(
     every: int, consistent: bool, hangs: bool, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies between a wrong interval and the next published state cannot be audited."""
-    monkeypatch.setattr(pace, "FIRST", 0.1)
+    monkeypatch.setattr(slow_workers, "FIRST", 0.1)
     liar = Liar(trained, tmp_path / "liar")
     for interval in (2, 5):
         liar.lie(interval, consistent=consistent)
-    orders: list[Order] = []
+    orders: list[SegmentOrder] = []
 
-    def works(order: Order) -> Answer:
+    def works(order: SegmentOrder) -> Answer:
         orders.append(order)
         assert len(orders) < 10 * INTERVALS, "the same order again and again"
         return audit_segment(order)

@@ -21,11 +21,11 @@ import torch
 from audit_workers import Stand, named
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.data import RemoteDataError
-from roundlog.parallel import pace
-from roundlog.parallel.crew import NoWorkersError
+from roundlog.parallel import slow_workers
 from roundlog.parallel.result import ParallelAudit, Reports
-from roundlog.parallel.segment import Answer, Order, audit_segment
-from roundlog.parallel.stand_in import NotNeeded, StandIn
+from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
+from roundlog.parallel.slow_workers import NotNeeded, StandIn
+from roundlog.parallel.worker_pool import NoWorkersError
 from roundlog.parallel.workers import ProcessWorker
 
 
@@ -40,7 +40,7 @@ def test_workers_that_die_hang_and_fail_change_no_verdict(trained: Trained, tmp_
     for seed in range(10):
         chance = random.Random(seed)
 
-        def dies(order: Order, chance: random.Random = chance) -> Answer | None:
+        def dies(order: SegmentOrder, chance: random.Random = chance) -> Answer | None:
             return None if chance.random() < 0.3 else audit_segment(order)
 
         def make(number: int, chance: random.Random = chance) -> Stand:
@@ -58,12 +58,12 @@ def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one hangs, as an actor does for which a cluster has no processor."""
-    monkeypatch.setattr(pace, "PATIENCE", 0.2)
+    monkeypatch.setattr(slow_workers, "PATIENCE", 0.2)
     liar = Liar(trained, tmp_path / "liar")
     liar.lie(4, consistent=True)
-    orders: list[Order] = []
+    orders: list[SegmentOrder] = []
 
-    def works(order: Order) -> Answer:
+    def works(order: SegmentOrder) -> Answer:
         orders.append(order)
         assert len(orders) < 10 * INTERVALS, "the same order again and again"
         return audit_segment(order)
@@ -83,7 +83,7 @@ def test_what_kills_every_worker_is_told(trained: Trained, tmp_path: Path) -> No
     with pytest.raises(NoWorkersError, match=r"10 workers in a row were lost over interval [12]: .*memory"):
         trained.audit(tmp_path / "audit", make=lambda number: Stand(lambda order: None))
 
-    def fails(order: Order) -> Answer:
+    def fails(order: SegmentOrder) -> Answer:
         raise OSError("the disk is full")
 
     with pytest.raises(NoWorkersError, match=r"no worker is left: worker 2.*\(OSError: the disk is full\)"):
@@ -91,9 +91,9 @@ def test_what_kills_every_worker_is_told(trained: Trained, tmp_path: Path) -> No
 
 
 def test_what_a_worker_has_answered_before_its_data_were_lost_is_believed(trained: Trained, tmp_path: Path) -> None:
-    answered: list[Order] = []
+    answered: list[SegmentOrder] = []
 
-    def loses(order: Order) -> Answer:
+    def loses(order: SegmentOrder) -> Answer:
         if answered:
             raise RemoteDataError(Path("data.safetensors"), "block 3 of the field x cannot be used")
         answered.append(order)
@@ -101,9 +101,9 @@ def test_what_a_worker_has_answered_before_its_data_were_lost_is_believed(traine
 
     with pytest.raises(NoWorkersError, match=r"no worker is left: .*RemoteDataError: data.safetensors: block 3 of the"):
         trained.audit(tmp_path / "audit", make=lambda number: Stand(loses), workers=1)
-    orders: list[Order] = []
+    orders: list[SegmentOrder] = []
 
-    def carries_on(order: Order) -> Answer:
+    def carries_on(order: SegmentOrder) -> Answer:
         orders.append(order)
         return replace(audit_segment(order), fetched=5)
 
@@ -145,7 +145,7 @@ class Stopped:
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
     for name in ("PATIENCE", "HANGING", "FIRST"):
-        monkeypatch.setattr(pace, name, 0.2 if name == "PATIENCE" else 2.0)
+        monkeypatch.setattr(slow_workers, name, 0.2 if name == "PATIENCE" else 2.0)
     return Stopped()
 
 
@@ -203,7 +203,7 @@ class Slow(Stand):
     def __init__(self, seconds: float | None = None) -> None:
         """seconds: after which it answers; None until `answer` is called."""
         super().__init__(audit_segment)
-        self.given: list[tuple[Order, Future[Answer]]] = []
+        self.given: list[tuple[SegmentOrder, Future[Answer]]] = []
         self._seconds = seconds
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -240,7 +240,7 @@ def test_workers_that_answer_after_all_get_the_rest_at_once(
 ) -> None:
     """This process gives way between two steps, and leaves nothing behind."""
     for name in ("FIRST", "HANGING", "SLOW"):
-        monkeypatch.setattr(pace, name, 0.1)
+        monkeypatch.setattr(slow_workers, name, 0.1)
     made = Slow()
 
     def answer(stand_in: StandIn) -> None:
@@ -258,7 +258,7 @@ def test_where_nobody_knows_how_long_an_interval_takes_this_process_finds_it_out
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker with a long segment is honest for long."""
-    monkeypatch.setattr(pace, "FIRST", 0.1)
+    monkeypatch.setattr(slow_workers, "FIRST", 0.1)
     ends = ends_of_stand_ins(monkeypatch, lambda stand_in: time.sleep(0.2))
     # 16 steps of 0.2 s: more than 12 s are honest.
     made = Slow(seconds=2.0)
@@ -269,7 +269,7 @@ def test_where_nobody_knows_how_long_an_interval_takes_this_process_finds_it_out
 def test_a_process_without_memory_leaves_the_work_to_workers(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "FIRST", 0.1)
+    monkeypatch.setattr(slow_workers, "FIRST", 0.1)
 
     def fails(*given: object) -> None:
         raise torch.OutOfMemoryError("no memory")

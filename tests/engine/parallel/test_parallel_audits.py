@@ -11,12 +11,12 @@ import pytest
 from audit_workers import Stand, honest, named, source_of
 from published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
 from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.chances import draw, fewest, unnoticed
-from roundlog.parallel.crew import NoWorkersError
 from roundlog.parallel.listing import Listing, settled
+from roundlog.parallel.plan import draw_sample, fewest, unnoticed
 from roundlog.parallel.result import Reports, Sharing
-from roundlog.parallel.segment import Answer, Order, audit_segment
-from roundlog.parallel.workers import MakeWorker, processes
+from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
+from roundlog.parallel.worker_pool import NoWorkersError
+from roundlog.parallel.workers import MakeWorker, process_workers
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.training.job import Job
 from roundlog.training.run import Run, RunError
@@ -54,9 +54,9 @@ def test_a_wrong_interval_is_found_and_can_be_challenged(
 def test_after_a_lie_the_search_ends_at_once(trained: Trained, tmp_path: Path) -> None:
     liar = Liar(trained, tmp_path / "liar")
     liar.lie(0, consistent=True)
-    orders: list[Order] = []
+    orders: list[SegmentOrder] = []
 
-    def counted(order: Order) -> Answer:
+    def counted(order: SegmentOrder) -> Answer:
         orders.append(order)
         return audit_segment(order)
 
@@ -101,7 +101,7 @@ def test_of_many_lies_any_wins_a_game(trained: Trained, tmp_path: Path) -> None:
 def test_states_that_cannot_be_used_cost_one_more_run_at_most(trained: Trained, tmp_path: Path) -> None:
     executed: list[int] = []
 
-    def counted(order: Order) -> Answer:
+    def counted(order: SegmentOrder) -> Answer:
         answer = audit_segment(order)
         executed.append(len(answer.roots))
         return answer
@@ -125,7 +125,7 @@ def test_a_state_that_is_served_once_cannot_make_the_audit_quadratic(trained: Tr
     executed: list[int] = []
     served: set[str] = set()
 
-    def once(order: Order) -> Answer:
+    def once(order: SegmentOrder) -> Answer:
         address = order.start.address
         if address is not None and (address in served or int(Path(address).stem) % 4 == 0):
             return Answer(worker="x", unusable="it is not there any more")
@@ -142,7 +142,7 @@ def test_a_share_is_drawn_and_what_it_misses_is_told(trained: Trained, tmp_path:
     found = trained.audit(tmp_path / "audit", share=0.25)
     assert len(found.right) == found.drawn == 2 and not found.is_whole
     assert found.unnoticed(1) == pytest.approx(6 / 8) and found.unnoticed(7) == 0.0
-    drawn = [draw(trained.listing(), 0.25) for _ in range(400)]
+    drawn = [draw_sample(trained.listing(), 0.25) for _ in range(400)]
     assert {len(found) for found in drawn} == {2} and set().union(*drawn) == set(range(INTERVALS))
     missed = sum(3 not in found for found in drawn) / len(drawn)
     assert 0.6 < missed < 0.9, "a quarter is seven standard deviations from both"
@@ -163,7 +163,7 @@ def test_a_share_states_no_more_than_it_catches_wherever_states_are_published(tr
         assert (found.units, found.drawn) == (2, 1)
         assert found.unnoticed(1) == found.unnoticed(7) == 0.5, "seven wrong intervals may lie in one part"
         assert found.unnoticed(8) == 0.0
-        drawn = [draw(listing, 0.3) for _ in range(400)]
+        drawn = [draw_sample(listing, 0.3) for _ in range(400)]
         missed = sum(0 not in found for found in drawn) / len(drawn)
         assert 0.35 < missed < 0.65, "half is six standard deviations from both"
 
@@ -193,7 +193,7 @@ def test_what_is_stated_about_a_share_is_what_happens() -> None:
         listing = Listing(roots=(bytes(32),) * sum(sizes), states=dict.fromkeys(edges, "somewhere"))
         count, wrong = rng.randint(1, len(sizes)), rng.randint(1, sum(sizes))
         parts = [set(range(sum(sizes[:i]), sum(sizes[: i + 1]))) for i in range(len(sizes))]
-        drawn = draw(listing, count / len(sizes))
+        drawn = draw_sample(listing, count / len(sizes))
         assert sum(part <= drawn for part in parts) == count == sum(bool(part & drawn) for part in parts)
         holding = [some for some in subsets(range(len(sizes))) if sum(sizes[i] for i in some) >= wrong]
         samples = [set(some) for some in subsets(range(len(sizes))) if len(some) == count]
@@ -208,7 +208,7 @@ def subsets(items: range) -> list[tuple[int, ...]]:
 def lie_about(*intervals: int) -> MakeWorker:
     """The first worker answers wrong about these intervals."""
 
-    def forged(order: Order) -> Answer:
+    def forged(order: SegmentOrder) -> Answer:
         answer = audit_segment(order)
         if order.segment.first in intervals and answer.roots:
             return replace(answer, roots=(*answer.roots[:-1], b"\x55" * 32))
@@ -226,7 +226,7 @@ def test_a_worker_that_accuses_is_not_believed_unheard(trained: Trained, tmp_pat
 def hush(trained: Trained, claimed: list[bytes]) -> MakeWorker:
     """The first worker says that everything is as claimed, without executing anything."""
 
-    def lazy(order: Order) -> Answer:
+    def lazy(order: SegmentOrder) -> Answer:
         return Answer(worker="", roots=tuple(claimed[order.segment.first : order.segment.stop]))
 
     return lambda number: Stand(named("lazy", lazy)) if number == 0 else honest(number)
@@ -269,7 +269,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_answer_of_another_form_is_named_and_not_used(trained: Trained, tmp_path: Path, form: str) -> None:
-    def bent(order: Order) -> Answer:
+    def bent(order: SegmentOrder) -> Answer:
         return FORMS[form](audit_segment(order))
 
     make: MakeWorker = lambda number: Stand(bent) if number == 0 else honest(number)  # noqa: E731
@@ -278,7 +278,7 @@ def test_an_answer_of_another_form_is_named_and_not_used(trained: Trained, tmp_p
 
 
 def test_a_name_cannot_control_the_terminal(trained: Trained, tmp_path: Path) -> None:
-    def forged(order: Order) -> Answer:
+    def forged(order: SegmentOrder) -> Answer:
         return replace(audit_segment(order), worker="\x1b[31m" + "x" * 10**6, roots=(bytes(32),))
 
     make: MakeWorker = lambda number: Stand(forged) if number == 0 else honest(number)  # noqa: E731
@@ -297,7 +297,7 @@ class Unspeakable(RuntimeError):
     "error", [RuntimeError("\x1b[2J\u202e" + "x" * 10**7), Unspeakable(), OSError(5, "\n" * 10**6)]
 )
 def test_an_error_of_a_worker_is_told_in_few_plain_words(trained: Trained, tmp_path: Path, error: Exception) -> None:
-    def failing(order: Order) -> Answer:
+    def failing(order: SegmentOrder) -> Answer:
         raise error
 
     make: MakeWorker = lambda number: Stand(failing) if number == 0 else honest(number)  # noqa: E731
@@ -307,7 +307,7 @@ def test_an_error_of_a_worker_is_told_in_few_plain_words(trained: Trained, tmp_p
 
 
 def test_a_worker_says_in_few_plain_words_why_a_state_is_not_used(trained: Trained, tmp_path: Path) -> None:
-    def complains(order: Order) -> Answer:
+    def complains(order: SegmentOrder) -> Answer:
         found = audit_segment(order)
         return found if order.start.address is None else replace(found, roots=(), unusable="\x1b[2J" + "x" * 10**6)
 
@@ -333,9 +333,9 @@ def test_a_killed_audit_carries_on(trained: Trained, tmp_path: Path) -> None:
         trained.audit(tmp_path / "audit", reports=stops_at(4))
     with (tmp_path / "audit" / "facts.jsonl").open("ab") as file:
         file.write(b'{"interval": 7, "start"')
-    orders: list[Order] = []
+    orders: list[SegmentOrder] = []
 
-    def counted(order: Order) -> Answer:
+    def counted(order: SegmentOrder) -> Answer:
         orders.append(order)
         return audit_segment(order)
 
@@ -414,5 +414,5 @@ def test_what_is_published_later_is_audited_later(trained: Trained, tmp_path: Pa
 def test_processes_of_this_machine_are_workers(trained: Trained, tmp_path: Path) -> None:
     liar = Liar(trained, tmp_path / "liar")
     liar.lie(4, consistent=True)
-    found = trained.audit(tmp_path / "audit", liar.listing(), processes(threads=1), 2)
+    found = trained.audit(tmp_path / "audit", liar.listing(), process_workers(threads=1), 2)
     assert found.wrong is not None and found.wrong.interval == 4 and found.distrusted == []

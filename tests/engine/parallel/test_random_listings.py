@@ -18,7 +18,7 @@ from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.parallel.audit import audit_in_parallel
 from roundlog.parallel.listing import Listing
 from roundlog.parallel.result import Sharing
-from roundlog.parallel.segment import Answer, Order, audit_segment
+from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
 from roundlog.training.options import RunOptions
 
 
@@ -26,7 +26,7 @@ from roundlog.training.options import RunOptions
 class Slow:
     """Workers whose answers come when the test says so."""
 
-    waiting: list[tuple[Future[Any], Behaviour, Order]] = field(default_factory=list)
+    waiting: list[tuple[Future[Any], Behaviour, SegmentOrder]] = field(default_factory=list)
 
     def worker(self, behaviour: Behaviour) -> Executor:
         waiting = self.waiting
@@ -55,7 +55,7 @@ class Slow:
 
 
 def behaviour_of(draw: Random, kind: str) -> Behaviour:
-    def lie(order: Order) -> Answer | None:
+    def lie(order: SegmentOrder) -> Answer | None:
         found = audit_segment(order)
         cut = draw.randrange(len(found.roots) + 1)
         return draw.choice(
@@ -68,7 +68,7 @@ def behaviour_of(draw: Random, kind: str) -> Behaviour:
             ]
         )
 
-    def die(order: Order) -> Answer | None:
+    def die(order: SegmentOrder) -> Answer | None:
         return None if draw.random() < 0.3 else audit_segment(order)
 
     return {"honest": audit_segment, "lies": lie, "dies": die}[kind]

@@ -15,9 +15,9 @@ import torch.distributed as dist
 from roundlog.execution.ranks import LostRankError, Ranks, dismiss
 from roundlog.execution.ranks.wire import Nccl
 from roundlog.training.auditor import Auditor
-from roundlog.training.by_ranks import RankMismatchError, agree, by_ranks, help_rank_0
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, StepEvent
+from roundlog.training.rank_runs import RankMismatchError, agree, by_ranks, help_rank_0
 from roundlog.training.trainer import Trainer
 
 

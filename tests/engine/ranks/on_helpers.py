@@ -13,12 +13,12 @@ import torch
 from roundlog.capture import Task
 from roundlog.execution import StoppedError
 from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks
-from roundlog.execution.ranks.states import KeptStates
+from roundlog.execution.ranks.rank_states import KeptStates
 from roundlog.training import helpers as module
 from roundlog.training.helpers import Helpers, MakeExecution, help_with_runs
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions, StepEvent, prescribed
-from roundlog.training.sent_jobs import Outgoing
+from roundlog.training.rank_runs import Outgoing
 from roundlog.training.trainer import Trainer
 from tasks import TASKS
 from torch import nn

@@ -13,24 +13,16 @@ from typing import Any
 import numpy as np
 import random_programs
 import torch
-from roundlog.arithmetic import FULL_BITS, sums
+from roundlog.arithmetic import FULL_BITS
+from roundlog.arithmetic import exact_sums as sums
 from roundlog.commitments import canonical
 from roundlog.execution import Executor, StoppedError
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
-from roundlog.execution.microbatch.layout import ranges
-from roundlog.execution.ranks import (
-    LostRankError,
-    Ranks,
-    RanksExecutor,
-    asking,
-    dismiss,
-    reads,
-    serve,
-)
-from roundlog.execution.ranks import sums as sums_of_ranks
-from roundlog.execution.ranks.asking import Terms
-from roundlog.execution.ranks.sums import BatchSum, sums_over
+from roundlog.execution.microbatch.slicing import ranges
+from roundlog.execution.ranks import LostRankError, Ranks, RanksExecutor, batch_sums, dismiss, reads, serve
+from roundlog.execution.ranks import batch_sums as sums_of_ranks
+from roundlog.execution.ranks.batch_sums import BatchSum, Terms, sums_over
 from roundlog.execution.running_step import StepResult
 from roundlog.log.payload import decode, encode
 from roundlog.operators import Inexact, StepInputs
@@ -131,7 +123,7 @@ def run_sums(ranks: Ranks, undecided: bool) -> list[str]:
 
         sums.round_sums_of = nothing_is_decided
         # Most of what is in doubt is asked for while shares are rounded.
-        asking.AT_ONCE = 3
+        batch_sums.AT_ONCE = 3
     sums_of_ranks.SENT_AT_ONCE = 100 if undecided else 8 << 20
     cases = []
     for name in CASES:

@@ -13,8 +13,7 @@ import random_optimizers
 import torch
 from roundlog.commitments import state_root
 from roundlog.execution import Batches, Executor
-from roundlog.execution.batches import CPU
-from roundlog.execution.lazy_tensors import root_of
+from roundlog.execution.batches import CPU, root_of
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.ranks import (
     DisagreementError,
@@ -29,10 +28,9 @@ from roundlog.log.payload import decode, encode
 from roundlog.operators import StepInputs
 from roundlog.rounding import Follower, Recorder
 from roundlog.training.auditor import Auditor
-from roundlog.training.by_ranks import by_ranks, help_rank_0
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions
-from roundlog.training.validation import Validation
+from roundlog.training.options import RunOptions, Validation
+from roundlog.training.rank_runs import by_ranks, help_rank_0
 from tasks import TASKS
 
 

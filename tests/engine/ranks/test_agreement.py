@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from roundlog.training import by_ranks
-from roundlog.training.by_ranks import difference
+from roundlog.training import rank_runs
+from roundlog.training.rank_runs import difference
 
 ALIKE = {"job": "ab" * 32, "version of tiebreak": "0.1.0", "version of PyTorch": "2.13.0", "machine": ""}
 
@@ -39,5 +39,5 @@ def test_builds_of_pytorch_for_other_devices_are_one_version(monkeypatch: pytest
     versions = []
     for build in ("2.13.0+cpu", "2.13.0+cu128", "2.13.0", "2.12.1+cpu"):
         monkeypatch.setattr(torch, "__version__", build)
-        versions.append(by_ranks._identity("cpu")["version of PyTorch"])
+        versions.append(rank_runs._identity("cpu")["version of PyTorch"])
     assert versions == ["2.13.0"] * 3 + ["2.12.1"]

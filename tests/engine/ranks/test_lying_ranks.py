@@ -15,11 +15,11 @@ from on_liars import LIES, MESSAGES
 from rank_processes import start
 from roundlog.execution.ranks import LostRankError, Ranks
 from roundlog.execution.ranks.membership import Membership, _read_identity
-from roundlog.execution.ranks.rounding import collect
-from roundlog.execution.ranks.states import KeptStates
+from roundlog.execution.ranks.orders import collect
+from roundlog.execution.ranks.rank_states import KeptStates
 from roundlog.log.payload import encode
 from roundlog.rounding import Follower, Recorder, Rounding
-from roundlog.training.by_ranks import agree_without_job
+from roundlog.training.rank_runs import agree_without_job
 
 QUICK = {("a huge length", 3), ("no JSON", 3)}
 

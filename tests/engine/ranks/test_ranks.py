@@ -19,14 +19,13 @@ from random_programs import make
 from rank_processes import call, seconds_to_stop, start
 from roundlog.execution.microbatch import samples_of
 from roundlog.execution.ranks import samples_of_ranks
-from roundlog.execution.ranks.local import Cut, Gathered, Summed, analyse_for, local_program
-from roundlog.execution.ranks.ownership import ownership
-from roundlog.execution.ranks.sweeps import sweeps_of
+from roundlog.execution.ranks.rank_passes import passes_of
+from roundlog.execution.ranks.rank_program import Gathered, RankCut, Summed, analyse_for, local_program
+from roundlog.execution.ranks.rank_states import ownership
 from roundlog.program import ProgramError
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions
-from roundlog.training.validation import Validation
+from roundlog.training.options import RunOptions, Validation
 from tasks import TASKS
 
 
@@ -72,9 +71,9 @@ def test_the_random_programs_sum_over_ranks_and_gather_slices() -> None:
         local = local_program(program, analysis, samples_of_ranks(program, 2)[0])
         summed.update(program.nodes[read.value].op for read in local.reads if isinstance(read, Summed))
         gathered += sum(isinstance(read, Gathered) for read in local.reads)
-        cut += sum(isinstance(read, Cut) for read in local.reads)
+        cut += sum(isinstance(read, RankCut) for read in local.reads)
         uneven += samples_of(program) % 2
-        swept += sweeps_of(program, 2, samples_of(program)) > 1
+        swept += passes_of(program, 2, samples_of(program)) > 1
     assert {"sum", "matmul", "scatter_add", "conv2d_grad_weight"} <= summed
     assert gathered and cut and uneven
     assert swept > 20
@@ -84,8 +83,8 @@ def test_micro_batches_of_the_whole_batch_are_shared_out() -> None:
     """Each rank computes about as many samples at a time as one process would, and all have equally many turns."""
     program = make(0).program
     batch = samples_of(program)
-    assert [sweeps_of(program, 2, count) for count in (1, 2, 3, batch)] == [1, 1, 2, batch // 2]
-    assert sweeps_of(program, batch, batch) == 1
+    assert [passes_of(program, 2, count) for count in (1, 2, 3, batch)] == [1, 1, 2, batch // 2]
+    assert passes_of(program, batch, batch) == 1
 
 
 def test_more_ranks_than_samples_are_refused() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from roundlog.capture import Task
-from roundlog.training import sent_jobs
+from roundlog.training import rank_runs
 from roundlog.training.job import Job, JobError, JobLimits
-from roundlog.training.sent_jobs import NAMES, Incoming, Outgoing, SentJobError
+from roundlog.training.rank_runs import NAMES, Incoming, Outgoing, SentJobError
 from tasks import linear_task
 from torch import nn
 
@@ -37,7 +37,7 @@ def cut(content: bytes, size: int) -> list[bytes]:
 def test_a_job_comes_as_it_was_sent_however_it_is_cut(job: Job, tmp_path: Path, size: int | None) -> None:
     outgoing = Outgoing(job, tmp_path / "sent")
     pieces = list(outgoing.pieces())
-    assert all(0 < len(piece) <= sent_jobs.PIECE for piece in pieces)
+    assert all(0 < len(piece) <= rank_runs.PIECE for piece in pieces)
     if size is not None:
         pieces = cut(b"".join(pieces), size)
     found = arrived(pieces, outgoing.manifest, job, tmp_path / "come")

@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from roundlog.execution.ranks import LostRankError, Ranks, group
-from roundlog.execution.ranks.attendance import Attendance
 from roundlog.execution.ranks.membership import Membership
+from roundlog.execution.ranks.stragglers import StragglerMonitor
 from roundlog.execution.ranks.wire import Gloo, Nccl, Staged, within
 
 CPU = torch.device("cpu")
@@ -23,7 +23,7 @@ class _Membership:
 
     def __init__(self, lost_after: int = 1 << 30) -> None:
         self._left, self.is_leaving = lost_after, False
-        self.attendance = Attendance(0, "rank {}".format)
+        self.stragglers = StragglerMonitor(0, "rank {}".format)
 
     def require_staying(self) -> None:
         if self.is_leaving:

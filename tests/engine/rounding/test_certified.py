@@ -7,7 +7,7 @@ import pytest
 import torch
 from roundlog.log import Decision, Entries
 from roundlog.operators import Inexact, operator
-from roundlog.operators.bound import FullBound
+from roundlog.operators.bounds import FullBound
 from roundlog.rounding import Follower, LogFindingKind, Recorder
 
 GUARD = 4

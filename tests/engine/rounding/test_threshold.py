@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from oracle.array import from_torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_to_bits
-from roundlog.log import Trits
 from roundlog.operators import operator
-from roundlog.rounding import LogFindingKind, ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds
-from roundlog.rounding.threshold import Divergence
-from roundlog.rounding.threshold.codes import log_codes, reverse
+from roundlog.rounding import LogFindingKind
+from roundlog.rounding.ovt import Divergence, ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds, Trits
+from roundlog.rounding.ovt.threshold_rounding import log_codes, reverse
 
 WIDTHS = st.sampled_from(range(23, 33))
 # Around numbers and midpoints of every format, in all binades, subnormal ones too.
@@ -309,7 +308,7 @@ def test_trits_that_agree_with_this_machine_change_nothing() -> None:
 
 
 def test_a_log_of_lies_is_given_up(monkeypatch) -> None:
-    from roundlog.rounding.threshold import follow
+    from roundlog.rounding.ovt import threshold_rounding as follow
 
     monkeypatch.setattr(follow, "MAX_FINDINGS", 20)
     result, _ = recorded(32)

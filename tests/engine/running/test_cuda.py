@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from roundlog.execution import executor
-from roundlog.operators import marking
+from roundlog.operators import bounds
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
@@ -23,7 +23,7 @@ def test_a_device_comes_to_the_cpus_roots_and_its_log_is_as_good(
     name: str, triton: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not triton:
-        for module in (executor, marking):
+        for module in (executor, bounds):
             monkeypatch.setattr(module, "works", lambda device: False)
     Job.from_task(TASKS[name](steps=8)).write(tmp_path / "job")
     job = Job.read(tmp_path / "job")

@@ -18,15 +18,16 @@ from roundlog.training import history
 from roundlog.training.auditor import Auditor
 from roundlog.training.history import History, HistoryEntry, read_history
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions, StepEvent
-from roundlog.training.trainer import Trainer, TrainingResult
-from roundlog.training.validation import (
+from roundlog.training.options import (
+    RunOptions,
+    StepEvent,
     Validation,
     ValidationError,
     draws_numbers,
     program_up_to_loss,
     read_validation_rows,
 )
+from roundlog.training.trainer import Trainer, TrainingResult
 from tasks import conv_task, linear_task
 
 Trained = tuple[Path, Job, TrainingResult, list[StepEvent]]
@@ -41,7 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def lines(directory: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (directory / history.NAME).read_text().splitlines()]
+    return [json.loads(line) for line in (directory / history.HISTORY_FILE).read_text().splitlines()]
 
 
 def without_times(directory: Path) -> list[dict[str, object]]:
@@ -89,7 +90,7 @@ def test_a_killed_run_ends_with_the_history_of_a_whole_one(point: Point, trained
 def test_a_torn_last_line_is_left_out_and_replaced(cut: int, trained: Trained, tmp_path: Path) -> None:
     directory, job, result, _ = trained
     shutil.copytree(directory / "run", tmp_path / "run")
-    path = tmp_path / "run" / history.NAME
+    path = tmp_path / "run" / history.HISTORY_FILE
     path.write_bytes(path.read_bytes()[:-cut])
     kept = list(read_history(tmp_path / "run"))
     assert 0 < len(kept) < 6
@@ -102,7 +103,7 @@ def test_a_torn_last_line_is_left_out_and_replaced(cut: int, trained: Trained, t
 def test_damage_costs_the_lines_behind_it_and_no_result(trained: Trained, tmp_path: Path) -> None:
     directory, job, result, _ = trained
     shutil.copytree(directory / "run", tmp_path / "run")
-    path = tmp_path / "run" / history.NAME
+    path = tmp_path / "run" / history.HISTORY_FILE
     text = path.read_text().splitlines(keepends=True)
     path.write_text("".join([text[0], "{}\n", *text[2:]]))
     again = Trainer(job, tmp_path / "run").run()
@@ -114,7 +115,7 @@ def test_damage_costs_the_lines_behind_it_and_no_result(trained: Trained, tmp_pa
 def test_a_run_without_a_history_goes_on_with_one(trained: Trained, tmp_path: Path) -> None:
     directory, job, _, _ = trained
     shutil.copytree(directory / "run", tmp_path / "run")
-    (tmp_path / "run" / history.NAME).unlink()
+    (tmp_path / "run" / history.HISTORY_FILE).unlink()
     for name in ("roots", "roots.sums"):
         (tmp_path / "run" / name).write_bytes((directory / "run" / name).read_bytes()[:64])
     Trainer(job, tmp_path / "run").run()
@@ -148,7 +149,7 @@ def test_a_full_disk_ends_the_history_and_not_the_run(
 
     def cramped(self: History, run_dir: Path, job: Job, first_step: int) -> None:
         make(self, run_dir, job, first_step)
-        size = len((directory / "run" / history.NAME).read_text().splitlines()[0])
+        size = len((directory / "run" / history.HISTORY_FILE).read_text().splitlines()[0])
         self._file = Full(self._file, size * 5 // 2)  # type: ignore[assignment]
 
     with monkeypatch.context() as patch:
@@ -163,7 +164,7 @@ def test_a_full_disk_ends_the_history_and_not_the_run(
 def test_a_history_that_is_no_file_does_not_end_a_run(kind: str, trained: Trained, tmp_path: Path) -> None:
     _, job, result, _ = trained
     (tmp_path / "run").mkdir()
-    path = tmp_path / "run" / history.NAME
+    path = tmp_path / "run" / history.HISTORY_FILE
     if kind == "directory":
         path.mkdir()
     elif kind == "pipe":
@@ -182,7 +183,7 @@ def test_a_history_is_bounded(trained: Trained, tmp_path: Path, monkeypatch: pyt
     bounded = Trainer(job, tmp_path / "run").run()
     assert bounded.state_roots == result.state_roots
     assert bounded.history_problem is not None and "200 bytes" in bounded.history_problem
-    assert (tmp_path / "run" / history.NAME).stat().st_size <= 200
+    assert (tmp_path / "run" / history.HISTORY_FILE).stat().st_size <= 200
     with pytest.raises(StorageError, match="200 bytes"):
         list(read_history(directory / "run"))
 
@@ -219,7 +220,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_line_is_refused_by_its_number(name: str, tmp_path: Path) -> None:
     text = f'{{"step":0,"loss":null,"seconds":0.1}}\n{HOSTILE[name]}\n'
-    (tmp_path / history.NAME).write_bytes(text.encode(errors="surrogateescape"))
+    (tmp_path / history.HISTORY_FILE).write_bytes(text.encode(errors="surrogateescape"))
     found = read_history(tmp_path)
     assert next(found).step == 0
     with pytest.raises(StorageError, match="line 2 ") as refused:
@@ -228,7 +229,7 @@ def test_a_hostile_line_is_refused_by_its_number(name: str, tmp_path: Path) -> N
 
 
 def test_the_good_line_is_good(tmp_path: Path) -> None:
-    (tmp_path / history.NAME).write_text(GOOD + "\n" + '{"step":2,"validation":null,"seconds":1}\n')
+    (tmp_path / history.HISTORY_FILE).write_text(GOOD + "\n" + '{"step":2,"validation":null,"seconds":1}\n')
     first, second = read_history(tmp_path)
     assert first == HistoryEntry(1, 0.1, loss=2.5, schedule={"0/lr": 0.1})
     assert second.loss is None and second.validation is not None and second.validation != second.validation

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from roundlog.log import Decision, Entries, LogError, LogReader, LogWriter, summarise
+from roundlog.log import Decision, Entries, LogError, LogReader, LogWriter
 from roundlog.program import DType, TensorType
-from roundlog.rounding import LogFindingKind
+from roundlog.rounding import LogFindingKind, summarise
 from roundlog.storage import StorageError, load_tensors, open_regular, read_record, save_tensors
 from roundlog.training import run as runs
 from roundlog.training.auditor import Auditor

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from processes import finish, start
 from roundlog.arithmetic import in_format
-from roundlog.log import LogReader, LogWriter, PayloadKind, Trits
-from roundlog.rounding import LogFindingKind, Thresholds
+from roundlog.log import LogReader, LogWriter, PayloadKind
+from roundlog.rounding import LogFindingKind
+from roundlog.rounding.ovt import TRITS, ThresholdRecorder, Thresholds, Trits
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError, JobLimits, step_bytes
-from roundlog.training.replay import replay_interval
+from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run, RunError
 from roundlog.training.trainer import Trainer, log_header, log_path
 from safetensors.torch import load_file
@@ -55,9 +56,9 @@ def trained(tmp_path_factory):
 def test_the_log_has_a_trit_for_every_output_of_every_inexact_operator(trained) -> None:
     job, result, _ = trained
     sizes = [n.type.numel if n.op in ("matmul", "sum", "exp", "log") else 0 for n in job.program.nodes]
-    assert log_header(job, 0).kind == PayloadKind.TRITS
-    with LogReader(log_path(result.log_dir, 0), log_header(job, 0), sizes) as log:
-        assert {index: len(trits) for index, trits in log.trits(0).items()} == {
+    assert log_header(job, 0).kind == PayloadKind.OUTPUTS
+    with LogReader(log_path(result.log_dir, 0), log_header(job, 0), sizes, TRITS) as log:
+        assert {index: len(trits) for index, trits in log.step(0).items()} == {
             index: size for index, size in enumerate(sizes) if size
         }
 
@@ -70,14 +71,14 @@ def bent(job, source, target, change) -> None:
     for i in range(job.spec.intervals):
         header = log_header(job, i)
         with (
-            LogReader(log_path(source, i), header, sizes) as reader,
-            LogWriter(log_path(target, i), header) as writer,
+            LogReader(log_path(source, i), header, sizes, TRITS) as reader,
+            LogWriter(log_path(target, i), header, TRITS) as writer,
         ):
             for step in range(header.first_step, header.first_step + header.steps):
-                log = reader.trits(step)
+                log = reader.step(step)
                 if step == 0:
                     log[where] = Trits.pack(change(log[where].codes()))
-                writer.append_trits(step, log)
+                writer.append(step, log)
 
 
 def test_a_trainer_who_steers_the_training_by_its_log_is_found_at_elements_that_it_steered(trained, tmp_path) -> None:
@@ -116,7 +117,7 @@ def test_a_log_of_the_other_policy_is_reported_as_unreadable(trained, tmp_path) 
 
 def test_thresholds_change_the_log_and_not_the_training(trained, tmp_path) -> None:
     job, result, _ = trained
-    sparse = Trainer(job, tmp_path / "run", thresholds=Thresholds(default=0.499)).run()
+    sparse = Trainer(job, tmp_path / "run", recorder=ThresholdRecorder(32, Thresholds(default=0.499))).run()
     assert sparse.checkpoint_root == result.checkpoint_root
     assert sparse.log_bytes < result.log_bytes
 

@@ -17,7 +17,7 @@ from roundlog.training import receipt as receipts
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.receipt import Receipt, ReceiptError, read_receipt
-from roundlog.training.repetition import draw, repeat, repeat_all
+from roundlog.training.repetition import draw_intervals, repeat, repeat_all
 from roundlog.training.trainer import Trainer, TrainingResult
 from tasks import linear_task
 
@@ -261,7 +261,7 @@ def test_states_that_fit_wrong_roots_are_no_proof(trained: Trained, tmp_path: Pa
     states = load_tensors(directory / "run" / "checkpoints" / "00000006.safetensors", job.program.states)
     next(iter(states.values())).view(-1)[0] += 1
     from roundlog.commitments import state_root
-    from roundlog.training.replay import replay
+    from roundlog.training.repetition import replay
     from roundlog.training.run import Run
 
     kept = tmp_path / "kept"
@@ -282,8 +282,12 @@ def test_states_that_fit_wrong_roots_are_no_proof(trained: Trained, tmp_path: Pa
 
 
 def test_a_draw_is_a_share_of_the_intervals_and_differs() -> None:
-    assert draw(30, 1.0) == list(range(30)) and len(draw(30, 0.1)) == 3 and len(draw(30, 0.0)) == 1
-    assert draw(1, 0.5) == [0] and len(draw(30, 0.11)) == 4
-    many = [tuple(draw(30, 0.1)) for _ in range(50)]
+    assert (
+        draw_intervals(30, 1.0) == list(range(30))
+        and len(draw_intervals(30, 0.1)) == 3
+        and len(draw_intervals(30, 0.0)) == 1
+    )
+    assert draw_intervals(1, 0.5) == [0] and len(draw_intervals(30, 0.11)) == 4
+    many = [tuple(draw_intervals(30, 0.1)) for _ in range(50)]
     assert len(set(many)) > 1 and all(sorted(set(one)) == list(one) for one in many)
-    assert {interval for one in [draw(5, 0.2) for _ in range(500)] for interval in one} == set(range(5))
+    assert {interval for one in [draw_intervals(5, 0.2) for _ in range(500)] for interval in one} == set(range(5))

@@ -9,7 +9,7 @@ from roundlog.commitments import state_root
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.replay import replay_interval, replay_state
+from roundlog.training.repetition import replay_interval, replay_state
 from roundlog.training.run import Run, RunError
 from roundlog.training.trainer import Trainer
 from tasks import conv_task, linear_task

@@ -1,9 +1,9 @@
 """Analysis of a program for micro-batches: the values that can be computed for some samples at a time, and the order of
 all values.
 
-A value is *sliced* if it has a layout, and *whole* otherwise. Sliced values are computed in sweeps over the
-micro-batches, whole values in stages between them: stage 0, sweep 0, stage 1, sweep 1, ..., the last stage. Where a sum
-over the batch flows back into the samples (batch norm), the sweep of these samples comes after the sweep of the summed
+A value is *sliced* if it has a layout, and *whole* otherwise. Sliced values are computed in passes over the
+micro-batches, whole values in stages between them: stage 0, pass 0, stage 1, pass 1, ..., the last stage. Where a sum
+over the batch flows back into the samples (batch norm), the pass of these samples comes after the pass of the summed
 values.
 """
 
@@ -13,9 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd
 
-from roundlog.execution.microbatch.layout import Layout, Samples, on_axis, regrouped
-from roundlog.execution.microbatch.rules import PARTS, Needs, needs
-from roundlog.execution.microbatch.summing import parts_of
+from roundlog.execution.microbatch.slicing import PARTS, Layout, Needs, Samples, needs, on_axis, parts_of, regrouped
 from roundlog.operators import Inexact, OperatorKind, operator
 from roundlog.operators.registry import integer
 from roundlog.program import Node, Program, TensorType
@@ -23,7 +21,7 @@ from roundlog.program import Node, Program, TensorType
 CHEAP_BYTES = 1 << 20
 """Most bytes of a cheap value, or four times the bytes of the batch if that is more. Cheap values are made from the
 batch by movement and exact operators alone, such as the number of targets that count. They are computed for all samples
-at once where they are read as a whole, which would cost another sweep otherwise."""
+at once where they are read as a whole, which would cost another pass otherwise."""
 
 
 ChooseParts = Callable[[Node, list[TensorType], Needs], tuple[Samples, ...] | None]
@@ -41,7 +39,7 @@ class Analysis:
     needs: list[Needs]
     """Layouts in which every operator reads its inputs; None: as a whole."""
     when: list[int]
-    """The sweep of a sliced value, the stage of a whole one."""
+    """The pass of a sliced value, the stage of a whole one."""
     cheap: list[bool]
     """Whether a sliced value is computed as a whole in stage 0, too, if an operator reads it as a whole."""
     parts: dict[int, tuple[Samples, ...]]
@@ -163,7 +161,7 @@ def _parts(
             layouts[value] == need or _is_source(program, value)
             for value, need in zip(node.inputs, wanted[index], strict=True)
         )
-        # Cheap inputs are computed as a whole at once, and a sum of parts would have to wait for a sweep.
+        # Cheap inputs are computed as a whole at once, and a sum of parts would have to wait for a pass.
         waits = [cheap[value] for value in node.inputs if not _is_source(program, value)]
         if there and not (waits and all(waits)):
             parts = choose(node, types, wanted[index])

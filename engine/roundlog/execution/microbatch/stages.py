@@ -1,4 +1,4 @@
-"""The programs that one step is cut into: one for every stage of whole values, one for every sweep over the samples.
+"""The programs that one step is cut into: one for every stage of whole values, one for every pass over the samples.
 
 Each is an ordinary program, for an ordinary executor. Its `data` slots are values that it reads from elsewhere, its
 `store` slots values that it passes on. Only the last stage stores the state.
@@ -7,11 +7,15 @@ Each is an ordinary program, for an ordinary executor. Its `data` slots are valu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from roundlog.execution.executor import Executor
 from roundlog.execution.microbatch.analysis import Analysis
-from roundlog.execution.microbatch.layout import Layout, sliced_node, sliced_type
+from roundlog.execution.microbatch.slicing import Layout, Samples, sliced_node, sliced_type
+from roundlog.execution.microbatch.values import Scratch, Values
 from roundlog.operators import OperatorKind, operator
 from roundlog.program import Node, Program, TensorType
+from roundlog.rounding import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A step cut into stages and sweeps. Stage k runs at time 2 k, sweep k at time 2 k + 1."""
+    """A step cut into stages and passes. Stage k runs at time 2 k, pass k at time 2 k + 1."""
 
     members: tuple[tuple[int, ...], ...]
     """For each time, the operators that run at it, in program order."""
     kept_slices: frozenset[int]
-    """Sliced values that are read after their sweep."""
+    """Sliced values that are read after their pass."""
     kept_until: dict[int, int]
     """Values that a stage computes as a whole and passes on -> the last time at which they are read."""
     readers: dict[int, list[int]]
@@ -84,7 +88,7 @@ def _cheap_ones_needed_whole(program: Program, analysis: Analysis) -> set[int]:
 
 
 def part_of(program: Program, analysis: Analysis, how: Cut, time: int, samples: int) -> Part:
-    """The part that runs at one time: a stage if the time is even; a sweep for `samples` samples if it is odd."""
+    """The part that runs at one time: a stage if the time is even; a pass for `samples` samples if it is odd."""
     builder = _Builder(program, analysis, how, time, samples)
     return builder.build()
 
@@ -92,13 +96,13 @@ def part_of(program: Program, analysis: Analysis, how: Cut, time: int, samples: 
 class _Builder:
     def __init__(self, program: Program, analysis: Analysis, how: Cut, time: int, samples: int) -> None:
         self._program, self._analysis = program, analysis
-        self._sweeps = time % 2 == 1
+        self._is_pass = time % 2 == 1
         self._samples = samples
         self._members = how.members[time]
         leaving = [
             index
             for index in self._members
-            if (index in how.kept_slices if self._sweeps else how.kept_until.get(index, 0) > time)
+            if (index in how.kept_slices if self._is_pass else how.kept_until.get(index, 0) > time)
         ]
         # A value is passed on where the whole program first reads it outside of this part, so that its memory is free
         # early.
@@ -115,7 +119,7 @@ class _Builder:
         for index in self._members:
             self._pass_on(index)
             node = self._program.nodes[index]
-            if self._sweeps:
+            if self._is_pass:
                 layout = self._analysis.layouts[index]
                 assert layout is not None
                 wanted = self._analysis.needs[index]
@@ -142,7 +146,7 @@ class _Builder:
         """Passes on all values whose first outside reader stands before operator `before`."""
         while self._leaving and self._leaving[-1][0] < before:
             _, value = self._leaving.pop()
-            layout = self._analysis.layouts[value] if self._sweeps else None
+            layout = self._analysis.layouts[value] if self._is_pass else None
             inner = self._known[value, layout]
             slot = len(self._passes_on)
             self._passes_on.append(value)
@@ -158,8 +162,8 @@ class _Builder:
         node = self._program.nodes[value]
         if node.op == "constant" and need is not None and len(_bits(node)) == 1:
             return self._add(sliced_node(node, need, self._samples, ()), value)
-        # Stages check the state. Sweeps, of which there are many, read it unchecked.
-        whole_ones = ("constant", "schedule", "iota") if self._sweeps else ("constant", "schedule", "iota", "state")
+        # Stages check the state. Passes, of which there are many, read it unchecked.
+        whole_ones = ("constant", "schedule", "iota") if self._is_pass else ("constant", "schedule", "iota", "state")
         if need is None and node.op in whole_ones:
             return self._add(Node(node.op, (), node.attributes, node.type, node.source), value)
         return self._read(value, need, sliced_type(node.type, need, self._samples))
@@ -179,3 +183,46 @@ def _bits(node: Node) -> tuple[int, ...]:
     bits = node.attributes["bits"]
     assert isinstance(bits, tuple)
     return bits
+
+
+class Parts:
+    """The stages and passes of a step. Stage k runs at time 2 k, pass k at time 2 k + 1."""
+
+    def __init__(self, program: Program, analysis: Analysis, bits: int, left: frozenset[int] = frozenset()) -> None:
+        """left: operators that are left out."""
+        self._program, self._analysis, self._bits = program, analysis, bits
+        self._cut = cut(program, analysis, left)
+        self._made: dict[tuple[int, int], tuple[Part, Executor]] = {}
+
+    @property
+    def end(self) -> int:
+        """The time of the last stage, which stores the state."""
+        return len(self._cut.members) - 1
+
+    def scratch(self, directory: Path) -> Scratch:
+        """A file for the slices that are read after their pass. Raises OSError."""
+        nodes, layouts = self._program.nodes, self._analysis.layouts
+        kept = {
+            value: (nodes[value].type, layout)
+            for value, layout in enumerate(layouts)
+            if layout is not None and value in self._cut.kept_slices
+        }
+        return Scratch(directory, kept, self._analysis.batch)
+
+    def of(self, time: int, samples: Samples | None) -> tuple[Part, Executor]:
+        """The part that runs at a time: a stage (samples is None), or a pass for these samples."""
+        size = self._analysis.batch if samples is None else samples[1] - samples[0]
+        if (time, size) not in self._made:
+            part = part_of(self._program, self._analysis, self._cut, time, size)
+            self._made[time, size] = part, Executor(part.program, self._bits)
+        return self._made[time, size]
+
+    def forget_after(self, time: int, values: Values) -> None:
+        """Drops the whole values that no later part reads."""
+        values.forget([value for value, last in self._cut.kept_until.items() if last == time])
+
+    def window(self, index: int, samples: Samples) -> Window:
+        """The elements of a sliced operator's output that these samples own."""
+        layout = self._analysis.layouts[index]
+        assert layout is not None
+        return layout.window(self._program.nodes[index].type.shape, *samples)

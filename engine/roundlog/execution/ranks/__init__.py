@@ -1,12 +1,12 @@
 """Execution of steps by ranks, processes that share the samples of every batch: the same bits on many machines
 (docs/numerics.md)."""
 
-from roundlog.execution.ranks.agreement import DisagreementError
-from roundlog.execution.ranks.executor import RanksExecutor, await_dismissal, dismiss, serve
 from roundlog.execution.ranks.group import Ranks, connect, disconnect
 from roundlog.execution.ranks.launch import Launch, LaunchError, joined
-from roundlog.execution.ranks.local import samples_of_ranks
 from roundlog.execution.ranks.membership import LostRankError
+from roundlog.execution.ranks.orders import DisagreementError
+from roundlog.execution.ranks.rank_program import samples_of_ranks
+from roundlog.execution.ranks.ranks_executor import RanksExecutor, await_dismissal, dismiss, serve
 
 __all__ = [
     "DisagreementError",

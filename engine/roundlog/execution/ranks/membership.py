@@ -2,7 +2,7 @@
 
 A rank that is killed says nothing. A rank on the same machine is then missed at once, by its process; one on another
 machine when its heart has not beaten for some seconds. Every beat says where the rank is
-(`roundlog.execution.ranks.attendance`)."""
+(`roundlog.execution.ranks.stragglers`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported, but not listed
 
-from roundlog.execution.ranks.attendance import START, Attendance, Place
+from roundlog.execution.ranks.stragglers import START, Progress, StragglerMonitor
 
 BEAT = 0.5
 """Seconds between two beats."""
@@ -51,7 +51,7 @@ class Membership:
         self._ended = threading.Event()
         self._identity = _identity()
         self._beat = 0
-        self.attendance = Attendance(rank, self.name)
+        self.stragglers = StragglerMonitor(rank, self.name)
         """Which ranks have come to what all do together."""
         store.set(f"identity/{rank}", json.dumps(self._identity))
         store.set(f"beat/{rank}", f"0 {START}")
@@ -148,19 +148,19 @@ class Membership:
         if self._store.check(["lost"]):
             return self._store.get("lost").decode()[:_MOST_WORDS]
         self._beat += 1
-        self._store.set(f"beat/{self.rank}", f"{self._beat} {self.attendance.own}")
+        self._store.set(f"beat/{self.rank}", f"{self._beat} {self.stragglers.own}")
         for other in self._others:
             if other not in self._left and self._store.check([f"left/{other}"]):
                 if reason := self._store.get(f"left/{other}").decode():
                     return f"{self.name(other)} has stopped: {reason[:_MOST_WORDS]}"
                 self._left.add(other)
         told = self._store.multi_get([f"beat/{other}" for other in self._others])
-        now, places = time.monotonic(), {}
+        now, progress = time.monotonic(), {}
         for other, one in zip(self._others, told, strict=True):
             if other in self._left:
                 continue
-            beat, _, place = one.decode().partition(" ")
-            places[other] = Place.of(place)
+            beat, _, seen = one.decode().partition(" ")
+            progress[other] = Progress.of(seen)
             if _is_gone(self._known[other], self._identity) and not self._store.check([f"left/{other}"]):
                 return f"{self.name(other)} is lost: its process has ended"
             count, since = self._beats[other]
@@ -168,7 +168,7 @@ class Membership:
                 self._beats[other] = (int(beat), now)
             elif now - since > STILL and not self._store.check([f"left/{other}"]):
                 return f"{self.name(other)} is lost: it has not been heard of for {STILL:.0f} s"
-        self.attendance.others = places
+        self.stragglers.others = progress
         return None
 
     def foreign(self, other: int, what: str) -> LostRankError:

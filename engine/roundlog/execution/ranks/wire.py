@@ -75,7 +75,7 @@ class _OfGroup(ABC):
         self._take_part(lambda: [dist.broadcast(x, source, group=self._group, async_op=True) for x, source in messages])
 
     def _take_part(self, start: Callable[[], Sequence[Any]]) -> None:
-        with self._membership.attendance.waiting():
+        with self._membership.stragglers.waiting():
             self._run(start)
 
     @abstractmethod
@@ -110,7 +110,7 @@ class Gloo(_OfGroup):
                     # A connection is gone. Who has gone with it is known a little later.
                     raise self._failed(error) from error
                 self._membership.require_all()
-                self._membership.attendance.tell()
+                self._membership.stragglers.tell()
 
 
 class Staged:
@@ -166,7 +166,7 @@ class Nccl(_OfGroup):
                 call.is_given_up = True
                 self._abort()
                 raise
-            self._membership.attendance.tell()
+            self._membership.stragglers.tell()
         if call.error is None:
             return
         if not isinstance(call.error, RuntimeError) or isinstance(call.error, torch.OutOfMemoryError):

@@ -15,20 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels import vector_lanes
+from roundlog.arithmetic.formats import interval_factor
+from roundlog.kernels import gemm_microkernel
 from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
 from roundlog.kernels.marking import AmbiguousPart
 from roundlog.kernels.reducing import square_rows
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Images, lines_of
-from roundlog.operators.bound import ProductBound
+from roundlog.operators.bounds import Ambiguous, ProductBound
 from roundlog.operators.cpu import conv_blas
 from roundlog.operators.cpu.conv_blas import Shape
 from roundlog.operators.cpu.gemm import parts_of
-from roundlog.operators.marking import Ambiguous
-from roundlog.operators.terms import block_within, blocked_gamma, chain, longest_block
+from roundlog.operators.summation import block_within, blocked_gamma, chain, longest_block
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -42,7 +41,7 @@ def forward(
     x: torch.Tensor, w: torch.Tensor, shape: Shape, bound: BoundOf, scale: float
 ) -> tuple[torch.Tensor, Ambiguous]:
     """g and what is marked in it."""
-    lanes = vector_lanes.tile_lanes()
+    lanes = gemm_microkernel.tile_lanes()
     if not lanes:
         return conv_blas.forward(x, w, shape, bound(), scale)
     out = empty((shape.samples, shape.outputs, *_pair(shape, 4)), torch.float32)
@@ -76,7 +75,7 @@ def to_input(
 ) -> tuple[torch.Tensor, Ambiguous]:
     """The gradient of x and what is marked in it. Positions that lie a stride apart are read by the same taps, and are
     computed together."""
-    lanes = vector_lanes.tile_lanes()
+    lanes = gemm_microkernel.tile_lanes()
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
     # The additions that the bound allows: those over the outputs, and then over the taps.
     additions = chain(each) + shape.taps - 1
@@ -133,7 +132,7 @@ def to_weight(
     g: torch.Tensor, x: torch.Tensor, shape: Shape, bound: BoundOf, scale: float
 ) -> tuple[torch.Tensor, Ambiguous]:
     """The gradient of w and what is marked in it."""
-    lanes = vector_lanes.tile_lanes()
+    lanes = gemm_microkernel.tile_lanes()
     if not lanes:
         return conv_blas.to_weight(g, x, shape, bound(), scale)
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
@@ -150,7 +149,7 @@ def weight_sums(
     g: torch.Tensor, x: torch.Tensor, shape: Shape, measures: Callable[[], Measures]
 ) -> tuple[torch.Tensor, Measures]:
     """The gradient of w, f64, and the squared norms that its bound is made of."""
-    lanes = vector_lanes.tile_lanes()
+    lanes = gemm_microkernel.tile_lanes()
     if not lanes:
         return conv_blas.weight_sums(g, x, shape), measures()
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups

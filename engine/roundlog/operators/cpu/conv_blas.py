@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels.im2col import add_columns, write_columns
+from roundlog.arithmetic.formats import interval_factor
+from roundlog.kernels.convolution_sums import add_columns, write_columns
 from roundlog.kernels.marking import AmbiguousPart, mark_product
 from roundlog.kernels.scratch import scratch
 from roundlog.kernels.threads import in_parts, one_by_one, threads_for
-from roundlog.operators.bound import ProductBound
-from roundlog.operators.marking import Ambiguous
-from roundlog.operators.terms import blocks
+from roundlog.operators.bounds import Ambiguous, ProductBound
+from roundlog.operators.summation import blocks
 
 PANEL = 1 << 19
 """FP64 elements of one panel of columns, or of the output: 4 MiB."""
@@ -37,7 +36,7 @@ class Shape:
     outputs: int
     groups: int
     geometry: I64
-    """See `roundlog.kernels.im2col.geometry`."""
+    """See `roundlog.kernels.convolution_sums.geometry`."""
 
     @property
     def image(self) -> int:

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic.interval import interval_factor
-from roundlog.kernels import vector_lanes
+from roundlog.arithmetic.formats import interval_factor
+from roundlog.kernels import gemm_microkernel
 from roundlog.kernels.gemm_microkernel import TILES
 from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
 from roundlog.kernels.marking import AmbiguousPart
@@ -21,9 +21,9 @@ from roundlog.kernels.scratch import empty
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Operand, lines_of
 from roundlog.kernels.to_f64 import storage_of
+from roundlog.operators.bounds import Ambiguous
 from roundlog.operators.cpu import gemm_blas
-from roundlog.operators.marking import Ambiguous
-from roundlog.operators.terms import blocked_gamma, longest_block
+from roundlog.operators.summation import blocked_gamma, longest_block
 
 MOST_ROWS, MOST_COLUMNS = 512, 1024
 """Most rows of a part, which one thread computes, and columns of so many rows: packed rows have to stay in the third
@@ -35,7 +35,7 @@ Range = tuple[int, int]
 
 def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     """a: f32[B, M, K], b: f32[B, K, N], on the CPU, nothing empty. Returns f32[B, M, N] and what is marked in it."""
-    lanes = vector_lanes.tile_lanes()
+    lanes = gemm_microkernel.tile_lanes()
     if not lanes:
         return gemm_blas.certify_product(a, b, scale)
     (batches, rows, terms), columns = a.shape, b.shape[2]
@@ -63,7 +63,7 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
 def sum_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """a: f32[M, K], b: f32[K, N], on the CPU, nothing empty, Returns the product in FP64, and the sums of
     squares of the rows of a and of the columns of b: f64[M, N], f64[M], f64[N], in memory of their own."""
-    lanes = vector_lanes.tile_lanes()
+    lanes = gemm_microkernel.tile_lanes()
     if not lanes:
         return gemm_blas.sum_product(a, b)
     (rows, terms), columns = a.shape, b.shape[1]

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic.interval import interval_factor
+from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.marking import AmbiguousPart, mark_product
 from roundlog.kernels.scratch import empty, scratch
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.to_f64 import dense, widen
-from roundlog.operators.marking import Ambiguous
-from roundlog.operators.terms import blocked_gamma, blocks
+from roundlog.operators.bounds import Ambiguous
+from roundlog.operators.summation import blocked_gamma, blocks
 
 F64 = npt.NDArray[np.float64]
 

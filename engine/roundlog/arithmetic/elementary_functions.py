@@ -1,0 +1,91 @@
+"""Correctly rounded elementary functions of one FP32 number, by raising mpmath's precision until both ends of an
+interval around its value round alike (Ziv's strategy)."""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+
+from roundlog.arithmetic.exact_sums import round_scaled_integer
+from roundlog.arithmetic.formats import FULL_BITS
+
+F32 = npt.NDArray[np.float32]
+Bool = npt.NDArray[np.bool_]
+
+_START_BITS = 80
+_LIMIT_BITS = 4096
+_GUARD_BITS = 12
+
+FUNCTIONS = ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos")
+"""The functions by mpmath's names, which are evaluated at a working precision; mpmath documents these as accurate to
+within the last few bits, of which `_GUARD_BITS` are given up."""
+
+
+_context = mpmath.mp.clone()
+_lock = threading.Lock()
+"""mpmath's precision is a global variable, and its caches of constants are not safe for threads: another thread could
+change our bits. So we have a context of our own here, and one thread in it at a time."""
+
+
+def round_function(name: str, x: F32, bits: int = FULL_BITS) -> F32:
+    """x: float32[n] -> float32[n]: the function's mathematical value at each x, rounded once to `bits` bits, to
+    nearest; zero is +0.
+
+    Infinite arguments take the limits (exp(-inf) = 0, tanh(inf) = 1, ...); outside the domain, and at poles, the
+    result is NaN or infinite as IEEE 754-2019, 9.2 says.
+    """
+    result = _special(name, x)
+    rest = np.flatnonzero(np.isnan(result) & _has_value(name, x))
+    result[rest] = [_round_one(name, float(value), bits) for value in x[rest]]
+    return result
+
+
+@lru_cache(maxsize=1 << 16)
+def _round_one(name: str, x: float, bits: int) -> float:
+    precision = _START_BITS
+    while precision <= _LIMIT_BITS:
+        with _lock:
+            _context.prec = precision
+            value = getattr(_context, name)(_context.mpf(x))
+        sign, mantissa, exponent, _ = value._mpf_
+        # Keep `precision` bits, and widen by the guard: the exact value lies strictly between the two ends.
+        shift = max(0, precision + 8 - int(mantissa).bit_length())
+        scaled, scale = int(mantissa) << shift, exponent - shift
+        margin = 1 << (scaled.bit_length() - precision + _GUARD_BITS)
+        low = round_scaled_integer(scaled - margin, scale, bits)
+        high = round_scaled_integer(scaled + margin, scale, bits)
+        if low == high:
+            return float(-low if sign and low else low)
+        precision *= 2
+    raise ArithmeticError(f"{name}({x!r}) is not decided at {_LIMIT_BITS} bits: is its value exact?")
+
+
+def _has_value(name: str, x: F32) -> Bool:
+    """Mask of the arguments that the function is defined for."""
+    if name in ("sin", "cos"):
+        return np.isfinite(x)
+    return ~np.isnan(x) & (x >= {"log": 0, "log1p": -1}.get(name, -np.inf))
+
+
+def _special(name: str, x: F32) -> F32:
+    """The values that are exact or infinite, or have overflowed or saturated for good, so that mpmath need not build
+    huge numbers; NaN elsewhere. By the theorem of Lindemann and Weierstrass (erf: by Taylor's expansion for the only
+    zero) no other FP32 argument has an FP32 value or midpoint as its value."""
+    result = np.full(x.shape, np.nan, np.float32)
+    result[x == 0] = {"exp": 1.0, "cos": 1.0, "log": -np.inf}.get(name, 0.0)
+    if name in ("exp", "expm1"):
+        result[x > 100] = np.inf
+        result[x < (-110 if name == "exp" else -30)] = 0.0 if name == "exp" else -1.0
+    elif name in ("tanh", "erf"):
+        result[np.abs(x) > 20] = np.sign(x[np.abs(x) > 20])
+    elif name in ("log", "log1p"):
+        result[x == np.inf] = np.inf
+        if name == "log":
+            result[x == 1] = 0.0
+        else:
+            result[x == -1] = -np.inf
+    return result

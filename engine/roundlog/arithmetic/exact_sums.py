@@ -1,0 +1,155 @@
+"""Correctly rounded sums of FP64 numbers that are exact products of FP32 numbers (or FP32 numbers themselves).
+
+Two stages: a double-double sum by TwoSum, with a proven bound; a superaccumulator for the sums that
+even that leaves undecided.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from roundlog.arithmetic.formats import FULL_BITS, UNIT_F64, dropped, neighbour, round_to_bits
+from roundlog.kernels import rounding_loops, superaccumulator
+from roundlog.kernels.summing import sum_terms
+
+F64 = npt.NDArray[np.float64]
+F32 = npt.NDArray[np.float32]
+
+_BLOCK_ELEMENTS = 1 << 20
+
+
+def round_sums(terms: F64, bits: int = FULL_BITS) -> F32:
+    """terms: float64[n, k], each term a multiple of 2^-298 below 2^257 in magnitude (any product of two finite FP32
+    numbers is), or not finite. Returns float32[n]: each row's mathematical sum, rounded once to `bits` bits, to
+    nearest, ties to even; overflow gives +-inf, a zero result +0; terms that are not finite as IEEE 754 adds them."""
+    n, k = terms.shape
+    result = np.zeros(n, dtype=np.float32)
+    if k == 0:
+        return result
+    rows = max(1, _BLOCK_ELEMENTS // k)
+    for start in range(0, n, rows):
+        result[start : start + rows] = _round_block(terms[start : start + rows], bits)
+    return result
+
+
+def _round_block(terms: F64, bits: int) -> F32:
+    rounded, undecided = round_sums_of(*sum_terms(terms), terms.shape[1], bits)
+    if undecided.any():
+        sums = superaccumulator.new_sums(int(np.count_nonzero(undecided)))
+        superaccumulator.add_terms(sums, terms[undecided])
+        rounded[undecided] = superaccumulator.rounded(sums, bits)
+    return rounded
+
+
+def round_sums_of(
+    total: F64, errors: F64, magnitude: F64, terms: int, bits: int = FULL_BITS
+) -> tuple[F32, npt.NDArray[np.bool_]]:
+    """Round sums that `roundlog.kernels.summing` has taken, and say which are undecided. A sum with a term that is not
+    finite is that of FP64, and decided: sums of finite terms do not come near the end of FP64's range."""
+    with np.errstate(invalid="ignore"):
+        if bits == FULL_BITS:
+            rounded, undecided = rounding_loops.round_sums(total, errors, magnitude, terms, UNIT_F64)
+        else:
+            rounded, undecided = round_double_double(*double_double(total, errors, magnitude, terms), bits)
+    lost = ~np.isfinite(total)
+    rounded[lost] = total[lost]
+    undecided[lost] = False
+    return rounded, undecided
+
+
+def double_double(total: F64, errors: F64, magnitude: F64, terms: int) -> tuple[F64, F64, F64]:
+    """(high, low, error): every sum lies within `error` of high + low, and |low| <= u*|high|.
+
+    A TwoSum (Knuth) is exact, so a sum is its FP64 sum plus all the rounding errors on the way. Adding those, at most
+    `terms` of them, errs by at most gamma of that number times the sum of their magnitudes; where they are all zero,
+    the sum is exact."""
+    high = total + errors
+    t = high - total
+    low = (total - (high - t)) + (errors - t)
+    return high, low, (2.0 * terms) * UNIT_F64 * magnitude
+
+
+class RunningSums:
+    """Sums whose terms come in parts."""
+
+    def __init__(self, count: int) -> None:
+        self.total, self.errors, self.magnitude = (np.zeros(count) for _ in range(3))
+        """The sums that `roundlog.kernels.summing` would give for all parts together."""
+        self._parts = 0
+
+    def add(self, total: F64, errors: F64, magnitude: F64) -> None:
+        """One part of every sum, as `roundlog.kernels.summing` has taken it."""
+        # A term may be infinite or NaN: then the sum is.
+        with np.errstate(invalid="ignore"):
+            t = self.total + total
+            v = t - self.total
+            # TwoSum (Knuth): t + error = the two sums exactly.
+            error = (self.total - (t - v)) + (total - v)
+        self.total = t
+        self.errors += error + errors
+        self.magnitude += np.abs(error) + magnitude
+        self._parts += 1
+
+    def rounded(self, terms: int, bits: int = FULL_BITS) -> tuple[F32, npt.NDArray[np.bool_]]:
+        """The rounded sums of all parts, as `round_sums_of` gives them; terms: of all parts together. An error is added
+        up with at most so many others, and with two more a part."""
+        return round_sums_of(self.total, self.errors, self.magnitude, terms + 2 * self._parts, bits)
+
+
+def round_double_double(high: F64, low: F64, error: F64, bits: int = FULL_BITS) -> tuple[F32, npt.NDArray[np.bool_]]:
+    """Round high + low to `bits` bits, and say which rows are undecided: where a rounding boundary lies within
+    `error`. What is not finite is undecided."""
+    finite = torch.from_numpy(np.where(np.isfinite(high), high, 0.0))
+    middle = round_to_bits(finite, bits)
+    lower, upper = neighbour(middle, -1, bits).numpy(), neighbour(middle, 1, bits).numpy()
+    nearest = middle.numpy()
+    # Infinity is a legitimate neighbour of the largest finite number, and a legitimate result.
+    below, above = _midpoint(lower, nearest), _midpoint(nearest, upper)
+    with np.errstate(invalid="ignore"):
+        # high lies between the two midpoints, so both differences are exact in FP64 unless they are large, and then
+        # their rounding error is far below |low|'s own distance to anything that matters; the slack covers it.
+        to_below = (high - below) + low
+        to_above = (above - high) - low
+        slack = error + 4 * UNIT_F64 * (np.abs(low) + np.minimum(np.abs(high - below), np.abs(above - high)) * UNIT_F64)
+    undecided = ~((np.abs(to_below) > slack) & (np.abs(to_above) > slack))
+    # Nothing is left to add to an exact FP64 number: its conversion is the answer, on a tie too.
+    exact = (error == 0.0) & (low == 0.0)
+    rounded = np.where(to_below < 0, lower, np.where(to_above < 0, upper, nearest))
+    undecided |= ~np.isfinite(nearest)
+    undecided &= ~exact
+    undecided |= ~np.isfinite(high)
+    return (rounded + np.float32(0.0)).astype(np.float32), undecided
+
+
+def _midpoint(a: F32, b: F32) -> F64:
+    """Half-way between adjacent numbers of a format, exact in FP64. Past the largest finite one the next would be 2^128
+    (IEEE 754-2019, 4.3.1: where rounding to infinity begins)."""
+    limit = 2.0**128
+    wide_a = np.clip(a.astype(np.float64), -limit, limit)
+    wide_b = np.clip(b.astype(np.float64), -limit, limit)
+    return (wide_a + wide_b) / 2
+
+
+def round_scaled_integer(value: int, exponent: int, bits: int = FULL_BITS) -> np.float32:
+    """value * 2^exponent rounded to `bits` bits, to nearest, ties to even, by integer arithmetic alone; zero is +0."""
+    if value == 0:
+        return np.float32(0.0)
+    negative, magnitude = value < 0, abs(value)
+    # The result's last place: 24 significant bits, but never below 2^-149, for all 32 bits.
+    place = max(exponent + magnitude.bit_length() - (bits - 8), dropped(bits) - 149)
+    shift = place - exponent
+    if shift <= 0:
+        quotient = magnitude << -shift
+    else:
+        quotient, rest = magnitude >> shift, magnitude & ((1 << shift) - 1)
+        half = 1 << (shift - 1)
+        if rest > half or (rest == half and quotient & 1):
+            quotient += 1
+    if quotient == 0:
+        return np.float32(0.0)
+    if place + quotient.bit_length() > 128:
+        return np.float32(-np.inf if negative else np.inf)
+    result = float(quotient) * 2.0**place
+    return np.float32(-result if negative else result)

@@ -1,0 +1,235 @@
+"""Executor of steps in micro-batches: the bits of `roundlog.execution.executor.Executor`, in less memory.
+
+Every value of a step is the correct rounding of an exact value. So the bits do not depend on how many samples are
+computed at a time, nor on the pieces in which a sum over all samples is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from roundlog.arithmetic import FULL_BITS
+from roundlog.execution import fusion
+from roundlog.execution.batches import held
+from roundlog.execution.executor import Executor, Observe
+from roundlog.execution.microbatch.analysis import Analysis, analyse, samples_of
+from roundlog.execution.microbatch.slicing import Samples, bytes_in_parts, ranges, summation, terms_of
+from roundlog.execution.microbatch.stages import Part, Parts, cut, part_of
+from roundlog.execution.microbatch.values import Reads, Values
+from roundlog.execution.running_step import StepResult
+from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError, Watch
+from roundlog.operators import Inexact, StepInputs, check, operator
+from roundlog.operators.elementwise import check_narrow
+from roundlog.operators.registry import Attributes, Tensors
+from roundlog.operators.summation import InParts
+from roundlog.program import Node, Program, ProgramError
+from roundlog.rounding import Follower, Recorder, Rounding
+
+
+def micro_batches_of(program: Program, count: int) -> list[Samples]:
+    """The samples of each micro-batch. Raises ProgramError if there are fewer samples than micro-batches."""
+    batch = samples_of(program)
+    if not 1 <= count <= batch:
+        raise ProgramError(f"{batch} samples cannot be cut into {count} micro-batches: choose 1 to {batch}")
+    return ranges(batch, count)
+
+
+class MicrobatchExecutor:
+    """An executor of steps of one program that computes some samples at a time."""
+
+    def __init__(self, program: Program, micro_batches: int, directory: Path, bits: int = FULL_BITS) -> None:
+        """micro_batches: at least 2. directory: on a disk; holds slices until they are read again. bits: as for
+        `Executor`.
+
+        Raises ProgramError if the program does not pass the registry's check, or has fewer samples in its batch;
+        OSError."""
+        check(program)
+        check_narrow(program, [operator(node.op) for node in program.nodes], bits)
+        self.program = program
+        self.bits = bits
+        self._samples = micro_batches_of(program, micro_batches)
+        self._analysis = analyse(program, micro_batches)
+        self._parts = Parts(program, self._analysis, bits)
+        self._scratch = self._parts.scratch(directory)
+
+    def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
+        """Executes one step, as `StepExecutor.run`. rounding: a Recorder or a Follower. observe: is called with whole
+        outputs, so the step then takes the memory of a whole one. Also raises OSError, if the disk is full."""
+        if observe is not None:
+            return self._whole.run(inputs, rounding, observe)
+        if not isinstance(rounding, Recorder | Follower):
+            raise TypeError(
+                f"micro-batches cannot be rounded by a {type(rounding).__name__}: give a Recorder or a Follower"
+            )
+        inputs = replace(inputs, states=held(inputs.states))
+        found = len(rounding.findings) if isinstance(rounding, Follower) else 0
+        try:
+            result = self._all(inputs, rounding, None)
+        except NonFiniteError as error:
+            rounding.start_again()
+            watch = Watch(self.program)
+            # Operators after the first stop may stop as well.
+            with suppress(IndexRangeError):
+                self._all(inputs, rounding, watch)
+            raise error.because(self.program, inputs.step, watch.origin_of(error.operator)) from None
+        if isinstance(rounding, Follower):
+            rounding.findings[found:] = sorted(rounding.findings[found:], key=lambda f: (f.operator, f.element))
+        return result
+
+    @cached_property
+    def _whole(self) -> Executor:
+        return Executor(self.program, self.bits)
+
+    def _all(self, inputs: StepInputs, rounding: Recorder | Follower, watch: Watch | None) -> StepResult:
+        """Runs all stages and passes of a step, in order. watch: is shown every operator; the step then does not stop
+        at numbers that are not finite."""
+        values = Values(self.program, self._analysis, self._scratch, inputs)
+        for time in range(self._parts.end):
+            if time % 2 == 0:
+                self._run(time, None, values, rounding, watch)
+            else:
+                self._pass(time, values, rounding, watch)
+            self._parts.forget_after(time, values)
+        return self._run(self._parts.end, None, values, rounding, watch)
+
+    def _pass(self, time: int, values: Values, rounding: Recorder | Follower, watch: Watch | None) -> None:
+        first_bad: StoppedError | None = None
+        for samples in self._samples:
+            try:
+                self._run(time, samples, values, rounding, watch)
+            except StoppedError as error:
+                # The first operator in program order is named, as for the whole batch.
+                if first_bad is None or (error.operator, error.element) < (first_bad.operator, first_bad.element):
+                    first_bad = error
+        if first_bad is not None:
+            raise first_bad
+
+    def _run(
+        self, time: int, samples: Samples | None, values: Values, rounding: Recorder | Follower, watch: Watch | None
+    ) -> StepResult:
+        """Runs a stage (samples is None), or a pass for these samples."""
+        part, executor = self._parts.of(time, samples)
+        last = time == self._parts.end
+        inputs = values.inputs(Reads(values, part.reads, samples, lambda index: self._sum(index, values, rounding)))
+
+        def pass_on(slot: int, value: torch.Tensor) -> None:
+            values.keep(part.passes_on[slot], samples, value)
+
+        by_part = _OfPart(self._parts, part, samples, rounding)
+        try:
+            if watch is not None:
+                see = self._seen(watch, part, samples)
+                executor.replay(inputs, by_part, None if last else pass_on, see)
+                return StepResult([], 0.0)
+            return executor.run_part(inputs, by_part, None if last else pass_on)
+        except StoppedError as error:
+            index = part.original[error.operator]
+            element = error.element
+            if samples is not None:
+                element = self._parts.window(index, samples).whole_one(element)
+            raise error.moved(self.program, inputs.step, index, element) from None
+
+    def _sum(self, index: int, values: Values, rounding: Recorder | Follower) -> torch.Tensor:
+        """A sum over the batch, computed part by part."""
+        node, parts = self.program.nodes[index], self._analysis.parts[index]
+        terms = terms_of(node, [self.program.nodes[value].type for value in node.inputs])
+        read = values.terms_reader(index, parts)
+        in_parts = InParts(summation(node), terms, len(parts), read)
+        return rounding.round(index, in_parts, (), node.attributes)
+
+    def _seen(
+        self, watch: Watch, part: Part, samples: Samples | None
+    ) -> Callable[[int, Mapping[int, torch.Tensor]], None]:
+        """A callback that shows the operators of a part to a watch of the whole step."""
+        program, analysis = self.program, self._analysis
+
+        def see(index: int, values: Mapping[int, torch.Tensor]) -> None:
+            node, original = part.program.nodes[index], part.original[index]
+            op = program.nodes[original].op
+            if node.op == "store" != op:
+                return
+            # Values that a part reads were shown where they were computed, except sums over the batch.
+            read = node.op == "data" != op
+            inputs = None if read else [values[value] for value in node.inputs]
+            if samples is None or read or analysis.layouts[original] is None:
+                whole: Callable[[int], int] = int
+            else:
+                whole = self._parts.window(original, samples).whole_one
+            if not read or original in analysis.parts:
+                watch.sees(original, values[index], inputs, whole)
+
+        return see
+
+
+class _OfPart:
+    """Rounding for the operators of a part, by the log of the whole operators (implements Rounding)."""
+
+    def __init__(self, parts: Parts, part: Part, samples: Samples | None, rounding: Recorder | Follower) -> None:
+        self._parts, self._part, self._samples, self._rounding = parts, part, samples, rounding
+
+    def start_again(self) -> None:
+        self._rounding.start_again()
+
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        original = self._part.original[index]
+        window = None if self._samples is None else self._parts.window(original, self._samples)
+        return self._rounding.round(original, operator, inputs, attributes, window)
+
+
+def peak_bytes(program: Program, micro_batches: int) -> int:
+    """Peak memory in bytes without the state, as `roundlog.execution.fusion.peak_bytes`: an upper bound. Raises
+    ProgramError if there are fewer samples than micro-batches."""
+    samples = micro_batches_of(program, micro_batches)
+    if len(samples) == 1:
+        return fusion.peak_bytes(program)
+    analysis = analyse(program, micro_batches)
+    how = cut(program, analysis)
+    nodes = program.nodes
+    largest = max(last - first for first, last in samples)
+    # A value that a stage passes on stays in memory until its last reader has run.
+    held = [0] * (len(how.members) + 1)
+    for value, last in how.kept_until.items():
+        held[2 * analysis.whole_from(value)] += nodes[value].type.nbytes
+        held[last + 1] -= nodes[value].type.nbytes
+    peak = alive = 0
+    for time in range(len(how.members)):
+        alive += held[time]
+        size = largest if time % 2 else analysis.batch
+        part = part_of(program, analysis, how, time, size)
+        summed = _summed(program, analysis, part) if time % 2 == 0 else {}
+        peak = max(peak, alive + _peak_of(part, summed, time == len(how.members) - 1))
+    return peak
+
+
+def _summed(program: Program, analysis: Analysis, part: Part) -> dict[int, int]:
+    """Bytes needed by the sums of a stage that are taken part by part, by their place in its program."""
+    found = {}
+    for place, node in enumerate(part.program.nodes):
+        index = part.original[place]
+        if node.op == "data" and index in analysis.parts:
+            whole = program.nodes[index]
+            inputs = [program.nodes[value].type for value in whole.inputs]
+            found[place] = bytes_in_parts(whole, inputs, analysis.needs[index], analysis.parts[index])
+    return found
+
+
+def _peak_of(part: Part, summed: dict[int, int], last: bool) -> int:
+    program = part.program
+    # A slice is reordered while it is written or read, so one slice at a time is in memory twice.
+    moved = [node for place, node in enumerate(program.nodes) if node.op in ("data", "store") and place not in summed]
+    twice = max((node.type.nbytes for node in moved), default=0)
+    if not last:
+        # Values that are passed on leave memory at once.
+        nodes = tuple(_gone(node) if node.op == "store" else node for node in program.nodes)
+        program = replace(program, nodes=nodes)
+    return fusion.peak_bytes(program, summed) + twice
+
+
+def _gone(node: Node) -> Node:
+    return Node("reshape", node.inputs, {"shape": node.type.shape}, node.type, node.source)

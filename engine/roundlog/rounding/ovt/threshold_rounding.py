@@ -1,0 +1,235 @@
+"""OVT as published: rnd, log and rev (section 5.2 and Algorithm 4 there), the trainer's rounding (Algorithm 1), the
+auditor's (Algorithm 2), and the search for thresholds (Algorithm 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from roundlog.arithmetic import adjacent, neighbour, round_interval, round_to_bits
+from roundlog.log import LogReader, LogWriter, PayloadKind
+from roundlog.operators import Attributes, Inexact, Tensors
+from roundlog.rounding.ovt.thresholds import MIN_THRESHOLD, Thresholds
+from roundlog.rounding.ovt.trits import DOWN, PLAIN, UP, Trits
+from roundlog.rounding.protocols import MAX_FINDINGS, LogFinding, LogFindingKind
+from roundlog.rounding.resolve import fill_in
+
+_EXPONENT = 0x7FF0000000000000
+
+
+def place(y: torch.Tensor, bits: int) -> torch.Tensor:
+    """f64: the distance 2^(e + 9 - bits) of neighbouring numbers of the format around y, e = floor(log2 |y|), or -126
+    if that is larger. The published prototype takes powers of ten for 2^e, which logs too little above one and too much
+    below."""
+    power = (y.contiguous().view(torch.int64) & _EXPONENT).view(torch.float64)
+    return power.clamp_(min=2.0**-126).mul_(2.0 ** (9 - bits))
+
+
+def log_codes(y: torch.Tensor, rounded: torch.Tensor, threshold: float, bits: int) -> torch.Tensor:
+    """uint8, the trits of y (f64) that was rounded to `rounded` (f32, of the format): 0 rounded down, 2 rounded up, 1
+    not farther from `rounded` than threshold * `place`. A y that is not finite is 1."""
+    # Exact: both are multiples of y's last place, and at most half a place of the format apart.
+    above = y - rounded.to(torch.float64)
+    logged = (above.abs() > threshold * place(y, bits)) & y.isfinite()
+    code = torch.where(above > 0, DOWN, UP).to(torch.uint8)
+    return torch.where(logged, code, torch.tensor(PLAIN, dtype=torch.uint8, device=y.device))
+
+
+def reverse(y: torch.Tensor, rounded: torch.Tensor, codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """f32: `rounded`, moved by one place where the trainer's trit says the other way. The trainer rounded down (0) and
+    y, here, up: the next number below; the trainer rounded up (2) and y, here, down: the next above."""
+    wide = rounded.to(torch.float64)
+    moved = torch.where((codes == DOWN) & (y < wide), neighbour(rounded, -1, bits), rounded)
+    return torch.where((codes == UP) & (y > wide), neighbour(rounded, 1, bits), moved)
+
+
+class ThresholdRecorder:
+    """Rounds what this machine computed, and logs a trit for every output (implements RecordingRounding)."""
+
+    kind = PayloadKind.OUTPUTS
+
+    def __init__(self, bits: int, thresholds: Thresholds | None = None) -> None:
+        self.bits = bits
+        self.thresholds = thresholds or Thresholds()
+        self.trits: dict[int, Trits] = {}
+
+    def take(self) -> dict[int, Trits]:
+        """The log of the step that has just run; starts the next one."""
+        trits, self.trits = self.trits, {}
+        return trits
+
+    def write(self, writer: LogWriter, step: int) -> None:
+        """Hand the log of the step that has just run to a file. Raises LogError."""
+        writer.append(step, self.take())
+
+    def start_again(self) -> None:
+        self.trits = {}
+
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        y = operator.approximate(inputs, attributes)
+        rounded = round_to_bits(y, self.bits)
+        if not rounded.isfinite().all():
+            y = fill_in(operator, inputs, attributes, y, self.bits)
+            rounded = round_to_bits(y, self.bits)
+        if y.numel():
+            codes = log_codes(y, rounded, self.thresholds.of(operator.name), self.bits)
+            self.trits[index] = Trits.pack(codes.reshape(-1).cpu().numpy())
+        return rounded
+
+
+class ThresholdFollower:
+    """Rounds what this machine computed, and reverses what the trainer rounded the other way (implements
+    FollowingRounding).
+
+    OVT believes every trit, so that its trainer could move any output by one place. Here a reversal has to be possible:
+    two machines are within 2 d of each other, d the operator's error bound. One that no honest trainer can have written
+    is reported and not followed. What lies within the bound of a boundary is the trainer's to choose, by design.
+
+    After MAX_FINDINGS wrong trits the log is given up: what this machine computes is then all there is.
+    """
+
+    def __init__(self, guard: int, bits: int) -> None:
+        self.guard = guard
+        self.bits = bits
+        self.findings: list[LogFinding] = []
+        self.corrections: dict[int, int] = {}
+        """Outputs of the running step that were reversed, by operator index."""
+        self._step = 0
+        self._log: Mapping[int, Trits] | None = None
+        self._before = 0
+        """Findings before the running step."""
+
+    def follow(self, step: int, log: Mapping[int, Trits] | None) -> None:
+        """The log of the step that runs next; None: there is none, and nothing is reversed."""
+        self._step, self._log = step, log
+        self.corrections = {}
+        self._before = len(self.findings)
+
+    def start_again(self) -> None:
+        del self.findings[self._before :]
+        self.corrections = {}
+
+    def read(self, reader: LogReader, step: int) -> None:
+        """`follow` what a log file says of the step that runs next. Raises LogError."""
+        self.follow(step, reader.step(step))
+
+    @property
+    def given_up(self) -> bool:
+        """Whether so much of the log was wrong that it is not followed any more."""
+        return len(self.findings) >= MAX_FINDINGS
+
+    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        y = operator.approximate(inputs, attributes)
+        rounded = round_to_bits(y, self.bits)
+        if not rounded.isfinite().all():
+            y = fill_in(operator, inputs, attributes, y, self.bits)
+            rounded = round_to_bits(y, self.bits)
+        if self._log is None or self.given_up or not y.numel():
+            return rounded
+        codes = torch.from_numpy(self._log[index].codes()).to(y.device).reshape(y.shape)
+        followed = reverse(y, rounded, codes, self.bits)
+        # NaN differs from itself, and nothing moves it.
+        moved = ((followed != rounded) & ~rounded.isnan()).reshape(-1).nonzero().squeeze(1)
+        if not len(moved):
+            return rounded
+        impossible = moved[~self._possible(operator, inputs, attributes, y, followed, moved)]
+        for element in impossible[: MAX_FINDINGS - len(self.findings)].tolist():
+            message = "the logged side of the boundary is out of reach of this machine's value"
+            self.findings.append(LogFinding(self._step, index, element, LogFindingKind.FORGED, message))
+        followed.view(-1)[impossible] = rounded.view(-1)[impossible]
+        self.corrections[index] = len(moved) - len(impossible)
+        return followed
+
+    def _possible(
+        self,
+        operator: Inexact,
+        inputs: Tensors,
+        attributes: Attributes,
+        y: torch.Tensor,
+        followed: torch.Tensor,
+        moved: torch.Tensor,
+    ) -> torch.Tensor:
+        """Whether an honest trainer's value can have been rounded to the number that its trit leads to."""
+        chosen, target = y.reshape(-1)[moved], followed.reshape(-1)[moved]
+        d = operator.bound(inputs, attributes, y).at(moved, chosen)
+        low, high = round_interval(chosen, d, self.guard, self.bits)
+        # Where machines differ by more than the least threshold, OVT itself may take a side of a number for a side of a
+        # boundary: wrong, but not the trainer's fault.
+        confused = self.guard * d >= MIN_THRESHOLD * place(chosen, self.bits)
+        return ((low <= target) & (target <= high)) | confused
+
+
+_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Divergence of one layer's outputs on two machines, over a sample. All in units of `place`."""
+
+    elements: int = 0
+    differing: int = 0
+    """Elements that the two machines round to different numbers."""
+    beyond: int = 0
+    """Differing elements that are more than one number apart: no trit can mend them."""
+    nearest: float = 0.5
+    """Least distance of a differing element's value to the number that it is rounded to: a threshold has to stay below
+    it."""
+    widest: float = 0.0
+    """The largest difference of two values."""
+
+    @staticmethod
+    def between(x1: torch.Tensor, x2: torch.Tensor, bits: int) -> Divergence:
+        """x1, x2: f64, the same layer's output from the same input on two machines."""
+        r1, r2 = round_to_bits(x1, bits), round_to_bits(x2, bits)
+        differ = r1 != r2
+        unit = torch.minimum(place(x1, bits), place(x2, bits))
+        nearest = 0.5
+        for x, r in ((x1, r1), (x2, r2)):
+            if differ.any():
+                distance = (x[differ] - r[differ].to(torch.float64)).abs() / place(x[differ], bits)
+                nearest = min(nearest, float(distance.min()))
+        low, high = torch.minimum(r1, r2)[differ], torch.maximum(r1, r2)[differ]
+        return Divergence(
+            elements=x1.numel(),
+            differing=int(differ.sum()),
+            beyond=int((~adjacent(low, high, bits)).sum()),
+            nearest=nearest,
+            widest=float(((x1 - x2).abs() / unit).max()) if x1.numel() else 0.0,
+        )
+
+    def __add__(self, other: Divergence) -> Divergence:
+        return Divergence(
+            self.elements + other.elements,
+            self.differing + other.differing,
+            self.beyond + other.beyond,
+            min(self.nearest, other.nearest),
+            max(self.widest, other.widest),
+        )
+
+    def search(self) -> float:
+        """Threshold found by bisection between 0.25 and 0.5, as in Algorithm 3: a threshold succeeds if every differing
+        element is logged, on either machine. 0.5 (nothing has to be logged) if nothing differed in the sample."""
+        if not self.differing:
+            return 0.5
+        lower, upper = MIN_THRESHOLD, 0.5
+        for _ in range(_ROUNDS):
+            middle = (lower + upper) / 2
+            if self.nearest > middle:
+                lower = middle
+            else:
+                upper = middle
+        return lower
+
+    def threshold(self) -> float:
+        """A threshold to train with: that of Algorithm 3, but no higher than the sample's largest difference allows an
+        element that the sample did not have to differ by, twice over. A layer that never differed in the sample gets
+        one in this way, too."""
+        return min(max(MIN_THRESHOLD, min(self.search(), 0.5 - 2 * self.widest)), 0.5 - 2.0**-24)
+
+    @property
+    def safe(self) -> bool:
+        """Whether some threshold serves all of the sample: differing elements are logged and one number apart, and no
+        value that is logged can lie on the other side of its number."""
+        return not self.beyond and self.nearest > MIN_THRESHOLD > self.widest

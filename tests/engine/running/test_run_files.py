@@ -1,0 +1,126 @@
+"""The initial state of a job that was read: left in its file, checked each time that it is read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from memory_taken import taken
+from roundlog.commitments import state_root, tensor_root
+from roundlog.execution.batches import TensorsOf
+from roundlog.program import DType, TensorType
+from roundlog.storage import StorageError, StoredTensors, save_state, save_tensors
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.run import Run
+from roundlog.training.run_files import StoredState
+from tasks import TASKS
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    Job.from_task(TASKS["linear"](steps=6)).write(tmp_path / "job")
+    return tmp_path / "job"
+
+
+def bent(path: Path) -> bytes:
+    """A file's bytes, with one bit of its last number turned."""
+    data = path.read_bytes()
+    return data[:-2] + bytes([data[-2] ^ 1]) + data[-1:]
+
+
+def test_a_job_runs_from_the_state_that_was_checked_though_another_file_takes_its_place(
+    directory: Path, tmp_path: Path
+) -> None:
+    job = Job.read(directory)
+    right = Auditor(job, tmp_path / "before").run().state_roots
+    other = tmp_path / "other"
+    other.write_bytes(bent(directory / "initial.safetensors"))
+    other.replace(directory / "initial.safetensors")
+    assert Auditor(job, tmp_path / "after").run().state_roots == right
+    assert state_root(job.initial.values()) == job.spec.initial_state_root
+
+
+def test_a_state_that_is_overwritten_after_it_was_checked_is_not_used(directory: Path, tmp_path: Path) -> None:
+    job = Job.read(directory)
+    path = directory / "initial.safetensors"
+    changed = bent(path)
+    with path.open("r+b") as file:
+        file.write(changed)
+    with pytest.raises(StorageError, match=r"initial\.safetensors: tensor '.*' has changed since .*: restore it$"):
+        Auditor(job, tmp_path / "run").run()
+    with path.open("r+b") as file:
+        file.truncate(len(changed) - 1)
+    with pytest.raises(StorageError, match=r"initial\.safetensors: was cut off while it was read: restore it$"):
+        Auditor(job, tmp_path / "another run").run()
+
+
+def test_the_state_before_the_first_step_is_read_when_it_is_used(directory: Path, tmp_path: Path) -> None:
+    job = Job.read(directory)
+    done, states = Run(job, tmp_path / "run").newest(3)
+    assert done == 0 and isinstance(states, TensorsOf)
+    assert [state.shape for state in states] == [kind.shape for kind in job.program.states.values()]
+    assert state_root(states) == job.spec.initial_state_root
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measured by Linux's /proc")
+def test_a_stored_state_takes_the_memory_of_one_tensor_at_a_time(tmp_path: Path) -> None:
+    count, numel = 48, 1 << 20
+    path, copy = tmp_path / "large", tmp_path / "copy"
+    save_tensors(path, {f"{number}": torch.full((numel,), float(number)) for number in range(count)})
+    kinds = {f"{number}": TensorType((numel,), DType.F32) for number in range(count)}
+
+    def read_and_write() -> None:
+        state = StoredState(StoredTensors(path, kinds))
+        assert state_root(state.values()) == state.root
+        save_state(copy, kinds, TensorsOf(state))
+
+    tensor_root(torch.zeros(numel))  # compiles what is needed
+    assert taken(read_and_write) < count // 4 * 4 * numel
+    assert copy.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_state_is_written_with_the_bytes_that_the_library_writes(seed: int, tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(seed)
+
+    def number(below: int) -> int:
+        return int(torch.randint(below, (), generator=draw))
+
+    tensors: dict[str, torch.Tensor] = {}
+    for place in range(number(12)):
+        letters = ["a", "b", "Z", "/", ".", "é", '"', "\\", "\u2028", "\x01", "\x7f", "𝛼", " "]
+        name = "".join(letters[number(len(letters))] for _ in range(1 + number(5))) + f"{place}"
+        shape = tuple((0, 1, 2, 3, 1025)[number(5)] for _ in range(number(3)))
+        numbers = torch.randn(shape, generator=draw) * 9
+        tensors[name] = (numbers, numbers.long(), numbers > 0)[number(3)]
+    kinds = {name: TensorType(tuple(x.shape), DType.of(x.dtype)) for name, x in tensors.items()}
+    save_state(tmp_path / "ours", kinds, [x.mT.contiguous().mT if x.ndim > 1 else x for x in tensors.values()])
+    safetensors.torch.save_file(tensors, tmp_path / "theirs")
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+def test_a_state_that_cannot_be_read_or_written_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, kinds = tmp_path / "state", {"a": TensorType((3,), DType.F32)}
+    save_state(path, kinds, [torch.ones(3)])
+    before = path.read_bytes()
+
+    class Lost(TensorsOf):
+        def tensor(self, slot: int) -> torch.Tensor:
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        save_state(path, kinds, Lost({"a": torch.zeros(3)}))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=r"state: cannot be written: .*No space"):
+        save_state(path, kinds, [torch.zeros(3)])
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
