@@ -31,6 +31,17 @@ def imported(file: Path, *, at_the_top: bool = False) -> set[str]:
     return found
 
 
+def faces() -> dict[str, set[str]]:
+    """Faces of the engine, its own, its rooms' and those of rooms within rooms -> the names in their `__all__`."""
+    found: dict[str, set[str]] = {}
+    for path in ENGINE.rglob("__init__.py"):
+        name = ".".join(("roundlog", *path.parent.relative_to(ENGINE).parts))
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and [getattr(one, "id", "") for one in node.targets] == ["__all__"]:
+                found[name] = set(ast.literal_eval(node.value))
+    return found
+
+
 def imports() -> dict[str, set[str]]:
     """Room -> the other rooms that any file of it imports."""
     found: dict[str, set[str]] = {room: set() for room in ROOMS}
@@ -65,6 +76,24 @@ def test_a_room_has_few_levels_and_no_circle(room: str) -> None:
     for name in TopologicalSorter(at_the_top).static_order():
         levels[name] = 1 + max((levels[one] for one in at_the_top[name]), default=0)
     assert max(levels.values()) <= LEVELS
+
+
+def test_the_client_imports_the_engine_by_its_faces() -> None:
+    """A room of one file, such as `roundlog.spec`, is its own face."""
+    known = faces()
+    assert {"roundlog", "roundlog.training", "roundlog.execution.ranks", "roundlog.rounding.ovt"} <= set(known)
+    deep = []
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                deep += [(path.name, one.name) for one in node.names if one.name.startswith("roundlog.")]
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "roundlog":
+                module = node.module or ""
+                if (ENGINE.parent / f"{module.replace('.', '/')}.py").exists() and module.count(".") == 1:
+                    continue
+                names = {one.name for one in node.names} - known.get(module, set())
+                deep += [(path.name, f"{module}.{name}") for name in names if f"{module}.{name}" not in known]
+    assert deep == []
 
 
 def test_every_file_has_a_name_of_its_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 import roundlog
@@ -18,6 +19,16 @@ def test_no_other_name_is_public() -> None:
     assert dir(roundlog) == sorted(roundlog.__all__) and set(roundlog._ROOMS) == set(roundlog.__all__)
     with pytest.raises(AttributeError, match="its public names are Auditor"):
         roundlog.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("room", ["roundlog.parallel", "roundlog.training"])
+def test_a_room_that_loads_its_names_when_they_are_used_has_each_of_them(room: str) -> None:
+    face = import_module(room)
+    assert set(face._FILES) == set(face.__all__) and not {*face._FILES} & {*face._FILES.values()}
+    for name in face.__all__:
+        assert getattr(face, name) is getattr(import_module(f"{room}.{face._FILES[name]}"), name)
+    with pytest.raises(AttributeError, match=f"{room} has no nothing: its public names are"):
+        face.nothing  # noqa: B018
 
 
 def test_the_interface_alone_loads_nothing_heavy() -> None:

@@ -2,7 +2,7 @@
 the running results of one sum, and proofs of single elements (docs/protocol.md)."""
 
 from roundlog.dispute.disputed_operator import DisputedOperator, ElementMaterial
-from roundlog.dispute.running_results import RunningResults, running_results
+from roundlog.dispute.partial_results import RunningResults, running_results
 from roundlog.dispute.step_trace import (
     OutputsOnDisk,
     SomeOutputs,

@@ -21,7 +21,7 @@ from roundlog.adjudication.openings import Material, OperandOpening, ReadRecorde
 from roundlog.adjudication.partial import start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, tensor_bytes, tensor_tree
 from roundlog.descriptors import Family, describe, encode_descriptor, program_tree
-from roundlog.dispute.running_results import RunningResults, running_results, running_sums
+from roundlog.dispute.partial_results import RunningResults, running_results, running_sums
 from roundlog.dispute.step_trace import claimed_tree, right_bytes
 from roundlog.training.fabricated_values import FabricatedValues, Stop
 from roundlog.training.job import Job

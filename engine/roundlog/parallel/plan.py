@@ -236,12 +236,12 @@ def draw_sample(listing: Listing, share: float) -> frozenset[int]:
     return frozenset(interval for segment in chosen for interval in range(segment.first, segment.stop))
 
 
-def unnoticed(count: int, drawn: int, wrong: int) -> float:
+def miss_probability(count: int, drawn: int, wrong: int) -> float:
     """The probability that of `count` parts, `drawn` of which are drawn at random, none of `wrong` wrong ones is."""
     return prod(max(count - drawn - k, 0) / (count - k) for k in range(min(wrong, count)))
 
 
-def fewest(sizes: Sequence[int], wrong: int) -> int:
+def fewest_parts(sizes: Sequence[int], wrong: int) -> int:
     """The fewest parts, of so many intervals each, in which `wrong` intervals can lie; all parts if they cannot."""
     held = accumulate(sorted(sizes, reverse=True))
     return next((count for count, room in enumerate(held, 1) if room >= wrong), len(sizes))

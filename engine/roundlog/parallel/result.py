@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from roundlog.commitments import MerkleTree
-from roundlog.parallel.plan import fewest, unnoticed
+from roundlog.parallel.plan import fewest_parts, miss_probability
 from roundlog.parallel.workers import MakeWorker
 
 
@@ -64,7 +64,7 @@ class ParallelAudit:
         they lie together in as few parts as can hold them."""
         if self.is_whole:
             return 0.0
-        return unnoticed(self.units, self.drawn, fewest(self.sizes, wrong))
+        return miss_probability(self.units, self.drawn, fewest_parts(self.sizes, wrong))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

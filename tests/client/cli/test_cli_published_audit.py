@@ -21,7 +21,7 @@ from audit_workers import honest
 from cli_world import Run, refused
 from http_stand_in import Request, giving_blocks, serving
 from roundlog.commitments import state_root
-from roundlog.parallel import workers as rooms
+from roundlog.parallel import workers
 from roundlog.parallel.listing import CHECKPOINTS_FILE
 from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.audit_record import parse_audit_record
@@ -85,7 +85,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(rooms, "processes", lambda threads: honest)
+    monkeypatch.setattr(workers, "process_workers", lambda threads: honest)
     return tmp_path / "here"
 
 

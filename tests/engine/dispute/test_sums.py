@@ -14,8 +14,8 @@ from roundlog.adjudication.adjudicate import run_segment, segments
 from roundlog.adjudication.openings import Material
 from roundlog.adjudication.partial import ExactSum, RunningResult, start
 from roundlog.descriptors import Family
-from roundlog.dispute import running_results as sums
-from roundlog.dispute.running_results import running_sums
+from roundlog.dispute import partial_results as sums
+from roundlog.dispute.partial_results import running_sums
 
 SUMS = ["sum", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "avg_pool2d"]
 

@@ -12,7 +12,7 @@ from audit_workers import Stand, honest, named, source_of
 from published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
 from roundlog.parallel.audit import audit_in_parallel
 from roundlog.parallel.listing import Listing, settled
-from roundlog.parallel.plan import draw_sample, fewest, unnoticed
+from roundlog.parallel.plan import draw_sample, fewest_parts, miss_probability
 from roundlog.parallel.result import Reports, Sharing
 from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
 from roundlog.parallel.worker_pool import NoWorkersError
@@ -198,7 +198,7 @@ def test_what_is_stated_about_a_share_is_what_happens() -> None:
         holding = [some for some in subsets(range(len(sizes))) if sum(sizes[i] for i in some) >= wrong]
         samples = [set(some) for some in subsets(range(len(sizes))) if len(some) == count]
         worst = max(sum(not some & set(held) for some in samples) / len(samples) for held in holding)
-        assert unnoticed(len(sizes), count, fewest(sizes, wrong)) == pytest.approx(worst)
+        assert miss_probability(len(sizes), count, fewest_parts(sizes, wrong)) == pytest.approx(worst)
 
 
 def subsets(items: range) -> list[tuple[int, ...]]:

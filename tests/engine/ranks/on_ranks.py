@@ -20,7 +20,7 @@ from roundlog.execution import Executor, StoppedError
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.microbatch.slicing import ranges
-from roundlog.execution.ranks import LostRankError, Ranks, RanksExecutor, batch_sums, dismiss, reads, serve
+from roundlog.execution.ranks import LostRankError, Ranks, RanksExecutor, batch_sums, dismiss, rank_passes, serve
 from roundlog.execution.ranks import batch_sums as sums_of_ranks
 from roundlog.execution.ranks.batch_sums import BatchSum, Terms, sums_over
 from roundlog.execution.running_step import StepResult
@@ -75,7 +75,7 @@ def run_programs(ranks: Ranks, logs: dict[str, str], cut: bool = False) -> dict[
     for seed, log in logs.items():
         made = random_programs.make(int(seed))
         # Sums go alone, a few together, and as many as wait when one is needed.
-        reads.TOGETHER = (0, 500, 1 << 25)[int(seed) % 3]
+        rank_passes.TOGETHER = (0, 500, 1 << 25)[int(seed) % 3]
         # What owners get comes an element at a time, some, or all.
         sums_of_ranks.SENT_AT_ONCE = (8, 1000, 8 << 20)[int(seed) // 3 % 3]
         if samples_of(made.program) < ranks.size:

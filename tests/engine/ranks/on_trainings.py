@@ -21,7 +21,7 @@ from roundlog.execution.ranks import (
     Ranks,
     RanksExecutor,
     dismiss,
-    reads,
+    rank_passes,
     serve,
 )
 from roundlog.log.payload import decode, encode
@@ -106,7 +106,7 @@ def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int, name: str) -> lis
     job = Job.from_task(TASKS[name](steps=6))
     batches = Batches(job.dataset, job.spec)
     if ranks.rank == broken:
-        reads.sums_over = _Broken(reads.sums_over, at)
+        rank_passes.sums_over = _Broken(rank_passes.sums_over, at)
 
     def inputs_of(step: int, states: Sequence[torch.Tensor]) -> StepInputs:
         return job.inputs(batches, step, states)

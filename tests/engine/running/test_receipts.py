@@ -169,7 +169,7 @@ def test_a_newer_version_is_told_from_a_damaged_file(file: Path) -> None:
 def test_a_file_that_is_none_or_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "check the path" in says_one_sentence(tmp_path / "no")
     assert "check the path" in says_one_sentence(tmp_path)
-    monkeypatch.setattr(receipts, "MAX_BYTES", 1000)
+    monkeypatch.setattr(receipts, "MAX_RECEIPT_BYTES", 1000)
     (tmp_path / "large").write_bytes(b" " * 1001)
     assert "more than 1000 bytes" in says_one_sentence(tmp_path / "large")
 
