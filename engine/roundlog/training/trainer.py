@@ -64,12 +64,15 @@ class Trainer:
         """recorder: the rounding, where its policy leaves the trainer a choice; None: as the spec says.
 
         Raises RunError if the directory holds another job's run, or if the options ask for micro-batches where the log
-        decides, ProgramError for more micro-batches than samples, ValueError for a recorder of another policy."""
-        if recorder is not None and (recorder.kind, recorder.bits) != (
-            payload_format(job.spec).kind,
-            job.spec.rounding_bits,
-        ):
-            raise ValueError(f"this recorder does not round to {job.spec.rounding_bits} bits by the job's policy")
+        decides, ProgramError for more micro-batches than samples, ValueError for a recorder of another policy, or where
+        there is no choice."""
+        spec, kind = job.spec, payload_format(job.spec).kind
+        chosen = recorder is None or (spec.log_decides and (recorder.kind, recorder.bits) == (kind, spec.rounding_bits))
+        if not chosen:
+            raise ValueError(
+                f"this recorder is not one for {spec.rounding_bits} bits by the policy `{spec.policy_name}`: leave it "
+                "away"
+            )
         self.job = job
         self._run = Run(job, run_dir, options, role="trainer")
         self.log_dir = run_dir / "log"

@@ -9,7 +9,7 @@ import pytest
 from processes import finish, start
 from roundlog.arithmetic import in_format
 from roundlog.log import LogReader, LogWriter, PayloadKind
-from roundlog.rounding import LogFindingKind
+from roundlog.rounding import LogFindingKind, Recorder
 from roundlog.rounding.ovt import TRITS, ThresholdRecorder, Thresholds, Trits
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.training.auditor import Auditor
@@ -113,6 +113,17 @@ def test_a_log_of_the_other_policy_is_reported_as_unreadable(trained, tmp_path) 
     audit = Auditor(certified, tmp_path / "audit", log_dir=result.log_dir).run()
     assert len(audit.unreadable) == job.spec.intervals
     assert all("belongs to run" in text for text in audit.unreadable)
+
+
+def test_a_recorder_that_the_policy_does_not_allow_is_refused(trained, tmp_path) -> None:
+    job, _, _ = trained
+    certified = Job.from_task(linear_task())
+    for wrong in (ThresholdRecorder(31), Recorder(4)):
+        with pytest.raises(ValueError, match="not one for 32 bits by the policy `threshold`"):
+            Trainer(job, tmp_path / "run", recorder=wrong)
+    for wrong in (ThresholdRecorder(32), Recorder(4)):
+        with pytest.raises(ValueError, match="not one for 32 bits by the policy `certified`"):
+            Trainer(certified, tmp_path / "run", recorder=wrong)
 
 
 def test_thresholds_change_the_log_and_not_the_training(trained, tmp_path) -> None:
