@@ -63,9 +63,9 @@ class Reads(enum.Enum):
     """Elements of the inputs that an element of the output depends on, as far as rows and samples go."""
 
     PLACE = "place"
-    """Those at its own place, axes being aligned at the end, and an axis of size 1 being read at 0."""
+    """The elements at its own place, axes being aligned at the end, and an axis of size 1 being read at 0."""
     LINE = "line"
-    """Those whose index differs from its own along the attribute `dim`, or `dims`, alone."""
+    """The elements whose index differs from its own along the attribute `dim`, or `dims`, alone."""
     OWN_RULE = "own rule"
     """The operator has a rule of its own, `roundlog.execution.microbatch.slicing.RULES`."""
     WHOLE = "whole"

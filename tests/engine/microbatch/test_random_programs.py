@@ -78,11 +78,10 @@ def test_a_wrong_rule_does_not_pass(op: str, tmp_path: Path, monkeypatch: pytest
             check_all_cuts(seed, tmp_path)
 
 
-@pytest.mark.parametrize("op", ["flip", "sum", "argmax"])
 def test_a_definition_that_says_too_little_of_what_is_read_does_not_pass(
-    op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(DEFINITIONS, op, replace(DEFINITIONS[op], reads=Reads.PLACE))
+    monkeypatch.setitem(DEFINITIONS, "flip", replace(DEFINITIONS["flip"], reads=Reads.PLACE))
     with pytest.raises((AssertionError, ValueError, RuntimeError)):
         for seed in range(60):
             check_all_cuts(seed, tmp_path)
