@@ -106,47 +106,51 @@ def test_compiled_loops_are_made_anew_when_the_numbers_of_instructions_change(mo
     assert digest([]) != before
 
 
-COPYSIGN = OperatorDefinition(
-    name="copysign",
-    meaning="copysign(a, b): a with the sign of b, FP32.",
+TOY = OperatorDefinition(
+    name="toy",
+    meaning="toy(a, b): a if a > b or b is NaN, else b, FP32.",
     kind=OperatorKind.EXACT,
     family=Family.MAP,
-    formats=(Signature((DType.F32, DType.F32), DType.F32, 31),),
+    formats=(Signature((DType.F32, DType.F32), DType.F32, len(dict(code_names(Family.MAP)))),),
     reads=Reads.PLACE,
     selects=True,
 )
 
 
+def kernel(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.where((a > b) | (b != b), a, b)
+
+
 @pytest.fixture
-def copysign(monkeypatch: pytest.MonkeyPatch) -> Iterator[OperatorDefinition]:
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[OperatorDefinition]:
     """A new operator: its definition, its kernel and its reference, and nothing else."""
-    monkeypatch.setitem(DEFINITIONS, COPYSIGN.name, COPYSIGN)
-    monkeypatch.setitem(binary32.SCALARS, "F32_COPYSIGN", lambda a, b: binary32.magnitude(a) | b & binary32.SIGN)
-    enter(Elementwise(torch.copysign), COPYSIGN)
-    yield COPYSIGN
-    del REGISTRY[COPYSIGN.name]
+    monkeypatch.setitem(DEFINITIONS, TOY.name, TOY)
+    monkeypatch.setitem(binary32.SCALARS, "F32_TOY", lambda a, b: a if binary32.is_nan(b) or binary32.less(b, a) else b)
+    enter(Elementwise(kernel), TOY)
+    yield TOY
+    del REGISTRY[TOY.name]
 
 
 def small_program() -> tuple[Program, int]:
-    """Six samples x[3], a state w[3] and its gradient's stand-in, the sum of copysign(x, w) over the samples."""
+    """Six samples x[3], a state w[3] and its gradient's stand-in, the sum of toy(x, w) over the samples."""
     b = Builder()
     x = b.source_op("data", TensorType((6, 3), DType.F32), slot=0)
     w = b.source_op("state", TensorType((3,), DType.F32), slot=0)
-    y = b.op("copysign", b.op("mul", x, x), w)
+    y = b.op("toy", b.op("mul", x, x), w)
     total = b.op("reshape", b.op("sum", y, dims=(0,)), shape=(3,))
     loss = b.op("reshape", b.op("sum", total, dims=(0,)), shape=())
     program = b.finish(loss, [b.op("sub", w, total)], states=["w"], data=["x"], schedule=[], batch_size=6)
-    (place,) = [index for index, node in enumerate(program.nodes) if node.op == "copysign"]
+    (place,) = [index for index, node in enumerate(program.nodes) if node.op == "toy"]
     return program, place
 
 
-def test_an_operator_with_a_definition_works_everywhere(copysign: OperatorDefinition, tmp_path: Path) -> None:
+def test_an_operator_with_a_definition_works_everywhere(toy: OperatorDefinition, tmp_path: Path) -> None:
     program, place = small_program()
-    x, w = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([-0.5, 0.0, -0.0])
+    x, w = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0.5, 0.0, -1.0])
     inputs = StepInputs(states=[w], data=[x], schedule=torch.zeros(0), seed=0, step=0, device=torch.device("cpu"))
     seen: dict[int, torch.Tensor] = {}
     result = Executor(program).run(inputs, Recorder(4), seen.__setitem__)
-    assert torch.equal(seen[place], torch.copysign(x * x, w))
+    assert torch.equal(seen[place], kernel(x * x, w))
     # In micro-batches: it is cut, and the bits are the same.
     assert analyse(program, 2).layouts[place] is not None
     for count in (2, 3, 6):
@@ -154,13 +158,12 @@ def test_an_operator_with_a_definition_works_everywhere(copysign: OperatorDefini
         assert torch.equal(cut.states[0], result.states[0]) and cut.loss == result.loss
     # As the contract reads it, and as the reference computes it.
     descriptor = describe(program, place)
-    assert descriptor.code == 31 and decode_descriptor(encode_descriptor(descriptor)) == descriptor
-    values = Bits([seen[value] for value in sorted(seen)])
-    values.data = dict(zip(sorted(seen), values.data, strict=True))
+    assert descriptor.code == toy.formats[0].code and decode_descriptor(encode_descriptor(descriptor)) == descriptor
+    values = Bits([seen[value] for value in range(len(program.nodes))])
     step = DisputedStep(step=0, seed=0, batch_size=6, data_rows=6)
     expected = (seen[place].view(torch.int32).reshape(-1).to(torch.int64) & 0xFFFFFFFF).tolist()
     assert [adjudicate(descriptor, element, step, values) for element in range(18)] == expected
     # Rounded to fewer bits, once, because it selects.
-    narrow = compute_narrow(REGISTRY["copysign"], [x, w], {}, 24)
-    assert torch.equal(narrow, round_signed(torch.copysign(x, w).to(torch.float64), 24))
+    narrow = compute_narrow(REGISTRY["toy"], [x, w], {}, 24)
+    assert torch.equal(narrow, round_signed(kernel(x, w).to(torch.float64), 24))
     Executor(program, 24)
