@@ -139,9 +139,8 @@ operators. They can be captured as far as what they consist of can.
 
 
 def error(definition: OperatorDefinition) -> str:
-    if isinstance(definition.error, str):
-        return definition.error
-    return f"2^{int(log2(definition.error))} relatively ({definition.error * 2**52:g} ulp)"
+    relative = definition.relative_error
+    return definition.bound or f"2^{int(log2(relative))} relatively ({relative * 2**52:g} ulp)"
 
 
 def cell(text: str) -> str:

@@ -117,8 +117,10 @@ class OperatorDefinition:
     such operators are computed together; None: it is always computed by itself."""
     selects: bool = False
     """Whether an FP32 result is the mathematical value itself, which is not rounded before it is to fewer bits."""
-    error: float | str = 0.0
-    """Error of its FP64 kernel at most: relatively, or a formula."""
+    relative_error: float = 0.0
+    """Error of its FP64 kernel at most, relatively, of a function."""
+    bound: str = ""
+    """Error of its FP64 kernel at most, of a sum: a formula."""
 
     @property
     def arity(self) -> int:

@@ -51,7 +51,7 @@ def _function(name: str, meaning: str, code: int) -> OperatorDefinition:
         family=Family.FUNCTION,
         formats=(Signature((_F32,), _F32, code),),
         reads=Reads.PLACE,
-        error=RELATIVE_ERROR,
+        relative_error=RELATIVE_ERROR,
     )
 
 

@@ -78,20 +78,20 @@ def _reduction(
     *,
     reads: Reads = Reads.LINE,
     selects: bool = False,
-    error: float | str = 0.0,
+    bound: str = "",
     attributes: _Attributes | None = None,
 ) -> OperatorDefinition:
     """A sum, an extreme, or another number of many elements."""
     return OperatorDefinition(
         name=name,
         meaning=meaning,
-        kind=OperatorKind.INEXACT if error else OperatorKind.EXACT,
+        kind=OperatorKind.INEXACT if bound else OperatorKind.EXACT,
         family=family,
         formats=(signature,),
         attributes=attributes or {},
         reads=reads,
         selects=selects,
-        error=error,
+        bound=bound,
     )
 
 
@@ -105,7 +105,7 @@ def _contraction(
         Family.SUM,
         Signature((_F32, _F32), _F32),
         reads=reads,
-        error=_OF_PRODUCTS,
+        bound=_OF_PRODUCTS,
         attributes=attributes,
     )
 
@@ -247,7 +247,7 @@ REDUCTIONS = (
         "sum(x, dims): the sum over those axes, which stay as axes of size 1. FP32.",
         Family.SUM,
         Signature((_F32,), _F32),
-        error=_OF_SUMS,
+        bound=_OF_SUMS,
         attributes={"dims": tuple},
     ),
     _reduction(
@@ -309,7 +309,7 @@ REDUCTIONS = (
         Family.SELECTED_SUM,
         Signature((_F32, _I64), _F32),
         reads=Reads.OWN_RULE,
-        error=_OF_SUMS,
+        bound=_OF_SUMS,
         attributes={"dim": int, "size": int},
     ),
 )

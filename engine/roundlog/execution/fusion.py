@@ -15,12 +15,11 @@ from math import prod
 import numpy as np
 import torch
 
-from roundlog.definitions import DEFINITIONS
 from roundlog.execution.stops import ends_finite
 from roundlog.kernels.compiled_tape import Chain, Operand
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.tape import BOOL, F32, Assignments, Tape
-from roundlog.operators import workspace
+from roundlog.operators import operator, workspace
 from roundlog.operators.registry import ints
 from roundlog.program import DType, Program
 
@@ -147,7 +146,7 @@ class _Planner:
     def _fuses(self, index: int) -> bool:
         node = self._program.nodes[index]
         kinds = [node.type.dtype, *(self._program.nodes[value].type.dtype for value in node.inputs)]
-        return DEFINITIONS[node.op].opcode is not None and DType.I64 not in kinds and node.type.numel > 0
+        return operator(node.op).definition.opcode is not None and DType.I64 not in kinds and node.type.numel > 0
 
     def _merge(self, a: list[int], b: list[int]) -> list[int]:
         if len(a) < len(b):
@@ -191,7 +190,9 @@ class _Planner:
             else:
                 target, count = count, count + 1
             register[index] = target
-            rows.append([DEFINITIONS[nodes[index].op].opcode, target, *[*sources, 0, 0][:3], int(index in checked)])
+            rows.append(
+                [operator(nodes[index].op).definition.opcode, target, *[*sources, 0, 0][:3], int(index in checked)]
+            )
             for value in set(nodes[index].inputs):
                 if value in inside and last[value] == index and value not in kept:
                     free.append(register[value])

@@ -124,13 +124,13 @@ class Inexact(Operator):
 REGISTRY: dict[str, Operator] = {}
 
 
-AnOperator = TypeVar("AnOperator", bound=Operator)
+_Registered = TypeVar("_Registered", bound=Operator)
 
 
-def register(name: str) -> Callable[[type[AnOperator]], type[AnOperator]]:
+def register(name: str) -> Callable[[type[_Registered]], type[_Registered]]:
     """Class decorator: put one instance into the registry, under the definition with this name."""
 
-    def add(cls: type[AnOperator]) -> type[AnOperator]:
+    def add(cls: type[_Registered]) -> type[_Registered]:
         cls.__doc__ = DEFINITIONS[name].meaning
         enter(cls(), DEFINITIONS[name])
         return cls

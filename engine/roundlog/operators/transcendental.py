@@ -9,7 +9,6 @@ import torch
 from roundlog.arithmetic import FULL_BITS, round_function
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.definitions import Family, of_family
-from roundlog.definitions.pointwise_operators import RELATIVE_ERROR
 from roundlog.kernels import elementary
 from roundlog.kernels.marking import AmbiguousPart, mark_flat
 from roundlog.kernels.scratch import empty, scratch
@@ -46,17 +45,17 @@ class ElementaryFunction(Inexact):
         return self._function(inputs[0].to(torch.float64))
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
-        return RelativeBound(RELATIVE_ERROR, ABSOLUTE_BOUND)
+        return RelativeBound(self.definition.relative_error, ABSOLUTE_BOUND)
 
     def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         x = inputs[0]
         if x.device.type != "cpu" or not x.numel():
             return super().certify(inputs, attributes, scale)
-        rounded = empty(x.shape, torch.float32)
+        rounded, relative = empty(x.shape, torch.float32), self.definition.relative_error
         source, out, factor = x.reshape(-1), rounded.view(-1).numpy(), interval_factor(scale)
         if self.name in elementary.FUNCTIONS:
             near = elementary.mark_function(
-                self.name, source.numpy(), factor, out, relative=RELATIVE_ERROR, absolute=ABSOLUTE_BOUND
+                self.name, source.numpy(), factor, out, relative=relative, absolute=ABSOLUTE_BOUND
             )
             return rounded, Ambiguous.collect(near)
         found: list[AmbiguousPart] = []
@@ -68,9 +67,7 @@ class ElementaryFunction(Inexact):
             self._function(y, out=y)
             target = out[first:last]
             found.append(
-                mark_flat(
-                    y.numpy(), None, factor, target, first=first, relative=RELATIVE_ERROR, absolute=ABSOLUTE_BOUND
-                )
+                mark_flat(y.numpy(), None, factor, target, first=first, relative=relative, absolute=ABSOLUTE_BOUND)
             )
 
         # Such a function costs about eight times what reading its argument does.

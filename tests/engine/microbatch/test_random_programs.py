@@ -10,6 +10,7 @@ from roundlog.definitions import DEFINITIONS, Reads
 from roundlog.execution import Executor, NonFiniteError
 from roundlog.execution.microbatch import MicrobatchExecutor, slicing
 from roundlog.execution.microbatch.analysis import analyse, samples_of
+from roundlog.operators import operator
 from roundlog.rounding import Follower, Recorder
 
 
@@ -81,7 +82,7 @@ def test_a_wrong_rule_does_not_pass(op: str, tmp_path: Path, monkeypatch: pytest
 def test_a_definition_that_says_too_little_of_what_is_read_does_not_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(DEFINITIONS, "flip", replace(DEFINITIONS["flip"], reads=Reads.PLACE))
+    monkeypatch.setattr(operator("flip"), "definition", replace(DEFINITIONS["flip"], reads=Reads.PLACE))
     with pytest.raises((AssertionError, ValueError, RuntimeError)):
         for seed in range(60):
             check_all_cuts(seed, tmp_path)

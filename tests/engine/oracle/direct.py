@@ -1,4 +1,4 @@
-"""The outputs of the operators that give bits as they are or as IEEE 754 has them, from their docstrings.
+"""The outputs of the operators that give bits as they are or as IEEE 754 has them, from their meanings.
 
 `DIRECT[name](inputs, attributes)` gives the output.
 """

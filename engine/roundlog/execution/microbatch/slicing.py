@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from roundlog.definitions import DEFINITIONS, Reads
+from roundlog.definitions import Reads
 from roundlog.operators import Summation, operator
 from roundlog.operators.registry import integer, ints
 from roundlog.program import Node, TensorType
@@ -106,7 +106,7 @@ def needs(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
     if not node.type.numel or not all(kind.numel for kind in inputs):
         # Empty tensors take no memory, so they are never cut.
         return None
-    reads = DEFINITIONS[node.op].reads
+    reads = operator(node.op).definition.reads
     rule = RULES.get(node.op) if reads is Reads.OWN_RULE else _RULES.get(reads)
     return None if rule is None else rule(node, inputs, wanted)
 
