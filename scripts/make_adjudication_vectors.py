@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from roundlog.adjudication.partial import start
+from roundlog.definitions import Extreme
 from roundlog.descriptors import Descriptor, Family, Input, Row, encode_descriptor
-from roundlog.descriptors.descriptor import Extreme
 from roundlog.program import DType
 
 VECTORS = Path(__file__).resolve().parent.parent / "tests" / "vectors"

@@ -1,4 +1,4 @@
-"""Writes docs/operators.md from the registry of operators and the table of lowering rules.
+"""Writes docs/operators.md from the definitions of operators and the table of lowering rules.
 
 python scripts/make_operator_docs.py          writes the page
 python scripts/make_operator_docs.py --check  exits with 1 if the page on disk is not what would be written
@@ -7,16 +7,14 @@ python scripts/make_operator_docs.py --check  exits with 1 if the page on disk i
 from __future__ import annotations
 
 import argparse
-import inspect
 import sys
+from math import log2
 from pathlib import Path
 from typing import Any
 
 from roundlog.capture.decompositions import decompositions, own_decompositions
 from roundlog.capture.rules import RULES
-from roundlog.operators import REGISTRY, Inexact, OperatorKind
-from roundlog.operators.contraction import Contraction
-from roundlog.operators.transcendental import ElementaryFunction
+from roundlog.definitions import DEFINITIONS, OperatorDefinition, OperatorKind
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operators.md"
 
@@ -29,7 +27,7 @@ HEADS = {
 
 INTRODUCTION = """# Operators
 
-Written by `scripts/make_operator_docs.py` from the registry and the table of rules; a test holds it fresh.
+Written by `scripts/make_operator_docs.py` from the definitions and the table of rules; a test holds it fresh.
 
 ## What a task may do
 
@@ -140,15 +138,9 @@ operators. They can be captured as far as what they consist of can.
 """
 
 
-def bound(name: str) -> str:
-    operator = REGISTRY[name]
-    if not isinstance(operator, Inexact):
-        return "no error"
-    if isinstance(operator, Contraction):
-        return "gamma(K - 1) * norm * norm, K terms"
-    return (
-        "2^-49 relatively (8 ulp)" if isinstance(operator, ElementaryFunction) else "gamma(n - 1) * sum of magnitudes"
-    )
+def error(definition: OperatorDefinition) -> str:
+    relative = definition.relative_error
+    return definition.bound or f"2^{int(log2(relative))} relatively ({relative * 2**52:g} ulp)"
 
 
 def cell(text: str) -> str:
@@ -175,11 +167,10 @@ def page() -> str:
         inexact = kind == OperatorKind.INEXACT
         lines += [f"### {head}\n", f"| operator | meaning |{' FP64 error at most |' if inexact else ''}"]
         lines.append("|---|---|---|" if inexact else "|---|---|")
-        for name in sorted(REGISTRY):
-            operator = REGISTRY[name]
-            if operator.kind == kind:
-                tail = f" {bound(name)} |" if inexact else ""
-                lines.append(f"| `{name}` | {cell(inspect.getdoc(type(operator)) or '')} |{tail}")
+        for name, definition in sorted(DEFINITIONS.items()):
+            if definition.kind == kind:
+                tail = f" {error(definition)} |" if inexact else ""
+                lines.append(f"| `{name}` | {cell(definition.meaning)} |{tail}")
         lines.append("")
     lines += [LOWERED, "| rules | ATen operators |", "|---|---|"]
     files: dict[str, list[str]] = {}

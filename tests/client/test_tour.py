@@ -1,4 +1,4 @@
-"""The tour and the README lead to what is there."""
+"""The tour, the page for contributors and the README lead to what is there."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ import torch
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parents[2]
-TOUR = ROOT / "docs" / "tour.md"
-STOPS = re.findall(r"\[`([\w.]+)`\]\(([^)]+)\)", TOUR.read_text())
+DOCS = ROOT / "docs"
+PAGES = ("tour.md", "contributing.md")
+STOPS = [
+    (page, *found) for page in PAGES for found in re.findall(r"\[`([\w.]+)`\]\(([^)]+)\)", (DOCS / page).read_text())
+]
+DEFINED = r"^ *(abstract )?((class|def|function|contract|library|enum) {name}\b|{name}\b(: .*)? = )"
 
 
-@pytest.mark.parametrize(("name", "path"), STOPS)
-def test_every_stop_is_defined_in_the_file_that_its_link_names(name: str, path: str) -> None:
-    source = (TOUR.parent / path).read_text()
+@pytest.mark.parametrize(("page", "name", "path"), STOPS)
+def test_every_stop_is_defined_in_the_file_that_its_link_names(page: str, name: str, path: str) -> None:
+    source = (DOCS / path).read_text()
     for part in name.split("."):
-        assert re.search(rf"^ *(abstract )?(class|def|function|contract) {part}\b", source, re.MULTILINE), part
+        is_file = part == Path(path).stem
+        assert is_file or re.search(DEFINED.format(name=part), source, re.MULTILINE), part
 
 
-def test_the_tour_has_its_stops() -> None:
-    assert len(STOPS) > 20
+def test_the_pages_have_their_stops() -> None:
+    assert all(sum(page == one for one, *_ in STOPS) > 20 for page in PAGES)
 
 
 def test_the_readme_is_read_in_a_minute_and_its_links_lead_somewhere() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from eth_hash.auto import keccak
 from roundlog.adjudication import function_value, is_finite
-from roundlog.descriptors import Descriptor, Family, Function, describe, encode_descriptor
+from roundlog.definitions import code_name
+from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor
 from roundlog.program import Program
 
 from tiebreak.contract.enums import Finding, JobStatus, Level, Phase
@@ -105,7 +106,7 @@ class RefereesJob(JobRole):
             Lane.GAMES,
             f"game {game_id}",
             lambda background_job: verdict(
-                Function(descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed
+                code_name(descriptor.family, descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed
             ),
             priority,
             f"deciding game {game_id}",
@@ -143,8 +144,8 @@ def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> D
     return descriptor
 
 
-def verdict(code: Function, argument: int, rounding_bits: int, claimed: int) -> int:
+def verdict(name: str, argument: int, rounding_bits: int, claimed: int) -> int:
     """The bits to answer with. Where a run has no value, no claim is right: the answer is then any bits but the claimed
     ones."""
-    bits = function_value(code, argument, rounding_bits)
+    bits = function_value(name, argument, rounding_bits)
     return bits if is_finite(bits) else claimed ^ 1

@@ -16,7 +16,8 @@ from roundlog.adjudication.fixed_point import evaluate
 from roundlog.adjudication.partial import RunningResult, start
 from roundlog.arithmetic import round_function
 from roundlog.commitments import CHUNK_SIZE
-from roundlog.descriptors.descriptor import LOADS, REDUCTIONS, Copy, Descriptor, Family, Function, Input, Scalar
+from roundlog.definitions import Copy, Family, code_name
+from roundlog.descriptors.descriptor import LOADS, REDUCTIONS, Descriptor, Input
 from roundlog.program import DType, Stored
 from roundlog.randomness import philox_word, row_of_position
 from roundlog.spec import TrainingSpec
@@ -159,9 +160,9 @@ def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) 
         return _item(d.inputs[0], place, chunks)
     operands = [_read(item, index, chunks) for item in d.inputs]
     if d.family == Family.MAP:
-        return int(SCALARS[Scalar(d.code)](*operands))
+        return int(SCALARS[code_name(d.family, d.code)](*operands))
     assert d.family == Family.FUNCTION
-    value = evaluate(Function(d.code), operands[0], rounding_bits)
+    value = evaluate(code_name(d.family, d.code), operands[0], rounding_bits)
     return NoAnswer.UNDECIDED if value is None else value
 
 
@@ -269,8 +270,8 @@ def read(item: Input, index: Sequence[int], replaced: tuple[int, int] | None = N
     return flat
 
 
-def function_value(code: Function, x: int, bits: int) -> int:
-    """The value of a function at a bit pattern of FP32, rounded once to a format of `bits` bits, as the bits that it
-    has in FP32; those of an infinity or NaN where it has no finite value."""
+def function_value(name: str, x: int, bits: int) -> int:
+    """The value of a function, by its operator's name, at a bit pattern of FP32, rounded once to a format of `bits`
+    bits, as the bits that it has in FP32; those of an infinity or NaN where it has no finite value."""
     argument = np.array([x], dtype=np.uint32).view(np.float32)
-    return int(round_function(code.name.lower(), argument, bits).view(np.uint32)[0])
+    return int(round_function(name, argument, bits).view(np.uint32)[0])

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import isqrt
 
-from roundlog.descriptors.descriptor import Scalar
-
 NAN = 0x7FC00000
 INFINITY = 0x7F800000
 LARGEST = 0x7F7FFFFF
@@ -175,36 +173,36 @@ def wrap(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-SCALARS: dict[Scalar, Callable[..., int]] = {
-    Scalar.F32_ADD: add,
-    Scalar.F32_SUB: subtract,
-    Scalar.F32_MUL: multiply,
-    Scalar.F32_DIV: divide,
-    Scalar.F32_SQRT: root,
-    Scalar.F32_NEG: negate,
-    Scalar.F32_ABS: magnitude,
-    Scalar.F32_FLOOR: floor,
-    Scalar.F32_MAXIMUM: maximum,
-    Scalar.F32_MINIMUM: minimum,
-    Scalar.F32_EQ: equal,
-    Scalar.F32_LT: less,
-    Scalar.F32_LE: lambda a, b: less(a, b) or equal(a, b),
-    Scalar.I64_ADD: lambda a, b: wrap(a + b),
-    Scalar.I64_SUB: lambda a, b: wrap(a - b),
-    Scalar.I64_MUL: lambda a, b: wrap(a * b),
-    Scalar.I64_NEG: lambda a: wrap(-a),
-    Scalar.I64_ABS: lambda a: wrap(abs(a)),
-    Scalar.I64_MAXIMUM: max,
-    Scalar.I64_MINIMUM: min,
-    Scalar.I64_EQ: lambda a, b: a == b,
-    Scalar.I64_LT: lambda a, b: a < b,
-    Scalar.I64_LE: lambda a, b: a <= b,
-    Scalar.BOOL_EQ: lambda a, b: a == b,
-    Scalar.BOOL_AND: lambda a, b: a & b,
-    Scalar.BOOL_OR: lambda a, b: a | b,
-    Scalar.BOOL_NOT: lambda a: 1 - a,
-    Scalar.WHERE: lambda c, a, b: a if c else b,
-    Scalar.I64_TO_F32: lambda a: nearest(Fraction(a)),
-    Scalar.BOOL_TO_F32: lambda a: 0x3F800000 * a,
-    Scalar.BOOL_TO_I64: lambda a: a,
+SCALARS: dict[str, Callable[..., int]] = {
+    "F32_ADD": add,
+    "F32_SUB": subtract,
+    "F32_MUL": multiply,
+    "F32_DIV": divide,
+    "F32_SQRT": root,
+    "F32_NEG": negate,
+    "F32_ABS": magnitude,
+    "F32_FLOOR": floor,
+    "F32_MAXIMUM": maximum,
+    "F32_MINIMUM": minimum,
+    "F32_EQ": equal,
+    "F32_LT": less,
+    "F32_LE": lambda a, b: less(a, b) or equal(a, b),
+    "I64_ADD": lambda a, b: wrap(a + b),
+    "I64_SUB": lambda a, b: wrap(a - b),
+    "I64_MUL": lambda a, b: wrap(a * b),
+    "I64_NEG": lambda a: wrap(-a),
+    "I64_ABS": lambda a: wrap(abs(a)),
+    "I64_MAXIMUM": max,
+    "I64_MINIMUM": min,
+    "I64_EQ": lambda a, b: a == b,
+    "I64_LT": lambda a, b: a < b,
+    "I64_LE": lambda a, b: a <= b,
+    "BOOL_EQ": lambda a, b: a == b,
+    "BOOL_AND": lambda a, b: a & b,
+    "BOOL_OR": lambda a, b: a | b,
+    "BOOL_NOT": lambda a: 1 - a,
+    "WHERE": lambda c, a, b: a if c else b,
+    "I64_TO_F32": lambda a: nearest(Fraction(a)),
+    "BOOL_TO_F32": lambda a: 0x3F800000 * a,
+    "BOOL_TO_I64": lambda a: a,
 }

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from roundlog.adjudication import binary32 as ieee
-from roundlog.descriptors.descriptor import Function
 
 FRACTION_BITS = 124
 ONE = 1 << FRACTION_BITS
@@ -66,28 +65,29 @@ def round_interval(interval: Interval, width: int = ieee.FULL_BITS) -> int | Non
     return low if low == high else None
 
 
-def evaluate(code: Function, x: int, width: int = ieee.FULL_BITS) -> int | None:
-    """The value of a function at a bit pattern, rounded once to a format of `width` bits: FP32 bits; None where the
-    fixed-point interval does not decide. Infinities and NaN come out where the function has no finite value."""
+def evaluate(name: str, x: int, width: int = ieee.FULL_BITS) -> int | None:
+    """The value of a function, by its operator's name, at a bit pattern, rounded once to a format of `width` bits: FP32
+    bits; None where the fixed-point interval does not decide. Infinities and NaN come out where the function has no
+    finite value."""
     if not ieee.is_finite(x):
-        return _of_infinity(code, x)
-    answer = _FUNCTIONS[code](x)
+        return _of_infinity(name, x)
+    answer = _FUNCTIONS[name](x)
     return answer if isinstance(answer, int) else round_interval(answer, width)
 
 
-def _of_infinity(code: Function, x: int) -> int:
+def _of_infinity(name: str, x: int) -> int:
     if ieee.is_nan(x):
         return ieee.NAN
     up, down = {
-        Function.EXP: (ieee.INFINITY, 0),
-        Function.EXPM1: (ieee.INFINITY, _MINUS_ONE),
-        Function.LOG: (ieee.INFINITY, ieee.NAN),
-        Function.LOG1P: (ieee.INFINITY, ieee.NAN),
-        Function.TANH: (_ONE, _MINUS_ONE),
-        Function.ERF: (_ONE, _MINUS_ONE),
-        Function.SIN: (ieee.NAN, ieee.NAN),
-        Function.COS: (ieee.NAN, ieee.NAN),
-    }[code]
+        "exp": (ieee.INFINITY, 0),
+        "expm1": (ieee.INFINITY, _MINUS_ONE),
+        "log": (ieee.INFINITY, ieee.NAN),
+        "log1p": (ieee.INFINITY, ieee.NAN),
+        "tanh": (_ONE, _MINUS_ONE),
+        "erf": (_ONE, _MINUS_ONE),
+        "sin": (ieee.NAN, ieee.NAN),
+        "cos": (ieee.NAN, ieee.NAN),
+    }[name]
     return down if x & ieee.SIGN else up
 
 
@@ -308,13 +308,13 @@ def _cos(x: int) -> Interval | int:
     return _sine(quadrant + 1, r)
 
 
-_FUNCTIONS: dict[Function, Callable[[int], Interval | int]] = {
-    Function.EXP: _exp,
-    Function.EXPM1: _expm1,
-    Function.LOG: _log,
-    Function.LOG1P: _log1p,
-    Function.TANH: _tanh,
-    Function.ERF: _erf,
-    Function.SIN: _sin,
-    Function.COS: _cos,
+_FUNCTIONS: dict[str, Callable[[int], Interval | int]] = {
+    "exp": _exp,
+    "expm1": _expm1,
+    "log": _log,
+    "log1p": _log1p,
+    "tanh": _tanh,
+    "erf": _erf,
+    "sin": _sin,
+    "cos": _cos,
 }

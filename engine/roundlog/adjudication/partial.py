@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.binary32 import wrap
-from roundlog.descriptors.descriptor import Descriptor, DescriptorError, Extreme, Family
+from roundlog.definitions import Extreme, Family
+from roundlog.descriptors.descriptor import Descriptor, DescriptorError
 
 PARTIAL_BYTES = 96
 """Three words of 256 bits, big-endian."""

@@ -3,7 +3,7 @@
 Nothing here knows of operators or programs. One rule beyond IEEE 754: a result of zero is +0.
 """
 
-from roundlog.arithmetic.elementary_functions import FUNCTIONS, round_function
+from roundlog.arithmetic.elementary_functions import round_function
 from roundlog.arithmetic.exact_sums import round_sums
 from roundlog.arithmetic.formats import (
     FULL_BITS,
@@ -27,7 +27,6 @@ from roundlog.arithmetic.machine import (
 
 __all__ = [
     "FULL_BITS",
-    "FUNCTIONS",
     "MIN_BITS",
     "DisturbedError",
     "MachineError",

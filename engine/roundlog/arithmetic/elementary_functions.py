@@ -19,11 +19,7 @@ Bool = npt.NDArray[np.bool_]
 _START_BITS = 80
 _LIMIT_BITS = 4096
 _GUARD_BITS = 12
-
-FUNCTIONS = ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos")
-"""The functions by mpmath's names, which are evaluated at a working precision; mpmath documents these as accurate to
-within the last few bits, of which `_GUARD_BITS` are given up."""
-
+"""Last bits that are given up of a value: mpmath documents its functions as accurate to within a few."""
 
 _context = mpmath.mp.clone()
 _lock = threading.Lock()
@@ -32,8 +28,8 @@ change our bits. So we have a context of our own here, and one thread in it at a
 
 
 def round_function(name: str, x: F32, bits: int = FULL_BITS) -> F32:
-    """x: float32[n] -> float32[n]: the function's mathematical value at each x, rounded once to `bits` bits, to
-    nearest; zero is +0.
+    """x: float32[n] -> float32[n]: the mathematical value at each x of a function, by its name, which is mpmath's too,
+    rounded once to `bits` bits, to nearest; zero is +0.
 
     Infinite arguments take the limits (exp(-inf) = 0, tanh(inf) = 1, ...); outside the domain, and at poles, the
     result is NaN or infinite as IEEE 754-2019, 9.2 says.

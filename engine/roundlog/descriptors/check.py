@@ -5,20 +5,9 @@ from __future__ import annotations
 
 from math import prod
 
-from roundlog.descriptors.descriptor import (
-    LOADS,
-    REDUCTIONS,
-    Copy,
-    Descriptor,
-    DescriptorError,
-    Extreme,
-    Family,
-    Function,
-    Input,
-    Row,
-    Scalar,
-)
-from roundlog.program import DType, Stored
+from roundlog.definitions import Copy, Family, signatures
+from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, DescriptorError, Input, Row
+from roundlog.program import DType
 
 MAX_AXES = 16
 """Iteration and reduction axes together; and view axes of an input."""
@@ -35,55 +24,6 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 _F32, _I64, _BOOL = DType.F32, DType.I64, DType.BOOL
 
-SIGNATURES: dict[Scalar, tuple[tuple[DType, ...], DType]] = {
-    **dict.fromkeys((Scalar.F32_ADD, Scalar.F32_SUB, Scalar.F32_MUL, Scalar.F32_DIV), ((_F32, _F32), _F32)),
-    **dict.fromkeys((Scalar.F32_SQRT, Scalar.F32_NEG, Scalar.F32_ABS, Scalar.F32_FLOOR), ((_F32,), _F32)),
-    **dict.fromkeys((Scalar.F32_MAXIMUM, Scalar.F32_MINIMUM), ((_F32, _F32), _F32)),
-    **dict.fromkeys((Scalar.F32_EQ, Scalar.F32_LT, Scalar.F32_LE), ((_F32, _F32), _BOOL)),
-    **dict.fromkeys((Scalar.I64_ADD, Scalar.I64_SUB, Scalar.I64_MUL), ((_I64, _I64), _I64)),
-    **dict.fromkeys((Scalar.I64_NEG, Scalar.I64_ABS), ((_I64,), _I64)),
-    **dict.fromkeys((Scalar.I64_MAXIMUM, Scalar.I64_MINIMUM), ((_I64, _I64), _I64)),
-    **dict.fromkeys((Scalar.I64_EQ, Scalar.I64_LT, Scalar.I64_LE), ((_I64, _I64), _BOOL)),
-    **dict.fromkeys((Scalar.BOOL_EQ, Scalar.BOOL_AND, Scalar.BOOL_OR), ((_BOOL, _BOOL), _BOOL)),
-    Scalar.BOOL_NOT: ((_BOOL,), _BOOL),
-    Scalar.I64_TO_F32: ((_I64,), _F32),
-    Scalar.BOOL_TO_F32: ((_BOOL,), _F32),
-    Scalar.BOOL_TO_I64: ((_BOOL,), _I64),
-}
-"""Dtypes of inputs and output by code; WHERE is (bool, T, T) -> T."""
-
-_OUTPUTS = {
-    Family.SCHEDULE: _F32,
-    Family.IOTA: _I64,
-    Family.UNIFORM: _F32,
-    Family.FUNCTION: _F32,
-    Family.SUM: _F32,
-    Family.SELECTED_SUM: _F32,
-    Family.EXTREME: _F32,
-    Family.ARGMAX: _I64,
-    Family.INTEGER_SUM: _I64,
-    Family.ANY: _BOOL,
-}
-
-_INPUTS: dict[Family, tuple[tuple[DType, ...], ...]] = {
-    Family.FUNCTION: ((_F32,),),
-    Family.SUM: ((_F32,), (_F32, _F32)),
-    Family.SELECTED_SUM: ((_F32, _I64),),
-    Family.EXTREME: ((_F32,),),
-    Family.ARGMAX: ((_F32,),),
-    Family.INTEGER_SUM: ((_I64,),),
-    Family.ANY: ((_BOOL,),),
-}
-"""Dtypes of inputs by family, alternatives of them."""
-
-_CODES: dict[Family, int] = {
-    Family.DATA: len(Stored),
-    Family.COPY: len(Copy),
-    Family.MAP: len(Scalar),
-    Family.FUNCTION: len(Function),
-    Family.EXTREME: len(Extreme),
-}
-
 
 def check_descriptor(descriptor: Descriptor) -> None:
     """Returns if the descriptor can be evaluated within bounded work and without overflow, for every element and
@@ -95,15 +35,13 @@ def check_descriptor(descriptor: Descriptor) -> None:
     _check_sizes(d.reduction, "the reduction shape")
     if len(d.inputs) > MAX_INPUTS:
         raise DescriptorError(f"has {len(d.inputs)} inputs, more than {MAX_INPUTS}")
-    if not 0 <= d.code < _CODES.get(d.family, 1):
+    if not signatures(d.family, d.code):
         raise DescriptorError(f"has the unknown code {d.code} of family {d.family.name}")
     if d.family in REDUCTIONS:
         if not 1 <= d.segment <= MAX_SEGMENT:
             raise DescriptorError(f"has segments of {d.segment} terms, expected 1 to {MAX_SEGMENT}")
     elif d.reduction or d.segment:
         raise DescriptorError(f"reduces over {list(d.reduction)}, which {d.family.name} does not")
-    if d.family in _OUTPUTS and d.dtype != _OUTPUTS[d.family]:
-        raise DescriptorError(f"gives {d.dtype}, but {d.family.name} gives {_OUTPUTS[d.family]}")
     _check_inputs(d)
     _check_parameters(d)
     if d.family != Family.CONSTANT and d.root != bytes(32):
@@ -123,19 +61,12 @@ def _check_sizes(sizes: tuple[int, ...], what: str) -> None:
 
 def _check_inputs(d: Descriptor) -> None:
     found = tuple(item.dtype for item in d.inputs)
-    if d.family in LOADS:
-        fits = not found and (d.family != Family.DATA or d.code == Stored.AS_READ or d.dtype == _I64)
-    elif d.family == Family.COPY:
+    if d.family == Family.COPY:
+        # The first valid read of any number of inputs, as many as `cat` has.
         fits = bool(found) and all(dtype == d.dtype for dtype in found)
         fits = fits and (d.code != Copy.FINITE or d.dtype == _F32)
-    elif d.family == Family.MAP and d.code == Scalar.WHERE:
-        fits = found == (_BOOL, d.dtype, d.dtype)
-    elif d.family == Family.MAP:
-        fits = (found, d.dtype) == SIGNATURES[Scalar(d.code)]
-    elif d.family == Family.GATHER:
-        fits = found == (d.dtype, _I64)
     else:
-        fits = found in _INPUTS[d.family]
+        fits = any(signature.fits(found, d.dtype) for signature in signatures(d.family, d.code))
     if not fits:
         dtypes = ", ".join(map(str, found)) or "nothing"
         raise DescriptorError(f"reads {dtypes} and gives {d.dtype}, which {d.family.name} {int(d.code)} does not")

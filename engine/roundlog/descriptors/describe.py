@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from roundlog.definitions import DEFINITIONS, Family, OperatorDefinition
 from roundlog.descriptors.check import bounds, check_descriptor
-from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, DescriptorError, Family, Input, Row
+from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, DescriptorError, Input, Row
 from roundlog.descriptors.segments import terms_per_segment
 from roundlog.program import Attribute, Node, Program, TensorType
 
@@ -148,6 +149,10 @@ class Subject:
         return self.program.nodes[self.index]
 
     @property
+    def definition(self) -> OperatorDefinition:
+        return DEFINITIONS[self.node.op]
+
+    @property
     def type(self) -> TensorType:
         return self.node.type
 
@@ -175,8 +180,10 @@ class Subject:
 
 Rule = Callable[[Subject], Descriptor]
 
-RULES: dict[str, Rule] = {}
-"""Operator name -> rule. The tests hold its keys against the registry's."""
+_RULES: dict[str, Rule] = {}
+"""Operator name -> rule, where that of its family is not the operator's."""
+
+_RULES_OF_FAMILIES: dict[Family, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -184,12 +191,29 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
     def add(function: Rule) -> Rule:
         for name in names:
-            if name in RULES:
+            if name in _RULES:
                 raise ValueError(f"operator {name} is described twice")
-            RULES[name] = function
+            _RULES[name] = function
         return function
 
     return add
+
+
+def rule_of_family(*families: Family) -> Callable[[Rule], Rule]:
+    """Register the rule of all operators of these families that have none of their own."""
+
+    def add(function: Rule) -> Rule:
+        _RULES_OF_FAMILIES.update(dict.fromkeys(families, function))
+        return function
+
+    return add
+
+
+def rule_for(name: str) -> Rule | None:
+    """The rule of an operator; None if no contract can compute it."""
+    if name in _RULES or name not in DEFINITIONS:
+        return _RULES.get(name)
+    return _RULES_OF_FAMILIES.get(DEFINITIONS[name].family)
 
 
 class Axes:
@@ -217,7 +241,7 @@ def describe(program: Program, index: int) -> Descriptor:
     """The descriptor of operator `index` of a program that `roundlog.operators.check` has passed. Raises
     DescriptorError, naming the operator, if it has more inputs, axes or terms than a contract can read."""
     node = program.nodes[index]
-    found = RULES.get(node.op)
+    found = rule_for(node.op)
     if found is None:
         raise DescriptorError(f"{program.describe(index)}: no contract can compute {node.op}")
     descriptor = simplify(found(Subject(program, index)))

@@ -3,11 +3,11 @@ name. Docs: "Operator descriptors" in docs/protocol.md, which this file and `enc
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from roundlog.definitions import Family
 from roundlog.program import DType, ProgramError
 
 
@@ -15,96 +15,11 @@ class DescriptorError(ProgramError):
     """A descriptor that the contract could not evaluate; the message names the number that is wrong."""
 
 
-class Family(enum.IntEnum):
-    """Family of an operator: how an element of its output is computed. The numbers are part of the encoding."""
-
-    STATE = 0
-    DATA = 1
-    SCHEDULE = 2
-    CONSTANT = 3
-    IOTA = 4
-    UNIFORM = 5
-    COPY = 6
-    GATHER = 7
-    MAP = 8
-    FUNCTION = 9
-    SUM = 10
-    SELECTED_SUM = 11
-    EXTREME = 12
-    ARGMAX = 13
-    INTEGER_SUM = 14
-    ANY = 15
-
-
 LOADS = frozenset(range(Family.STATE, Family.COPY))
 """Families without inputs."""
 
 REDUCTIONS = frozenset(range(Family.SUM, Family.ANY + 1))
 """Families that run over the reduction index."""
-
-
-class Scalar(enum.IntEnum):
-    """Codes of MAP: one exact function of one element of every input. The code fixes the inputs' dtypes."""
-
-    F32_ADD = 0
-    F32_SUB = 1
-    F32_MUL = 2
-    F32_DIV = 3
-    F32_SQRT = 4
-    F32_NEG = 5
-    F32_ABS = 6
-    F32_FLOOR = 7
-    F32_MAXIMUM = 8
-    F32_MINIMUM = 9
-    F32_EQ = 10
-    F32_LT = 11
-    F32_LE = 12
-    I64_ADD = 13
-    I64_SUB = 14
-    I64_MUL = 15
-    I64_NEG = 16
-    I64_ABS = 17
-    I64_MAXIMUM = 18
-    I64_MINIMUM = 19
-    I64_EQ = 20
-    I64_LT = 21
-    I64_LE = 22
-    BOOL_EQ = 23
-    BOOL_AND = 24
-    BOOL_OR = 25
-    BOOL_NOT = 26
-    WHERE = 27
-    I64_TO_F32 = 28
-    BOOL_TO_F32 = 29
-    BOOL_TO_I64 = 30
-
-
-class Function(enum.IntEnum):
-    """Codes of FUNCTION: one elementary function of one FP32 number, correctly rounded, zero is +0."""
-
-    EXP = 0
-    EXPM1 = 1
-    LOG = 2
-    LOG1P = 3
-    TANH = 4
-    ERF = 5
-    SIN = 6
-    COS = 7
-
-
-class Copy(enum.IntEnum):
-    """Codes of COPY."""
-
-    ANY = 0
-    FINITE = 1
-    """The loss, and what goes into the next state, FP32: no run goes on with an infinity or NaN there."""
-
-
-class Extreme(enum.IntEnum):
-    """Codes of EXTREME."""
-
-    MAX = 0
-    MIN = 1
 
 
 DTYPE_CODES = {DType.F32: 0, DType.I64: 1, DType.BOOL: 2}

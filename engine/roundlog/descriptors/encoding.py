@@ -9,9 +9,10 @@ from eth_abi.abi import decode, encode
 from eth_abi.exceptions import DecodingError
 
 from roundlog.commitments import MerkleTree
+from roundlog.definitions import Family
 from roundlog.descriptors.check import MAX_ENCODED_BYTES, check_descriptor
 from roundlog.descriptors.describe import describe
-from roundlog.descriptors.descriptor import DTYPE_CODES, Descriptor, DescriptorError, Family, Input, Row
+from roundlog.descriptors.descriptor import DTYPE_CODES, Descriptor, DescriptorError, Input, Row
 from roundlog.program import Program
 
 INPUT = "(uint64,uint8,uint64[],int64[])"

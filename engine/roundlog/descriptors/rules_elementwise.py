@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundlog.commitments import tensor_root
+from roundlog.definitions import Family
 from roundlog.descriptors.check import MAX_LITERALS
-from roundlog.descriptors.describe import Axes, Rule, Subject, rule
-from roundlog.descriptors.descriptor import Descriptor, Family, Function, Input, Scalar
+from roundlog.descriptors.describe import Axes, Subject, rule, rule_of_family
+from roundlog.descriptors.descriptor import Descriptor, Input
 from roundlog.program import DType
 
 
@@ -74,58 +75,14 @@ def _uniform(subject: Subject) -> Descriptor:
     return load(Family.UNIFORM, subject, subject.integer("stream"))
 
 
-def _map(codes: dict[DType, Scalar]) -> Rule:
-    """A rule of MAP; `codes` by the dtype of the first input."""
-
-    def describe(subject: Subject) -> Descriptor:
-        return Descriptor(
-            family=Family.MAP,
-            code=codes[subject.input(0).dtype],
-            dtype=subject.type.dtype,
-            iteration=subject.type.shape,
-            inputs=tuple(broadcast_rows(subject, position) for position in range(len(subject.node.inputs))),
-        )
-
-    return describe
-
-
-def _define(name: str, **codes: Scalar) -> None:
-    rule(name)(_map({DType(dtype): code for dtype, code in codes.items()}))
-
-
-_define("add", f32=Scalar.F32_ADD, i64=Scalar.I64_ADD)
-_define("sub", f32=Scalar.F32_SUB, i64=Scalar.I64_SUB)
-_define("mul", f32=Scalar.F32_MUL, i64=Scalar.I64_MUL)
-_define("div", f32=Scalar.F32_DIV)
-_define("sqrt", f32=Scalar.F32_SQRT)
-_define("neg", f32=Scalar.F32_NEG, i64=Scalar.I64_NEG)
-_define("abs", f32=Scalar.F32_ABS, i64=Scalar.I64_ABS)
-_define("floor", f32=Scalar.F32_FLOOR)
-_define("maximum", f32=Scalar.F32_MAXIMUM, i64=Scalar.I64_MAXIMUM)
-_define("minimum", f32=Scalar.F32_MINIMUM, i64=Scalar.I64_MINIMUM)
-_define("eq", f32=Scalar.F32_EQ, i64=Scalar.I64_EQ, bool=Scalar.BOOL_EQ)
-_define("lt", f32=Scalar.F32_LT, i64=Scalar.I64_LT)
-_define("le", f32=Scalar.F32_LE, i64=Scalar.I64_LE)
-_define("logical_and", bool=Scalar.BOOL_AND)
-_define("logical_or", bool=Scalar.BOOL_OR)
-_define("logical_not", bool=Scalar.BOOL_NOT)
-_define("where", bool=Scalar.WHERE)
-_define("to_f32", i64=Scalar.I64_TO_F32, bool=Scalar.BOOL_TO_F32)
-_define("to_i64", bool=Scalar.BOOL_TO_I64)
-
-
-def _function(code: Function) -> Rule:
-    def describe(subject: Subject) -> Descriptor:
-        return Descriptor(
-            family=Family.FUNCTION,
-            code=code,
-            dtype=subject.type.dtype,
-            iteration=subject.type.shape,
-            inputs=(broadcast_rows(subject, 0),),
-        )
-
-    return describe
-
-
-for _code in Function:
-    rule(_code.name.lower())(_function(_code))
+@rule_of_family(Family.MAP, Family.FUNCTION)
+def _pointwise(subject: Subject) -> Descriptor:
+    signature = subject.definition.signature(subject.input(0).dtype)
+    assert signature is not None
+    return Descriptor(
+        family=subject.definition.family,
+        code=signature.code,
+        dtype=subject.type.dtype,
+        iteration=subject.type.shape,
+        inputs=tuple(broadcast_rows(subject, position) for position in range(len(subject.node.inputs))),
+    )

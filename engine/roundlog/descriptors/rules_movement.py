@@ -6,8 +6,9 @@ from dataclasses import replace
 from itertools import accumulate
 from math import prod
 
+from roundlog.definitions import Copy, Family
 from roundlog.descriptors.describe import Axes, Subject, rule
-from roundlog.descriptors.descriptor import Copy, Descriptor, Family, Input
+from roundlog.descriptors.descriptor import Descriptor, Input
 from roundlog.descriptors.rules_elementwise import broadcast_rows
 from roundlog.program import DType
 

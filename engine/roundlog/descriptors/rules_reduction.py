@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from roundlog.descriptors.describe import Axes, Rule, Subject, rule
-from roundlog.descriptors.descriptor import Descriptor, Extreme, Family, Input, Row
+from roundlog.definitions import Family
+from roundlog.descriptors.describe import Axes, Subject, rule, rule_of_family
+from roundlog.descriptors.descriptor import Descriptor, Input, Row
 
 
-def _over_axes(family: Family, code: int = 0) -> Rule:
+@rule_of_family(Family.SUM, Family.EXTREME, Family.INTEGER_SUM, Family.ANY)
+def _over_axes(subject: Subject) -> Descriptor:
     """A reduction of one input over the axes `dims`, which stay as axes of size 1."""
-
-    def describe(subject: Subject) -> Descriptor:
-        dims = subject.integers("dims")
-        iteration, reduction, rows = _lines(subject, dims)
-        return Descriptor(
-            family=family,
-            code=code,
-            dtype=subject.type.dtype,
-            iteration=iteration,
-            reduction=reduction,
-            inputs=(subject.reads(0, rows),),
-        )
-
-    return describe
+    iteration, reduction, rows = _lines(subject, subject.integers("dims"))
+    (signature,) = subject.definition.formats
+    return Descriptor(
+        family=subject.definition.family,
+        code=signature.code,
+        dtype=subject.type.dtype,
+        iteration=iteration,
+        reduction=reduction,
+        inputs=(subject.reads(0, rows),),
+    )
 
 
 def _lines(subject: Subject, dims: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], list[Row]]:
@@ -31,13 +29,6 @@ def _lines(subject: Subject, dims: tuple[int, ...]) -> tuple[tuple[int, ...], tu
     order = [*kept, *dims]
     rows = [axes.one(order.index(axis)) for axis in range(len(shape))]
     return tuple(shape[axis] for axis in kept), tuple(shape[axis] for axis in dims), rows
-
-
-rule("sum")(_over_axes(Family.SUM))
-rule("amax")(_over_axes(Family.EXTREME, Extreme.MAX))
-rule("amin")(_over_axes(Family.EXTREME, Extreme.MIN))
-rule("sum_i64")(_over_axes(Family.INTEGER_SUM))
-rule("any")(_over_axes(Family.ANY))
 
 
 def _labelled(row: Row) -> tuple[int, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from roundlog.commitments import CHUNK_SIZE, depth_of
+from roundlog.definitions import Family
 from roundlog.descriptors.check import MAX_SEGMENT
-from roundlog.descriptors.descriptor import Descriptor, Family, Input
+from roundlog.descriptors.descriptor import Descriptor, Input
 
 GAS_BUDGET = 650_000
 """Gas of a segment. With more, a dispute costs more for its last proof than it saves in the search for the segment

@@ -15,7 +15,8 @@ from roundlog.adjudication.openings import Material, partial_tree
 from roundlog.adjudication.openings import running_results as by_reference
 from roundlog.adjudication.partial import ExactSum, RunningResult
 from roundlog.commitments import MerkleTree
-from roundlog.descriptors.descriptor import Descriptor, Family, Input
+from roundlog.definitions import Family
+from roundlog.descriptors.descriptor import Descriptor, Input
 
 _BLOCK = 1 << 18
 """Terms that are added up at once, in whole segments."""

@@ -18,32 +18,10 @@ import torch
 from roundlog.execution.stops import ends_finite
 from roundlog.kernels.compiled_tape import Chain, TapeOperand
 from roundlog.kernels.scratch import empty
-from roundlog.kernels.tape import BOOL, F32, Assignments, Opcode, Tape
-from roundlog.operators import workspace
+from roundlog.kernels.tape import BOOL, F32, Assignments, Tape
+from roundlog.operators import operator, workspace
 from roundlog.operators.registry import ints
 from roundlog.program import DType, Program
-
-_CODES = {
-    "add": Opcode.ADD,
-    "sub": Opcode.SUB,
-    "mul": Opcode.MUL,
-    "div": Opcode.DIV,
-    "sqrt": Opcode.SQRT,
-    "neg": Opcode.NEG,
-    "abs": Opcode.ABS,
-    "floor": Opcode.FLOOR,
-    "maximum": Opcode.MAXIMUM,
-    "minimum": Opcode.MINIMUM,
-    "eq": Opcode.EQ,
-    "lt": Opcode.LT,
-    "le": Opcode.LE,
-    "logical_and": Opcode.AND,
-    "logical_or": Opcode.OR,
-    "logical_not": Opcode.NOT,
-    "where": Opcode.WHERE,
-    "to_f32": Opcode.COPY,
-}
-
 
 _ONE = (1, 1)
 """The pattern of an input whose elements are all one number."""
@@ -168,7 +146,7 @@ class _Planner:
     def _fuses(self, index: int) -> bool:
         node = self._program.nodes[index]
         kinds = [node.type.dtype, *(self._program.nodes[value].type.dtype for value in node.inputs)]
-        return node.op in _CODES and DType.I64 not in kinds and node.type.numel > 0
+        return operator(node.op).definition.opcode is not None and DType.I64 not in kinds and node.type.numel > 0
 
     def _merge(self, a: list[int], b: list[int]) -> list[int]:
         if len(a) < len(b):
@@ -212,7 +190,9 @@ class _Planner:
             else:
                 target, count = count, count + 1
             register[index] = target
-            rows.append([int(_CODES[nodes[index].op]), target, *[*sources, 0, 0][:3], int(index in checked)])
+            rows.append(
+                [operator(nodes[index].op).definition.opcode, target, *[*sources, 0, 0][:3], int(index in checked)]
+            )
             for value in set(nodes[index].inputs):
                 if value in inside and last[value] == index and value not in kept:
                     free.append(register[value])

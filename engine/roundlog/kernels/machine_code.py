@@ -18,7 +18,8 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba.core import config
 
-from roundlog.kernels.tape import BOOL, Assignments, Opcode
+from roundlog.kernels import tape
+from roundlog.kernels.tape import BOOL, Assignments
 
 LANES = 16
 """Elements of a vector: a register of AVX-512. LLVM takes several registers where they are narrower."""
@@ -31,16 +32,16 @@ WHOLE, SCALAR, ROWS, COLUMNS = range(4)
 output's size, count 1, inner more than 1, inner 1."""
 
 _ARITHMETIC = {
-    Opcode.ADD: ir.IRBuilder.fadd,
-    Opcode.SUB: ir.IRBuilder.fsub,
-    Opcode.MUL: ir.IRBuilder.fmul,
-    Opcode.DIV: ir.IRBuilder.fdiv,
+    tape.ADD: ir.IRBuilder.fadd,
+    tape.SUB: ir.IRBuilder.fsub,
+    tape.MUL: ir.IRBuilder.fmul,
+    tape.DIV: ir.IRBuilder.fdiv,
     # Both numbers are 1 or 0.
-    Opcode.AND: ir.IRBuilder.fmul,
+    tape.AND: ir.IRBuilder.fmul,
 }
-_FUNCTIONS = {Opcode.SQRT: "llvm.sqrt", Opcode.FLOOR: "llvm.floor", Opcode.ABS: "llvm.fabs"}
-_COMPARISONS = {Opcode.EQ: "==", Opcode.LT: "<", Opcode.LE: "<="}
-_CHOICES = {Opcode.MAXIMUM: ">", Opcode.MINIMUM: "<"}
+_FUNCTIONS = {tape.SQRT: "llvm.sqrt", tape.FLOOR: "llvm.floor", tape.ABS: "llvm.fabs"}
+_COMPARISONS = {tape.EQ: "==", tape.LT: "<", tape.LE: "<="}
+_CHOICES = {tape.MAXIMUM: ">", tape.MINIMUM: "<"}
 
 _MAGNITUDE, _INFINITY = 0x7FFFFFFF, 0x7F800000
 
@@ -204,20 +205,20 @@ class _Loops:
             for slot, (read, kind) in enumerate(form.inputs)
         ]
         for code, a, b, c, checked in form.tape.instructions:
-            values.append(self._do(Opcode(code), values[a], values[b], values[c]))
+            values.append(self._do(code, values[a], values[b], values[c]))
             if checked:
                 bad = self._call("llvm.umax", bad.type, bad, self._magnitude(values[-1]))
         for position, (value, kind) in enumerate(zip(form.tape.outputs, form.outputs, strict=True)):
             self._store(len(form.inputs) + position, values[value], kind, element, lanes)
         return bad
 
-    def _do(self, code: Opcode, a: Any, b: Any, c: Any) -> Any:
+    def _do(self, code: int, a: Any, b: Any, c: Any) -> Any:
         build = self._build
-        if code in (Opcode.AND, Opcode.OR, Opcode.NOT) and _is_mask(a) and _is_mask(b):
-            if code == Opcode.NOT:
+        if code in (tape.AND, tape.OR, tape.NOT) and _is_mask(a) and _is_mask(b):
+            if code == tape.NOT:
                 return build.xor(a, ir.Constant(a.type, 1))
-            return build.and_(a, b) if code == Opcode.AND else build.or_(a, b)
-        if code == Opcode.WHERE:
+            return build.and_(a, b) if code == tape.AND else build.or_(a, b)
+        if code == tape.WHERE:
             masks = _is_mask(b) and _is_mask(c)
             return build.select(self._mask(a), *((b, c) if masks else (self._float(b), self._float(c))))
         x, y = self._float(a), self._float(b)
@@ -227,16 +228,16 @@ class _Loops:
             return _ARITHMETIC[code](build, x, y)
         if code in _FUNCTIONS:
             return self._call(_FUNCTIONS[code], x.type, x)
-        if code == Opcode.OR:
+        if code == tape.OR:
             return build.select(build.fcmp_ordered(">", x, y), x, y)
         if code in _CHOICES:
             first = build.fcmp_ordered(_CHOICES[code], x, y)
             return build.select(build.or_(first, build.fcmp_unordered("uno", x, x)), x, y)
-        if code == Opcode.NEG:
+        if code == tape.NEG:
             return build.fneg(x)
-        if code == Opcode.NOT:
+        if code == tape.NOT:
             return build.fsub(ir.Constant(x.type, 1.0), x)
-        assert code == Opcode.COPY
+        assert code == tape.COPY
         return x
 
     def _call(self, name: str, result: Any, *arguments: Any) -> Any:

@@ -8,7 +8,6 @@ inputs and bool (as 1.0 and 0.0) are converted on the way.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,43 +17,22 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 
+from roundlog.definitions import DEFINITIONS, opcodes
 from roundlog.kernels.threads import in_parts
 
 BLOCK = 1024
 """Elements of a register: 4 KiB, so that a chain's registers stay in the first or second level of the cache."""
 
 
-class Opcode(enum.IntEnum):
-    """Operation of an instruction on its registers."""
+_CODES = opcodes()
+ADD, SUB, MUL, DIV, SQRT, NEG = (_CODES[name] for name in ("add", "sub", "mul", "div", "sqrt", "neg"))
+ABS, FLOOR, MAXIMUM, MINIMUM = (_CODES[name] for name in ("abs", "floor", "maximum", "minimum"))
+EQ, LT, LE, WHERE = (_CODES[name] for name in ("eq", "lt", "le", "where"))
+AND, OR, NOT = (_CODES[name] for name in ("logical_and", "logical_or", "logical_not"))
+COPY = _CODES["to_f32"]
+"""Operations of instructions. A bool in a register is a number already, which `to_f32` copies."""
 
-    ADD = 0
-    SUB = 1
-    MUL = 2
-    DIV = 3
-    SQRT = 4
-    NEG = 5
-    ABS = 6
-    FLOOR = 7
-    MAXIMUM = 8
-    MINIMUM = 9
-    EQ = 10
-    LT = 11
-    LE = 12
-    AND = 13
-    OR = 14
-    NOT = 15
-    WHERE = 16
-    COPY = 17
-
-
-_CODES = {code.name: int(code) for code in Opcode}
-ADD, SUB, MUL, DIV, SQRT, NEG, ABS, FLOOR, MAXIMUM, MINIMUM = (
-    _CODES[name] for name in ("ADD", "SUB", "MUL", "DIV", "SQRT", "NEG", "ABS", "FLOOR", "MAXIMUM", "MINIMUM")
-)
-EQ, LT, LE, AND, OR, NOT, WHERE, COPY = (
-    _CODES[name] for name in ("EQ", "LT", "LE", "AND", "OR", "NOT", "WHERE", "COPY")
-)
-
+_SOURCES = {code: DEFINITIONS[name].arity for name, code in _CODES.items()}
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITY = np.int32(0x7F800000)
@@ -88,14 +66,11 @@ class Assignments:
         holds = [*range(inputs), *[0] * (tape.registers - inputs)]
         rows = []
         for code, to, *sources, checked in tape.instructions.tolist():
-            used = sources[: _SOURCES.get(code, 2)]
+            used = sources[: _SOURCES[code]]
             a, b, c = (holds[register] for register in (used + used[:1] * 2)[:3])
             rows.append((code, a, b, c, checked))
             holds[to] = inputs + len(rows) - 1
         return cls(tuple(rows), tuple(holds[register] for register in tape.outputs.tolist()))
-
-
-_SOURCES = {SQRT: 1, NEG: 1, ABS: 1, FLOOR: 1, NOT: 1, WHERE: 3, COPY: 1}
 
 
 @intrinsic

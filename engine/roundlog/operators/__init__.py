@@ -1,6 +1,7 @@
-"""The closed operator set. One registry; every entry states its meaning, class, shape rule, kernel, error bound and
-exact evaluation. `check` holds a program against it."""
+"""The closed operator set. One registry; every entry has shape rule, kernel, error bound and exact evaluation of what a
+definition says. `check` holds a program against it."""
 
+from roundlog.definitions import OperatorKind
 from roundlog.operators import (  # noqa: F401  (each registers its operators)
     contraction,
     convolution,
@@ -18,7 +19,6 @@ from roundlog.operators.registry import (
     Direct,
     Inexact,
     Operator,
-    OperatorKind,
     Source,
     StepInputs,
     Tensors,

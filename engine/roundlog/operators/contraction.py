@@ -32,8 +32,6 @@ from roundlog.operators.registry import (
     Inexact,
     Tensors,
     Types,
-    need_attributes,
-    need_inputs,
     register,
 )
 from roundlog.operators.summation import (
@@ -77,7 +75,7 @@ class Contraction(Inexact):
         product with padding, which is zero."""
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, DType.F32, DType.F32)
+        self.need_form(inputs, attributes)
         shapes = inputs[0].shape, inputs[1].shape
         shape = self.output_shape(shapes, attributes)
         check_terms(self.terms(shapes, attributes))
@@ -189,14 +187,9 @@ def column_energies(x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(square_columns(flat.numpy())).reshape(*x.shape[:-2], x.shape[-1])
 
 
-@register
+@register("matmul")
 class MatMul(Contraction, Summation):
-    """matmul(a, b): a[.., M, K] @ b[.., K, N] for matrices, or for batches [B, M, K] @ [B, K, N]. FP32."""
-
-    name = "matmul"
-
     def output_shape(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
-        need_attributes(attributes)
         a, b = shapes
         if len(a) not in (2, 3) or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
             raise ProgramError(f"cannot multiply {list(a)} by {list(b)}")

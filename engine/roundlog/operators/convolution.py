@@ -34,7 +34,6 @@ from roundlog.operators.registry import (
     Types,
     integer,
     ints,
-    need_attributes,
     register,
 )
 from roundlog.operators.summation import Measures, Shapes, Summation, blocked_gamma, parts_keep_chain
@@ -50,9 +49,8 @@ class _Convolution(Contraction):
     Products with padding are left out, also where the other factor is infinite: kernels that write the padding out as
     zeros make NaN of those, which `roundlog.rounding.resolve.settle` computes again."""
 
-    def geometry(self, x: tuple[int, ...], w: tuple[int, ...], attributes: Attributes, **more: type) -> tuple[int, int]:
+    def geometry(self, x: tuple[int, ...], w: tuple[int, ...], attributes: Attributes) -> tuple[int, int]:
         """(P, Q), everything checked."""
-        need_attributes(attributes, stride=tuple, padding=tuple, dilation=tuple, groups=int, **more)
         if len(x) != 4 or len(w) != 4:
             raise ProgramError(f"convolves {list(x)} with {list(w)}, expected four axes each")
         lists = [ints(attributes, name) for name in ("stride", "padding", "dilation")]
@@ -162,13 +160,8 @@ def _flat(valid: npt.NDArray[np.bool_], shape: tuple[int, ...], *where: Index) -
     return np.where(valid, flat, -1)
 
 
-@register
+@register("conv2d")
 class Conv2d(_Convolution):
-    """conv2d(x, w; stride, padding, dilation, groups): output g[n, o, p, q] = the sum over (c, i, j) of the products
-    of x and w that belong together; what meets padding is left out, even if it is infinite. FP32."""
-
-    name = "conv2d"
-
     @staticmethod
     def roles(a: Shape, b: Shape, y: Shape) -> tuple[Shape, Shape, Shape]:
         return a, b, y
@@ -216,14 +209,8 @@ class Conv2d(_Convolution):
         return _flat(valid, x, n, channel, row, column), _flat(valid, w, o, c, i, j)
 
 
-@register
+@register("conv2d_grad_input")
 class Conv2dGradInput(_Convolution):
-    """conv2d_grad_input(g, w; stride, padding, dilation, groups, size): the gradient of conv2d with respect to x of
-    height and width `size`: x[n, c', h, v] = the sum over (o of the group, i, j) of the products of g and w that
-    belong together. FP32."""
-
-    name = "conv2d_grad_input"
-
     @staticmethod
     def roles(a: Shape, b: Shape, y: Shape) -> tuple[Shape, Shape, Shape]:
         return y, b, a
@@ -236,10 +223,9 @@ class Conv2dGradInput(_Convolution):
         return (g[0], w[1] * integer(attributes, "groups"), *size)
 
     def output_shape(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
-        need_attributes(attributes, stride=tuple, padding=tuple, dilation=tuple, groups=int, size=tuple)
         g, w = shapes
         x = self._x(shapes, attributes)
-        out = self.geometry(x, w, attributes, size=tuple)
+        out = self.geometry(x, w, attributes)
         if g[1:] != (w[0], *out):
             raise ProgramError(f"the gradient {list(g)} does not fit an output of {[g[0], w[0], *out]}")
         return x
@@ -299,14 +285,8 @@ class Conv2dGradInput(_Convolution):
         return _flat(valid, g, n, o, *where), _flat(valid, w, o, c, i, j)
 
 
-@register
+@register("conv2d_grad_weight")
 class Conv2dGradWeight(_Convolution, Summation):
-    """conv2d_grad_weight(g, x; stride, padding, dilation, groups, size): the gradient of conv2d with respect to w of
-    kernel height and width `size`: w[o, c, i, j] = the sum over (n, p, q) of the products of g and x that belong
-    together. FP32."""
-
-    name = "conv2d_grad_weight"
-
     @staticmethod
     def roles(a: Shape, b: Shape, y: Shape) -> tuple[Shape, Shape, Shape]:
         return b, y, a
@@ -319,10 +299,9 @@ class Conv2dGradWeight(_Convolution, Summation):
         return (g[1], x[1] // groups, *size)
 
     def output_shape(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
-        need_attributes(attributes, stride=tuple, padding=tuple, dilation=tuple, groups=int, size=tuple)
         g, x = shapes
         w = self._w(shapes, attributes)
-        out = self.geometry(x, w, attributes, size=tuple)
+        out = self.geometry(x, w, attributes)
         if g != (x[0], w[0], *out):
             raise ProgramError(f"the gradient {list(g)} does not fit an output of {[x[0], w[0], *out]}")
         return w

@@ -12,59 +12,33 @@ from collections.abc import Callable, Sequence
 import torch
 
 from roundlog.arithmetic import FULL_BITS, round_signed
+from roundlog.definitions import Family, OperatorKind, of_family
 from roundlog.operators.registry import (
     Attributes,
     Direct,
     Operator,
-    OperatorKind,
     Tensors,
     Types,
     broadcast,
-    need_attributes,
-    need_inputs,
-    register,
+    enter,
 )
 from roundlog.program import DType, Program, ProgramError, TensorType
 
-_NUMBERS = (DType.F32, DType.I64)
-
 
 class Elementwise(Direct):
-    """Inputs of one dtype, broadcast together."""
+    """Operators whose inputs are broadcast together, by a function of them."""
 
-    kind = OperatorKind.EXACT
-    arity = 2
-    accepts: tuple[DType, ...] = _NUMBERS
-    gives: DType | None = None
-    """The output's dtype; None: that of the inputs."""
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        self._function = function
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_attributes(attributes)
-        need_inputs(inputs, *[inputs[0].dtype if inputs else None] * self.arity)
-        dtype = inputs[0].dtype
-        if dtype not in self.accepts:
-            raise ProgramError(f"does not apply to {inputs[0]}")
-        return TensorType(broadcast(*(kind.shape for kind in inputs)), self.gives or dtype)
+        self.need_form(inputs, attributes)
+        signature = self.definition.signature(inputs[0].dtype)
+        assert signature is not None
+        return TensorType(broadcast(*(kind.shape for kind in inputs)), signature.output or inputs[-1].dtype)
 
-
-def _define(
-    name: str,
-    doc: str,
-    function: Callable[..., torch.Tensor],
-    *,
-    inputs: int = 2,
-    accepts: tuple[DType, ...] = _NUMBERS,
-    gives: DType | None = None,
-) -> None:
-    class Defined(Elementwise):
-        __doc__ = doc
-
-        def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-            return function(*inputs)
-
-    Defined.__name__ = Defined.__qualname__ = name.title()
-    Defined.name, Defined.arity, Defined.accepts, Defined.gives = name, inputs, accepts, gives
-    register(Defined)
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        return self._function(*inputs)
 
 
 def _sqrt(x: torch.Tensor) -> torch.Tensor:
@@ -88,53 +62,31 @@ def integer_as_f64(x: torch.Tensor) -> torch.Tensor:
     return wide.to(torch.float64)
 
 
-_F = (DType.F32,)
-_B = (DType.BOOL,)
-_define("add", "add(a, b): a + b. FP32 rounded to nearest even, int64 modulo 2^64.", torch.add)
-_define("sub", "sub(a, b): a - b. FP32 rounded to nearest even, int64 modulo 2^64.", torch.sub)
-_define("mul", "mul(a, b): a * b. FP32 rounded to nearest even, int64 modulo 2^64.", torch.mul)
-_define("div", "div(a, b): a / b, FP32, rounded to nearest even.", torch.div, accepts=_F)
-_define("sqrt", "sqrt(x): the square root, FP32, rounded to nearest even.", _sqrt, inputs=1, accepts=_F)
-_define("neg", "neg(x): x with its sign flipped (int64: modulo 2^64).", torch.neg, inputs=1)
-_define("abs", "abs(x): x with its sign cleared (int64: modulo 2^64).", torch.abs, inputs=1)
-_define("floor", "floor(x): the largest integer not above x, FP32.", torch.floor, inputs=1, accepts=_F)
-# By comparisons, so that which zero comes out does not depend on the backend. Nothing is greater than NaN.
-_define(
-    "maximum",
-    "maximum(a, b): a if a > b or a is NaN, else b; so NaN if an operand is.",
-    lambda a, b: torch.where((a > b) | (a != a), a, b),
-)
-_define(
-    "minimum",
-    "minimum(a, b): a if a < b or a is NaN, else b; so NaN if an operand is.",
-    lambda a, b: torch.where((a < b) | (a != a), a, b),
-)
-_define("eq", "eq(a, b): a = b, as bool.", torch.eq, accepts=(*_NUMBERS, DType.BOOL), gives=DType.BOOL)
-_define("lt", "lt(a, b): a < b, as bool.", torch.lt, gives=DType.BOOL)
-_define("le", "le(a, b): a <= b, as bool.", torch.le, gives=DType.BOOL)
-_define("logical_and", "logical_and(a, b).", torch.logical_and, accepts=_B)
-_define("logical_or", "logical_or(a, b).", torch.logical_or, accepts=_B)
-_define("logical_not", "logical_not(x).", torch.logical_not, inputs=1, accepts=_B)
-_define(
-    "to_f32",
-    "to_f32(x): an int64 (rounded to nearest even) or bool (0 or 1) as FP32.",
-    _to_f32,
-    inputs=1,
-    accepts=(DType.I64, DType.BOOL),
-    gives=DType.F32,
-)
-_define(
-    "to_i64",
-    "to_i64(x): a bool as 0 or 1.",
-    lambda x: x.to(torch.int64),
-    inputs=1,
-    accepts=_B,
-    gives=DType.I64,
-)
+KERNELS: dict[str, Callable[..., torch.Tensor]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "sqrt": _sqrt,
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "floor": torch.floor,
+    # By comparisons, so that which zero comes out does not depend on the backend. Nothing is greater than NaN.
+    "maximum": lambda a, b: torch.where((a > b) | (a != a), a, b),
+    "minimum": lambda a, b: torch.where((a < b) | (a != a), a, b),
+    "eq": torch.eq,
+    "lt": torch.lt,
+    "le": torch.le,
+    "logical_and": torch.logical_and,
+    "logical_or": torch.logical_or,
+    "logical_not": torch.logical_not,
+    "where": torch.where,
+    "to_f32": _to_f32,
+    "to_i64": lambda x: x.to(torch.int64),
+}
 
-
-_SELECTING = frozenset({"neg", "abs", "floor", "maximum", "minimum", "amax", "amin"})
-"""Operators whose FP32 result is the mathematical value."""
+for _definition in of_family(Family.MAP):
+    enter(Elementwise(KERNELS[_definition.name]), _definition)
 
 
 def _add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -164,9 +116,10 @@ def check_narrow(program: Program, operators: Sequence[Operator], bits: int) -> 
     """Raises ProgramError for an exact operator that is not known to round to so few bits."""
     if bits == FULL_BITS:
         return
-    known = {*_SELECTING, *_WIDE, "to_f32"}
+    known = {*_WIDE, "to_f32"}
     for index, (node, op) in enumerate(zip(program.nodes, operators, strict=True)):
-        if op.kind == OperatorKind.EXACT and node.type.dtype == DType.F32 and node.op not in known:
+        rounds = op.kind == OperatorKind.EXACT and node.type.dtype == DType.F32 and not op.definition.selects
+        if rounds and node.op not in known:
             raise ProgramError(f"{program.describe(index)} cannot be rounded to {bits} bits yet: use rounding_bits 32")
 
 

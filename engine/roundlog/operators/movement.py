@@ -12,34 +12,22 @@ import torch.nn.functional as F
 from roundlog.operators.registry import (
     Attributes,
     Direct,
-    OperatorKind,
     Tensors,
     Types,
     axis,
     broadcast,
     integer,
     ints,
-    need_attributes,
-    need_inputs,
     register,
 )
 from roundlog.program import DType, ProgramError, TensorType
 from roundlog.program.program_text import MAX_RANK
 
 
-class Movement(Direct):
-    kind = OperatorKind.MOVEMENT
-
-
-@register
-class Reshape(Movement):
-    """reshape(x, shape): the elements of x in row-major order, under another shape."""
-
-    name = "reshape"
-
+@register("reshape")
+class Reshape(Direct):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, None)
-        need_attributes(attributes, shape=tuple)
+        self.need_form(inputs, attributes)
         shape = ints(attributes, "shape")
         # The rank first: the product of a stranger's 65,536 sizes takes seconds.
         if len(shape) > MAX_RANK or any(size < 0 for size in shape) or prod(shape) != inputs[0].numel:
@@ -50,15 +38,10 @@ class Reshape(Movement):
         return inputs[0].reshape(ints(attributes, "shape"))
 
 
-@register
-class Permute(Movement):
-    """permute(x, dims): axis a of the output is axis dims[a] of x."""
-
-    name = "permute"
-
+@register("permute")
+class Permute(Direct):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, None)
-        need_attributes(attributes, dims=tuple)
+        self.need_form(inputs, attributes)
         dims = ints(attributes, "dims")
         if sorted(dims) != list(range(len(inputs[0].shape))):
             raise ProgramError(f"dims {list(dims)} do not permute the axes of {inputs[0]}")
@@ -68,15 +51,10 @@ class Permute(Movement):
         return inputs[0].permute(ints(attributes, "dims"))
 
 
-@register
-class Expand(Movement):
-    """expand(x, shape): broadcast x to a larger shape (NumPy's rule)."""
-
-    name = "expand"
-
+@register("expand")
+class Expand(Direct):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, None)
-        need_attributes(attributes, shape=tuple)
+        self.need_form(inputs, attributes)
         shape = ints(attributes, "shape")
         if any(size < 0 for size in shape) or broadcast(inputs[0].shape, shape) != shape:
             raise ProgramError(f"{inputs[0]} does not broadcast to {list(shape)}")
@@ -86,15 +64,10 @@ class Expand(Movement):
         return inputs[0].expand(ints(attributes, "shape"))
 
 
-@register
-class Slice(Movement):
-    """slice(x, dim, start, stop, step): x[start:stop:step] along one axis, 0 <= start <= stop <= size, step >= 1."""
-
-    name = "slice"
-
+@register("slice")
+class Slice(Direct):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, None)
-        need_attributes(attributes, dim=int, start=int, stop=int, step=int)
+        self.need_form(inputs, attributes)
         x = inputs[0]
         dim = axis(attributes, len(x.shape))
         start, stop, step = (integer(attributes, name) for name in ("start", "stop", "step"))
@@ -110,15 +83,10 @@ class Slice(Movement):
         return inputs[0][(slice(None),) * dim + (slice(start, stop, step),)]
 
 
-@register
-class Flip(Movement):
-    """flip(x, dim): reverse one axis."""
-
-    name = "flip"
-
+@register("flip")
+class Flip(Direct):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, None)
-        need_attributes(attributes, dim=int)
+        self.need_form(inputs, attributes)
         axis(attributes, len(inputs[0].shape))
         return inputs[0]
 
@@ -130,14 +98,10 @@ MAX_JOINED = 64
 """Inputs of one `cat`: what a contract reads of an operator is bounded. Longer lists are joined in groups."""
 
 
-@register
-class Cat(Movement):
-    """cat(x_0, ..., x_n, dim): the inputs, at most 64, one after another, along one axis."""
-
-    name = "cat"
-
+@register("cat")
+class Cat(Direct):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_attributes(attributes, dim=int)
+        self.need_form(inputs, attributes)
         if not inputs:
             raise ProgramError("takes at least one input")
         if len(inputs) > MAX_JOINED:
@@ -157,15 +121,10 @@ class Cat(Movement):
         return torch.cat(list(inputs), dim=integer(attributes, "dim"))
 
 
-@register
-class Pad(Movement):
-    """pad(x, fill, low, high): low[a] copies of the scalar `fill` before axis a of x and high[a] after it."""
-
-    name = "pad"
-
+@register("pad")
+class Pad(Direct):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, None, None)
-        need_attributes(attributes, low=tuple, high=tuple)
+        self.need_form(inputs, attributes)
         x, fill = inputs
         low, high = ints(attributes, "low"), ints(attributes, "high")
         if fill != TensorType((), x.dtype):
@@ -183,35 +142,10 @@ class Pad(Movement):
         return result
 
 
-@register
-class Where(Movement):
-    """where(c, a, b): a where c, else b, broadcast; c is bool, a and b have one dtype."""
-
-    name = "where"
-
+@register("gather")
+class Gather(Direct):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, DType.BOOL, None, None)
-        need_attributes(attributes)
-        condition, a, b = inputs
-        if a.dtype != b.dtype:
-            raise ProgramError(f"chooses between {a} and {b}")
-        return TensorType(broadcast(condition.shape, a.shape, b.shape), a.dtype)
-
-    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        condition, a, b = inputs
-        return torch.where(condition, a, b)
-
-
-@register
-class Gather(Movement):
-    """gather(x, index, dim): output[.., i, ..] = x[.., index[.., i, ..], ..]; x and index agree on all axes but dim,
-    and 0 <= index < x.shape[dim] (checked at run time)."""
-
-    name = "gather"
-
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, None, DType.I64)
-        need_attributes(attributes, dim=int)
+        self.need_form(inputs, attributes)
         x, index = inputs
         dim = axis(attributes, len(x.shape))
         if len(index.shape) != len(x.shape) or any(
@@ -231,16 +165,10 @@ class Gather(Movement):
         raise OutOfRangeError(index, x.shape[dim], int(outside.reshape(-1).nonzero()[0]), output)
 
 
-@register
-class Take(Movement):
-    """take(x, index): rows of x: output[i.., ...] = x[index[i..], ...]; 0 <= index < x.shape[0] (checked at run
-    time). The lookup of an embedding."""
-
-    name = "take"
-
+@register("take")
+class Take(Direct):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, None, DType.I64)
-        need_attributes(attributes)
+        self.need_form(inputs, attributes)
         x, index = inputs
         if not x.shape:
             raise ProgramError("takes rows of a scalar")
@@ -278,19 +206,10 @@ def outside_of(index: torch.Tensor, size: int) -> torch.Tensor | None:
     return (index < 0) | (index >= size)
 
 
-@register
+@register("max_pool_index")
 class MaxPoolIndex(Direct):
-    """max_pool_index(x; kernel, stride, padding, dilation): x[N, C, H, W] -> int64[N, C, P, Q], where in its plane
-    (row * W + column) the largest element of each window stands (NaN is the largest); of equal ones the first in
-    row-major order.
-    Padding is never chosen. P = (H + 2 padding - dilation (kernel - 1) - 1) // stride + 1, Q likewise."""
-
-    name = "max_pool_index"
-    kind = OperatorKind.EXACT
-
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, DType.F32)
-        need_attributes(attributes, kernel=tuple, stride=tuple, padding=tuple, dilation=tuple)
+        self.need_form(inputs, attributes)
         x = inputs[0]
         lists = [ints(attributes, name) for name in ("kernel", "stride", "padding", "dilation")]
         if len(x.shape) != 4 or any(len(item) != 2 for item in lists):

@@ -18,15 +18,12 @@ from roundlog.operators.bounds import Ambiguous, Bound, FullBound
 from roundlog.operators.registry import (
     Attributes,
     Direct,
-    OperatorKind,
     Tensors,
     Types,
     axes,
     axis,
     integer,
     ints,
-    need_attributes,
-    need_inputs,
     register,
 )
 from roundlog.operators.summation import (
@@ -47,17 +44,13 @@ from roundlog.operators.summation import (
 from roundlog.program import DType, ProgramError, TensorType
 
 
-@register
+@register("sum")
 class Sum(Summation):
-    """sum(x, dims): the sum over those axes, which stay as axes of size 1. FP32."""
-
-    name = "sum"
     least = frozenset([1, 2])
     by_element = True
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, DType.F32)
-        need_attributes(attributes, dims=tuple)
+        self.need_form(inputs, attributes)
         dims = axes(attributes, len(inputs[0].shape))
         check_terms(prod(inputs[0].shape[dim] for dim in dims))
         return TensorType(reduced(inputs[0].shape, dims), DType.F32)
@@ -195,53 +188,33 @@ class Extremum(Direct):
     """The largest (or smallest) element over axes, which stay as axes of size 1; a zero result is +0, and NaN if an
     element is."""
 
-    kind = OperatorKind.EXACT
-
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, DType.F32)
-        need_attributes(attributes, dims=tuple)
+        self.need_form(inputs, attributes)
         dims = axes(attributes, len(inputs[0].shape))
         if any(inputs[0].shape[dim] == 0 for dim in dims):
             raise ProgramError(f"has no largest element over the axes {list(dims)} of {inputs[0]}")
         return TensorType(reduced(inputs[0].shape, dims), DType.F32)
 
 
-@register
+@register("amax")
 class AMax(Extremum):
-    """amax(x, dims): the largest element over those axes, which stay as axes of size 1; NaN if one is, and a zero is
-    +0. FP32."""
-
-    name = "amax"
-
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         dims = ints(attributes, "dims")
         # + 0.0 turns -0 into +0: which of two equal zeros a kernel returns is its own affair.
         return (inputs[0].amax(dims, keepdim=True) if dims else inputs[0]) + 0.0
 
 
-@register
+@register("amin")
 class AMin(Extremum):
-    """amin(x, dims): the smallest element over those axes, which stay as axes of size 1; NaN if one is, and a zero is
-    +0. FP32."""
-
-    name = "amin"
-
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         dims = ints(attributes, "dims")
         return (inputs[0].amin(dims, keepdim=True) if dims else inputs[0]) + 0.0
 
 
-@register
+@register("argmax")
 class ArgMax(Direct):
-    """argmax(x, dim): int64, the lowest index of a largest element along the axis (NaN is the largest), which stays as
-    an axis of size 1."""
-
-    name = "argmax"
-    kind = OperatorKind.EXACT
-
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, DType.F32)
-        need_attributes(attributes, dim=int)
+        self.need_form(inputs, attributes)
         dim = axis(attributes, len(inputs[0].shape))
         if inputs[0].shape[dim] == 0:
             raise ProgramError(f"axis {dim} of {inputs[0]} is empty")
@@ -256,16 +229,10 @@ class ArgMax(Direct):
         return torch.where((x == largest) | (x != x), position, x.shape[dim]).amin(dim, keepdim=True)
 
 
-@register
+@register("sum_i64")
 class SumI64(Direct):
-    """sum_i64(x, dims): the sum over those axes, which stay as axes of size 1, modulo 2^64. int64."""
-
-    name = "sum_i64"
-    kind = OperatorKind.EXACT
-
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, DType.I64)
-        need_attributes(attributes, dims=tuple)
+        self.need_form(inputs, attributes)
         return TensorType(reduced(inputs[0].shape, axes(attributes, len(inputs[0].shape))), DType.I64)
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
@@ -273,16 +240,10 @@ class SumI64(Direct):
         return inputs[0].sum(dims, keepdim=True) if dims else inputs[0]
 
 
-@register
+@register("any")
 class Any(Direct):
-    """any(x, dims): whether any element over those axes, which stay as axes of size 1, is true. bool."""
-
-    name = "any"
-    kind = OperatorKind.EXACT
-
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, DType.BOOL)
-        need_attributes(attributes, dims=tuple)
+        self.need_form(inputs, attributes)
         return TensorType(reduced(inputs[0].shape, axes(attributes, len(inputs[0].shape))), DType.BOOL)
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:

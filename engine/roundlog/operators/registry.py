@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
-import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from reprlib import repr as quoted
-from typing import ClassVar, cast
+from typing import TypeVar, cast
 
 import torch
 
 from roundlog.arithmetic import FULL_BITS
+from roundlog.definitions import DEFINITIONS, OperatorDefinition, OperatorKind
 from roundlog.operators.bounds import Ambiguous, Bound, mark
-from roundlog.program import Attribute, DType, Program, ProgramError, TensorType
+from roundlog.program import Attribute, Program, ProgramError, TensorType
 
 Attributes = Mapping[str, Attribute]
 Tensors = Sequence[torch.Tensor]
 Types = Sequence[TensorType]
 
 
-class OperatorKind(enum.StrEnum):
-    """Kind of an operator: its values are copied, exact, inexact, or come from a source."""
-
-    SOURCE = "source"
-    MOVEMENT = "movement"
-    EXACT = "exact"
-    INEXACT = "inexact"
-
-
 class Operator(ABC):
-    """One entry of the registry. The class docstring is its meaning: formula, shapes, attributes."""
+    """One entry of the registry: how to compute what a definition says."""
 
-    name: ClassVar[str]
-    kind: ClassVar[OperatorKind]
+    definition: OperatorDefinition
+    name: str
+    kind: OperatorKind
 
     @abstractmethod
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         """The output's type from the inputs' types. Raises ProgramError if the operator does not apply.
         `declared` is what the program says; only sources, whose type is not computable, may return it."""
+
+    def need_form(self, inputs: Types, attributes: Attributes) -> None:
+        """Raise ProgramError unless the inputs' number and dtypes, and the attributes, are the definition's."""
+        need_attributes(attributes, self.definition)
+        formats, arity = self.definition.formats, self.definition.arity
+        if self.definition.joins:
+            return
+        if len(inputs) != arity:
+            raise ProgramError(f"takes {arity} inputs, has {len(inputs)}")
+        signature = self.definition.signature(inputs[0].dtype) if inputs else formats[0]
+        if signature is None and len(formats) > 1:
+            raise ProgramError(f"does not apply to {inputs[0]}")
+        expected = (signature or formats[0]).expected([kind.dtype for kind in inputs])
+        for position, (kind, dtype) in enumerate(zip(inputs, expected, strict=True)):
+            if kind.dtype != dtype:
+                raise ProgramError(f"input {position} is {kind}, expected {dtype}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,8 +64,6 @@ class StepInputs:
 
 class Source(Operator):
     """A value from outside the arithmetic."""
-
-    kind = OperatorKind.SOURCE
 
     @abstractmethod
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
@@ -118,12 +124,26 @@ class Inexact(Operator):
 REGISTRY: dict[str, Operator] = {}
 
 
-def register(cls: type[Operator]) -> type[Operator]:
-    """Class decorator: put one instance into the registry."""
-    if cls.name in REGISTRY:
-        raise ValueError(f"operator {cls.name} is registered twice")
-    REGISTRY[cls.name] = cls()
-    return cls
+_Registered = TypeVar("_Registered", bound=Operator)
+
+
+def register(name: str) -> Callable[[type[_Registered]], type[_Registered]]:
+    """Class decorator: put one instance into the registry, under the definition with this name."""
+
+    def add(cls: type[_Registered]) -> type[_Registered]:
+        cls.__doc__ = DEFINITIONS[name].meaning
+        enter(cls(), DEFINITIONS[name])
+        return cls
+
+    return add
+
+
+def enter(operator: Operator, definition: OperatorDefinition) -> None:
+    """Put an operator into the registry."""
+    if definition.name in REGISTRY:
+        raise ValueError(f"operator {definition.name} is registered twice")
+    operator.definition, operator.name, operator.kind = definition, definition.name, definition.kind
+    REGISTRY[definition.name] = operator
 
 
 def operator(name: str) -> Operator:
@@ -158,17 +178,10 @@ def workspace(program: Program, index: int) -> int:
     return op.workspace([program.nodes[value].type for value in node.inputs], node.attributes, node.type)
 
 
-def need_inputs(inputs: Types, *dtypes: DType | None) -> None:
-    """Raise ProgramError unless there are exactly these inputs (None: any dtype)."""
-    if len(inputs) != len(dtypes):
-        raise ProgramError(f"takes {len(dtypes)} inputs, has {len(inputs)}")
-    for position, (kind, dtype) in enumerate(zip(inputs, dtypes, strict=True)):
-        if dtype is not None and kind.dtype != dtype:
-            raise ProgramError(f"input {position} is {kind}, expected {dtype}")
-
-
-def need_attributes(attributes: Attributes, **kinds: type) -> None:
-    """Raise ProgramError unless exactly these attributes are there, of these types (tuple: of integers)."""
+def need_attributes(attributes: Attributes, definition: OperatorDefinition) -> None:
+    """Raise ProgramError unless exactly the definition's attributes are there, of its types (tuple: of integers)."""
+    given = {name: kind for name, kind in definition.optional.items() if name in attributes}
+    kinds = {**definition.attributes, **given}
     if set(attributes) != set(kinds):
         raise ProgramError(f"has the attributes {sorted(attributes)}, expected {sorted(kinds)}")
     for name, kind in kinds.items():

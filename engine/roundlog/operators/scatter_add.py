@@ -19,8 +19,6 @@ from roundlog.operators.registry import (
     Types,
     axis,
     integer,
-    need_attributes,
-    need_inputs,
     register,
 )
 from roundlog.operators.summation import (
@@ -40,19 +38,13 @@ from roundlog.operators.summation import (
 from roundlog.program import DType, ProgramError, TensorType
 
 
-@register
+@register("scatter_add")
 class ScatterAdd(Summation):
-    """scatter_add(x, index, dim, size): the sum of all x[.., i, ..] with index[.., i, ..] = j stands at [.., j, ..] of
-    the output, whose axis dim has `size` elements. index broadcasts to x; what an index outside of [0, size) would
-    place stands nowhere. The gradient of gather, take and max pooling. FP32."""
-
-    name = "scatter_add"
     least = frozenset([1, 2])
     by_element = True
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        need_inputs(inputs, DType.F32, DType.I64)
-        need_attributes(attributes, dim=int, size=int)
+        self.need_form(inputs, attributes)
         x, index = inputs
         dim, size = axis(attributes, len(x.shape)), integer(attributes, "size")
         fits = len(index.shape) == len(x.shape) and all(

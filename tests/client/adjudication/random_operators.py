@@ -11,8 +11,9 @@ from random import Random
 from contract_answers import STEPS, Memory, tree_of
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import DisputedStep, encode
-from roundlog.descriptors import Descriptor, DescriptorError, Family, Function, Input, Row, Scalar
-from roundlog.descriptors.check import SIGNATURES, check_descriptor
+from roundlog.definitions import code_names, signatures
+from roundlog.descriptors import Descriptor, DescriptorError, Family, Input, Row
+from roundlog.descriptors.check import check_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.program import DType, Stored
 
@@ -122,15 +123,12 @@ def descriptor(rng: Random, family: Family) -> Descriptor:
         x = Input(x.value, dtype, (*x.view[:axis], size, *x.view[axis:]), (*x.rows[:axis], zero, *x.rows[axis:]))
         inputs, parameters = (x, index), (axis,)
     elif family == Family.MAP:
-        code = rng.choice(list(Scalar))
-        if code == Scalar.WHERE:
-            dtype = rng.choice([F32, I64, BOOL])
-            inputs = operands(rng, [BOOL, dtype, dtype], axes)
-        else:
-            found, dtype = SIGNATURES[Scalar(code)]
-            inputs = operands(rng, list(found), axes)
+        code = rng.choice([code for code, _ in sorted(code_names(family))])
+        (signature,) = signatures(family, code)
+        dtype = signature.output or rng.choice([F32, I64, BOOL])
+        inputs = operands(rng, [one or dtype for one in signature.inputs], axes)
     elif family == Family.FUNCTION:
-        code = rng.choice(list(Function))
+        code = rng.choice([code for code, _ in code_names(family)])
         inputs = operands(rng, [F32], axes)
     elif family in REDUCTIONS:
         segment = rng.choice([1, 2, 4, 64, 4096])

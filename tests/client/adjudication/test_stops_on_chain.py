@@ -12,9 +12,8 @@ from contract_answers import Memory, compare
 from hostile_numbers import INEXACT, hostile
 from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate, encode
 from roundlog.commitments import CHUNK_SIZE, leaf_hash
-from roundlog.descriptors import Descriptor, Family, Input, Row, Scalar, encode_descriptor
-from roundlog.descriptors.check import SIGNATURES
-from roundlog.descriptors.descriptor import Copy
+from roundlog.definitions import Copy, Signature, code_name, of_family
+from roundlog.descriptors import Descriptor, Family, Input, Row, encode_descriptor
 from roundlog.program import DType
 
 INFINITY, LARGEST, TINY, ONE, SIGN = 0x7F800000, 0x7F7FFFFF, 1, 0x3F800000, 0x80000000
@@ -77,11 +76,16 @@ def reading(family: Family, code: int, dtype: DType, *inputs: DType) -> Descript
     return Descriptor(family=family, code=code, dtype=dtype, iteration=(), inputs=items)
 
 
-@pytest.mark.parametrize("code", [code for code in Scalar if code <= Scalar.F32_MINIMUM], ids=lambda code: code.name)
-def test_an_exact_operator_has_a_value_whatever_comes_in(adjudicator: Any, code: Scalar) -> None:
-    kinds, dtype = SIGNATURES[code]
-    descriptor = reading(Family.MAP, code, dtype, *kinds)
-    rng = Random(code.name)
+OF_NUMBERS = [
+    each for one in of_family(Family.MAP) for each in one.formats if {*each.inputs, each.output} == {DType.F32}
+]
+
+
+@pytest.mark.parametrize("signature", OF_NUMBERS, ids=lambda signature: code_name(Family.MAP, signature.code))
+def test_an_exact_operator_has_a_value_whatever_comes_in(adjudicator: Any, signature: Signature) -> None:
+    kinds = signature.inputs
+    descriptor = reading(Family.MAP, signature.code, DType.F32, *kinds)
+    rng = Random(code_name(Family.MAP, signature.code))
     pairs = [(a, b) for a in PATTERNS for b in PATTERNS]
     answers = [both(adjudicator, descriptor, list(zip(kinds, pair, strict=False))) for pair in rng.sample(pairs, 40)]
     assert not any(isinstance(answer, NoAnswer) for answer in answers)

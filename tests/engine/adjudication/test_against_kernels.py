@@ -12,7 +12,7 @@ from operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
 from oracle.array import Array, from_torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate
-from roundlog.descriptors.describe import RULES
+from roundlog.descriptors.describe import rule_for
 from roundlog.operators import REGISTRY, Direct, Inexact, OperatorKind, Source
 
 STEP = DisputedStep(step=3, seed=2**63 + 5, batch_size=2, data_rows=7)
@@ -59,7 +59,7 @@ def check(name: str, case: Case, elements: list[int] | None, rng: Random) -> Non
 
 
 def test_every_operator_of_the_registry_has_a_descriptor() -> None:
-    assert set(REGISTRY) <= set(RULES)
+    assert all(map(rule_for, REGISTRY))
 
 
 @pytest.mark.parametrize("name", OPERATORS)

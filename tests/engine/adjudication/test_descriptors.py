@@ -29,7 +29,7 @@ from roundlog.descriptors import (
     encode_descriptor,
 )
 from roundlog.descriptors.check import MAX_ENCODED_BYTES, check_descriptor
-from roundlog.descriptors.describe import RULES, Subject
+from roundlog.descriptors.describe import Subject, rule_for
 from roundlog.descriptors.encoding import STRUCT
 from roundlog.descriptors.segments import GAS_BUDGET, chunks_read, gas
 from roundlog.program import DType, ProgramError
@@ -52,7 +52,9 @@ def test_the_short_form_reads_what_the_long_form_does(name: str) -> None:
     for case in some_cases(name, 12):
         attributes = attributes_of(name, case)
         program = program_of(name, case.inputs, attributes)
-        long = RULES[name](Subject(program, len(program.nodes) - 1))
+        rule = rule_for(name)
+        assert rule is not None
+        long = rule(Subject(program, len(program.nodes) - 1))
         short = descriptor_of(name, case.inputs, attributes)
         assert (long.elements, long.terms if long.elements else 0) == (
             short.elements,
@@ -224,7 +226,7 @@ HOSTILE = [
     (load(Family.SCHEDULE, DType.F32, 2, 2, elements=1), "do not fit SCHEDULE"),
     (load(Family.IOTA, DType.I64, 2**63 - 3, 1), "do not fit IOTA"),
     (load(Family.UNIFORM, DType.F32, 2**32), "do not fit UNIFORM"),
-    (load(Family.UNIFORM, DType.I64, 1), "gives i64, but UNIFORM gives f32"),
+    (load(Family.UNIFORM, DType.I64, 1), "reads nothing and gives i64, which UNIFORM 0 does not"),
     (load(Family.CONSTANT, DType.F32, 1, 2, 3), "do not fit CONSTANT"),
     (load(Family.CONSTANT, DType.F32, 2**32), "do not fit CONSTANT"),
     (load(Family.CONSTANT, DType.BOOL, 2), "do not fit CONSTANT"),

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import PARTIAL_BYTES, SUM_LIMIT, ExactSum, decode_partial, start
+from roundlog.definitions import Extreme
 from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_descriptor
-from roundlog.descriptors.descriptor import Extreme
 from roundlog.program import DType
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -77,7 +77,9 @@ class Installed:
 @pytest.fixture
 def installed(tmp_path: Path) -> Installed:
     made = Installed(tmp_path)
-    shutil.copytree(Path(kernels.__file__).parent, made.folder, ignore=lambda *_: ["__pycache__"])
+    engine = Path(kernels.__file__).parents[1]
+    for room in ("kernels", "definitions", "program"):
+        shutil.copytree(engine / room, made.folder.parent / room, ignore=lambda *_: ["__pycache__"])
     (made.folder.parent / "__init__.py").touch()
     for path in (made.room / "tmp", made.user):
         path.mkdir(mode=0o700)

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 from roundlog.capture.builder import Builder
+from roundlog.definitions import DEFINITIONS, opcodes
 from roundlog.execution import Batches, Executor, NonFiniteError
 from roundlog.execution.fusion import MAX_GROUP, Group, peak_bytes, plan
 from roundlog.kernels import compiled_tape
@@ -60,6 +61,29 @@ def numbers(shape: tuple[int, ...], seed: int, wild: bool) -> torch.Tensor:
         spots = torch.randint(0, flat.numel(), (len(SPECIAL),), generator=generator)
         flat[spots] = torch.tensor(SPECIAL)
     return x
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [(name, each.inputs) for name in opcodes() for each in DEFINITIONS[name].formats if DType.I64 not in each.inputs],
+)
+def test_every_operator_that_has_an_instruction_gives_its_own_bits(name: str, kinds: tuple[DType | None, ...]) -> None:
+    """A number without an instruction would be computed as if it were another one's."""
+
+    def build(builder: Builder, values: list[int]) -> list[int]:
+        a, b = values
+        floats, flags = [a, b, a], [builder.op("lt", a, b), builder.op("le", b, a)]
+        found = builder.op(name, *((flags if dtype == DType.BOOL else floats)[i] for i, dtype in enumerate(kinds)))
+        if builder.dtype(found) == DType.BOOL:
+            found = builder.op("where", found, a, builder.constant(3.0, DType.F32))
+        return [found, b]
+
+    program = program_of(build, [(1000,), (1000,)])
+    (group,) = [unit for unit in plan(program) if isinstance(unit, Group)]
+    assert name in {program.nodes[index].op for index in group.nodes}
+    states = [numbers((1000,), slot, wild=False).abs() + (slot + 1) / 8 for slot in (0, 1)]
+    fused, single = both_ways(program, [-states[0] if name in ("neg", "abs", "floor") else states[0], states[1]])
+    assert same_bits(fused, single)
 
 
 SHAPES = [

@@ -1,13 +1,16 @@
 """Micro-batched or whole: the same bits, for every program. None is refused: what cannot be cut is computed whole."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from random_programs import make
+from roundlog.definitions import DEFINITIONS, Reads
 from roundlog.execution import Executor, NonFiniteError
 from roundlog.execution.microbatch import MicrobatchExecutor, slicing
 from roundlog.execution.microbatch.analysis import analyse, samples_of
+from roundlog.operators import operator
 from roundlog.rounding import Follower, Recorder
 
 
@@ -56,12 +59,12 @@ def test_the_random_programs_cut_every_operator_that_has_a_rule_and_wait_for_sum
         found = analyse(program, 2)
         sliced.update(node.op for node, layout in zip(program.nodes, found.layouts, strict=True) if layout)
         stages.add(found.last)
-    assert sliced >= set(slicing.RULES)
+    ruled = {name for name, one in DEFINITIONS.items() if one.reads in (Reads.OWN_RULE, Reads.LINE)}
+    assert sliced >= ruled | {"expand", "where"}
     assert {1, 2, 3} <= stages
 
 
 WRONG = {
-    "flip": lambda node, inputs, wanted: (wanted,),
     "gather": lambda node, inputs, wanted: (wanted, wanted),
     "permute": lambda node, inputs, wanted: (wanted,),
 }
@@ -74,3 +77,16 @@ def test_a_wrong_rule_does_not_pass(op: str, tmp_path: Path, monkeypatch: pytest
     with pytest.raises((AssertionError, ValueError, RuntimeError)):
         for seed in range(60):
             check_all_cuts(seed, tmp_path)
+
+
+def test_a_definition_that_says_too_little_of_what_is_read_does_not_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator("flip"), "definition", replace(DEFINITIONS["flip"], reads=Reads.PLACE))
+    with pytest.raises((AssertionError, ValueError, RuntimeError)):
+        for seed in range(60):
+            check_all_cuts(seed, tmp_path)
+
+
+def test_the_rules_are_those_of_operators_that_no_kind_of_reads_describes() -> None:
+    assert set(slicing.RULES) == {name for name, one in DEFINITIONS.items() if one.reads is Reads.OWN_RULE}

@@ -1,4 +1,4 @@
-"""The outputs of the operators that give bits as they are or as IEEE 754 has them, from their docstrings.
+"""The outputs of the operators that give bits as they are or as IEEE 754 has them, from their meanings.
 
 `DIRECT[name](inputs, attributes)` gives the output.
 """
@@ -10,6 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from roundlog.adjudication import binary32 as ieee
+from roundlog.definitions import Family, of_family
+from roundlog.program import DType
 
 from oracle.array import Array, Index, broadcast_shape, build, moved, reduced
 
@@ -172,6 +174,13 @@ _elementwise("logical_or", boolean=lambda a, b: a + b > 0)
 _elementwise("logical_not", boolean=lambda a: 1 - a)
 _elementwise("to_f32", i64=lambda a: ieee.nearest(Fraction(a)), boolean=lambda a: 0x3F800000 * a, gives="f32")
 _elementwise("to_i64", boolean=lambda a: a, gives="i64")
+# One that is not written here is what the reference says, which is held against the contract.
+for _definition in of_family(Family.MAP):
+    if _definition.name not in DIRECT:
+        _scalars = {each.inputs[0]: ieee.SCALARS[_definition.code_name(each)] for each in _definition.formats}
+        _f32, _i64, _bool = (_scalars.get(dtype) for dtype in DType)
+        _gives = _definition.formats[0].output
+        _elementwise(_definition.name, f32=_f32, i64=_i64, boolean=_bool, gives=_gives)
 
 
 def _extreme(x: Array, dims: Index, sign: int) -> Array:

@@ -13,10 +13,9 @@ from math import prod
 
 import torch
 
+from roundlog.definitions import Reads
 from roundlog.operators import Summation, operator
-from roundlog.operators.elementwise import Elementwise
 from roundlog.operators.registry import integer, ints
-from roundlog.operators.transcendental import ElementaryFunction
 from roundlog.program import Node, TensorType
 from roundlog.rounding import Window
 
@@ -107,14 +106,13 @@ def needs(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
     if not node.type.numel or not all(kind.numel for kind in inputs):
         # Empty tensors take no memory, so they are never cut.
         return None
-    rule = RULES.get(node.op)
-    if rule is None and isinstance(operator(node.op), Elementwise | ElementaryFunction):
-        rule = _broadcast
+    reads = operator(node.op).definition.reads
+    rule = RULES.get(node.op) if reads is Reads.OWN_RULE else _RULES.get(reads)
     return None if rule is None else rule(node, inputs, wanted)
 
 
 def _broadcast(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
-    """Elementwise operators, where, expand: axes are aligned at the end, and axes of size 1 are read by all samples."""
+    """Reads.PLACE: axes are aligned at the end, and axes of size 1 are read by all samples."""
     found: list[Layout | None] = []
     for kind in inputs:
         axis = wanted.axis - (len(node.type.shape) - len(kind.shape))
@@ -133,7 +131,7 @@ def _permute(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
 
 
 def _other_axis(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
-    """Operators that work along certain axes only: flip, sum, argmax, ..."""
+    """Reads.LINE: flip, sum, argmax, ..."""
     worked = ints(node.attributes, "dims") if "dims" in node.attributes else (integer(node.attributes, "dim"),)
     return None if wanted.axis in worked else (wanted,) * len(inputs)
 
@@ -236,10 +234,7 @@ under which *the operator's output is the sum of its outputs for the parts*."""
 RULES: dict[str, Rule] = {
     "reshape": _reshape,
     "permute": _permute,
-    "expand": _broadcast,
-    "where": _broadcast,
     "slice": _slice,
-    "flip": _other_axis,
     "cat": _cat,
     "pad": _pad,
     "gather": _gather,
@@ -248,15 +243,11 @@ RULES: dict[str, Rule] = {
     "matmul": _matmul,
     "conv2d": _first_axis_of_first,
     "conv2d_grad_input": _first_axis_of_first,
-    "sum": _other_axis,
-    "sum_i64": _other_axis,
-    "amax": _other_axis,
-    "amin": _other_axis,
-    "any": _other_axis,
-    "argmax": _other_axis,
     "max_pool_index": _planes,
 }
-"""Slicing rules by operator. Elementwise operators and functions have one by class."""
+"""Slicing rules of operators that no kind of reads describes."""
+
+_RULES: dict[Reads, Rule] = {Reads.PLACE: _broadcast, Reads.LINE: _other_axis}
 
 
 # Sums over the batch that are taken part by part, so that their inputs are never in memory as a whole. A contraction is

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from roundlog.definitions import opcodes
 from roundlog.kernels.marking import mark_flat
-from roundlog.kernels.tape import F32, Assignments, Opcode, Tape, play
+from roundlog.kernels.tape import F32, Assignments, Tape, play
 
 
 @cache
@@ -74,8 +75,8 @@ def tape_agrees(device: torch.device) -> bool:
     rng = np.random.default_rng(0)
     pairs = np.array([(a, b) for a in (*numbers, -np.inf) for b in numbers] + rng.standard_normal((2000, 2)).tolist())
     a, b = np.ascontiguousarray(pairs.T.astype(np.float32))
-    size, codes = len(a), len(Opcode)
-    rows = [[code, 2 + code, 0, 1, 0, 0] for code in Opcode]
+    size, codes = len(a), len(opcodes())
+    rows = [[code, 2 + place, 0, 1, 0, 0] for place, code in enumerate(opcodes().values())]
     outputs = np.arange(2, 2 + codes)
     tape = Tape(np.array(rows, dtype=np.int64), outputs, 2 + codes)
     here = np.empty((codes, size), dtype=np.float32)

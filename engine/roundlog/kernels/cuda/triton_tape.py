@@ -1,8 +1,7 @@
 """`roundlog.kernels.tape` on CUDA, in Triton, to the bit. Imports triton: only `roundlog.kernels.cuda` imports this.
 
-One kernel for all tapes: a tape is a constant of it, from which Triton unrolls the instructions of `Opcode`, and
-nothing else that a program says becomes code. Every value stays in registers from the inputs' read to the outputs'
-write.
+One kernel for all tapes: a tape is a constant of it, from which Triton unrolls the instructions, and nothing else that
+a program says becomes code. Every value stays in registers from the inputs' read to the outputs' write.
 
 IEEE 754 has to be asked for. Triton's FP32 `/` and `sqrt` are approximations, `div_rn` and `sqrt_rn` flush subnormal
 numbers in some versions, as `floor` does in all: these three are taken in FP64, whose result rounds to the right one
@@ -18,16 +17,15 @@ import torch
 import triton
 import triton.language as tl
 
-from roundlog.kernels.tape import Assignments, Opcode
+from roundlog.kernels import tape as of
+from roundlog.kernels.tape import Assignments
 
 BLOCK = 1024
 
-_ADD, _SUB, _MUL, _DIV = (tl.constexpr(int(code)) for code in (Opcode.ADD, Opcode.SUB, Opcode.MUL, Opcode.DIV))
-_SQRT, _NEG, _ABS, _FLOOR = (tl.constexpr(int(code)) for code in (Opcode.SQRT, Opcode.NEG, Opcode.ABS, Opcode.FLOOR))
-_MAXIMUM, _MINIMUM = tl.constexpr(int(Opcode.MAXIMUM)), tl.constexpr(int(Opcode.MINIMUM))
-_EQ, _LT, _LE = (tl.constexpr(int(code)) for code in (Opcode.EQ, Opcode.LT, Opcode.LE))
-_AND, _OR, _NOT = (tl.constexpr(int(code)) for code in (Opcode.AND, Opcode.OR, Opcode.NOT))
-_WHERE = tl.constexpr(int(Opcode.WHERE))
+_ADD, _SUB, _MUL, _DIV, _SQRT, _NEG, _ABS, _FLOOR, _MAXIMUM, _MINIMUM = map(
+    tl.constexpr, (of.ADD, of.SUB, of.MUL, of.DIV, of.SQRT, of.NEG, of.ABS, of.FLOOR, of.MAXIMUM, of.MINIMUM)
+)
+_EQ, _LT, _LE, _AND, _OR, _NOT, _WHERE = map(tl.constexpr, (of.EQ, of.LT, of.LE, of.AND, of.OR, of.NOT, of.WHERE))
 _LARGEST = tl.constexpr(float(torch.finfo(torch.float32).max))
 _SIGN = tl.constexpr(-(2**31))
 

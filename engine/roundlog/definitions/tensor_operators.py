@@ -1,0 +1,342 @@
+"""Definitions of the operators whose shapes say more than "element by element": sources, movement, reductions and
+contractions."""
+
+from __future__ import annotations
+
+from roundlog.definitions.definition import Copy, Extreme, Family, OperatorDefinition, OperatorKind, Reads, Signature
+from roundlog.program import DType, Stored
+
+_Attributes = dict[str, type]
+
+_F32, _I64, _BOOL = DType.F32, DType.I64, DType.BOOL
+
+_OF_SUMS = "gamma(n - 1) * sum of magnitudes"
+_OF_PRODUCTS = "gamma(K - 1) * norm * norm, K terms"
+
+
+def _source(
+    name: str,
+    meaning: str,
+    family: Family,
+    *formats: Signature,
+    attributes: _Attributes,
+    optional: _Attributes | None = None,
+) -> OperatorDefinition:
+    """A value from outside the arithmetic."""
+    return OperatorDefinition(
+        name=name,
+        meaning=meaning,
+        kind=OperatorKind.SOURCE,
+        family=family,
+        formats=formats,
+        attributes=attributes,
+        optional=optional or {},
+        reads=Reads.WHOLE,
+    )
+
+
+def _movement(
+    name: str,
+    meaning: str,
+    *inputs: DType | None,
+    family: Family = Family.COPY,
+    reads: Reads = Reads.OWN_RULE,
+    joins: bool = False,
+    attributes: _Attributes | None = None,
+) -> OperatorDefinition:
+    """A copy of bits, of any dtype T."""
+    return OperatorDefinition(
+        name=name,
+        meaning=meaning,
+        kind=OperatorKind.MOVEMENT,
+        family=family,
+        formats=(Signature(inputs, None),),
+        attributes=attributes or {},
+        reads=reads,
+        joins=joins,
+    )
+
+
+def _end(name: str, meaning: str, *formats: Signature, attributes: _Attributes | None = None) -> OperatorDefinition:
+    """The end of a step: its input as it is, kept."""
+    return OperatorDefinition(
+        name=name,
+        meaning=meaning,
+        kind=OperatorKind.MOVEMENT,
+        family=Family.COPY,
+        formats=formats,
+        attributes=attributes or {},
+        reads=Reads.WHOLE,
+    )
+
+
+def _reduction(
+    name: str,
+    meaning: str,
+    family: Family,
+    signature: Signature,
+    *,
+    reads: Reads = Reads.LINE,
+    selects: bool = False,
+    bound: str = "",
+    attributes: _Attributes | None = None,
+) -> OperatorDefinition:
+    """A sum, an extreme, or another number of many elements."""
+    return OperatorDefinition(
+        name=name,
+        meaning=meaning,
+        kind=OperatorKind.INEXACT if bound else OperatorKind.EXACT,
+        family=family,
+        formats=(signature,),
+        attributes=attributes or {},
+        reads=reads,
+        selects=selects,
+        bound=bound,
+    )
+
+
+def _contraction(
+    name: str, meaning: str, attributes: _Attributes | None = None, reads: Reads = Reads.OWN_RULE
+) -> OperatorDefinition:
+    """Sums of products, correctly rounded."""
+    return _reduction(
+        name,
+        meaning,
+        Family.SUM,
+        Signature((_F32, _F32), _F32),
+        reads=reads,
+        bound=_OF_PRODUCTS,
+        attributes=attributes,
+    )
+
+
+_WINDOWS: _Attributes = {"stride": tuple, "padding": tuple, "dilation": tuple}
+_CONVOLUTION: _Attributes = {**_WINDOWS, "groups": int}
+
+SOURCES = (
+    _source(
+        "state",
+        "state(slot): the tensor of that state slot before the step (a parameter, buffer or optimizer slot).",
+        Family.STATE,
+        Signature((), None),
+        attributes={"slot": int},
+    ),
+    _source(
+        "data",
+        """data(slot): that field of the step's batch, [batch_size, ...]; row j is the dataset row that the swap-or-not
+        order gives to position step * batch_size + j. stride (where it is not a row's length): elements from the start
+        of a row to that of the next, in the field; stored (of int64): u8, i8, i16, u16 or i32, as which its elements
+        are stored.""",
+        Family.DATA,
+        Signature((), None, Stored.AS_READ),
+        *(Signature((), _I64, stored) for stored in Stored if stored is not Stored.AS_READ),
+        optional={"stride": int, "stored": str},
+        attributes={"slot": int},
+    ),
+    _source(
+        "schedule",
+        """schedule(slot): the FP32 scalar in that column of the step's row of the schedule table (learning rate, bias
+        corrections, ...).""",
+        Family.SCHEDULE,
+        Signature((), _F32),
+        attributes={"slot": int},
+    ),
+    _source(
+        "constant",
+        """constant(bits): a literal tensor of at most 65,536 elements in row-major order; one item fills any shape.
+        FP32 items are bit patterns as unsigned integers (the only NaN is 0x7fc00000), int64 items are values, bool
+        items are 0 or 1.""",
+        Family.CONSTANT,
+        Signature((), None),
+        attributes={"bits": tuple},
+    ),
+    _source(
+        "iota",
+        "iota(start, step): int64[n], element i is start + i * step.",
+        Family.IOTA,
+        Signature((), _I64),
+        attributes={"start": int, "step": int},
+    ),
+    _source(
+        "uniform",
+        """uniform(stream): FP32 in [0, 1), multiples of 2^-24: element i is (w_i >> 8) * 2^-24, w_i the i-th 32-bit
+        word of Philox4x64-10 keyed by (seed, step * 2^32 + stream). Salmon et al. 2011; NumPy's `Philox`.""",
+        Family.UNIFORM,
+        Signature((), _F32),
+        attributes={"stream": int},
+    ),
+)
+
+ENDS = (
+    _end(
+        "loss",
+        "loss(x): x, an FP32 scalar, marked as the step's loss. The run stops if it is not finite.",
+        Signature((_F32,), _F32, Copy.FINITE),
+    ),
+    _end(
+        "store",
+        """store(x, slot): x is the value of that state slot after the step. The run stops at an element that is not
+        finite, unless x is what the slot held before, `state`, itself.""",
+        Signature((None,), None, Copy.ANY),
+        Signature((_F32,), _F32, Copy.FINITE),
+        attributes={"slot": int},
+    ),
+)
+
+MOVEMENTS = (
+    _movement(
+        "reshape",
+        "reshape(x, shape): the elements of x in row-major order, under another shape.",
+        None,
+        attributes={"shape": tuple},
+    ),
+    _movement(
+        "permute", "permute(x, dims): axis a of the output is axis dims[a] of x.", None, attributes={"dims": tuple}
+    ),
+    _movement(
+        "expand",
+        "expand(x, shape): broadcast x to a larger shape (NumPy's rule).",
+        None,
+        reads=Reads.PLACE,
+        attributes={"shape": tuple},
+    ),
+    _movement(
+        "slice",
+        """slice(x, dim, start, stop, step): x[start:stop:step] along one axis, 0 <= start <= stop <= size, step >=
+        1.""",
+        None,
+        attributes={"dim": int, "start": int, "stop": int, "step": int},
+    ),
+    _movement("flip", "flip(x, dim): reverse one axis.", None, reads=Reads.LINE, attributes={"dim": int}),
+    _movement(
+        "cat",
+        "cat(x_0, ..., x_n, dim): the inputs, at most 64, one after another, along one axis.",
+        None,
+        joins=True,
+        attributes={"dim": int},
+    ),
+    _movement(
+        "pad",
+        "pad(x, fill, low, high): low[a] copies of the scalar `fill` before axis a of x and high[a] after it.",
+        None,
+        None,
+        attributes={"low": tuple, "high": tuple},
+    ),
+    _movement(
+        "gather",
+        """gather(x, index, dim): output[.., i, ..] = x[.., index[.., i, ..], ..]; x and index agree on all axes but
+        dim, and 0 <= index < x.shape[dim] (checked at run time).""",
+        None,
+        _I64,
+        family=Family.GATHER,
+        attributes={"dim": int},
+    ),
+    _movement(
+        "take",
+        """take(x, index): rows of x: output[i.., ...] = x[index[i..], ...]; 0 <= index < x.shape[0] (checked at run
+        time). The lookup of an embedding.""",
+        None,
+        _I64,
+        family=Family.GATHER,
+    ),
+)
+
+REDUCTIONS = (
+    _reduction(
+        "sum",
+        "sum(x, dims): the sum over those axes, which stay as axes of size 1. FP32.",
+        Family.SUM,
+        Signature((_F32,), _F32),
+        bound=_OF_SUMS,
+        attributes={"dims": tuple},
+    ),
+    _reduction(
+        "amax",
+        """amax(x, dims): the largest element over those axes, which stay as axes of size 1; NaN if one is, and a zero
+        is +0. FP32.""",
+        Family.EXTREME,
+        Signature((_F32,), _F32, Extreme.MAX),
+        selects=True,
+        attributes={"dims": tuple},
+    ),
+    _reduction(
+        "amin",
+        """amin(x, dims): the smallest element over those axes, which stay as axes of size 1; NaN if one is, and a zero
+        is +0. FP32.""",
+        Family.EXTREME,
+        Signature((_F32,), _F32, Extreme.MIN),
+        selects=True,
+        attributes={"dims": tuple},
+    ),
+    _reduction(
+        "argmax",
+        """argmax(x, dim): int64, the lowest index of a largest element along the axis (NaN is the largest), which stays
+        as an axis of size 1.""",
+        Family.ARGMAX,
+        Signature((_F32,), _I64),
+        attributes={"dim": int},
+    ),
+    _reduction(
+        "sum_i64",
+        "sum_i64(x, dims): the sum over those axes, which stay as axes of size 1, modulo 2^64. int64.",
+        Family.INTEGER_SUM,
+        Signature((_I64,), _I64),
+        attributes={"dims": tuple},
+    ),
+    _reduction(
+        "any",
+        "any(x, dims): whether any element over those axes, which stay as axes of size 1, is true. bool.",
+        Family.ANY,
+        Signature((_BOOL,), _BOOL),
+        attributes={"dims": tuple},
+    ),
+    _reduction(
+        "max_pool_index",
+        """max_pool_index(x; kernel, stride, padding, dilation): x[N, C, H, W] -> int64[N, C, P, Q], where in its plane
+        (row * W + column) the largest element of each window stands (NaN is the largest); of equal ones the first in
+        row-major order.
+        Padding is never chosen. P = (H + 2 padding - dilation (kernel - 1) - 1) // stride + 1, Q likewise.""",
+        Family.ARGMAX,
+        Signature((_F32,), _I64),
+        reads=Reads.OWN_RULE,
+        attributes={"kernel": tuple, **_WINDOWS},
+    ),
+    _reduction(
+        "scatter_add",
+        """scatter_add(x, index, dim, size): the sum of all x[.., i, ..] with index[.., i, ..] = j stands at [.., j, ..]
+        of the output, whose axis dim has `size` elements. index broadcasts to x; what an index outside of [0, size)
+        would place stands nowhere. The gradient of gather, take and max pooling. FP32.""",
+        Family.SELECTED_SUM,
+        Signature((_F32, _I64), _F32),
+        reads=Reads.OWN_RULE,
+        bound=_OF_SUMS,
+        attributes={"dim": int, "size": int},
+    ),
+)
+
+CONTRACTIONS = (
+    _contraction(
+        "matmul", "matmul(a, b): a[.., M, K] @ b[.., K, N] for matrices, or for batches [B, M, K] @ [B, K, N]. FP32."
+    ),
+    _contraction(
+        "conv2d",
+        """conv2d(x, w; stride, padding, dilation, groups): output g[n, o, p, q] = the sum over (c, i, j) of the
+        products of x and w that belong together; what meets padding is left out, even if it is infinite. FP32.""",
+        attributes=_CONVOLUTION,
+    ),
+    _contraction(
+        "conv2d_grad_input",
+        """conv2d_grad_input(g, w; stride, padding, dilation, groups, size): the gradient of conv2d with respect to x of
+        height and width `size`: x[n, c', h, v] = the sum over (o of the group, i, j) of the products of g and w that
+        belong together. FP32.""",
+        attributes={"size": tuple, **_CONVOLUTION},
+    ),
+    _contraction(
+        "conv2d_grad_weight",
+        """conv2d_grad_weight(g, x; stride, padding, dilation, groups, size): the gradient of conv2d with respect to w
+        of kernel height and width `size`: w[o, c, i, j] = the sum over (n, p, q) of the products of g and x that belong
+        together. FP32.""",
+        attributes={"size": tuple, **_CONVOLUTION},
+        reads=Reads.WHOLE,
+    ),
+)
