@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from disputes import TERMS, Cast, Run
-from tiebreak.contract.batch import BATCH_BYTES, BATCH_GAS, MoveBatches, NamedCall
+from tiebreak.contract.batch import BATCH_BYTES, BATCH_GAS, MoveBatches
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.rpc.node import ChainNode
@@ -31,8 +32,8 @@ class World:
         self.asked.append(method)
         return self.chain.request(method, params)
 
-    def finalize(self, *jobs: int) -> list[NamedCall]:
-        return [NamedCall(Call.of("finalize", job), f"finalize {job}") for job in jobs]
+    def finalize(self, *jobs: int) -> list[ContractCall]:
+        return [ContractCall.of("finalize", job, purpose=f"finalize {job}") for job in jobs]
 
     def status(self, job: int) -> JobStatus:
         return self.cast.trainer.job(job).status
@@ -73,7 +74,7 @@ def test_one_move_alone_is_sent_without_a_batch() -> None:
 def test_a_move_that_was_made_meanwhile_undoes_only_itself() -> None:
     world = World(3)
     world.batches.submit(world.finalize(world.jobs[0]))
-    calls = [Call.of("finalize", job) for job in world.jobs]
+    calls = [ContractCall.of("finalize", job) for job in world.jobs]
     results = world.cast.trainer.try_batch(calls)
     assert isinstance(results[0], ContractError) and results[1:] == [None, None]
 
@@ -86,6 +87,6 @@ def test_packs_stay_within_gas_and_bytes() -> None:
     assert all(sum(gas for _, gas in pack) <= BATCH_GAS for pack in packs)
     world.batches._cost["bisect"] = 1
     world.batches._gas = lambda call: 1  # type: ignore[method-assign]
-    large = [NamedCall(Call.of("postChunk", 1, bytes(50_000)), str(index)) for index in range(5)]
+    large = [ContractCall.of("postChunk", 1, bytes(50_000), purpose=str(index)) for index in range(5)]
     sizes = [len(pack) for pack in world.batches._packs(large, [])]
     assert sizes == [2, 2, 1] and 2 * 50_000 < BATCH_BYTES < 3 * 50_000

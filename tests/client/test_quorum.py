@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from disputes import Cast, Party, Run
+from disputes import Cast, Party, Run, made
 from hostile_node import HostileNode, Lie
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.contract_watch import ContractWatch
 from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.contract.events import JobPosted
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
@@ -129,12 +130,15 @@ def test_a_dispute_is_won_whatever_one_node_says(world: World, lie: str, honest:
     chain = world.nodes(liar, honest=honest)
     contract = VerificationGame(chain, cast.auditor.address, Sender(chain, PARTY, patience=0.3))
     seen = contract.job(job)
-    game, _ = contract.challenge(
-        job,
-        spec_hash=seen.spec_hash,
-        claimed_root=seen.claim.checkpoint_root,
-        checkpoint_root=root,
-        bond=seen.terms.challenger_bond,
+    game, _ = made(
+        contract,
+        contract.challenge(
+            job,
+            spec_hash=seen.spec_hash,
+            claimed_root=seen.claim.checkpoint_root,
+            checkpoint_root=root,
+            bond=seen.terms.challenger_bond,
+        ),
     )
     LIES[lie](world, liar)
     parties = [Party(cast.trainer, Run.of(33), Side.TRAINER), Party(contract, Run.of(), Side.CHALLENGER)]
@@ -219,13 +223,16 @@ def test_without_a_majority_nothing_new_is_begun_and_games_go_on(world: World) -
     contract = VerificationGame(chain, world.cast.customer.address, sender)
     chain.logs(contract.address, from_block=0)
     with pytest.raises(NodesDisagree, match="and honest 0 say different things about the events of blocks 0 to"):
-        contract.challenge(1, spec_hash=bytes(32), claimed_root=bytes(32), checkpoint_root=bytes(32), bond=1)
+        contract.send(
+            contract.challenge(1, spec_hash=bytes(32), claimed_root=bytes(32), checkpoint_root=bytes(32), bond=1)
+        )
     queue = TransactionQueue(contract, sender)
     refused: list[ChainError] = []
-    order = Order(call=Call.of("challenge", 1, *[bytes(32)] * 3), sent=lambda _: None, failed=refused.append, value=1)
+    call = ContractCall.of("challenge", 1, *[bytes(32)] * 3, value=1)
+    order = Order(call=call, sent=lambda _: None, failed=refused.append)
     assert queue.put(order) is False
     assert [type(error) for error in refused] == [NodesDisagree]
-    assert queue.put(replace(order, call=Call.of("claimTimeout", 1), value=0))
+    assert queue.put(replace(order, call=ContractCall.of("claimTimeout", 1)))
 
 
 def test_a_balance_that_one_node_makes_up_takes_no_money_from_an_appeal(world: World) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import rlp
-from disputes import Cast, Run
+from disputes import Cast, Run, made
 from eth_account import Account
 from tiebreak.contract.enums import Outcome
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -331,4 +331,4 @@ def test_a_whole_dispute_is_signed_by_anvil() -> None:
         cast.commit(job, Run.of(33))
         game = cast.dispute(job, Run.of(33), Run.of())
         assert cast.customer.game(game).outcome is Outcome.CHALLENGER_WON
-        assert cast.auditor.withdraw()[0] > 0
+        assert made(cast.auditor, cast.auditor.withdraw())[0] > 0

@@ -331,15 +331,15 @@ class RandomMarket(World):
         anyone = self.contract.by(self.senders["referee"])
         for audit in self.contract.audits_of(self.job):
             try:
-                anyone.collect(self.job, audit.auditor)
+                anyone.send(anyone.collect(self.job, audit.auditor))
             except ContractError as error:
                 assert error.name in ("NothingToCollect", "TooEarly"), error
         for number in self.contract.games_of(self.job):
             if self.contract.game(number).bond_held:
-                anyone.send("releaseBond", number)
+                anyone.send(anyone.release_bond(number))
         for sender in self.senders.values():
             if self.contract.credit_of(sender.address):
-                self.contract.by(sender).withdraw()
+                self.contract.by(sender).send(self.contract.by(sender).withdraw())
         return {
             name: self.balance(name) + sender.fees - self.before[name]
             for name, sender in self.senders.items()

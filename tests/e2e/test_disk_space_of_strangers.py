@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from crafted_blocks import Blocks, repeated
+from disputes import made
 from roundlog.parallel.published import NAME
 from roundlog.training.job import DATA, FILES, Job
 from tiebreak.contract.enums import JobStatus
@@ -45,7 +46,9 @@ def post(world: World, files: dict[str, Cid], blocks: Blocks) -> int:
     """A posting of these files under the spec of the linear task."""
     job = Job.from_task(linear_task())
     contract = world.contract.by(world.senders["customer"])
-    world.job, _ = contract.post_job(world.spec(job.spec), TERMS, str(blocks.directory(*sorted(files.items()))))
+    world.job, _ = made(
+        contract, contract.post_job(world.spec(job.spec), TERMS, str(blocks.directory(*sorted(files.items()))))
+    )
     return world.job
 
 

@@ -72,7 +72,7 @@ def test_jobs_that_are_over_cost_a_restart_no_requests_each(
     def expired() -> None:
         job = cast.post()
         cast.customer.node.advance_time(TERMS.commit_window + 1)
-        cast.customer.send("reclaim", job)
+        cast.customer.send(cast.customer.reclaim(job))
 
     expired()
     one = asked_by(kind, cast, line, tmp_path / "one")
