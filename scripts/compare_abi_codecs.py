@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from eth_abi.abi import encode
@@ -145,7 +146,7 @@ def aliased(elements: int, size: int) -> bytes:
 
 
 def outcome(decode: Callable[..., object], *arguments: object) -> str:
-    """How a decoding ends: the error's name, or that it gives a value."""
+    """The end of a decoding: an error's name, or that it gives a value."""
     try:
         decode(*arguments)
     except Exception as error:  # that is what is asked
@@ -215,7 +216,7 @@ def main() -> None:
         assert found is not None
         shown = [getattr(found, name) for name in found.__dataclass_fields__][3:]
         assert shown == typed(event["inputs"], tuple(args[item["name"]] for item in event["inputs"])), event["name"]
-        bent = Log(*(hostile(log.data, dice) if name == "data" else getattr(log, name) for name in Log.__slots__))
+        bent = replace(log, data=hostile(log.data, dice))
         pair = outcome(OURS.decode_event, bent), outcome(by_web3, event, bent)
         ended[pair] += 1
         assert pair[0] in ("a value", InvalidAnswer.__name__), pair

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from compare_abi_codecs import (
@@ -22,7 +23,6 @@ from compare_abi_codecs import (
     value_of,
 )
 from tiebreak.contract.abi import _TIMES
-from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import InvalidAnswer
 
 
@@ -50,14 +50,14 @@ def test_events_are_read_as_by_web3_and_hostile_ones_end_in_one_error(entry) -> 
         assert tuple(args[item["name"]] for item in entry["inputs"]) == values
         assert [getattr(event, name) for name in event.__dataclass_fields__][3:] == typed(entry["inputs"], values)
         for _ in range(10):
-            bent = Log(*(hostile(log.data, dice) if name == "data" else getattr(log, name) for name in Log.__slots__))
+            bent = replace(log, data=hostile(log.data, dice))
             try:
                 OURS.decode_event(bent)
             except InvalidAnswer as error:
                 assert str(error) == f"the node gave data that does not fit {entry['name']}: use another node."
 
 
-@pytest.mark.parametrize(("elements", "size"), [(1_000, 100_000), (100_000, 32), (30_000, 1_000_000)])
+@pytest.mark.parametrize(("elements", "size"), [(1_000, 100_000), (20_000, 32), (2_000, 1_000_000)])
 def test_an_answer_whose_parts_are_one_and_the_same_is_refused_at_once(elements: int, size: int) -> None:
     """Regression: 260 KB of offsets to the same bytes made 400 MB of values."""
     data = aliased(elements, size)

@@ -10,12 +10,14 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
 
-class World:
+class World(Transport):
     def __init__(self, jobs: int) -> None:
+        super().__init__()
         self.asked: list[str] = []
         self.chain = EmbeddedChain()
         self.cast = Cast.on(ChainNode(self.chain))
@@ -42,7 +44,7 @@ class World:
 def test_moves_go_in_one_transaction_and_what_would_fail_gets_the_contracts_error() -> None:
     world = World(3)
     found = world.batches.submit(world.finalize(world.jobs[0], 99, *world.jobs[1:]))
-    by_job = {item.move.call.arguments[0]: item for item in found}
+    by_job = {item.move.arguments[0]: item for item in found}
     assert isinstance(by_job[99].error, ContractError) and by_job[99].error.name == "WrongJobStatus"
     sent = {by_job[job].sent for job in world.jobs}
     assert len(sent) == 1

@@ -16,18 +16,20 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ContractError, NonceTaken, RpcRefused, TransactionPending
 from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
 FRIEND = devnet_account(9).address
 
 
-class Unreliable:
+class Unreliable(Transport):
     """The embedded chain with a saboteur on the line."""
 
     name = "the unreliable node"
 
     def __init__(self) -> None:
+        super().__init__()
         self.chain = EmbeddedChain()
         self.on: dict[str, Callable[[list[object]], object]] = {}
         self.sent: list[bytes] = []

@@ -17,14 +17,16 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ContractError, NoCode, NotConfirmed, RpcRefused
 from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
+from tiebreak.rpc.transport import Transport
 
 
-class Line:
+class Line(Transport):
     """A line to a chain that counts requests, and that can lag behind."""
 
     name = "the counting node"
 
     def __init__(self, chain: EmbeddedChain) -> None:
+        super().__init__()
         self.chain = chain
         self.asked: Counter[str] = Counter()
         self.lag: dict[str, int] = {}

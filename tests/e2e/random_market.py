@@ -30,6 +30,7 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.rpc.chain_errors import ContractError, RpcRefused
 from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import Transport
 from tiebreak.store import FolderStore
 from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak.transactions.keys import devnet_account
@@ -45,12 +46,13 @@ MOST_ROUNDS = 600
 _OPENINGS = ("openClaim", "openAudit")
 
 
-class SlowChain:
+class SlowChain(Transport):
     """A chain on which transactions wait for the next block: several at once, those of all accounts in any order."""
 
     name = "the slow chain"
 
     def __init__(self, chance: random.Random) -> None:
+        super().__init__()
         self._chain, self._chance = EmbeddedChain(), chance
         self._pool: list[tuple[str, str]] = []
         self.is_slow = False

@@ -1,7 +1,7 @@
 """Calls, results, errors and events of a compiled contract, encoded and decoded as typed records.
 
 eth-abi reads and writes the bytes, as it does below web3's contract objects (`VerificationGame.contract` is one). Those
-encode a call in 14 times the time, decode an event in 3 times, give no typed records, end in errors of many kinds for
+encode a call in 14 times the time, decode an event in 2 to 3, give no typed records, end in errors of many kinds for
 bytes that no contract gives, and refuse a whole answer for one text in it that is no UTF-8: see
 scripts/compare_abi_codecs.py, which holds both against each other.
 
@@ -44,7 +44,7 @@ class _BoundedStream(ContextFramesBytesIO):
     an answer of 260 KB is 400 MB of values."""
 
     def __init__(self, data: bytes) -> None:
-        super().__init__(data)
+        super().__init__(data)  # type: ignore[no-untyped-call]
         self._words, self._bytes = _TIMES * len(data), len(data)
 
     def read(self, size: int | None = -1, /) -> bytes:

@@ -7,7 +7,7 @@ of the contract's own error, before anything is spent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from eth_typing import ChecksumAddress
 
@@ -32,6 +32,11 @@ from tiebreak.rpc.chain_errors import (
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.sender import Sender
 
+if TYPE_CHECKING:
+    from web3 import Web3
+    from web3.contract import Contract
+    from web3.providers import BaseProvider
+
 _PAGE = 256
 _MOST_ENTRIES = 1_000_000
 """Most games or audits of a job that are read: to make as many takes all the gas of Ethereum for a day and more."""
@@ -46,9 +51,15 @@ class VerificationGame(GameCalls):
     """
 
     def __init__(
-        self, node: ChainNode, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
+        self,
+        chain: ChainNode | Web3 | BaseProvider,
+        address: ChecksumAddress,
+        sender: Sender | None = None,
+        *,
+        first_block: int = 0,
     ) -> None:
-        self.node = node
+        """chain: a `Web3` with any provider and middleware, or a node that has confirmations and a stop event."""
+        self.node = chain if isinstance(chain, ChainNode) else ChainNode(chain)
         self.address = address
         self.first_block = first_block
         self._sender = sender
@@ -81,6 +92,11 @@ class VerificationGame(GameCalls):
     def by(self, sender: Sender) -> VerificationGame:
         """This contract, written to by another account."""
         return VerificationGame(self.node, self.address, sender, first_block=self.first_block)
+
+    @property
+    def contract(self) -> Contract:
+        """web3's contract object at the same address, for what has no method here: filters, traces, other accounts."""
+        return self.node.w3.eth.contract(address=self.address, abi=self._abi.entries)
 
     # views
 

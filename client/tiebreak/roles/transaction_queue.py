@@ -273,13 +273,12 @@ class TransactionQueue:
                 order.failed(error)
             return
         for answer in answers:
-            name = answer.move.purpose
-            assert name is not None, "every move was given its name"
+            purpose = str(answer.move.purpose)
             if answer.error is not None:
-                self._settle(name, moves[name], None)
-                moves[name].failed(answer.error)
+                self._settle(purpose, moves[purpose], None)
+                moves[purpose].failed(answer.error)
             elif answer.sent is not None:
-                yield name, answer.sent
+                yield purpose, answer.sent
 
     def _hear(self) -> bool:
         """Whether any order was mined since the last call."""

@@ -16,17 +16,19 @@ from tiebreak.roles.follower_role import JobFollower
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import Transport
 from tiebreak.store import FolderStore
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
 
-class Counting:
+class Counting(Transport):
     """A line to a chain that counts what is asked."""
 
     name = "the chain"
 
     def __init__(self, chain: EmbeddedChain) -> None:
+        super().__init__()
         self.chain = chain
         self.asked = 0
 
