@@ -35,6 +35,7 @@ from tiebreak.adversary.cunning import cunning
 from tiebreak.adversary.engines import execution_of
 from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.contract.enums import Level, Outcome, Phase, Side
+from tiebreak.contract.events import Challenged, JobPosted
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.posted import find_chunk, find_rows
 from tiebreak.contract.struct_bases import PostedSpec
@@ -175,10 +176,10 @@ def dispute(node: ChainNode, job: Job, lie: Lie, bill: Bill, honest: DisputeTree
     customer, trainer, auditor = (Sender(node, devnet_account(i)) for i in range(3))
     contract = VerificationGame.deploy(customer)
     spec = PostedSpec(job.spec, customer.address, contract.adjudicator())
-    number, _ = contract.post_job(spec, TERMS, "bafy")
+    number = contract.event(contract.send(contract.post_job(spec, TERMS, "bafy")), JobPosted).job
     sides = {Side.TRAINER: (contract.by(trainer), lying), Side.CHALLENGER: (contract.by(auditor), honest)}
     claim = lying.claim
-    receipt = contract.by(trainer).commit(
+    committed = contract.commit(
         number,
         spec_hash=spec.hash,
         claimed=claim.as_next_root(),
@@ -187,14 +188,16 @@ def dispute(node: ChainNode, job: Job, lie: Lie, bill: Bill, honest: DisputeTree
         model_cid="bafy",
         bond=TERMS.trainer_bond,
     )
-    bill.add("claim", receipt)
-    game_id, receipt = contract.by(auditor).challenge(
+    bill.add("claim", contract.by(trainer).send(committed))
+    challenged = contract.challenge(
         number,
         spec_hash=spec.hash,
         claimed_root=claim.root,
         checkpoint_root=honest.claim.root,
         bond=TERMS.challenger_bond,
     )
+    receipt = contract.by(auditor).send(challenged)
+    game_id = contract.event(receipt, Challenged).game
     bill.add("claim", receipt)
 
     known = {side: Known({(): own.claim}) for side, (_, own) in sides.items()}
@@ -210,8 +213,7 @@ def dispute(node: ChainNode, job: Job, lie: Lie, bill: Bill, honest: DisputeTree
             known[side].rows = find_rows(contract, game_id, game)
         else:
             part = "proof" if game.phase in (Phase.POSTING, Phase.PROVING) else game.current.level.name
-            function, arguments = call_of(game_id, decision, contract.encode)
-            bill.add(part, own_contract.send(function, *arguments))
+            bill.add(part, own_contract.send(call_of(contract, game_id, decision)))
             known[side].rows = None
 
     assert game.outcome is Outcome.CHALLENGER_WON, game.outcome

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 _ROOM = 256 << 20
@@ -72,3 +73,18 @@ def environment_of_others() -> dict[str, str]:
     """The variables of this process without Tiebreak's own. Some of them hold keys and passwords, others URLs of nodes,
     signers and services, which often have an access token in them; no other program needs any."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TIEBREAK_")}
+
+
+_LIMIT = 1024 * 12
+"""Nested calls that py-evm asks for. json, copy and repr stay within a C stack of 8 MiB with it."""
+
+
+def restore_recursion_limit() -> None:
+    """Undoes what py_ecc does on import: it allows 100,000 nested calls, more than the C stack holds.
+
+    With that limit, deeply nested JSON from a stranger (a node, a keystore, a fetched job) ends the process with a
+    segmentation fault instead of a RecursionError. eth-account, py-evm and web3 load py_ecc, so every module that
+    imports one of them calls this right after its imports; py_ecc's import cannot happen a second time."""
+    import py_ecc  # noqa: F401  (so that nobody imports it later and raises the limit again)
+
+    sys.setrecursionlimit(min(_LIMIT, sys.getrecursionlimit()))

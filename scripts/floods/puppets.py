@@ -16,8 +16,9 @@ from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 from tiebreak.adversary.engines import execution_of
 from tiebreak.adversary.tampering import Lie, tampered
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Phase, Side
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.posted import find_chunk, find_rows
 from tiebreak.contract.structs import GameView
 from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, NeedRow, Over, Wait, next_move
@@ -93,16 +94,17 @@ class Attacker:
         trainer.trees = puppet_trees(self._job, self._run, self._roots, trainer.step, self._lied)
         self.trainer = trainer
         leaves = trainer.trees.claim
-        arguments = (
+        call = self._contract.commit(
             posted_job,
-            posted.spec_hash,
-            leaves.as_next_root(),
-            leaves.payloads[-1],
-            "Qm-no-log",
-            "Qm-no-model",
+            spec_hash=posted.spec_hash,
+            claimed=leaves.as_next_root(),
+            final_state_root=leaves.payloads[-1],
+            log_cid="Qm-no-log",
+            model_cid="Qm-no-model",
+            bond=posted.terms.trainer_bond,
         )
         self._chain.rpc("anvil_setBalance", trainer.account, hex(10**21))
-        self._send(trainer.account, "commit", arguments, value=posted.terms.trainer_bond, gas=1_000_000)
+        self._send(trainer.account, call, gas=1_000_000)
         mine()
         if self._contract.job(posted_job).claim.trainer != trainer.account:
             raise RuntimeError("the attacker's claim was not taken")
@@ -115,8 +117,14 @@ class Attacker:
             self._chain.rpc("anvil_setBalance", puppet.account, hex(10**21))
             puppet.trees = puppet_trees(self._job, self._run, self._roots, puppet.step, self._lied)
             root = puppet.trees.claim.root
-            arguments = (posted_job, posted.spec_hash, posted.claim.checkpoint_root, root)
-            self._send(puppet.account, "challenge", arguments, value=posted.terms.challenger_bond, gas=600_000)
+            call = contract.challenge(
+                posted_job,
+                spec_hash=posted.spec_hash,
+                claimed_root=posted.claim.checkpoint_root,
+                checkpoint_root=root,
+                bond=posted.terms.challenger_bond,
+            )
+            self._send(puppet.account, call, gas=600_000)
         while self._chain.waiting:
             mine()
         by_account = {puppet.account: puppet for puppet in puppets}
@@ -163,23 +171,21 @@ class Attacker:
             if isinstance(decision, Helpless):
                 puppet.given_up.add(number)
             return
-        function, arguments = call_of(number, decision, self._contract.encode)
+        call = call_of(self._contract, number, decision)
         if game.phase is Phase.PROVING:
             try:
-                data = self._contract.encode(Call.of(function, *arguments))
+                data = self._contract.encode(call)
                 self._contract.node.call(self._contract.address, data, sender=puppet.account)
             except ChainError:
                 puppet.given_up.add(number)  # the contract does not accept the lie
                 return
-        self._send(puppet.account, function, arguments)
+        self._send(puppet.account, call)
         self.moves += 1
 
-    def _send(
-        self, account: ChecksumAddress, function: str, arguments: tuple[object, ...], *, value: int = 0, gas: int = 0
-    ) -> None:
-        data = self._contract.encode(Call.of(function, *arguments))
-        transaction = {"from": account, "to": self._contract.address, "data": "0x" + data.hex(), "value": hex(value)}
-        transaction["gas"] = hex(gas or 6_000_000)
+    def _send(self, account: ChecksumAddress, call: ContractCall, *, gas: int = 6_000_000) -> None:
+        data = "0x" + self._contract.encode(call).hex()
+        transaction = {"from": account, "to": self._contract.address, "data": data, "value": hex(call.value)}
+        transaction["gas"] = hex(gas)
         self._chain.rpc("eth_sendTransaction", transaction)
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from tiebreak.rpc.transport import Transport
 from tiebreak.transactions.keys import devnet_account
 
 ADDRESS = devnet_account(0).address
 HASH = "0x" + "11" * 32
 
 
-class Canned:
+class Canned(Transport):
     """A transport that gives prepared answers; a callable is called with the parameters."""
 
     name = "the canned node"
 
     def __init__(self, **answers: Any) -> None:
+        super().__init__()
         self.answers = answers
         self.asked: list[tuple[str, list[object]]] = []
 

@@ -9,7 +9,9 @@ from typing import Any
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Phase, Side
+from tiebreak.contract.events import Appealed, Challenged, JobPosted, Withdrawn
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.posted import find_rows
 from tiebreak.contract.struct_bases import PostedSpec
@@ -93,6 +95,24 @@ class Run:
         return Trace(StepTrace(operators=computed + stored, states=self.slots(step), stop=None))
 
 
+def made(contract: VerificationGame, call: ContractCall) -> tuple[Any, Receipt]:
+    """The result of a call, as its event tells it: a job, a game (None: it was an attestation), an amount."""
+    receipt = contract.send(call)
+    match call.function:
+        case "postJob":
+            return contract.event(receipt, JobPosted).job, receipt
+        case "challenge":
+            return contract.event(receipt, Challenged).game, receipt
+        case "appeal":
+            return contract.event(receipt, Appealed).game, receipt
+        case "withdraw":
+            return contract.event(receipt, Withdrawn).amount, receipt
+        case "openAudit":
+            games = [event.game for event in contract.decode(receipt.logs) if isinstance(event, Challenged)]
+            return (games[0] if games else None), receipt
+    raise AssertionError(f"{call.function} has no result")
+
+
 @dataclass
 class Party:
     """Plays one side of a game from its own run, knowing nothing of the other's."""
@@ -115,8 +135,7 @@ class Party:
             elif isinstance(decision, NeedRow):
                 self.known.rows = find_rows(self.contract, game, state)
             elif isinstance(decision, Move):
-                function, arguments = call_of(game, decision, self.contract.encode)
-                return self.contract.send(function, *arguments)
+                return self.contract.send(call_of(self.contract, game, decision))
             else:
                 return None
 
@@ -140,33 +159,38 @@ class Cast:
         return PostedSpec(replace(SPEC, **changes), devnet_account(3).address, self.customer.adjudicator())
 
     def post(self, terms: Terms = TERMS) -> int:
-        job, _ = self.customer.post_job(self.spec(), terms, JOB_CID)
+        job, _ = made(self.customer, self.customer.post_job(self.spec(), terms, JOB_CID))
         return job
 
     def commit(self, job: int, run: Run) -> None:
         tree = run.checkpoints
-        self.trainer.commit(
-            job,
-            spec_hash=self.spec().hash,
-            claimed=next_root_of(tree),
-            final_state_root=run.states[-1],
-            log_cid=JOB_CID,
-            model_cid=JOB_CID,
-            bond=TERMS.trainer_bond,
+        self.trainer.send(
+            self.trainer.commit(
+                job,
+                spec_hash=self.spec().hash,
+                claimed=next_root_of(tree),
+                final_state_root=run.states[-1],
+                log_cid=JOB_CID,
+                model_cid=JOB_CID,
+                bond=TERMS.trainer_bond,
+            )
         )
 
     def attest(self, job: int, checkpoint_root: bytes) -> Receipt:
-        return self.auditor.attest(job, spec_hash=self.spec().hash, checkpoint_root=checkpoint_root)
+        return self.auditor.send(self.auditor.attest(job, spec_hash=self.spec().hash, checkpoint_root=checkpoint_root))
 
     def challenge(self, job: int, checkpoint_root: bytes, bond: int = TERMS.challenger_bond) -> int:
         """The auditor's, of the claim that stands there."""
         seen = self.auditor.job(job)
-        game, _ = self.auditor.challenge(
-            job,
-            spec_hash=seen.spec_hash,
-            claimed_root=seen.claim.checkpoint_root,
-            checkpoint_root=checkpoint_root,
-            bond=bond,
+        game, _ = made(
+            self.auditor,
+            self.auditor.challenge(
+                job,
+                spec_hash=seen.spec_hash,
+                claimed_root=seen.claim.checkpoint_root,
+                checkpoint_root=checkpoint_root,
+                bond=bond,
+            ),
         )
         return game
 

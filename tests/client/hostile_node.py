@@ -14,11 +14,12 @@ Lie = Callable[[list[Any], Any], Any]
 """From the parameters and the true answer to what is said."""
 
 
-class HostileNode:
+class HostileNode(Transport):
     """A node that says what its owner wants. `lies`: by method. `lag`: blocks that it has not seen. `away`, `seconds`:
     whether, and after how long, it answers. `swallows`: whether it says yes to transactions and drops them."""
 
     def __init__(self, good: Transport, name: str = "the liar") -> None:
+        super().__init__()
         self.good, self.name = good, name
         self.lies: dict[str, Lie] = {}
         self.lag = 0
@@ -59,11 +60,12 @@ class HostileNode:
         return str(record[name])
 
 
-class BlockNode:
+class BlockNode(Transport):
     """A node that knows blocks and nothing else: one every twelve seconds from 1,700,000,000 on. From block `forks` on
     they are those of `branch`."""
 
     def __init__(self, name: str, height: int, *, forks: int | None = None, branch: str = "other") -> None:
+        super().__init__()
         self.name, self.height, self.forks, self.branch = name, height, forks, branch
         self.chain_id = 1
         self.away = False

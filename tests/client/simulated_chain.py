@@ -13,6 +13,7 @@ from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 from tiebreak.rpc.chain_errors import ChainUnavailable, InvalidAnswer, RpcRefused
+from tiebreak.rpc.transport import Transport
 
 BLOCK_SECONDS = 12
 START = 1_700_000_000
@@ -48,12 +49,13 @@ class SimulatedBlock:
     transactions: list[dict[str, Any]]
 
 
-class SimulatedChain:
+class SimulatedChain(Transport):
     """`now`: seconds on the simulated clock; `sleep` moves it and mines what comes due."""
 
     name = "the simulated node"
 
     def __init__(self, seed: int = 0) -> None:
+        super().__init__()
         self.random = random.Random(seed)
         self.now = 0.0
         self.slot = 0
@@ -199,12 +201,13 @@ class SimulatedChain:
         }
 
 
-class FaultyLine:
+class FaultyLine(Transport):
     """A line to a chain on which `rate` of all requests go wrong."""
 
     name = "the faulty line"
 
     def __init__(self, chain: SimulatedChain, seed: int, rate: float, *, kills: float = 0.0) -> None:
+        super().__init__()
         self.chain = chain
         self.random = random.Random(seed)
         self.rate = rate

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from disputes import TERMS, Cast, Run
-from tiebreak.contract.batch import BATCH_BYTES, BATCH_GAS, MoveBatches, NamedCall
+from tiebreak.contract.batch import BATCH_BYTES, BATCH_GAS, MoveBatches
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
 
-class World:
+class World(Transport):
     def __init__(self, jobs: int) -> None:
+        super().__init__()
         self.asked: list[str] = []
         self.chain = EmbeddedChain()
         self.cast = Cast.on(ChainNode(self.chain))
@@ -31,8 +34,8 @@ class World:
         self.asked.append(method)
         return self.chain.request(method, params)
 
-    def finalize(self, *jobs: int) -> list[NamedCall]:
-        return [NamedCall(Call.of("finalize", job), f"finalize {job}") for job in jobs]
+    def finalize(self, *jobs: int) -> list[ContractCall]:
+        return [ContractCall.of("finalize", job, purpose=f"finalize {job}") for job in jobs]
 
     def status(self, job: int) -> JobStatus:
         return self.cast.trainer.job(job).status
@@ -41,7 +44,7 @@ class World:
 def test_moves_go_in_one_transaction_and_what_would_fail_gets_the_contracts_error() -> None:
     world = World(3)
     found = world.batches.submit(world.finalize(world.jobs[0], 99, *world.jobs[1:]))
-    by_job = {item.move.call.arguments[0]: item for item in found}
+    by_job = {item.move.arguments[0]: item for item in found}
     assert isinstance(by_job[99].error, ContractError) and by_job[99].error.name == "WrongJobStatus"
     sent = {by_job[job].sent for job in world.jobs}
     assert len(sent) == 1
@@ -73,7 +76,7 @@ def test_one_move_alone_is_sent_without_a_batch() -> None:
 def test_a_move_that_was_made_meanwhile_undoes_only_itself() -> None:
     world = World(3)
     world.batches.submit(world.finalize(world.jobs[0]))
-    calls = [Call.of("finalize", job) for job in world.jobs]
+    calls = [ContractCall.of("finalize", job) for job in world.jobs]
     results = world.cast.trainer.try_batch(calls)
     assert isinstance(results[0], ContractError) and results[1:] == [None, None]
 
@@ -86,6 +89,6 @@ def test_packs_stay_within_gas_and_bytes() -> None:
     assert all(sum(gas for _, gas in pack) <= BATCH_GAS for pack in packs)
     world.batches._cost["bisect"] = 1
     world.batches._gas = lambda call: 1  # type: ignore[method-assign]
-    large = [NamedCall(Call.of("postChunk", 1, bytes(50_000)), str(index)) for index in range(5)]
+    large = [ContractCall.of("postChunk", 1, bytes(50_000), purpose=str(index)) for index in range(5)]
     sizes = [len(pack) for pack in world.batches._packs(large, [])]
     assert sizes == [2, 2, 1] and 2 * 50_000 < BATCH_BYTES < 3 * 50_000

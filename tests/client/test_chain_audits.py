@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from disputes import JOB_CID, TERMS, Cast, Party, Run
+from disputes import JOB_CID, TERMS, Cast, Party, Run, made
 from eth_typing import ChecksumAddress
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.game import next_root_of
@@ -39,18 +39,20 @@ def sealed_claim(cast: Cast, job: int, run: Run) -> bytes:
         model_cid=JOB_CID,
         salt=salt,
     )
-    cast.trainer.seal_claim(job, spec_hash=cast.spec().hash, seal=seal, bond=TERMS.trainer_bond)
+    cast.trainer.send(cast.trainer.seal_claim(job, spec_hash=cast.spec().hash, seal=seal, bond=TERMS.trainer_bond))
     return salt
 
 
 def open_claim(cast: Cast, job: int, run: Run, salt: bytes) -> None:
-    cast.trainer.open_claim(
-        job,
-        claimed=next_root_of(run.checkpoints),
-        final_state_root=run.states[-1],
-        log_cid=JOB_CID,
-        model_cid=JOB_CID,
-        salt=salt,
+    cast.trainer.send(
+        cast.trainer.open_claim(
+            job,
+            claimed=next_root_of(run.checkpoints),
+            final_state_root=run.states[-1],
+            log_cid=JOB_CID,
+            model_cid=JOB_CID,
+            salt=salt,
+        )
     )
 
 
@@ -59,25 +61,30 @@ def sealed_audit(cast: Cast, job: int, run: Run, who: ChecksumAddress = AUDITOR)
     seal = audit_seal(
         cast.auditor.node.chain_id, cast.auditor.address, job, who, checkpoint_root=run.checkpoints.root, salt=salt
     )
-    cast.auditor.seal_audit(job, spec_hash=cast.spec().hash, seal=seal, bond=BLIND.attestation_bond)
+    cast.auditor.send(cast.auditor.seal_audit(job, spec_hash=cast.spec().hash, seal=seal, bond=BLIND.attestation_bond))
     return salt
 
 
 def open_audit(cast: Cast, job: int, run: Run, salt: bytes) -> int | None:
-    game, _ = cast.auditor.open_audit(
-        job, checkpoint_root=run.checkpoints.root, log_cid=JOB_CID, model_cid=JOB_CID, salt=salt
+    game, _ = made(
+        cast.auditor,
+        cast.auditor.open_audit(
+            job, checkpoint_root=run.checkpoints.root, log_cid=JOB_CID, model_cid=JOB_CID, salt=salt
+        ),
     )
     return game
 
 
 def attest(cast: Cast, job: int, run: Run) -> None:
-    cast.auditor.attest(
-        job,
-        spec_hash=cast.spec().hash,
-        checkpoint_root=run.checkpoints.root,
-        log_cid="bafylog",
-        model_cid="bafymodel",
-        bond=OPEN.attestation_bond,
+    cast.auditor.send(
+        cast.auditor.attest(
+            job,
+            spec_hash=cast.spec().hash,
+            checkpoint_root=run.checkpoints.root,
+            log_cid="bafylog",
+            model_cid="bafymodel",
+            bond=OPEN.attestation_bond,
+        )
     )
 
 
@@ -89,23 +96,23 @@ def test_an_attestation_with_a_bond_is_shown_and_paid(node: ChainNode, cast: Cas
     assert (audit.auditor, audit.status) == (AUDITOR, AuditStatus.ATTESTED)
     assert (audit.log_cid, audit.model_cid) == ("bafylog", "bafymodel")
     with pytest.raises(ContractError) as caught:
-        cast.auditor.collect(job, AUDITOR)
+        cast.auditor.send(cast.auditor.collect(job, AUDITOR))
     assert caught.value.name == "NothingToCollect"
     node.advance_time(TERMS.challenge_window + 1)
-    cast.trainer.finalize(job)
-    cast.auditor.collect(job, AUDITOR)
-    assert cast.auditor.withdraw()[0] == OPEN.attestation_bond + FEE
-    assert cast.trainer.withdraw()[0] == TERMS.reward + TERMS.trainer_bond
+    cast.trainer.send(cast.trainer.finalize(job))
+    cast.auditor.send(cast.auditor.collect(job, AUDITOR))
+    assert made(cast.auditor, cast.auditor.withdraw())[0] == OPEN.attestation_bond + FEE
+    assert made(cast.trainer, cast.trainer.withdraw())[0] == TERMS.reward + TERMS.trainer_bond
 
 
 def test_too_few_attestations_let_a_claim_lapse(node: ChainNode, cast: Cast) -> None:
     job = cast.post(OPEN)
     cast.commit(job, Run.of())
     node.advance_time(TERMS.challenge_window + 1)
-    cast.customer.finalize(job)
+    cast.customer.send(cast.customer.finalize(job))
     assert cast.customer.job(job).status is JobStatus.LAPSED
-    assert cast.customer.withdraw()[0] == TERMS.reward + FEE
-    assert cast.trainer.withdraw()[0] == TERMS.trainer_bond
+    assert made(cast.customer, cast.customer.withdraw())[0] == TERMS.reward + FEE
+    assert made(cast.trainer, cast.trainer.withdraw())[0] == TERMS.trainer_bond
 
 
 def test_a_blind_audit_with_the_same_root_attests(node: ChainNode, cast: Cast) -> None:
@@ -118,7 +125,7 @@ def test_a_blind_audit_with_the_same_root_attests(node: ChainNode, cast: Cast) -
     assert open_audit(cast, job, run, audit_salt) is None
     assert cast.customer.job(job).attestations == 1
     node.advance_time(TERMS.challenge_window + 1)
-    cast.customer.finalize(job)
+    cast.customer.send(cast.customer.finalize(job))
     assert cast.customer.job(job).status is JobStatus.FINAL
 
 
@@ -131,10 +138,10 @@ def test_a_blind_audit_with_another_root_is_a_challenge(node: ChainNode, cast: C
     game = open_audit(cast, job, right, audit_salt)
     assert game is not None and cast.customer.game(game).phase is Phase.QUEUED
     with pytest.raises(ContractError) as caught:
-        cast.customer.start_game(job)
+        cast.customer.send(cast.customer.start_game(job))
     assert caught.value.name == "NoGameToStart"
     node.advance_time(BLIND.opening_window + 1)
-    cast.customer.start_game(job)
+    cast.customer.send(cast.customer.start_game(job))
     parties = [Party(cast.auditor, right, Side.CHALLENGER), Party(cast.trainer, wrong, Side.TRAINER)]
     for turn in range(100):
         if cast.customer.game(game).phase is Phase.OVER:
@@ -160,20 +167,23 @@ def test_an_auditor_defends_a_right_claim_that_its_trainer_lost(node: ChainNode,
     cast.commit(job, run)
     attest(cast, job, run)
     seen = cast.referee.job(job)
-    verdict, _ = cast.referee.challenge(
-        job,
-        spec_hash=seen.spec_hash,
-        claimed_root=seen.claim.checkpoint_root,
-        checkpoint_root=wrong.checkpoints.root,
-        bond=TERMS.challenger_bond,
+    verdict, _ = made(
+        cast.referee,
+        cast.referee.challenge(
+            job,
+            spec_hash=seen.spec_hash,
+            claimed_root=seen.claim.checkpoint_root,
+            checkpoint_root=wrong.checkpoints.root,
+            bond=TERMS.challenger_bond,
+        ),
     )
     liar = Party(cast.referee, wrong, Side.CHALLENGER)
     assert liar.move(verdict) and liar.move(verdict)  # finds the leaf, and opens it
     node.advance_time(TERMS.clock_allowance + 1)
-    cast.referee.claim_timeout(verdict)
+    cast.referee.send(cast.referee.claim_timeout(verdict))
     assert cast.customer.job(job).status is JobStatus.APPEALABLE
 
-    game, _ = cast.auditor.appeal(job, spec_hash=cast.spec().hash, bond=TERMS.challenger_bond)
+    game, _ = made(cast.auditor, cast.auditor.appeal(job, spec_hash=cast.spec().hash, bond=TERMS.challenger_bond))
     shown = cast.customer.game(game)
     assert shown.is_appeal and shown.trainer == AUDITOR
     puppet, auditor = Party(cast.referee, wrong, Side.CHALLENGER), Party(cast.auditor, run, Side.TRAINER)
@@ -182,7 +192,7 @@ def test_an_auditor_defends_a_right_claim_that_its_trainer_lost(node: ChainNode,
             break
         (puppet, auditor)[turn % 2].move(game)
     assert cast.customer.game(game).outcome is Outcome.TRAINER_WON
-    cast.auditor.collect(job, AUDITOR)
+    cast.auditor.send(cast.auditor.collect(job, AUDITOR))
     held = OPEN.attestation_bond + TERMS.challenger_bond
-    assert cast.auditor.withdraw()[0] > held + TERMS.challenger_bond // 2 - 1
+    assert made(cast.auditor, cast.auditor.withdraw())[0] > held + TERMS.challenger_bond // 2 - 1
     assert cast.customer.job(job).status is JobStatus.REJECTED

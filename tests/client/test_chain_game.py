@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from disputes import ETHER, INTERVAL, JOB_CID, SPEC, TERMS, Cast, Party, Run, root
+from disputes import ETHER, INTERVAL, JOB_CID, SPEC, TERMS, Cast, Party, Run, made, root
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 from eth_utils.address import to_checksum_address
@@ -16,8 +16,9 @@ from roundlog.commitments import leaf_hash
 from roundlog.spec import TrainingSpec
 from tiebreak.contract import events as ev
 from tiebreak.contract.abi import ContractAbi
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Level, Outcome, Phase, Reason, Side
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.struct_bases import ANYONE, PostedSpec
 from tiebreak.contract.structs import Descent
 from tiebreak.devnet.embedded import embedded_node
@@ -55,11 +56,11 @@ def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(node: ChainN
     assert 0 < state.spent[Side.CHALLENGER] < TERMS.trainer_bond // 4
     rest = TERMS.trainer_bond - state.spent[Side.CHALLENGER]
     assert credit == TERMS.challenger_bond + state.spent[Side.CHALLENGER] + rest // 2
-    amount, receipt = cast.auditor.withdraw()
+    amount, receipt = made(cast.auditor, cast.auditor.withdraw())
     assert amount == credit
     assert node.balance(devnet_account(2).address) == before + credit - settled.fee - receipt.fee
     with pytest.raises(ContractError) as caught:
-        cast.auditor.withdraw()
+        cast.auditor.send(cast.auditor.withdraw())
     assert caught.value.name == "NothingToWithdraw"
     assert caught.value.values == {"account": devnet_account(2).address}
 
@@ -105,13 +106,13 @@ def test_an_undisputed_claim_becomes_final_when_its_window_has_closed(node: Chai
     assert (seen.live_games, seen.game_count, seen.attestations) == (0, 0, 1)
 
     with pytest.raises(ContractError) as caught:
-        cast.trainer.finalize(job)
+        cast.trainer.send(cast.trainer.finalize(job))
     assert caught.value.name == "TooEarly"
     assert caught.value.values["deadline"] == seen.claim.challenge_deadline
     node.advance_time(TERMS.challenge_window + 1)
-    cast.trainer.finalize(job)
+    cast.trainer.send(cast.trainer.finalize(job))
     assert cast.customer.job(job).status is JobStatus.FINAL
-    assert cast.trainer.withdraw()[0] == TERMS.reward + TERMS.trainer_bond
+    assert made(cast.trainer, cast.trainer.withdraw())[0] == TERMS.reward + TERMS.trainer_bond
     assert [type(event).__name__ for event in cast.customer.events(job=job)] == [
         "JobPosted",
         "Committed",
@@ -127,10 +128,10 @@ def test_whoever_falls_silent_loses_the_bond(node: ChainNode) -> None:
     cast.commit(job, Run.of())
     game = cast.challenge(job, Run.of(40).checkpoints.root)
     with pytest.raises(ContractError) as caught:
-        cast.trainer.claim_timeout(game)
+        cast.trainer.send(cast.trainer.claim_timeout(game))
     assert caught.value.name == "TooEarly"
     node.advance_time(TERMS.clock_allowance + 1)
-    cast.trainer.claim_timeout(game)
+    cast.trainer.send(cast.trainer.claim_timeout(game))
     assert cast.customer.game(game).outcome is Outcome.TRAINER_WON
     assert cast.trainer.credit_of(devnet_account(1).address) == TERMS.challenger_bond // 2
     assert cast.customer.games_of(job) == [game]
@@ -151,7 +152,7 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
         "RootIsTheTrainers": lambda: cast.challenge(job, Run.of().checkpoints.root),
         "WrongPayment": lambda: cast.challenge(job, root("other"), bond=ETHER - 1),
         "WrongJobStatus": lambda: cast.attest(job + 1, root("other")),
-        "WrongPhase": lambda: cast.auditor.send("bisect", 1, Descent(mine=(), theirs=(), next=())),
+        "WrongPhase": lambda: cast.auditor.send(cast.auditor.bisect(1, Descent(mine=(), theirs=(), next=()))),
     }
     for name, action in cases.items():
         with pytest.raises(ContractError) as caught:
@@ -163,13 +164,13 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
     assert caught.value.values == {"job": 99, "actual": JobStatus.NONE, "expected": JobStatus.OPEN}
     assert "expected=OPEN" in str(caught.value)
     with pytest.raises(ContractError) as caught:
-        cast.customer.post_job(cast.spec(interval=7), TERMS, JOB_CID)
+        cast.customer.send(cast.customer.post_job(cast.spec(interval=7), TERMS, JOB_CID))
     assert str(caught.value) == (
         "the contract refused with IntervalDoesNotDivideSteps(interval=7, steps=60): "
         "create the job again with a value that fits."
     )
     with pytest.raises(ContractError) as caught:
-        cast.customer.post_job(cast.spec(state_count=0), TERMS, JOB_CID)
+        cast.customer.send(cast.customer.post_job(cast.spec(state_count=0), TERMS, JOB_CID))
     assert (caught.value.name, caught.value.values["field"]) == ("FieldOutOfRange", "stateCount")
     assert cast.auditor.node.balance(devnet_account(2).address) == before
 
@@ -184,13 +185,15 @@ def test_another_job_or_another_claim_than_believed_gets_no_bond(cast: Cast) -> 
         "bond": TERMS.challenger_bond,
     }
     with pytest.raises(ContractError) as caught:
-        cast.auditor.challenge(job, spec_hash=root("spec"), **believed)
+        cast.auditor.send(cast.auditor.challenge(job, spec_hash=root("spec"), **believed))
     assert (caught.value.name, caught.value.values["expected"]) == ("WrongSpec", cast.spec().hash)
     with pytest.raises(ContractError) as caught:
-        cast.auditor.challenge(job, spec_hash=cast.spec().hash, **{**believed, "claimed_root": root("another")})
+        cast.auditor.send(
+            cast.auditor.challenge(job, spec_hash=cast.spec().hash, **{**believed, "claimed_root": root("another")})
+        )
     assert caught.value.name == "AnotherRootWasCommitted"
     with pytest.raises(ContractError) as caught:
-        cast.auditor.attest(job, spec_hash=root("spec"), checkpoint_root=claimed)
+        cast.auditor.send(cast.auditor.attest(job, spec_hash=root("spec"), checkpoint_root=claimed))
     assert caught.value.name == "WrongSpec"
 
 
@@ -198,7 +201,12 @@ def test_many_views_and_many_calls_in_one_request(cast: Cast) -> None:
     job = cast.post(replace(TERMS, concurrent_games=1))
     cast.commit(job, Run.of())
     first, second = (cast.challenge(job, root(name)) for name in ("one", "other"))
-    views = [Call.of("getJob", job), Call.of("getGame", second), Call.of("getJob", 99), Call.of("creditOf", ANYONE)]
+    views = [
+        ContractCall.of("getJob", job),
+        ContractCall.of("getGame", second),
+        ContractCall.of("getJob", 99),
+        ContractCall.of("creditOf", ANYONE),
+    ]
     seen, game, missing, credit = cast.customer.views(views)
     assert seen == cast.customer.job(job) and (seen.live_games, seen.queued_games) == (1, 1)
     assert game == cast.customer.game(second) and (game.phase, game.ahead, game.deadlines) == (Phase.QUEUED, 0, (0, 0))
@@ -206,8 +214,13 @@ def test_many_views_and_many_calls_in_one_request(cast: Cast) -> None:
     assert credit == 0
 
     # Each call for itself: the first is early, the second counts, the third waits for its turn.
-    attest = Call.of("attest", job, cast.spec().hash, Run.of().checkpoints.root, "", "", 0)
-    calls = [Call.of("claimTimeout", first), attest, Call.of("claimTimeout", second), Call.of("batch", [])]
+    attest = ContractCall.of("attest", job, cast.spec().hash, Run.of().checkpoints.root, "", "", 0)
+    calls = [
+        ContractCall.of("claimTimeout", first),
+        attest,
+        ContractCall.of("claimTimeout", second),
+        ContractCall.of("batch", []),
+    ]
     early, done, waits, nested = cast.auditor.try_batch(calls)
     assert [error.name for error in (early, waits, nested)] == [
         "TooEarly",
@@ -215,12 +228,14 @@ def test_many_views_and_many_calls_in_one_request(cast: Cast) -> None:
         "NestedBatch",
     ] and done is None
     assert not cast.auditor.has_attested(job, devnet_account(2).address)
-    receipt = cast.auditor.batch(calls)
+    receipt = cast.auditor.send(cast.auditor.batch(calls))
     assert [type(event).__name__ for event in cast.auditor.decode(receipt.logs)] == ["Attested"]
     assert cast.auditor.has_attested(job, devnet_account(2).address)
 
     cast.auditor.node.advance_time(TERMS.clock_allowance + 1)
-    receipt = cast.trainer.batch([Call.of("claimTimeout", first), Call.of("withdraw")])
+    receipt = cast.trainer.send(
+        cast.trainer.batch([ContractCall.of("claimTimeout", first), ContractCall.of("withdraw")])
+    )
     happened = [type(event).__name__ for event in cast.trainer.decode(receipt.logs)]
     assert happened[0] == "GameOver" and {"Burnt", "GameStarted", "LevelStarted", "Withdrawn"} <= set(happened)
     assert cast.customer.game(second).phase is Phase.BISECTION
@@ -230,19 +245,21 @@ def test_many_views_and_many_calls_in_one_request(cast: Cast) -> None:
 def test_values_that_do_not_fit_are_refused_before_they_are_sent(cast: Cast) -> None:
     for bad in (root("x")[:31], root("x") + b"x", "text", None, 7):
         with pytest.raises(ValueError, match="attest"):
-            cast.auditor.attest(1, spec_hash=root("spec"), checkpoint_root=bad)  # type: ignore[arg-type]
+            cast.auditor.send(cast.auditor.attest(1, spec_hash=root("spec"), checkpoint_root=bad))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="postJob"):
-        cast.customer.post_job(cast.spec(steps=2**64), TERMS, JOB_CID)
+        cast.customer.send(cast.customer.post_job(cast.spec(steps=2**64), TERMS, JOB_CID))
 
 
 def test_a_reward_that_the_account_does_not_have_is_one_clear_error(cast: Cast) -> None:
     with pytest.raises(InsufficientFunds, match=devnet_account(0).address):
-        cast.customer.post_job(cast.spec(), replace(TERMS, reward=10**24), JOB_CID)
+        cast.customer.send(cast.customer.post_job(cast.spec(), replace(TERMS, reward=10**24), JOB_CID))
 
 
 def test_writing_without_an_account_is_one_clear_error(cast: Cast) -> None:
     with pytest.raises(AccountError, match="keystore"):
-        VerificationGame(cast.customer.node, cast.customer.address).withdraw()
+        VerificationGame(cast.customer.node, cast.customer.address).send(
+            VerificationGame(cast.customer.node, cast.customer.address).withdraw()
+        )
 
 
 def test_an_address_without_this_contract_is_refused(cast: Cast) -> None:
@@ -280,7 +297,7 @@ def test_the_spec_hash_is_that_of_eighteen_words() -> None:
 
 
 def test_a_job_with_hostile_text_hides_no_other_job(cast: Cast) -> None:
-    cast.customer.post_job(cast.spec(), TERMS, "\x1b[2Jé\n")
+    cast.customer.send(cast.customer.post_job(cast.spec(), TERMS, "\x1b[2Jé\n"))
     call = cast.customer._abi.encode_call("postJob", cast.customer.job(1).spec, TERMS, "PLACEHOLDER-OF-SIXTEEN")
     sender = Sender(cast.customer.node, devnet_account(5))
     sender.send(cast.customer.address, call.replace(b"PLACEHOLDER", b"\xff\xfe\x00\x80\xc0PLACE1"), value=TERMS.reward)

@@ -16,18 +16,20 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ContractError, NonceTaken, RpcRefused, TransactionPending
 from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
 FRIEND = devnet_account(9).address
 
 
-class Unreliable:
+class Unreliable(Transport):
     """The embedded chain with a saboteur on the line."""
 
     name = "the unreliable node"
 
     def __init__(self) -> None:
+        super().__init__()
         self.chain = EmbeddedChain()
         self.on: dict[str, Callable[[list[object]], object]] = {}
         self.sent: list[bytes] = []
@@ -217,13 +219,13 @@ def test_a_call_that_fails_only_in_its_block_still_gets_the_contracts_reason(lin
     )
 
     def be_faster(params: list[object]) -> object:
-        other.finalize(job)
+        other.send(other.finalize(job))
         return line.chain.request("eth_sendRawTransaction", params)
 
     before = ChainNode(line).nonce(devnet_account(1).address)
     line.once("eth_sendRawTransaction", be_faster)
     with pytest.raises(ContractError) as caught:
-        cast.trainer.finalize(job)
+        cast.trainer.send(cast.trainer.finalize(job))
     assert (caught.value.name, caught.value.values["actual"]) == ("WrongJobStatus", JobStatus.FINAL)
     assert ChainNode(line).nonce(devnet_account(1).address) == before + 1  # it was mined, and failed there
 

@@ -9,21 +9,24 @@ import pytest
 from canned_node import ADDRESS, Canned
 from disputes import TERMS, Cast, Run
 from eth_abi.abi import encode
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.contract_watch import PAGE, ContractWatch
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.events import Committed, JobPosted, RowShown
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ContractError, NoCode, NotConfirmed, RpcRefused
 from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
+from tiebreak.rpc.transport import Transport
 
 
-class Line:
+class Line(Transport):
     """A line to a chain that counts requests, and that can lag behind."""
 
     name = "the counting node"
 
     def __init__(self, chain: EmbeddedChain) -> None:
+        super().__init__()
         self.chain = chain
         self.asked: Counter[str] = Counter()
         self.lag: dict[str, int] = {}
@@ -127,7 +130,7 @@ def test_five_hundred_jobs_cost_what_one_does() -> None:
 
 
 def _get_job(scene: Scene, job: int) -> dict[str, str]:
-    return {"to": scene.contract.address, "data": "0x" + scene.contract.encode(Call.of("getJob", job)).hex()}
+    return {"to": scene.contract.address, "data": "0x" + scene.contract.encode(ContractCall.of("getJob", job)).hex()}
 
 
 def test_a_reorganisation_takes_events_back_and_tells_so() -> None:
@@ -213,7 +216,7 @@ def test_views_come_with_one_request_and_each_has_its_own_end() -> None:
     scene = Scene()
     scene.line.count()
     job, missing, count = scene.contract.views(
-        [Call.of("getJob", scene.jobs[0]), Call.of("getJob", 99), Call.of("jobCount")]
+        [ContractCall.of("getJob", scene.jobs[0]), ContractCall.of("getJob", 99), ContractCall.of("jobCount")]
     )
     assert scene.line.count() == 1
     assert job.status is JobStatus.OPEN and count == 3

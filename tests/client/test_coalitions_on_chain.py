@@ -58,23 +58,25 @@ def play(cast: Cast, node: ChainNode, one: Coalition) -> tuple[list[int], int]:
     facts = {"final_state_root": run.states[-1], "log_cid": JOB_CID, "model_cid": JOB_CID}
     about = node.chain_id, contract.address, job
     seal = claim_seal(*about, TRAINER.address, checkpoint_root=tree.root, **facts, salt=SALT)
-    contract.seal_claim(job, spec_hash=cast.spec().hash, seal=seal, bond=one.trainer_bond)
+    contract.send(contract.seal_claim(job, spec_hash=cast.spec().hash, seal=seal, bond=one.trainer_bond))
     for party, account in zip(parties, accounts, strict=True):
         sealed = audit_seal(*about, account, checkpoint_root=tree.root, salt=SALT)
-        party.seal_audit(job, spec_hash=cast.spec().hash, seal=sealed, bond=one.bond)
+        party.send(party.seal_audit(job, spec_hash=cast.spec().hash, seal=sealed, bond=one.bond))
     if one.end is End.UNOPENED:
         node.advance_time(7201)
-        contract.reclaim(job)
+        contract.send(contract.reclaim(job))
     else:
         node.advance_time(3601)
-        contract.open_claim(job, claimed=next_root_of(tree), **facts, salt=SALT)
+        contract.send(contract.open_claim(job, claimed=next_root_of(tree), **facts, salt=SALT))
         for party, puppet in reversed(list(zip(parties, one.places, strict=True))):
             if puppet is not False:
-                party.open_audit(job, checkpoint_root=tree.root, log_cid=JOB_CID, model_cid=JOB_CID, salt=SALT)
+                party.send(
+                    party.open_audit(job, checkpoint_root=tree.root, log_cid=JOB_CID, model_cid=JOB_CID, salt=SALT)
+                )
         node.advance_time(terms.challenge_window + 1)
-        contract.finalize(job)
+        contract.send(contract.finalize(job))
     for account in accounts:
-        contract.collect(job, account)
+        contract.send(contract.collect(job, account))
     gained = {account: contract.credit_of(account) - wei for account, wei in before.items()}
     puppets = sum(puppet is not None for puppet in one.places)
     paid_in = terms.reward + one.fee + one.trainer_bond + puppets * one.bond

@@ -13,7 +13,7 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import InvalidAnswer, RpcRefused
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.quorum import NodeQuorum
+from tiebreak.rpc.quorum import quorum_of
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
@@ -28,10 +28,10 @@ def cast() -> Cast:
     return cast
 
 
-def several(cast: Cast, *nodes: HostileNode) -> NodeQuorum:
+def several(cast: Cast, *nodes: HostileNode) -> ChainNode:
     """A second here counts as three minutes of theirs."""
     newest = float(cast.customer.node.head().timestamp)
-    return NodeQuorum(nodes, clock=lambda: 0.0, today=lambda: newest)
+    return quorum_of(nodes, clock=lambda: 0.0, today=lambda: newest)
 
 
 def node_of(cast: Cast, name: str, most: int | None = None) -> HostileNode:
@@ -150,7 +150,7 @@ def test_one_lying_node_among_several_ends_no_payment(cast: Cast, honest: int, l
     clock = [0.0]
     newest = float(cast.customer.node.head().timestamp)
     good = [HostileNode(cast.customer.node._transport, f"honest {i}") for i in range(honest)]
-    nodes = NodeQuorum([liar, *good], clock=lambda: clock[0], today=lambda: newest)
+    nodes = quorum_of([liar, *good], clock=lambda: clock[0], today=lambda: newest)
     sender = Sender(nodes, PARTY, patience=0.3)
     before = cast.customer.node.balance(STRANGER.address)
     sent = sender.submit(STRANGER.address, b"", value=7)

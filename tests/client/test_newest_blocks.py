@@ -12,8 +12,9 @@ from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.rpc_server import RpcServer
 from tiebreak.rpc.chain_errors import ChainUnavailable, NodesDisagree, WrongChain
 from tiebreak.rpc.newest_blocks import TURN_SECONDS
+from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.node_agreement import CALM_SECONDS, UNDERTAKINGS
-from tiebreak.rpc.quorum import NodeQuorum, connect_all
+from tiebreak.rpc.quorum import connect_all, quorum_of
 
 
 class Watch:
@@ -24,9 +25,9 @@ class Watch:
         self.today = float(BlockNode.time_of(newest))
 
 
-def several(*nodes: BlockNode, watch: Watch | None = None, confirmations: int = 12) -> NodeQuorum:
+def several(*nodes: BlockNode, watch: Watch | None = None, confirmations: int = 12) -> ChainNode:
     watch = watch or Watch(max(node.height for node in nodes))
-    return NodeQuorum(nodes, confirmations=confirmations, clock=lambda: watch.steady, today=lambda: watch.today)
+    return quorum_of(nodes, confirmations=confirmations, clock=lambda: watch.steady, today=lambda: watch.today)
 
 
 def named(*heights: int) -> list[BlockNode]:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from disputes import Cast, Party, Run
+from disputes import Cast, Party, Run, made
 from hostile_node import HostileNode, Lie
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.contract_watch import ContractWatch
 from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.contract.events import JobPosted
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
@@ -23,7 +24,7 @@ from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer, 
 from tiebreak.rpc.newest_blocks import TURN_SECONDS
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.node_agreement import FORK_SECONDS
-from tiebreak.rpc.quorum import NodeQuorum
+from tiebreak.rpc.quorum import quorum_of
 from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.transactions.fees import funds
 from tiebreak.transactions.keys import devnet_account
@@ -40,10 +41,10 @@ class World:
     cast: Cast
     job: int
 
-    def nodes(self, *liars: HostileNode, honest: int = 1) -> NodeQuorum:
+    def nodes(self, *liars: HostileNode, honest: int = 1) -> ChainNode:
         """The liars first. A second here counts as three minutes of theirs."""
         good = [HostileNode(self.chain, f"honest {i}") for i in range(honest)]
-        return NodeQuorum([*liars, *good], clock=lambda: 180 * time.monotonic(), today=lambda: self.now)
+        return quorum_of([*liars, *good], clock=lambda: 180 * time.monotonic(), today=lambda: self.now)
 
     @property
     def now(self) -> float:
@@ -129,12 +130,15 @@ def test_a_dispute_is_won_whatever_one_node_says(world: World, lie: str, honest:
     chain = world.nodes(liar, honest=honest)
     contract = VerificationGame(chain, cast.auditor.address, Sender(chain, PARTY, patience=0.3))
     seen = contract.job(job)
-    game, _ = contract.challenge(
-        job,
-        spec_hash=seen.spec_hash,
-        claimed_root=seen.claim.checkpoint_root,
-        checkpoint_root=root,
-        bond=seen.terms.challenger_bond,
+    game, _ = made(
+        contract,
+        contract.challenge(
+            job,
+            spec_hash=seen.spec_hash,
+            claimed_root=seen.claim.checkpoint_root,
+            checkpoint_root=root,
+            bond=seen.terms.challenger_bond,
+        ),
     )
     LIES[lie](world, liar)
     parties = [Party(cast.trainer, Run.of(33), Side.TRAINER), Party(contract, Run.of(), Side.CHALLENGER)]
@@ -173,6 +177,7 @@ def test_every_question_about_the_chain_goes_to_all_nodes(world: World) -> None:
         "head": lambda node: node.head(),
         "now": lambda node: node.now(),
         "block": lambda node: node.block(1),
+        "whole_block": lambda node: node.whole_block(1),
         "transactions_of": lambda node: node.transactions_of(1),
         "balance": lambda node: node.balance(account),
         "code": lambda node: node.code(contract),
@@ -181,17 +186,18 @@ def test_every_question_about_the_chain_goes_to_all_nodes(world: World) -> None:
         "fees": lambda node: node.fees(),
         "call": lambda node: VerificationGame(node, contract).job_count(),
         "estimate_gas": lambda node: node.estimate_gas(account, b"", sender=account, value=1),
+        "estimated": lambda node: node.estimated({"to": account, "from": account, "data": "0x"}),
         "receipt": lambda node: node.receipt(bytes(32)),
         "logs": lambda node: node.logs(contract, from_block=0),
         "all_logs": lambda node: node.all_logs(contract, 0, 3),
         "search_back": lambda node: list(node.search_back(contract, from_block=0, to_block=3)),
         "one_range": lambda node: node.one_range(contract, 0, 3),
     }
-    others = {"name", "agreement", "view", "chain_id", "send_raw", "advance_time"}
-    """Not questions about the chain's state; `send_raw` has a test of its own."""
+    others = {"name", "agreement", "view", "chain_id", "send_raw", "advance_time", "ask", "w3"}
+    """Not questions about the chain's state, or of any kind; `send_raw` has a test of its own."""
     assert {name for name in vars(ChainNode) if not name.startswith("_")} == set(questions) | others
     pair = [HostileNode(world.chain, name) for name in ("first", "second")]
-    nodes = NodeQuorum(pair)
+    nodes = quorum_of(pair)
     for name, ask in questions.items():
         for one in pair:
             one.asked.clear()
@@ -219,13 +225,16 @@ def test_without_a_majority_nothing_new_is_begun_and_games_go_on(world: World) -
     contract = VerificationGame(chain, world.cast.customer.address, sender)
     chain.logs(contract.address, from_block=0)
     with pytest.raises(NodesDisagree, match="and honest 0 say different things about the events of blocks 0 to"):
-        contract.challenge(1, spec_hash=bytes(32), claimed_root=bytes(32), checkpoint_root=bytes(32), bond=1)
+        contract.send(
+            contract.challenge(1, spec_hash=bytes(32), claimed_root=bytes(32), checkpoint_root=bytes(32), bond=1)
+        )
     queue = TransactionQueue(contract, sender)
     refused: list[ChainError] = []
-    order = Order(call=Call.of("challenge", 1, *[bytes(32)] * 3), sent=lambda _: None, failed=refused.append, value=1)
+    call = ContractCall.of("challenge", 1, *[bytes(32)] * 3, value=1)
+    order = Order(call=call, sent=lambda _: None, failed=refused.append)
     assert queue.put(order) is False
     assert [type(error) for error in refused] == [NodesDisagree]
-    assert queue.put(replace(order, call=Call.of("claimTimeout", 1), value=0))
+    assert queue.put(replace(order, call=ContractCall.of("claimTimeout", 1)))
 
 
 def test_a_balance_that_one_node_makes_up_takes_no_money_from_an_appeal(world: World) -> None:
@@ -255,7 +264,7 @@ def test_what_differs_about_the_tip_may_be_a_fork_until_it_lasts(world: World) -
     """A fork of a block or two is nothing to call a person for; a lie about the tip lasts, and is found out."""
     liar = HostileNode(world.chain)
     clock = [0.0]
-    chain = NodeQuorum(
+    chain = quorum_of(
         [liar, HostileNode(world.chain, "honest")], confirmations=5, clock=lambda: clock[0], today=lambda: world.now
     )
     watch = ContractWatch(VerificationGame(chain, world.cast.customer.address))
@@ -301,7 +310,7 @@ def test_a_watch_reads_everything_again_through_the_next_node(world: World) -> N
     liar.lies["eth_call"] = _old_views(world)
     cast.commit(job, Run.of())
     clock = [0.0]
-    chain = NodeQuorum([liar, HostileNode(world.chain, "honest")], clock=lambda: clock[0], today=lambda: world.now)
+    chain = quorum_of([liar, HostileNode(world.chain, "honest")], clock=lambda: clock[0], today=lambda: world.now)
     watch = ContractWatch(VerificationGame(chain, cast.customer.address))
     watch.follow(job)
     seen = set()
@@ -315,7 +324,7 @@ def test_a_watch_reads_everything_again_through_the_next_node(world: World) -> N
 def test_a_made_up_head_does_not_stop_a_watch(world: World) -> None:
     liar = HostileNode(world.chain)
     clock = [0.0]
-    chain = NodeQuorum([liar, HostileNode(world.chain, "honest")], clock=lambda: clock[0], today=lambda: world.now)
+    chain = quorum_of([liar, HostileNode(world.chain, "honest")], clock=lambda: clock[0], today=lambda: world.now)
     watch = ContractWatch(VerificationGame(chain, world.cast.customer.address))
     watch.look()
     liar.lies["eth_getBlockByNumber"] = _made_up_head
@@ -336,7 +345,7 @@ def test_a_slow_node_is_waited_for_once_and_then_left_alone(world: World, monkey
     monkeypatch.setattr(quorum_members, "GRACE", 0.05)
     slow = HostileNode(world.chain, "the slow node")
     clock = [0.0]
-    chain = NodeQuorum(
+    chain = quorum_of(
         [slow, HostileNode(world.chain, "the quick node")], clock=lambda: clock[0], today=lambda: world.now
     )
     chain.head()
@@ -356,7 +365,7 @@ def test_a_slow_node_is_waited_for_once_and_then_left_alone(world: World, monkey
 
 def test_a_defect_in_a_question_is_heard_of_at_once(world: World) -> None:
     broken = HostileNode(world.chain)
-    chain = NodeQuorum([broken, HostileNode(world.chain, "honest")])
+    chain = quorum_of([broken, HostileNode(world.chain, "honest")])
 
     def defect(params: list[Any], true: Any) -> Any:
         raise ZeroDivisionError
@@ -370,7 +379,7 @@ def test_transactions_go_to_every_node(world: World) -> None:
     liar = HostileNode(world.chain)
     liar.swallows = True
     other = HostileNode(world.chain, "honest")
-    chain = NodeQuorum([liar, other], today=lambda: world.now)
+    chain = quorum_of([liar, other], today=lambda: world.now)
     receipt = Sender(chain, devnet_account(5), patience=5.0).send(PARTY.address, b"", value=7)
     assert receipt.succeeded
     assert "eth_sendRawTransaction" in liar.asked and "eth_sendRawTransaction" in other.asked
@@ -396,7 +405,7 @@ def test_a_node_without_the_contract_lags_and_another_code_is_a_contradiction(wo
 def test_a_receipt_is_shown_once_the_block_is_agreed_on(world: World) -> None:
     late = HostileNode(world.chain, "the late node")
     late.lag = 1
-    chain = NodeQuorum([late, HostileNode(world.chain, "the other")], today=lambda: world.now)
+    chain = quorum_of([late, HostileNode(world.chain, "the other")], today=lambda: world.now)
     receipt = Sender(ChainNode(world.chain), devnet_account(6)).send(PARTY.address, b"", value=1)
     assert chain.receipt(receipt.transaction) is None
     assert not chain.agreement.contradiction

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import rlp
-from disputes import Cast, Run
+from disputes import Cast, Run, made
 from eth_account import Account
 from tiebreak.contract.enums import Outcome
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -25,6 +25,7 @@ from tiebreak.rpc.chain_errors import (
     WrongSignature,
 )
 from tiebreak.rpc.node import ChainNode, connect
+from tiebreak.rpc.transport import Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.remote_signer import RemoteSigner, connect_signer
 from tiebreak.transactions.sender import Sender
@@ -43,13 +44,14 @@ ASKED: dict[str, Any] = {
 }
 
 
-class SomeSigner:
+class SomeSigner(Transport):
     """A signer with `OWNER`'s key that signs what it is asked to, unless it is told to do otherwise. `clef`: whether it
     speaks clef's external API."""
 
     name = "http://signer:8550"
 
     def __init__(self, *, clef: bool = False) -> None:
+        super().__init__()
         self.clef = clef
         self.key = OWNER
         self.accounts = [OWNER.address]
@@ -331,4 +333,4 @@ def test_a_whole_dispute_is_signed_by_anvil() -> None:
         cast.commit(job, Run.of(33))
         game = cast.dispute(job, Run.of(33), Run.of())
         assert cast.customer.game(game).outcome is Outcome.CHALLENGER_WON
-        assert cast.auditor.withdraw()[0] > 0
+        assert made(cast.auditor, cast.auditor.withdraw())[0] > 0

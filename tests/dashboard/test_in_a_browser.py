@@ -83,8 +83,8 @@ def half_played() -> Iterator[str]:
     audited = cast.post(replace(TERMS, attestations_needed=2, attestation_bond=10**17, audit_fee=10**16))
     cast.commit(audited, BELIEVED)
     given = {"spec_hash": cast.spec().hash, "checkpoint_root": BELIEVED.checkpoints.root, "bond": 10**17}
-    cast.auditor.attest(audited, log_cid=JOB_CID, model_cid=JOB_CID, **given)
-    cast.referee.attest(audited, log_cid="x" * 128, model_cid="<b>", **given)
+    cast.auditor.send(cast.auditor.attest(audited, log_cid=JOB_CID, model_cid=JOB_CID, **given))
+    cast.referee.send(cast.referee.attest(audited, log_cid="x" * 128, model_cid="<b>", **given))
     with listen("127.0.0.1", 0) as listening, Server(Site(cast.customer), listening) as server:
         yield server.url
 
@@ -160,7 +160,7 @@ def test_the_focus_stays_where_it_was_when_a_page_is_made_anew(cast: Cast, serve
 
 def test_what_strangers_write_stays_text(cast: Cast, shown: Site, served: str, look: Look) -> None:
     hostile = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
-    cast.customer.post_job(cast.spec(), TERMS, hostile)
+    cast.customer.send(cast.customer.post_job(cast.spec(), TERMS, hostile))
     shown.head_monitor.look()
     look.page.goto(f"{served}jobs/1")
     look.page.get_by_text("not a content address").wait_for()

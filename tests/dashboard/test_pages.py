@@ -12,7 +12,8 @@ import pytest
 from disputes import ETHER, JOB_CID, TERMS, Cast, Run
 from starlette.testclient import TestClient
 from tiebreak.contract import events
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.contract_calls import ContractCall
+from tiebreak.contract.game import VerificationGame
 from tiebreak.dashboard.chain_reader import NEWEST_GAMES, PAGE, Source
 from tiebreak.dashboard.game_history import event_words
 from tiebreak.dashboard.own_replay import OwnReplay
@@ -128,7 +129,7 @@ HOSTILE = [
 
 def test_a_hostile_address_is_text_and_never_a_link(cast: Cast, site: Site, client: TestClient) -> None:
     for cid in HOSTILE:
-        cast.customer.post_job(cast.spec(), TERMS, cid)
+        cast.customer.send(cast.customer.post_job(cast.spec(), TERMS, cid))
     seen(site)
     assert client.get("/jobs").status_code == 200
     for job, cid in enumerate(HOSTILE, 1):
@@ -146,8 +147,8 @@ def test_an_attestation_is_told_with_its_bond_and_its_addresses(cast: Cast, site
     cast.commit(job, RIGHT)
     root, spec_hash = RIGHT.checkpoints.root, cast.spec().hash
     given = {"spec_hash": spec_hash, "checkpoint_root": root, "bond": 3 * ETHER // 2}
-    cast.auditor.attest(job, log_cid=JOB_CID, model_cid="bafymodel", **given)
-    cast.referee.attest(job, log_cid="x" * 128, model_cid=HOSTILE[0], **given)
+    cast.auditor.send(cast.auditor.attest(job, log_cid=JOB_CID, model_cid="bafymodel", **given))
+    cast.referee.send(cast.referee.attest(job, log_cid="x" * 128, model_cid=HOSTILE[0], **given))
     seen(site)
     shown = text(client, f"/jobs/{job}")
     shown = shown[shown.index("Attestations 2") :]
@@ -247,11 +248,11 @@ class Endless:
         self._job, self._game, self._count = replace(contract.job(job), game_count=count), contract.game(game), count
         self.requests: list[int] = []
 
-    def views(self, calls: list[Call], *, block: int | None = None) -> list[Any]:
+    def views(self, calls: list[ContractCall], *, block: int | None = None) -> list[Any]:
         self.requests.append(len(calls))
         return [self._answer(call) for call in calls]
 
-    def _answer(self, call: Call) -> Any:
+    def _answer(self, call: ContractCall) -> Any:
         match call.function:
             case "jobCount" | "gameCount":
                 return self._count

@@ -21,14 +21,16 @@ from tiebreak.dashboard.web import make_app
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import Transport
 
 
-class Line:
+class Line(Transport):
     """A line to a chain that can be cut, or hang until it is let go."""
 
     name = "the troubled node"
 
     def __init__(self) -> None:
+        super().__init__()
         self.chain = EmbeddedChain()
         self.dead = False
         self.free = threading.Event()

@@ -70,13 +70,15 @@ def statuses(world: World) -> dict[str, AuditStatus]:
 
 def attest(world: World, name: str) -> None:
     job = posted(world)
-    by(world, name).attest(
-        world.job,
-        spec_hash=job.spec_hash,
-        checkpoint_root=job.claim.checkpoint_root,
-        log_cid=CID,
-        model_cid=CID,
-        bond=job.terms.attestation_bond,
+    by(world, name).send(
+        world.contract.attest(
+            world.job,
+            spec_hash=job.spec_hash,
+            checkpoint_root=job.claim.checkpoint_root,
+            log_cid=CID,
+            model_cid=CID,
+            bond=job.terms.attestation_bond,
+        )
     )
 
 
@@ -96,12 +98,12 @@ def seal_by_hand(world: World) -> ByHand:
     about = world.node.chain_id, contract.address, world.job, world.senders["trainer"].address
     seal = claim_seal(*about, **facts, salt=salt)
     bond = posted(world).terms.trainer_bond
-    contract.seal_claim(world.job, spec_hash=posted(world).spec_hash, seal=seal, bond=bond)
+    contract.send(contract.seal_claim(world.job, spec_hash=posted(world).spec_hash, seal=seal, bond=bond))
     opened = {
         "claimed": tree.as_next_root(),
         **{name: fact for name, fact in facts.items() if name != "checkpoint_root"},
     }
-    return ByHand(lambda: contract.open_claim(world.job, **opened, salt=salt))
+    return ByHand(lambda: contract.send(contract.open_claim(world.job, **opened, salt=salt)))
 
 
 def pass_audits(world: World) -> None:

@@ -30,6 +30,7 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.rpc.chain_errors import ContractError, RpcRefused
 from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import Transport
 from tiebreak.store import FolderStore
 from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak.transactions.keys import devnet_account
@@ -45,12 +46,13 @@ MOST_ROUNDS = 600
 _OPENINGS = ("openClaim", "openAudit")
 
 
-class SlowChain:
+class SlowChain(Transport):
     """A chain on which transactions wait for the next block: several at once, those of all accounts in any order."""
 
     name = "the slow chain"
 
     def __init__(self, chance: random.Random) -> None:
+        super().__init__()
         self._chain, self._chance = EmbeddedChain(), chance
         self._pool: list[tuple[str, str]] = []
         self.is_slow = False
@@ -331,15 +333,15 @@ class RandomMarket(World):
         anyone = self.contract.by(self.senders["referee"])
         for audit in self.contract.audits_of(self.job):
             try:
-                anyone.collect(self.job, audit.auditor)
+                anyone.send(anyone.collect(self.job, audit.auditor))
             except ContractError as error:
                 assert error.name in ("NothingToCollect", "TooEarly"), error
         for number in self.contract.games_of(self.job):
             if self.contract.game(number).bond_held:
-                anyone.send("releaseBond", number)
+                anyone.send(anyone.release_bond(number))
         for sender in self.senders.values():
             if self.contract.credit_of(sender.address):
-                self.contract.by(sender).withdraw()
+                self.contract.by(sender).send(self.contract.by(sender).withdraw())
         return {
             name: self.balance(name) + sender.fees - self.before[name]
             for name, sender in self.senders.items()

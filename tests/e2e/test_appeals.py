@@ -33,7 +33,7 @@ def test_an_auditor_that_has_won_plays_the_appeal_and_takes_the_bonds(world: Wor
     assert (world.game(1).outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.APPEALABLE)
 
     job = posted(world)
-    by(world, "second").appeal(world.job, spec_hash=job.spec_hash, bond=job.terms.challenger_bond)
+    by(world, "second").send(world.contract.appeal(world.job, spec_hash=job.spec_hash, bond=job.terms.challenger_bond))
     world.run(auditor, customer)
     appeal = world.game(2)
     assert appeal.is_appeal and appeal.deadlines[Side.TRAINER] and not appeal.deadlines[Side.CHALLENGER]
@@ -70,7 +70,7 @@ def test_the_first_with_the_root_waits_for_its_half_though_another_one_has_won(w
     world.run(first)
     assert not world.game(1).bond_held and not first.step().finished
     appellant = by(world, "second")
-    appellant.appeal(world.job, spec_hash=posted(world).spec_hash, bond=OPEN.challenger_bond)
+    appellant.send(appellant.appeal(world.job, spec_hash=posted(world).spec_hash, bond=OPEN.challenger_bond))
     assert "waits for 1 appeal of others" in first.step().state
     world.run(quicker)
     world.pass_time(world.game(3).deadlines[Side.TRAINER] + 100)  # its parties have a head start

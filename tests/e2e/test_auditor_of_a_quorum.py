@@ -14,7 +14,7 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.background_jobs import Inline
 from tiebreak.roles.context import RoleContext
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.quorum import NodeQuorum
+from tiebreak.rpc.quorum import quorum_of
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from world import NAMES, World
@@ -31,7 +31,7 @@ def test_an_auditor_wins_though_a_node_hides_the_game(tmp_path: Path, honest: in
     cheat = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
     liar = HostileNode(chain)
     good = [HostileNode(chain, f"honest {i}") for i in range(honest)]
-    node = NodeQuorum([liar, *good], clock=lambda: 60 * time.monotonic())
+    node = quorum_of([liar, *good], clock=lambda: 60 * time.monotonic())
     contract = world.contract
     sender = Sender(node, devnet_account(NAMES.index("auditor")), directory=tmp_path / "auditor")
     context = RoleContext(

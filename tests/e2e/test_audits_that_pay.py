@@ -111,13 +111,15 @@ def test_a_model_that_is_not_where_its_trainer_said_comes_from_an_auditor(world:
     trainer = TrainerRole(replace(honest, store=Elsewhere()), world.job)  # type: ignore[arg-type]
     world.run(trainer)
     (model,) = (world.root / "trainer").glob("job-*/run/checkpoints/00000015.safetensors")
-    by(world, "second").attest(
-        world.job,
-        spec_hash=posted(world).spec_hash,
-        checkpoint_root=posted(world).claim.checkpoint_root,
-        log_cid=posted(world).claim.log_cid,
-        model_cid=world.store.address_of_file(model),
-        bond=OPEN.attestation_bond,
+    by(world, "second").send(
+        world.contract.attest(
+            world.job,
+            spec_hash=posted(world).spec_hash,
+            checkpoint_root=posted(world).claim.checkpoint_root,
+            log_cid=posted(world).claim.log_cid,
+            model_cid=world.store.address_of_file(model),
+            bond=OPEN.attestation_bond,
+        )
     )
     world.pass_challenge_window()
     world.run(trainer, world.customer())
@@ -193,13 +195,15 @@ def test_a_model_that_its_trainer_lets_drip_comes_from_an_auditor(world: World) 
     assert posted(world).attestations == 0, "it cannot know that a model is there"
     assert dripping.asked == sorted(dripping.asked) and dripping.asked[1] > dripping.asked[0] > 0
     (model,) = (world.root / "trainer").glob("job-*/run/checkpoints/00000015.safetensors")
-    by(world, "second").attest(
-        world.job,
-        spec_hash=posted(world).spec_hash,
-        checkpoint_root=posted(world).claim.checkpoint_root,
-        log_cid=posted(world).claim.log_cid,
-        model_cid=world.store.address_of_file(model),
-        bond=OPEN.attestation_bond,
+    by(world, "second").send(
+        world.contract.attest(
+            world.job,
+            spec_hash=posted(world).spec_hash,
+            checkpoint_root=posted(world).claim.checkpoint_root,
+            log_cid=posted(world).claim.log_cid,
+            model_cid=world.store.address_of_file(model),
+            bond=OPEN.attestation_bond,
+        )
     )
     world.pass_challenge_window()
     customer = replace(world.context("customer"), store=dripping)  # type: ignore[arg-type]
@@ -350,8 +354,8 @@ def test_an_attestation_that_is_told_to_go_without_a_share_is_given_and_gets_non
     assert "place 2 is sure of 0 ether of the audit fee" in world.said("can decide over the bond")[-1].text
     world.pass_challenge_window()
     world.run(trainer, customer, auditor)
-    by(world, "referee").collect(world.job, world.senders["second"].address)
-    by(world, "second").withdraw()
+    by(world, "referee").send(world.contract.collect(world.job, world.senders["second"].address))
+    by(world, "second").send(world.contract.withdraw())
     assert world.gains() == {"customer": -OPEN.reward - FEE, "trainer": OPEN.reward, "second": FEE}
     assert world.said("collect the bond of its audit")
 

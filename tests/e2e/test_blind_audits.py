@@ -211,7 +211,9 @@ def test_the_customer_takes_its_half_of_an_audit_that_is_not_opened(world: World
     world.post(terms=BLIND)
     (auditor,), customer = auditors(world, "auditor"), world.customer()
     trainer = sealed(world, auditor)
-    by(world, "second").seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
+    by(world, "second").send(
+        world.contract.seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
+    )
     pass_audits(world)
     world.run(trainer, auditor, customer)
     pass_openings(world)
@@ -227,7 +229,9 @@ def test_the_customer_takes_its_half_though_others_have_ended_the_claim_meanwhil
     world.post(terms=BLIND)
     (auditor,) = auditors(world, "auditor")
     trainer = sealed(world, auditor)
-    by(world, "second").seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
+    by(world, "second").send(
+        world.contract.seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
+    )
     pass_audits(world)
     world.run(trainer, auditor)
     world.pass_challenge_window()
@@ -274,15 +278,17 @@ def test_waiting_games_are_started_by_whoever_they_hold_up(world: World) -> None
 def test_a_seal_that_is_never_opened_returns_the_reward(world: World) -> None:
     world.post(terms=BLIND)
     seal_by_hand(world)
-    by(world, "second").seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
+    by(world, "second").send(
+        world.contract.seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
+    )
     customer = world.customer()
     world.run(customer)
     assert world.status is JobStatus.SEALED
     world.pass_time(posted(world).audits.opening_deadline)
     world.run(customer)
     assert world.status is JobStatus.EXPIRED
-    by(world, "customer").collect(world.job, world.senders["second"].address)
-    by(world, "second").withdraw()
+    by(world, "customer").send(world.contract.collect(world.job, world.senders["second"].address))
+    by(world, "second").send(world.contract.withdraw())
     half = BLIND.trainer_bond // 2
     assert world.gains() == {"customer": BLIND.trainer_bond - half, "trainer": -BLIND.trainer_bond, "second": FEE}
     assert world.contract.burnt() == half - FEE and world.contract_balance() == 0

@@ -9,8 +9,8 @@ import pytest
 from tiebreak.adversary.dishonest_queues import SilentQueue, silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer, tampering_trainer
 from tiebreak.adversary.tampering import Lie
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
-from tiebreak.contract.game import Call
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
@@ -147,7 +147,7 @@ def test_others_games_are_not_read_again_while_nothing_touches_them(
     contract = auditor.context.contract
     views = contract.views
 
-    def counted(calls: list[Call], **options: object) -> object:
+    def counted(calls: list[ContractCall], **options: object) -> object:
         asked.extend(call.function for call in calls)
         return views(calls, **options)  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from crafted_blocks import Blocks, repeated
+from disputes import made
 from roundlog.parallel.listing import CHECKPOINTS_FILE
 from roundlog.training.job import Job
 from roundlog.training.run_files import DATA, JOB_FILES
@@ -46,7 +47,9 @@ def post(world: World, files: dict[str, Cid], blocks: Blocks) -> int:
     """A posting of these files under the spec of the linear task."""
     job = Job.from_task(linear_task())
     contract = world.contract.by(world.senders["customer"])
-    world.job, _ = contract.post_job(world.spec(job.spec), TERMS, str(blocks.directory(*sorted(files.items()))))
+    world.job, _ = made(
+        contract, contract.post_job(world.spec(job.spec), TERMS, str(blocks.directory(*sorted(files.items()))))
+    )
     return world.job
 
 

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from disputes import made
 from roundlog.commitments import MerkleTree
 from roundlog.data import fields_of, write_fields
 from roundlog.training.job import Job, JobError
@@ -39,7 +40,7 @@ def post_with_cid(world: World, cid: str, **spec: object) -> int:
     job = Job.from_task(linear_task())
     posted = world.spec(replace(job.spec, **spec))  # type: ignore[arg-type]
     contract = world.contract.by(world.senders["customer"])
-    world.job, _ = contract.post_job(posted, TERMS, cid)
+    world.job, _ = made(contract, contract.post_job(posted, TERMS, cid))
     return world.job
 
 
@@ -88,19 +89,21 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
     other = ContractCode.load("Adjudicator").deploy(sender, argument=bytes(12) + bytes.fromhex(stranger[2:])).contract
     assert other is not None
     contract = world.contract.by(sender)
-    world.job, _ = contract.post_job(replace(world.spec(job.spec), adjudicator=other), TERMS, cid)
+    world.job, _ = made(contract, contract.post_job(replace(world.spec(job.spec), adjudicator=other), TERMS, cid))
     assert f"the posted adjudicator {other} is not this version's" in refusal(world)
     liar = world.contract.by(world.senders["second"])
     root = bytes([7]) * 32
     claimed = MerkleTree([root] * 5)
     claim = {"claimed": next_root_of(claimed), "final_state_root": root}
-    liar.commit(
-        world.job,
-        spec_hash=world.contract.job(world.job).spec_hash,
-        **claim,
-        log_cid=cid,
-        model_cid=cid,
-        bond=TERMS.trainer_bond,
+    liar.send(
+        liar.commit(
+            world.job,
+            spec_hash=world.contract.job(world.job).spec_hash,
+            **claim,
+            log_cid=cid,
+            model_cid=cid,
+            bond=TERMS.trainer_bond,
+        )
     )
     progress = ended(AuditorRole(world.context("auditor"), world.job))
     assert progress.finished and "nobody knows what it would compute" in progress.state

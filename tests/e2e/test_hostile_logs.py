@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from tiebreak.adversary.dishonest_logs import spoiling
-from tiebreak.contract.game import Call
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
@@ -58,7 +57,7 @@ class NoLogQueue(TransactionQueue):
     def put(self, order: Order) -> bool:
         if order.call.function == "commit":
             *claim, _, _ = order.call.arguments
-            order = replace(order, call=Call.of("commit", *claim, "Qm" + "1" * 44, "rubbish"))
+            order = replace(order, call=replace(order.call, arguments=(*claim, "Qm" + "1" * 44, "rubbish")))
         return super().put(order)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tiebreak.adversary.dishonest_queues import silenced
 from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Side
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.game import VerificationGame
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.customer_role import CustomerRole
 from tiebreak.roles.notices import What
@@ -86,7 +87,7 @@ def test_a_role_outlives_an_outage_of_the_chain(world: World) -> None:
     class FlakyContract(VerificationGame):
         failures = 3
 
-        def views(self, calls: Sequence[Call], *, block: int | None = None) -> list[Any]:
+        def views(self, calls: Sequence[ContractCall], *, block: int | None = None) -> list[Any]:
             if self.failures:
                 self.failures -= 1
                 raise ChainUnavailable("the node is away: start it.")

@@ -59,7 +59,9 @@ def with_a_place(world: World) -> tuple[TrainerRole, AuditorRole, Paced]:
 def seal_others(world: World) -> None:
     """Others take the places behind, and more."""
     for name in ("second", "customer", "referee"):
-        by(world, name).seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
+        by(world, name).send(
+            world.contract.seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
+        )
 
 
 def test_a_place_is_taken_before_the_work_filled_after_it_and_paid(world: World) -> None:
@@ -208,7 +210,7 @@ def test_a_place_that_is_not_filled_in_time_is_told_and_the_claim_audited_all_th
     assert len(world.said("so that the bond of the place that it had taken is lost")) == 1
     assert posted(world).game_count == 1, "the claim is wrong, and challenged with another bond"
     pass_openings(world)
-    by(world, "customer").collect(world.job, world.senders["auditor"].address)
+    by(world, "customer").send(world.contract.collect(world.job, world.senders["auditor"].address))
     assert statuses(world) == {"auditor": AuditStatus.CLOSED} and world.contract.burnt() == BOND // 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
+from disputes import made
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
@@ -70,26 +71,31 @@ def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape
     customer = world.contract.by(world.senders["customer"])
     for step in range(shape[0] * shape[1]):
         posted = world.spec(spec(shape))
-        job, _ = customer.post_job(posted, TERMS, "job")
+        job, _ = made(customer, customer.post_job(posted, TERMS, "job"))
         known = {liar: trees(shape, step), liar.other: trees(shape, None)}
         claim = known[Side.TRAINER].trees[()]
         believed = known[Side.CHALLENGER].trees[()]
         assert isinstance(claim, Leaves) and isinstance(believed, Leaves)
-        contracts[Side.TRAINER].commit(
-            job,
-            spec_hash=posted.hash,
-            claimed=claim.as_next_root(),
-            final_state_root=claim.payloads[-1],
-            log_cid="log",
-            model_cid="model",
-            bond=TERMS.trainer_bond,
+        contracts[Side.TRAINER].send(
+            contracts[Side.TRAINER].commit(
+                job,
+                spec_hash=posted.hash,
+                claimed=claim.as_next_root(),
+                final_state_root=claim.payloads[-1],
+                log_cid="log",
+                model_cid="model",
+                bond=TERMS.trainer_bond,
+            )
         )
-        game_id, _ = contracts[Side.CHALLENGER].challenge(
-            job,
-            spec_hash=posted.hash,
-            claimed_root=claim.root,
-            checkpoint_root=believed.root,
-            bond=TERMS.challenger_bond,
+        game_id, _ = made(
+            contracts[Side.CHALLENGER],
+            contracts[Side.CHALLENGER].challenge(
+                job,
+                spec_hash=posted.hash,
+                claimed_root=claim.root,
+                checkpoint_root=believed.root,
+                bond=TERMS.challenger_bond,
+            ),
         )
         moves = 0
         while world.contract.game(game_id).phase is not Phase.OVER:
@@ -102,8 +108,7 @@ def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape
                     decision = next_move(world.contract.game(game_id), side, known[side], world.node.now())
                 assert not isinstance(decision, Need | NeedChunk | NeedRow)
                 if isinstance(decision, Move):
-                    function, arguments = call_of(game_id, decision, world.contract.encode)
-                    contracts[side].send(function, *arguments)
+                    contracts[side].send(call_of(world.contract, game_id, decision))
                     moved = True
                     moves += 1
             assert moved

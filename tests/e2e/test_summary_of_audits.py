@@ -63,10 +63,12 @@ def test_sealed_bonds_are_counted_until_they_are_collected(world: World) -> None
     escrow = {"customer": BLIND.reward + FEE}
     assert stakes(world) == escrow
     posted = world.contract.job(world.job)
-    by(world, "trainer").seal_claim(
-        world.job, spec_hash=posted.spec_hash, seal=bytes(31) + b"1", bond=BLIND.trainer_bond
+    by(world, "trainer").send(
+        world.contract.seal_claim(world.job, spec_hash=posted.spec_hash, seal=bytes(31) + b"1", bond=BLIND.trainer_bond)
     )
-    by(world, "second").seal_audit(world.job, spec_hash=posted.spec_hash, seal=bytes(31) + b"2", bond=BOND)
+    by(world, "second").send(
+        world.contract.seal_audit(world.job, spec_hash=posted.spec_hash, seal=bytes(31) + b"2", bond=BOND)
+    )
     assert stakes(world) == escrow | {"trainer": BLIND.trainer_bond, "second": BOND}
     assert dict(summaries(world))["second"].jobs[0].parts == (Part.AUDITOR,)
     audits = world.contract.job(world.job).audits
@@ -77,31 +79,37 @@ def test_sealed_bonds_are_counted_until_they_are_collected(world: World) -> None
     world.pass_time(audits.opening_deadline)
     assert steps(world, "customer") == ["over: the claim was not opened (reclaim)"]
 
-    by(world, "customer").reclaim(world.job)
+    by(world, "customer").send(world.contract.reclaim(world.job))
     assert world.status is JobStatus.EXPIRED and stakes(world) == {"second": BOND + FEE}
     returns = "the bond of your audit returns (collect), with 0.0001 ether of the audit fee"
     assert steps(world, "trainer", "second") == ["over", returns]
-    by(world, "second").collect(world.job, world.senders["second"].address)
+    by(world, "second").send(world.contract.collect(world.job, world.senders["second"].address))
     assert stakes(world) == {} and steps(world, "second") == ["over"]
 
 
 def test_attestations_and_appeals_are_counted_until_the_verdict_is_paid(world: World) -> None:
     world.post(terms=OPEN)
     posted, claimed, better = world.contract.job(world.job), tree(world, 2), tree(world, 3)
-    by(world, "trainer").commit(
-        world.job,
-        spec_hash=posted.spec_hash,
-        claimed=claimed.as_next_root(),
-        final_state_root=claimed.payloads[-1],
-        log_cid=CID,
-        model_cid=CID,
-        bond=OPEN.trainer_bond,
+    by(world, "trainer").send(
+        world.contract.commit(
+            world.job,
+            spec_hash=posted.spec_hash,
+            claimed=claimed.as_next_root(),
+            final_state_root=claimed.payloads[-1],
+            log_cid=CID,
+            model_cid=CID,
+            bond=OPEN.trainer_bond,
+        )
     )
-    by(world, "second").attest(
-        world.job, spec_hash=posted.spec_hash, checkpoint_root=claimed.root, log_cid=CID, model_cid=CID, bond=BOND
+    by(world, "second").send(
+        world.contract.attest(
+            world.job, spec_hash=posted.spec_hash, checkpoint_root=claimed.root, log_cid=CID, model_cid=CID, bond=BOND
+        )
     )
-    by(world, "auditor").challenge(
-        world.job, spec_hash=posted.spec_hash, claimed_root=claimed.root, checkpoint_root=better.root, bond=BOND
+    by(world, "auditor").send(
+        world.contract.challenge(
+            world.job, spec_hash=posted.spec_hash, claimed_root=claimed.root, checkpoint_root=better.root, bond=BOND
+        )
     )
     all_bonds = {
         "customer": OPEN.reward + FEE,
@@ -116,7 +124,7 @@ def test_attestations_and_appeals_are_counted_until_the_verdict_is_paid(world: W
     assert stakes(world) == all_bonds
     assert all(said.startswith("appeal, in") for said in steps(world, "second", "auditor", "trainer"))
 
-    by(world, "second").appeal(world.job, spec_hash=posted.spec_hash, bond=OPEN.challenger_bond)
+    by(world, "second").send(world.contract.appeal(world.job, spec_hash=posted.spec_hash, bond=OPEN.challenger_bond))
     assert stakes(world) == all_bonds | {"second": BOND + OPEN.challenger_bond}
     assert dict(summaries(world))["second"].jobs[0].games[1].side is Side.TRAINER
     assert steps(world, "auditor")[0].startswith("your move in game 2, in")
@@ -124,7 +132,7 @@ def test_attestations_and_appeals_are_counted_until_the_verdict_is_paid(world: W
     assert stakes(world) == all_bonds
     world.pass_time(world.contract.job(world.job).audits.appeal_deadline)
     assert steps(world, "auditor") == ["finalize"]
-    by(world, "auditor").finalize(world.job)
+    by(world, "auditor").send(world.contract.finalize(world.job))
     assert world.status is JobStatus.REJECTED and world.contract.job(world.job).audits.lost
     assert stakes(world) == {} and steps(world, "second", "auditor") == ["over", "over"]
     (audit,) = world.contract.audits_of(world.job)
@@ -140,7 +148,6 @@ def play_silent_trainer(world: World, number: int, mine: Leaves) -> None:
         known.trees[(index,)] = Leaves([bytes([step]) * 32 for step in range(interval - 1)] + [mine.payloads[index]])
         known.rows = find_rows(world.contract, number, game)
         move = forced_move(game, Side.CHALLENGER, known)
-        function, arguments = call_of(number, move, world.contract.encode)  # type: ignore[arg-type]
-        by(world, "auditor").send(function, *arguments)
+        by(world, "auditor").send(call_of(world.contract, number, move))  # type: ignore[arg-type]
     world.pass_time(world.game(number).deadlines[Side.TRAINER])
-    by(world, "auditor").claim_timeout(number)
+    by(world, "auditor").send(world.contract.claim_timeout(number))

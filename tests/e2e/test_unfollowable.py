@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from disputes import made
 from roundlog.commitments import MerkleTree
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
@@ -39,7 +40,7 @@ def test_a_spec_that_the_contract_takes_and_the_engine_does_not_gets_no_bond(
     customer, liar = (world.contract.by(world.senders[name]) for name in ("customer", "second"))
     # A CID that leads nowhere: the spec alone is reason enough.
     cid = "Qm" + "1" * 44
-    world.job, _ = customer.post_job(world.spec(replace(spec, **change)), TERMS, cid)
+    world.job, _ = made(customer, customer.post_job(world.spec(replace(spec, **change)), TERMS, cid))
     funds = {name: world.balance(name) for name in ("trainer", "auditor")}
 
     progress = ended(TrainerRole(world.context("trainer"), world.job))
@@ -50,13 +51,15 @@ def test_a_spec_that_the_contract_takes_and_the_engine_does_not_gets_no_bond(
 
     root = bytes([7]) * 32
     claim = {"claimed": next_root_of(MerkleTree([root])), "final_state_root": root}
-    liar.commit(
-        world.job,
-        spec_hash=world.contract.job(world.job).spec_hash,
-        **claim,
-        log_cid=cid,
-        model_cid=cid,
-        bond=TERMS.trainer_bond,
+    liar.send(
+        liar.commit(
+            world.job,
+            spec_hash=world.contract.job(world.job).spec_hash,
+            **claim,
+            log_cid=cid,
+            model_cid=cid,
+            bond=TERMS.trainer_bond,
+        )
     )
     progress = ended(AuditorRole(world.context("auditor"), world.job))
     assert progress.finished and progress.state.startswith(

@@ -19,7 +19,7 @@ from tiebreak.contract.abi import ContractAbi
 from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import ChainError
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.transport import HttpTransport
+from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dag_reader import read_file, write_directory
 from tiebreak.store.dagpb import DIRECTORY, FILE, Link, decode
@@ -245,12 +245,13 @@ _ANSWERS: dict[str, Any] = {
 }
 
 
-class _Scripted:
+class _Scripted(Transport):
     """A transport that answers from a table, by the strict reader of the real one."""
 
     name = "scripted"
 
     def __init__(self, table: dict[str, Any]) -> None:
+        super().__init__()
         self._table = table
         self._reader = HttpTransport("http://127.0.0.1:1")
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from roundlog.commitments import node_hash
 
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import Descent, NextRoot
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
@@ -50,7 +50,7 @@ class CheatingQueue(TransactionQueue):
             game, move = order.call.arguments
             assert isinstance(move, Descent)
             swapped = replace(move, mine=(move.mine[1], move.mine[0], *move.mine[2:]))
-            order = replace(order, call=Call.of("bisect", game, swapped))
+            order = replace(order, call=replace(order.call, arguments=(game, swapped)))
         return super().put(order)
 
 
@@ -62,9 +62,8 @@ class FabricatingQueue(TransactionQueue):
         if order.call.function == "commit":
             job, spec_hash, claimed, final, log_cid, model_cid = order.call.arguments
             assert isinstance(claimed, NextRoot) and isinstance(final, bytes)
-            order = replace(
-                order, call=Call.of("commit", job, spec_hash, _fabricated(claimed, final), final, log_cid, model_cid)
-            )
+            arguments = (job, spec_hash, _fabricated(claimed, final), final, log_cid, model_cid)
+            order = replace(order, call=replace(order.call, arguments=arguments))
         return super().put(order)
 
 

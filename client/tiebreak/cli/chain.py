@@ -128,12 +128,14 @@ def withdraw(
 ) -> None:
     """Fetch what the contract owes to your account: rewards, returned bonds, shares of lost ones."""
     from tiebreak.cli import output
+    from tiebreak.contract.events import Withdrawn
 
     signer = chain.key()
     game = chain.open_game(signer)
     if game.credit_of(signer.address) == 0:
         raise CommandError(f"the contract owes nothing to {signer.address}: wait until a job or a game has ended.")
-    amount, receipt = game.withdraw()
+    receipt = game.send(game.withdraw())
+    amount = game.event(receipt, Withdrawn).amount
     if json:
         output.show_json({"account": signer.address, "amount_wei": str(amount), "transaction": receipt.transaction})
     else:

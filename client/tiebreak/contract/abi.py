@@ -1,7 +1,9 @@
 """Calls, results, errors and events of a compiled contract, encoded and decoded as typed records.
 
-eth-abi reads and writes the bytes. web3's contract objects, which would name the fields too, take 1.2 s to import where
-this module takes 0.4 (`python -X importtime -c 'import web3.contract'`), and give no typed records.
+eth-abi reads and writes the bytes, as it does below web3's contract objects (`VerificationGame.contract` is one). Those
+encode a call in 14 times the time, decode an event in 2 to 3, give no typed records, end in errors of many kinds for
+bytes that no contract gives, and refuse a whole answer for one text in it that is no UTF-8: see
+scripts/compare_abi_codecs.py, which holds both against each other.
 
 Strings on the chain are a stranger's bytes: they are read as ASCII, everything unprintable replaced, so that one bad
 job cannot keep a client from reading all the others.
@@ -14,8 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from eth_abi.abi import decode, encode
+from eth_abi.codec import ABICodec
+from eth_abi.decoding import ContextFramesBytesIO
 from eth_abi.exceptions import DecodingError, EncodingError
+from eth_abi.registry import registry
 from eth_utils.abi import collapse_if_tuple, event_abi_to_log_topic, function_abi_to_4byte_selector
 from eth_utils.address import to_checksum_address
 
@@ -30,6 +34,36 @@ _SOLIDITYS_OWN: list[dict[str, Any]] = [
     {"type": "error", "name": "Panic", "inputs": [{"name": "code", "type": "uint256"}]},
 ]
 
+_TIMES = 4
+"""Times that a word is read at most: eth-abi reads the words of a struct without arrays twice for every struct around
+them, and the contract has them two deep (scripts/compare_abi_codecs.py counts it)."""
+
+
+class _BoundedStream(ContextFramesBytesIO):
+    """A stream that ends where more is read than it holds: offsets may lead to the same bytes again and again, so that
+    an answer of 260 KB is 400 MB of values."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)  # type: ignore[no-untyped-call]
+        self._words, self._bytes = _TIMES * len(data), len(data)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        read = super().read(size)
+        if len(read) <= 32:
+            self._words -= len(read)
+        else:
+            self._bytes -= len(read)
+        if self._words < 0 or self._bytes < 0:
+            raise DecodingError("parts of the data are named again and again")
+        return read
+
+
+class _BoundedCodec(ABICodec):
+    stream_class = _BoundedStream
+
+
+_CODEC = _BoundedCodec(registry)
+
 Parameter = Mapping[str, Any]
 """One entry of `inputs`, `outputs` or `components` in an ABI."""
 
@@ -40,7 +74,9 @@ class ContractAbi:
     def __init__(self, artifact: Mapping[str, Any], *callees: Mapping[str, Any]) -> None:
         """Raises DeploymentError when an artifact is not one of this project's."""
         try:
-            entries: list[Any] = [*artifact["abi"], *_SOLIDITYS_OWN]
+            self.entries: list[dict[str, Any]] = artifact["abi"]
+            """The artifact's own ABI."""
+            entries: list[Any] = [*self.entries, *_SOLIDITYS_OWN]
             errors = [*entries, *(entry for other in callees for entry in other["abi"])]
             self._functions = {entry["name"]: entry for entry in entries if entry["type"] == "function"}
             self._events = {event_abi_to_log_topic(entry): entry for entry in entries if entry["type"] == "event"}
@@ -62,7 +98,7 @@ class ContractAbi:
         inputs = entry["inputs"]
         try:
             plain = [_plain(item, value) for item, value in zip(inputs, arguments, strict=True)]
-            return function_abi_to_4byte_selector(entry) + encode([_type(item) for item in inputs], plain)
+            return function_abi_to_4byte_selector(entry) + _CODEC.encode([_type(item) for item in inputs], plain)
         except (EncodingError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"an argument of {function} does not fit its type ({error}): give one that does."
@@ -115,7 +151,7 @@ class ContractAbi:
 
 def _decode(parameters: Sequence[Parameter], data: bytes, what: str) -> list[Any]:
     try:
-        plain = decode([_type(item) for item in parameters], data)
+        plain = _CODEC.decode([_type(item) for item in parameters], data)
         return [_typed(item, value) for item, value in zip(parameters, plain, strict=True)]
     except (DecodingError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidAnswer(f"the node gave data that does not fit {what}: use another node.") from error

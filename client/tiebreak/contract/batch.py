@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.contract_calls import ContractCall
+from tiebreak.contract.game import VerificationGame
 from tiebreak.rpc.chain_errors import ChainError, ContractError, RpcRefused
 from tiebreak.transactions.pending_transactions import Sent
 from tiebreak.transactions.sender import Sender
@@ -29,18 +30,10 @@ _ITEM_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class NamedCall:
-    """A call without value, and the name of what it is for (see `Sender.submit`)."""
-
-    call: Call
-    purpose: str
-
-
-@dataclass(frozen=True, slots=True)
 class Submitted:
     """A move that would fail now (`error`), or is on its way (`sent`)."""
 
-    move: NamedCall
+    move: ContractCall
     error: ChainError | None
     sent: Sent | None
 
@@ -54,8 +47,9 @@ class MoveBatches:
         self._sender = sender
         self._cost: dict[str, int] = {}
 
-    def submit(self, moves: Sequence[NamedCall]) -> list[Submitted]:
-        """Sends all moves that would succeed now, in as few transactions as possible, and waits for no block.
+    def submit(self, moves: Sequence[ContractCall]) -> list[Submitted]:
+        """Sends all moves, calls without value, that would succeed now, in as few transactions as possible, and waits
+        for no block.
 
         Requests: one call for each transaction, one estimate for each kind of move that was never made (and for each
         proof), and what `Sender.submit` asks. Raises the errors of ChainNode.
@@ -65,17 +59,19 @@ class MoveBatches:
             done += self._send(pack)
         return done
 
-    def _packs(self, moves: Sequence[NamedCall], refused: list[Submitted]) -> Iterator[list[tuple[NamedCall, int]]]:
+    def _packs(
+        self, moves: Sequence[ContractCall], refused: list[Submitted]
+    ) -> Iterator[list[tuple[ContractCall, int]]]:
         """Groups within the bounds, each move with its gas limit; what fails by itself goes to `refused`."""
-        pack: list[tuple[NamedCall, int]] = []
+        pack: list[tuple[ContractCall, int]] = []
         gas, size = _OVERHEAD, 0
         for move in moves:
             try:
-                cost = self._gas(move.call)
+                cost = self._gas(move)
             except ContractError as error:
                 refused.append(Submitted(move, error, None))
                 continue
-            length = len(self._contract.encode(move.call)) + _ITEM_BYTES
+            length = len(self._contract.encode(move)) + _ITEM_BYTES
             if pack and (gas + cost > BATCH_GAS or size + length > BATCH_BYTES):
                 yield pack
                 pack, gas, size = [], _OVERHEAD, 0
@@ -84,7 +80,7 @@ class MoveBatches:
         if pack:
             yield pack
 
-    def _gas(self, call: Call) -> int:
+    def _gas(self, call: ContractCall) -> int:
         """Gas limit within which the move succeeds. Raises ContractError if it would fail now."""
         known = self._cost.get(call.function)
         if known is not None and call.function not in _ALWAYS_ESTIMATED:
@@ -100,10 +96,10 @@ class MoveBatches:
         self._cost[call.function] = max(limit, self._cost.get(call.function, 0))
         return limit
 
-    def _send(self, pack: Sequence[tuple[NamedCall, int]]) -> list[Submitted]:
+    def _send(self, pack: Sequence[tuple[ContractCall, int]]) -> list[Submitted]:
         if len(pack) == 1:
             return [self._send_alone(*pack[0])]
-        shown = self._contract.try_batch([move.call for move, _ in pack])
+        shown = self._contract.try_batch([move for move, _ in pack])
         good = [item for item, result in zip(pack, shown, strict=True) if not isinstance(result, ContractError)]
         failed = [
             Submitted(move, result, None)
@@ -115,14 +111,12 @@ class MoveBatches:
         # Not estimated: a batch succeeds also when its items run out of gas, so that a node would find too little.
         sent = self._sender.submit(
             self._contract.address,
-            self._contract.encode(Call.of("batch", [self._contract.encode(move.call) for move, _ in good])),
+            self._contract.encode(self._contract.batch([move for move, _ in good])),
             # Without a name of its own: what failed only in its block has to go out again, in the same company.
             gas=_OVERHEAD + sum(gas for _, gas in good),
         )
         return failed + [Submitted(move, None, sent) for move, _ in good]
 
-    def _send_alone(self, move: NamedCall, gas: int) -> Submitted:
-        sent = self._sender.submit(
-            self._contract.address, self._contract.encode(move.call), purpose=move.purpose, gas=gas
-        )
+    def _send_alone(self, move: ContractCall, gas: int) -> Submitted:
+        sent = self._sender.submit(self._contract.address, self._contract.encode(move), purpose=move.purpose, gas=gas)
         return Submitted(move, None, sent)

@@ -15,9 +15,10 @@ from typing import Any
 
 from roundlog.commitments import leaf_hash
 
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Side
 from tiebreak.contract.events import ChunkPosted, ClaimRejected, Event, VerdictOverturned
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.posted import find_chunk, find_rows
 from tiebreak.contract.structs import AuditView, Bisection, GameView, JobView
 from tiebreak.rpc.answers import Block
@@ -345,7 +346,7 @@ class ContractWatch:
 
     def _read_stale(self) -> None:
         jobs, games = sorted(self._stale_jobs & self._followed), sorted(self._stale_games)
-        calls = [Call.of("getJob", job) for job in jobs] + [Call.of("getGame", game) for game in games]
+        calls = [ContractCall.of("getJob", job) for job in jobs] + [ContractCall.of("getGame", game) for game in games]
         for start in range(0, len(calls), PAGE):
             page = calls[start : start + PAGE]
             # As of the block that was seen: a node that lags behind it refuses, instead of showing an older state.

@@ -1,24 +1,23 @@
-"""The verification game as Python methods; `IVerificationGame.sol` says when each call is due.
+"""The verification game as Python methods: its views, its events, and its calls, which `send` makes.
 
-All methods raise the errors of `ChainNode`; those that send raise ContractError as well, with the name and the values
+All methods that ask raise the errors of `ChainNode`; `send` raises ContractError as well, with the name and the values
 of the contract's own error, before anything is spent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from eth_typing import ChecksumAddress
 
 from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game
+from tiebreak.contract.contract_calls import ContractCall, GameCalls
 from tiebreak.contract.denylist import why_broken
-from tiebreak.contract.events import Appealed, Challenged, Event, JobPosted, Withdrawn
-from tiebreak.contract.payouts import ANY_PLACE
+from tiebreak.contract.events import Event
 from tiebreak.contract.struct_bases import PostedSpec
-from tiebreak.contract.structs import Answer, AuditView, GameView, JobView, NextRoot, Terms
+from tiebreak.contract.structs import Answer, AuditView, GameView, JobView
 from tiebreak.rpc.answers import Log, Receipt, Topic
 from tiebreak.rpc.chain_errors import (
     REVERTED,
@@ -33,6 +32,11 @@ from tiebreak.rpc.chain_errors import (
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.sender import Sender
 
+if TYPE_CHECKING:
+    from web3 import Web3
+    from web3.contract import Contract
+    from web3.providers import BaseProvider
+
 _PAGE = 256
 _MOST_ENTRIES = 1_000_000
 """Most games or audits of a job that are read: to make as many takes all the gas of Ethereum for a day and more."""
@@ -40,28 +44,22 @@ _MOST_ENTRIES = 1_000_000
 E = TypeVar("E", bound=Event)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a batch: the contract's function by its name in Solidity, and its arguments."""
-
-    function: str
-    arguments: tuple[object, ...]
-
-    @staticmethod
-    def of(function: str, *arguments: object) -> Call:
-        return Call(function, arguments)
-
-
-class VerificationGame:
+class VerificationGame(GameCalls):
     """The contract at `address`; with a `sender` it can also be written to.
 
     `first_block` is where to start looking for events: the block of the deployment, or 0.
     """
 
     def __init__(
-        self, node: ChainNode, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
+        self,
+        chain: ChainNode | Web3 | BaseProvider,
+        address: ChecksumAddress,
+        sender: Sender | None = None,
+        *,
+        first_block: int = 0,
     ) -> None:
-        self.node = node
+        """chain: a `Web3` with any provider and middleware, or a node that has confirmations and a stop event."""
+        self.node = chain if isinstance(chain, ChainNode) else ChainNode(chain)
         self.address = address
         self.first_block = first_block
         self._sender = sender
@@ -94,6 +92,11 @@ class VerificationGame:
     def by(self, sender: Sender) -> VerificationGame:
         """This contract, written to by another account."""
         return VerificationGame(self.node, self.address, sender, first_block=self.first_block)
+
+    @property
+    def contract(self) -> Contract:
+        """web3's contract object at the same address, for what has no method here: filters, traces, other accounts."""
+        return self.node.w3.eth.contract(address=self.address, abi=self._abi.entries)
 
     # views
 
@@ -142,13 +145,13 @@ class VerificationGame:
         """Wei of lost bonds that stay in the contract for good."""
         return int(self._view("burnt"))
 
-    def views(self, calls: Sequence[Call], *, block: int | None = None) -> list[Any]:
+    def views(self, calls: Sequence[ContractCall], *, block: int | None = None) -> list[Any]:
         """Results of many views in one request, as of the newest block or of number `block`. A view that failed has its
         ContractError in place of a result."""
         answers = self._view("batch", [self.encode(call) for call in calls], block=block)
         return self.answers(calls, answers)
 
-    def encode(self, call: Call) -> bytes:
+    def encode(self, call: ContractCall) -> bytes:
         """Selector and arguments. Raises ValueError when an argument does not fit its type."""
         return self._abi.encode_call(call.function, *call.arguments)
 
@@ -156,7 +159,7 @@ class VerificationGame:
         """The contract's own error in what a reverted call returned."""
         return self._abi.decode_error(revert)
 
-    def answers(self, calls: Sequence[Call], answers: Sequence[Answer]) -> list[Any]:
+    def answers(self, calls: Sequence[ContractCall], answers: Sequence[Answer]) -> list[Any]:
         """Results of the calls of a batch: a value, None where a call returns nothing, or a ContractError. Raises
         InvalidAnswer when the node gave another number of answers."""
         if len(answers) != len(calls):
@@ -170,145 +173,34 @@ class VerificationGame:
             for call, answer in zip(calls, answers, strict=True)
         ]
 
-    # the claim
+    # calls
 
-    def post_job(
-        self, spec: PostedSpec, terms: Terms, job_cid: str, *, purpose: str | None = None
-    ) -> tuple[int, Receipt]:
-        """Posts a job, pays its reward and audit fee into escrow, and returns its id. `purpose`: a name under which
-        this is done once (`Sender.submit`); without one the same job may be posted again."""
-        escrow = terms.reward + terms.audit_fee
-        receipt = self.send("postJob", spec, terms, job_cid, value=escrow, purpose=purpose)
-        return self._one(receipt, JobPosted).job, receipt
+    def send(self, call: ContractCall) -> Receipt:
+        """Makes a call and waits for its receipt.
 
-    def reclaim(self, job: int) -> Receipt:
-        """Returns the reward of a job to which nobody committed in time."""
-        return self.send("reclaim", job)
+        Raises ContractError if the contract refuses, AccountError without an account, NodesDisagree if something new
+        is to be begun while the nodes contradict each other, and the errors of Sender."""
+        if self._sender is None:
+            raise AccountError(f"{call.function} needs an account: give a keystore or a private key.")
+        self.node.agreement.require(call.function)
+        data = self.encode(call)
+        try:
+            return self._sender.send(self.address, data, value=call.value, purpose=call.purpose)
+        except RpcRefused as error:
+            raise self._typed(error) from error
+        except TransactionFailed:
+            # Somebody else was faster. The same call on the newest state mostly says in what.
+            try:
+                self.node.call(self.address, data, sender=self._sender.address, value=call.value)
+            except RpcRefused as error:
+                raise self._typed(error) from error
+            raise
 
-    def commit(
-        self,
-        job: int,
-        *,
-        spec_hash: bytes,
-        claimed: NextRoot,
-        final_state_root: bytes,
-        log_cid: str,
-        model_cid: str,
-        bond: int,
-    ) -> Receipt:
-        """Claims a result. `spec_hash`: of the job that was trained; `claimed`: the checkpoint root with its row and
-        the proof of its last leaf; `bond`: the job's trainer_bond.
-        """
-        arguments = (spec_hash, claimed, final_state_root, log_cid, model_cid)
-        purpose = f"commit to job {job} of {self.address} with spec 0x{spec_hash.hex()}"
-        return self.send("commit", job, *arguments, value=bond, purpose=purpose)
-
-    def attest(
-        self,
-        job: int,
-        *,
-        spec_hash: bytes,
-        checkpoint_root: bytes,
-        log_cid: str = "",
-        model_cid: str = "",
-        bond: int = 0,
-        last_place: int = ANY_PLACE,
-    ) -> Receipt:
-        """States in public that an audit of this spec gave the committed root. Where the job needs attestations it also
-        says that the sender serves log and model by these addresses; `bond`: the job's attestation_bond. `last_place`:
-        the last place among the audits that is taken, counted from 0; ContractError (PlaceTaken) where it is not
-        free."""
-        arguments = (spec_hash, checkpoint_root, log_cid, model_cid, last_place)
-        purpose = f"attest to job {job} of {self.address} with spec 0x{spec_hash.hex()}" if bond else None
-        return self.send("attest", job, *arguments, value=bond, purpose=purpose)
-
-    def seal_claim(self, job: int, *, spec_hash: bytes, seal: bytes, bond: int) -> Receipt:
-        """Claims a result that nobody knows yet. `seal`: `seals.claim_seal`; `bond`: the job's trainer_bond."""
-        purpose = f"seal a claim on job {job} of {self.address} with spec 0x{spec_hash.hex()}"
-        return self.send("sealClaim", job, spec_hash, seal, value=bond, purpose=purpose)
-
-    def open_claim(
-        self,
-        job: int,
-        *,
-        claimed: NextRoot,
-        final_state_root: bytes,
-        log_cid: str,
-        model_cid: str,
-        salt: bytes,
-    ) -> Receipt:
-        """Opens the sender's sealed claim, after the audit deadline. `salt`: of the seal; the rest as of `commit`."""
-        arguments = (claimed, final_state_root, log_cid, model_cid, salt)
-        return self.send("openClaim", job, *arguments)
-
-    def seal_audit(self, job: int, *, spec_hash: bytes, seal: bytes, bond: int, last_place: int = ANY_PLACE) -> Receipt:
-        """States a root that nobody knows yet, or takes a place. `seal`: `seals.audit_seal`, or any bytes, for
-        `replace_seal`; `bond`: the job's attestation_bond; `last_place`: as of `attest`."""
-        purpose = f"seal an audit of job {job} of {self.address} with spec 0x{spec_hash.hex()}"
-        return self.send("sealAudit", job, spec_hash, seal, last_place, value=bond, purpose=purpose)
-
-    def replace_seal(self, job: int, *, seal: bytes) -> Receipt:
-        """Puts another seal in the place of the sender's, by the audit deadline."""
-        return self.send("replaceSeal", job, seal)
-
-    def open_audit(
-        self, job: int, *, checkpoint_root: bytes, log_cid: str, model_cid: str, salt: bytes
-    ) -> tuple[int | None, Receipt]:
-        """Opens the sender's sealed audit, after the claim was opened. Returns the game's id if the root is not the
-        trainer's and the audit is a challenge, else None."""
-        receipt = self.send("openAudit", job, checkpoint_root, log_cid, model_cid, salt)
-        started = [event.game for event in self.decode(receipt.logs) if isinstance(event, Challenged)]
-        return (started[0] if started else None), receipt
-
-    def start_game(self, job: int) -> Receipt:
-        """Starts the next game of a job with blind audits, once all of them are open."""
-        return self.send("startGame", job)
-
-    def appeal(self, job: int, *, spec_hash: bytes, bond: int) -> tuple[int, Receipt]:
-        """Plays the game that the trainer has lost again, on its side; returns the game's id. `bond`: the job's
-        challenger_bond."""
-        purpose = f"appeal in job {job} of {self.address} with spec 0x{spec_hash.hex()}"
-        receipt = self.send("appeal", job, spec_hash, value=bond, purpose=purpose)
-        return self._one(receipt, Appealed).game, receipt
-
-    def collect(self, job: int, auditor: ChecksumAddress) -> Receipt:
-        """Credits an auditor's bond, with its share of the fee, or takes the bond of an audit that was not opened."""
-        return self.send("collect", job, auditor)
-
-    def challenge(
-        self, job: int, *, spec_hash: bytes, claimed_root: bytes, checkpoint_root: bytes, bond: int
-    ) -> tuple[int, Receipt]:
-        """Challenges a claim with the root that the challenger computed; returns the game's id. The game may have to
-        wait for its turn (phase QUEUED). `claimed_root`: what the trainer committed to; `bond`: the job's
-        challenger_bond.
-        """
-        roots = f"0x{claimed_root.hex()} with 0x{checkpoint_root.hex()}"
-        purpose = f"challenge job {job} of {self.address} with spec 0x{spec_hash.hex()}: {roots}"
-        receipt = self.send("challenge", job, spec_hash, claimed_root, checkpoint_root, value=bond, purpose=purpose)
-        return self._one(receipt, Challenged).game, receipt
-
-    def finalize(self, job: int) -> Receipt:
-        return self.send("finalize", job)
-
-    def claim_timeout(self, game: int) -> Receipt:
-        return self.send("claimTimeout", game)
-
-    def withdraw(self) -> tuple[int, Receipt]:
-        """Pays out everything credited to the sender; returns how many wei that was."""
-        receipt = self.send("withdraw")
-        return self._one(receipt, Withdrawn).amount, receipt
-
-    def batch(self, calls: Sequence[Call]) -> Receipt:
-        """Makes several calls in one transaction, each as if it had been sent alone. One that fails undoes only itself:
-        look at the events of the receipt, or at the contract, for what came of each."""
-        return self.send("batch", [self.encode(call) for call in calls])
-
-    def try_batch(self, calls: Sequence[Call]) -> list[Any]:
+    def try_batch(self, calls: Sequence[ContractCall]) -> list[Any]:
         """Results that a batch of the sender would have now, as `answers` gives them. Nothing is sent."""
         sender = None if self._sender is None else self._sender.address
-        call = self._abi.encode_call("batch", [self.encode(call) for call in calls])
         try:
-            answer = self.node.call(self.address, call, sender=sender)
+            answer = self.node.call(self.address, self.encode(self.batch(calls)), sender=sender)
         except RpcRefused as error:
             raise self._typed(error) from error
         return self.answers(calls, self._abi.decode_result("batch", answer))
@@ -352,6 +244,16 @@ class VerificationGame:
         found = (self._abi.decode_event(log) for log in logs if log.address == self.address)
         return [event for event in found if event is not None]
 
+    def event(self, receipt: Receipt, kind: type[E]) -> E:
+        """The one event of a kind in a receipt. Raises InvalidAnswer if there is none, or more."""
+        found = [event for event in self.decode(receipt.logs) if isinstance(event, kind)]
+        if len(found) != 1:
+            raise InvalidAnswer(
+                f"{self.node.name} gave a receipt with {len(found)} events {kind.__name__} where one was due: "
+                "use another node."
+            )
+        return found[0]
+
     def _all(self, function: str, job: int, *, block: int | None = None) -> list[Any]:
         """All pages of a view. Raises InvalidAnswer for a node that makes up page after page."""
         found: list[Any] = []
@@ -369,38 +271,7 @@ class VerificationGame:
             raise self._typed(error) from error
         return self._abi.decode_result(function, answer)
 
-    def send(self, function: str, *arguments: object, value: int = 0, purpose: str | None = None) -> Receipt:
-        """Makes one call of the contract and waits for its receipt. `value`: wei; `purpose`: as of `Sender.send`.
-        The moves of a game have no methods of their own here, and are made with this one.
-
-        Raises ContractError if the contract refuses, AccountError without an account, NodesDisagree if something new
-        is to be begun while the nodes contradict each other, and the errors of Sender."""
-        if self._sender is None:
-            raise AccountError(f"{function} needs an account: give a keystore or a private key.")
-        self.node.agreement.require(function)
-        call = self._abi.encode_call(function, *arguments)
-        try:
-            return self._sender.send(self.address, call, value=value, purpose=purpose)
-        except RpcRefused as error:
-            raise self._typed(error) from error
-        except TransactionFailed:
-            # Somebody else was faster. The same call on the newest state mostly says in what.
-            try:
-                self.node.call(self.address, call, sender=self._sender.address, value=value)
-            except RpcRefused as error:
-                raise self._typed(error) from error
-            raise
-
     def _typed(self, error: RpcRefused) -> ChainError:
         if error.data or error.code == REVERTED:
             return self._abi.decode_error(error.data or b"")
         return error
-
-    def _one(self, receipt: Receipt, kind: type[E]) -> E:
-        found = [event for event in self.decode(receipt.logs) if isinstance(event, kind)]
-        if len(found) != 1:
-            raise InvalidAnswer(
-                f"{self.node.name} gave a receipt with {len(found)} events {kind.__name__} where one was due: "
-                "use another node."
-            )
-        return found[0]

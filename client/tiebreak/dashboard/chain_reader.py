@@ -14,7 +14,8 @@ from concurrent.futures import TimeoutError as TooSlow
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.contract_calls import ContractCall
+from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer
 
@@ -147,13 +148,14 @@ class Source:
 
     def jobs(self, page: int, block: int) -> JobsPage:
         """A page of jobs, counted from 1; the nearest one there is."""
-        count, games = self._numbers([Call.of("jobCount"), Call.of("gameCount")], block)
+        count, games = self._numbers([ContractCall.of("jobCount"), ContractCall.of("gameCount")], block)
         pages = max(1, -(-count // PAGE))
         page = min(max(1, page), pages)
         newest = count - (page - 1) * PAGE
         wanted = range(newest, max(0, newest - PAGE), -1)
         recent = range(games, max(0, games - NEWEST_GAMES), -1) if page == 1 else range(0)
-        found = self._views([*(Call.of("getJob", n) for n in wanted), *(Call.of("getGame", n) for n in recent)], block)
+        shown = [("getJob", n) for n in wanted] + [("getGame", n) for n in recent]
+        found = self._views([ContractCall.of(*one) for one in shown], block)
         jobs = [(number, _checked(number, job)) for number, job in zip(wanted, found, strict=False) if _is_there(job)]
         played = zip(recent, found[len(wanted) :], strict=True)
         live = [(number, game) for number, game in played if _is_there(game) and not game.outcome]
@@ -164,10 +166,11 @@ class Source:
         job = self._one("getJob", number, block)
         pages = max(1, -(-job.game_count // PAGE))
         page = min(max(1, page), pages)
-        listed = self._views([Call.of("gamesOf", number, (page - 1) * PAGE, PAGE)], block)[0] if job.game_count else ()
+        games_of = ContractCall.of("gamesOf", number, (page - 1) * PAGE, PAGE)
+        listed = self._views([games_of], block)[0] if job.game_count else ()
         if isinstance(listed, ContractError) or len(listed) > PAGE:
             raise InvalidAnswer(f"{self.contract.node.name} gave another list of games than was asked for.")
-        games = self._views([Call.of("getGame", game) for game in listed], block) if listed else []
+        games = self._views([ContractCall.of("getGame", game) for game in listed], block) if listed else []
         shown = [(game, view) for game, view in zip(listed, games, strict=True) if _is_there(view)]
         return JobPage(number, _checked(number, job), shown, page, pages)
 
@@ -178,10 +181,10 @@ class Source:
 
     def newest(self, jobs: int, games: int, block: int) -> tuple[dict[int, JobView], dict[int, GameView]]:
         """The newest jobs and games, at most so many."""
-        last_job, last_game = self._numbers([Call.of("jobCount"), Call.of("gameCount")], block)
+        last_job, last_game = self._numbers([ContractCall.of("jobCount"), ContractCall.of("gameCount")], block)
         wanted = [("getJob", n) for n in range(last_job, max(0, last_job - jobs), -1)]
         wanted += [("getGame", n) for n in range(last_game, max(0, last_game - games), -1)]
-        found = self._views([Call.of(*one) for one in wanted], block) if wanted else []
+        found = self._views([ContractCall.of(*one) for one in wanted], block) if wanted else []
         shown = [(*one, view) for one, view in zip(wanted, found, strict=True) if _is_there(view)]
         return (
             {number: view for kind, number, view in shown if kind == "getJob"},
@@ -190,27 +193,27 @@ class Source:
 
     def credits(self, accounts: Sequence[str], block: int) -> dict[str, int]:
         """Wei that each account may withdraw."""
-        found = self._views([Call.of("creditOf", account) for account in accounts], block) if accounts else []
+        found = self._views([ContractCall.of("creditOf", account) for account in accounts], block) if accounts else []
         return {one: credit for one, credit in zip(accounts, found, strict=True) if isinstance(credit, int)}
 
     def burnt(self, block: int) -> int:
         """Wei of lost bonds that stay in the contract."""
-        return self._numbers([Call.of("burnt")], block)[0]
+        return self._numbers([ContractCall.of("burnt")], block)[0]
 
     def _one(self, function: str, number: int, block: int) -> Any:
-        found = self._views([Call.of(function, number)], block)[0]
+        found = self._views([ContractCall.of(function, number)], block)[0]
         if not _is_there(found):
             kind = "job" if function == "getJob" else "game"
             raise Missing(f"There is no {kind} {number} in this contract.")
         return found
 
-    def _numbers(self, calls: Sequence[Call], block: int) -> list[int]:
+    def _numbers(self, calls: Sequence[ContractCall], block: int) -> list[int]:
         found = self._views(calls, block)
         if any(not isinstance(one, int) for one in found):
             raise InvalidAnswer(f"{self.contract.node.name} cannot count jobs or games: use another node.")
         return found
 
-    def _views(self, calls: Sequence[Call], block: int) -> list[Any]:
+    def _views(self, calls: Sequence[ContractCall], block: int) -> list[Any]:
         return self.contract.views(calls, block=block)
 
 

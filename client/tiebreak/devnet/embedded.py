@@ -6,13 +6,11 @@ once. Nothing is kept when the process ends, but for what a `ChainRecord` holds.
 
 from __future__ import annotations
 
-import ast
 import threading
 import time
 from collections.abc import Mapping
 from typing import Any, cast
 
-from eth_abi.abi import encode as encode_abi
 from eth_hash.auto import keccak
 from web3 import EthereumTesterProvider, Web3
 from web3.exceptions import ContractLogicError
@@ -20,9 +18,12 @@ from web3.types import RPCEndpoint
 
 from tiebreak.devnet.embedded_logs import LogIndex
 from tiebreak.devnet.embedded_record import ChainRecord, RecordedEvent
+from tiebreak.process_resources import restore_recursion_limit
 from tiebreak.rpc.chain_errors import DevnetError, RpcRefused
 from tiebreak.rpc.node import ChainNode
-from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC, restore_recursion_limit
+from tiebreak.rpc.transport import Transport
+from tiebreak.rpc.web3_providers import revert_data
+from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 
 try:
     from eth.abc import ComputationAPI, SignedTransactionAPI, StateAPI
@@ -60,7 +61,6 @@ _METHODS = frozenset(
         "eth_getLogs",
     ]
 )
-_ERROR_STRING = bytes.fromhex("08c379a0")  # Error(string)
 
 
 def embedded_node(*, confirmations: int = 0, stop: threading.Event | None = None) -> ChainNode:
@@ -68,7 +68,7 @@ def embedded_node(*, confirmations: int = 0, stop: threading.Event | None = None
     return ChainNode(EmbeddedChain(), confirmations=confirmations, stop=stop)
 
 
-class EmbeddedChain:
+class EmbeddedChain(Transport):
     """A `Transport` to a chain with `ACCOUNTS` funded accounts of `MNEMONIC`. One lock makes it thread-safe."""
 
     name = "the embedded chain"
@@ -76,6 +76,7 @@ class EmbeddedChain:
     def __init__(self, record: ChainRecord | None = None) -> None:
         """record: of a former chain, which is played again, block by block, to the same hashes; None: a fresh chain of
         which nothing is kept. Raises DevnetError if the record does not play."""
+        super().__init__()
         genesis = int(time.time()) if record is None else record.genesis
         backend = _Backend.from_mnemonic(
             MNEMONIC,
@@ -101,7 +102,7 @@ class EmbeddedChain:
             self._play(record)
             self._record = record
 
-    def request(self, method: str, params: list[object]) -> object:
+    def request(self, method: str, params: list[Any]) -> object:
         with self._lock:
             if self._unrecorded is not None:
                 raise self._unrecorded
@@ -115,7 +116,7 @@ class EmbeddedChain:
                     return self._logs.select(cast(Mapping[str, Any], params[0]))
                 answer = self._perform(RPCEndpoint(method), params)
             except (TransactionFailed, ContractLogicError) as error:
-                raise RpcRefused(method, 3, "execution reverted", _revert_data(error)) from error
+                raise RpcRefused(method, 3, "execution reverted", revert_data(error)) from error
             except Exception as error:
                 # eth-tester and py-evm refuse bad requests with errors of a dozen unrelated types.
                 raise RpcRefused(method, -32000, _reason(method, error)) from error
@@ -259,23 +260,6 @@ def _execute(state: StateAPI, transaction: SignedTransactionAPI, gas: int) -> Co
         return state.apply_transaction(attempt)
     finally:
         state.revert(snapshot)
-
-
-def _revert_data(error: Exception) -> bytes | None:
-    """The bytes that a reverted call returned, which eth-tester hands over in four forms."""
-    if isinstance(error, ContractLogicError):
-        return bytes.fromhex(error.data.removeprefix("0x")) if isinstance(error.data, str) else None
-    # web3 replaces eth-tester's error by one with a shortened text; the original still has the bytes.
-    original = error.__context__ if isinstance(error.__context__, TransactionFailed) else error
-    payload: object = original.args[0] if original.args else b""
-    if isinstance(payload, Exception):
-        payload = payload.args[0] if payload.args else b""
-    if isinstance(payload, str):
-        if payload.startswith(("b'", 'b"')):
-            payload = ast.literal_eval(payload)
-        else:
-            payload = _ERROR_STRING + encode_abi(["string"], [payload])
-    return payload if isinstance(payload, bytes) else None
 
 
 def _reason(method: str, error: Exception) -> str:

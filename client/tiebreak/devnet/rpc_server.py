@@ -90,7 +90,7 @@ class _Handler(LoopbackHandler):
         try:
             return {"jsonrpc": "2.0", "id": request_id, "result": self.chain.request(method, params)}
         except RpcRefused as error:
-            return _error(request_id, error.code, error.reason, error.data)
+            return {"jsonrpc": "2.0", "id": request_id, "error": error.as_json()}
         except ChainError as error:
             return _error(request_id, -32000, str(error))
 
@@ -106,8 +106,5 @@ class _Handler(LoopbackHandler):
         self.wfile.write(body)
 
 
-def _error(request_id: object, code: int, message: str, data: bytes | None = None) -> dict[str, object]:
-    error: dict[str, object] = {"code": code, "message": message}
-    if data is not None:
-        error["data"] = "0x" + data.hex()
-    return {"jsonrpc": "2.0", "id": request_id, "error": error}
+def _error(request_id: object, code: int, message: str) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}

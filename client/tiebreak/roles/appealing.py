@@ -61,14 +61,9 @@ class Appealing:
             self._told_stakes = True
             lost = f"the claim is right, and was lost in game {posted.audits.verdict}"
             role.notify_job(What.STAKED, f"{lost}: {stakes(posted, bond)}")
-        role.order(
-            "appeal against the verdict",
-            "appeal",
-            *(role.job, posted.spec_hash),
-            value=bond,
-            purpose=f"appeal against game {posted.audits.verdict} in {role.intention(posted)}",
-            job=role.job,
-        )
+        purpose = f"appeal against game {posted.audits.verdict} in {role.intention(posted)}"
+        call = role.context.contract.appeal(role.job, spec_hash=posted.spec_hash, bond=bond, purpose=purpose)
+        role.order("appeal against the verdict", call, job=role.job)
         return Progress(state="appeals", deadline=deadline)
 
     def _gives_up(self, why: str, deadline: int) -> Progress:

@@ -84,15 +84,17 @@ class Attesting:
             return Progress(working=True, state="waits until the claim lies deep enough")
         self.tell_stakes(posted)
         root = trees.claim.root
-        role.order(
-            "attest to the claim, and to serving log and model",
-            "attest",
-            *(role.job, posted.spec_hash, root, served.log_cid, served.model_cid),
-            role.context.policy.last_place(terms),
-            value=terms.attestation_bond,
+        call = role.context.contract.attest(
+            role.job,
+            spec_hash=posted.spec_hash,
+            checkpoint_root=root,
+            log_cid=served.log_cid,
+            model_cid=served.model_cid,
+            bond=terms.attestation_bond,
+            last_place=role.context.policy.last_place(terms),
             purpose=f"attest to 0x{root.hex()} on {role.intention(posted)}",
-            job=role.job,
         )
+        role.order("attest to the claim, and to serving log and model", call, job=role.job)
         return Progress(state="attests")
 
     def tell_stakes(self, posted: JobView) -> None:
@@ -124,7 +126,7 @@ class Attesting:
         place = place_of(audits, role.context.address)
         fee = 0 if place is None else fee_at(posted, audits, place)
         what = "the bond of its audit" + (f", and {in_ether(fee)} of the audit fee" if fee else "")
-        role.order(f"collect {what}", "collect", role.job, role.context.address, job=role.job)
+        role.order(f"collect {what}", role.context.contract.collect(role.job, role.context.address), job=role.job)
         return Progress(state=f"collects {what}")
 
     def _served(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> PublishedAddresses | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
-from tiebreak.contract.payouts import ANY_PLACE
 from tiebreak.contract.structs import AuditView, GameView, JobView
 from tiebreak.roles.appealing import Appealing
 from tiebreak.roles.attesting import Attesting, audit_of, bond_in
@@ -86,7 +85,8 @@ class AuditorRole(JobRole):
             if game.outcome is Outcome.VOID and game.bond_held and self._began(game)
         ]
         for number in void:
-            self.order("fetch the bond of a void game back", "releaseBond", number, job=self.job, game=number)
+            call = self.context.contract.release_bond(number)
+            self.order("fetch the bond of a void game back", call, job=self.job, game=number)
         if void:
             return Progress(state="fetches its bond back", stake=held)
         return replace(self._consider(posted, mine, audit, held), stake=held)
@@ -194,7 +194,8 @@ class AuditorRole(JobRole):
             if (why := self._auditing.too_large(trees.job)) is not None:
                 return self.leave(f"the claim on job {self.job} is right, and gets no attestation from here: {why}")
             return self._attesting.attest(posted, trees, self._priority(posted))
-        self.order("attest", "attest", self.job, posted.spec_hash, root, "", "", ANY_PLACE, job=self.job)
+        call = self.context.contract.attest(self.job, spec_hash=posted.spec_hash, checkpoint_root=root)
+        self.order("attest", call, job=self.job)
         return Progress(state="attests")
 
     def _challenge(self, posted: JobView, trees: DisputeTrees) -> Progress:
@@ -215,14 +216,15 @@ class AuditorRole(JobRole):
             self.notify_job(What.COMPUTED, f"found checkpoint root 0x{root.hex()}, which is not the claimed one")
             self.notify_job(What.STAKED, stakes(posted, bond))
         claimed = posted.claim.checkpoint_root
-        self.order(
-            "challenge the claim",
-            "challenge",
-            *(self.job, posted.spec_hash, claimed, root),
-            value=bond,
+        call = self.context.contract.challenge(
+            self.job,
+            spec_hash=posted.spec_hash,
+            claimed_root=claimed,
+            checkpoint_root=root,
+            bond=bond,
             purpose=f"challenge 0x{claimed.hex()} on {self.intention(posted)}",
-            job=self.job,
         )
+        self.order("challenge the claim", call, job=self.job)
         return Progress(state="challenges")
 
     def _play(self, posted: JobView, mine: dict[int, GameView]) -> Progress:

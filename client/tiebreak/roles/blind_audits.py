@@ -15,7 +15,7 @@ from tiebreak.roles.background_jobs import Priority
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_unopened
-from tiebreak.roles.publishing import Publishing
+from tiebreak.roles.publishing import PublishedAddresses, Publishing
 from tiebreak.roles.sealing import Sealing, Secret
 from tiebreak.roles.time_to_answer import BLOCKS_A_MOVE
 
@@ -127,7 +127,9 @@ class BlindAudits:
             role.notify_job(What.WARNING, why)
             return Progress(state=why, deadline=posted.audits.audit_deadline)
         text = "seal its audit in the place that it has"
-        is_new = role.order(text, "replaceSeal", role.job, self._sealing.seal(secret), job=role.job)
+        is_new = role.order(
+            text, role.context.contract.replace_seal(role.job, seal=self._sealing.seal(secret)), job=role.job
+        )
         self._replaced += is_new and not is_known
         return Progress(state="seals its audit", deadline=posted.audits.audit_deadline)
 
@@ -137,14 +139,14 @@ class BlindAudits:
         role, terms = self._role, posted.terms
         kept = sealing.keep(posted, secret)
         self._attesting.tell_stakes(posted)
-        role.order(
-            text,
-            "sealAudit",
-            *(role.job, posted.spec_hash, sealing.seal(kept), role.context.policy.last_place(terms)),
-            value=terms.attestation_bond,
-            purpose=f"seal an audit of {role.intention(posted)}",
-            job=role.job,
+        call = role.context.contract.seal_audit(
+            role.job,
+            spec_hash=posted.spec_hash,
+            seal=sealing.seal(kept),
+            bond=terms.attestation_bond,
+            last_place=role.context.policy.last_place(terms),
         )
+        role.order(text, call, job=role.job)
 
     def open(self, posted: JobView, audit: AuditView) -> Progress:
         """Opens the sealed audit, of a job in status CLAIMED, within the window."""
@@ -153,10 +155,10 @@ class BlindAudits:
         secret = self._secret(posted, audit, priority)
         if secret is None:
             return Progress(working=True, state="gets its audit ready to open", deadline=deadline)
-        root, job = secret.checkpoint_root, self._role.job
+        root = secret.checkpoint_root
         if root != posted.claim.checkpoint_root:
             text = f"open its audit, whose root 0x{root.hex()} challenges the claim"
-            self._role.order(text, "openAudit", job, root, "", "", secret.salt, job=job)
+            self._open(text, root, PublishedAddresses("", ""), secret)
             return Progress(state="opens its audit", deadline=deadline)
         trees = self._auditing.trees(posted, priority, root)
         if trees is None:
@@ -168,8 +170,14 @@ class BlindAudits:
         if served is None:
             return Progress(working=True, state="publishes its log and model", deadline=deadline)
         text = "open its audit, which attests to the claim, and to serving log and model"
-        self._role.order(text, "openAudit", job, root, served.log_cid, served.model_cid, secret.salt, job=job)
+        self._open(text, root, served, secret)
         return Progress(state="opens its audit", deadline=deadline)
+
+    def _open(self, text: str, root: bytes, served: PublishedAddresses, secret: Secret) -> None:
+        role = self._role
+        addresses = {"log_cid": served.log_cid, "model_cid": served.model_cid}
+        call = role.context.contract.open_audit(role.job, checkpoint_root=root, **addresses, salt=secret.salt)
+        role.order(text, call, job=role.job)
 
     def is_published(self, posted: JobView) -> bool:
         """Whether log and model of an attestation are published by this process; has it done if not. The audit may have

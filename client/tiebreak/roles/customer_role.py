@@ -63,7 +63,9 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
     # After a kill the payment has the same name, so that it is made once.
     token = str(record.get("token") or os.urandom(8).hex()) if _is_about(record, name) else os.urandom(8).hex()
     write_record(record_path, {**name, "token": token, "from_block": context.contract.node.head().number + 1})
-    job_id, receipt = context.contract.post_job(spec, terms, cid, purpose=f"post a job: {token}")
+    contract = context.contract
+    receipt = contract.send(contract.post_job(spec, terms, cid, purpose=f"post a job: {token}"))
+    job_id = contract.event(receipt, JobPosted).job
     record_path.unlink()
     notice = Notice(role="customer", what=What.SENT, text=f"post job {job_id}", job=job_id, receipt=receipt)
     context.notify(notice)
@@ -131,7 +133,7 @@ class CustomerRole(JobRole):
             case JobStatus.OPEN:
                 if self.context.now() <= posted.commit_deadline:
                     return Progress(state="waits for a trainer", until=posted.commit_deadline + 1)
-                self.order("take the reward back", "reclaim", self.job, job=self.job)
+                self.order("take the reward back", self.context.contract.reclaim(self.job), job=self.job)
                 return Progress(state="reclaims")
             case JobStatus.SEALED:
                 return self._await_opening(posted)
@@ -151,7 +153,7 @@ class CustomerRole(JobRole):
         deadline = posted.claim.challenge_deadline
         if self.context.now() <= deadline:
             return Progress(state="waits for the challenge window to close", until=deadline + 1)
-        self.order("finalize", "finalize", self.job, job=self.job)
+        self.order("finalize", self.context.contract.finalize(self.job), job=self.job)
         return Progress(state="finalizes")
 
     def _collect_forfeits(self, posted: JobView) -> None:
@@ -167,13 +169,13 @@ class CustomerRole(JobRole):
         gas = COLLECT_GAS * self.context.queue.funds(0, self.context.clock()).price
         for auditor in unopened if posted.terms.attestation_bond // 2 > gas else ():
             text = f"take the bond of {auditor}, whose sealed audit was not opened"
-            self.order(text, "collect", self.job, auditor, job=self.job)
+            self.order(text, self.context.contract.collect(self.job, auditor), job=self.job)
 
     def _await_opening(self, posted: JobView) -> Progress:
         deadline = posted.audits.opening_deadline
         if self.context.now() <= deadline:
             return Progress(state="waits for the trainer to open its claim", until=deadline + 1)
-        self.order("take the reward back", "reclaim", self.job, job=self.job)
+        self.order("take the reward back", self.context.contract.reclaim(self.job), job=self.job)
         return Progress(state="reclaims")
 
     def _await_appeals(self, posted: JobView) -> Progress:

@@ -22,7 +22,7 @@ def start_waiting(role: JobRole, posted: JobView) -> None:
     opened = posted.audits.audit_opening_deadline
     free = posted.live_games < posted.terms.concurrent_games
     if opened and posted.queued_games and free and role.context.now() > opened:
-        role.order("start the next game", "startGame", role.job, job=role.job)
+        role.order("start the next game", role.context.contract.start_game(role.job), job=role.job)
 
 
 def end_appeals(role: JobRole, posted: JobView) -> Progress:
@@ -30,7 +30,7 @@ def end_appeals(role: JobRole, posted: JobView) -> Progress:
     deadline = posted.audits.appeal_deadline
     if role.context.now() <= deadline:
         return Progress(state="waits for appeals", until=deadline + 1)
-    role.order("finalize", "finalize", role.job, job=role.job)
+    role.order("finalize", role.context.contract.finalize(role.job), job=role.job)
     return Progress(state="finalizes")
 
 
@@ -40,7 +40,7 @@ def end_claim(role: JobRole, posted: JobView) -> Progress:
     ready = posted.claim.challenge_deadline + _head_start(role)
     if role.context.now() <= ready:
         return Progress(state="waits for the end of the claim", until=ready + 1)
-    role.order("finalize", "finalize", role.job, job=role.job)
+    role.order("finalize", role.context.contract.finalize(role.job), job=role.job)
     return Progress(state="finalizes")
 
 
@@ -50,7 +50,7 @@ def end_unopened(role: JobRole, posted: JobView) -> Progress:
     ready = posted.audits.opening_deadline + _head_start(role)
     if role.context.now() <= ready:
         return Progress(state="waits until the claim is opened", until=ready + 1)
-    role.order("end the job, whose claim was not opened", "reclaim", role.job, job=role.job)
+    role.order("end the job, whose claim was not opened", role.context.contract.reclaim(role.job), job=role.job)
     return Progress(state="ends a job whose claim was not opened")
 
 
@@ -75,4 +75,4 @@ def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
         else:
             late, text = 0, describe_move(game, ClaimTimeout())
         if timeout_is_due(game, now - late):
-            role.order(text, "claimTimeout", number, job=game.job, game=number)
+            role.order(text, role.context.contract.claim_timeout(number), job=game.job, game=number)

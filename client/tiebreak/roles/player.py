@@ -4,11 +4,11 @@ moves."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import get_args
 
+from tiebreak.contract.contract_calls import ContractCall, GameCalls
 from tiebreak.contract.enums import Level, Phase, Side
-from tiebreak.contract.game import Call
 from tiebreak.contract.structs import GameView
 from tiebreak.game import (
     RUNNING,
@@ -112,8 +112,8 @@ class Games:
 
     def order(self, game_id: int, game: GameView, move: Move) -> None:
         """Orders a move, to be sent with this look."""
-        function, arguments = call_of(game_id, move, self._role.context.contract.encode)
-        self._role.order(describe_move(game, move), function, *arguments, job=game.job, game=game_id)
+        call = call_of(self._role.context.contract, game_id, move)
+        self._role.order(describe_move(game, move), call, job=game.job, game=game_id)
 
     def _decide(self, game_id: int, game: GameView, trees: DisputeTrees) -> Decision | None:
         """The decision in a game; None while it is computed, or what the other side has shown cannot be had."""
@@ -192,31 +192,30 @@ def computed_move(
     return decision
 
 
-def call_of(game_id: int, move: Move, encode: Callable[[Call], bytes]) -> tuple[str, tuple[object, ...]]:
-    """The contract's function that makes a move, and its arguments. `encode`: of the contract."""
+def call_of(contract: GameCalls, game: int, move: Move) -> ContractCall:
+    """The contract's call that makes a move."""
     match move:
         case InTurn(moves):
-            calls = [call_of(game_id, one, encode) for one in moves]
-            return "inTurn", ([encode(Call.of(function, *arguments)) for function, arguments in calls],)
+            return contract.in_turn([call_of(contract, game, one) for one in moves])
         case Bisect(descent):
-            return "bisect", (game_id, descent)
+            return contract.bisect(game, descent)
         case OpenLevel(side, leaf, root):
-            return "openLevel", (game_id, side, leaf, root)
+            return contract.open_level(game, side, leaf, root)
         case OpenOperator(side, opening):
-            return "openOperator", (game_id, side, opening)
+            return contract.open_operator(game, side, opening)
         case ProveStore(payload, proof):
-            return "proveStore", (game_id, payload, proof)
+            return contract.prove_store(game, payload, proof)
         case PostChunk(chunk):
-            return "postChunk", (game_id, chunk)
+            return contract.post_chunk(game, chunk)
         case ProveElement(proof):
-            return "proveElement", (game_id, proof)
+            return contract.prove_element(game, proof)
         case DisputeSum(descriptor, chunk, position):
-            return "disputeSum", (game_id, descriptor, chunk, position)
+            return contract.dispute_sum(game, descriptor, chunk, position)
         case OpenPartials(side, opening):
-            return "openPartials", (game_id, side, opening)
+            return contract.open_partials(game, side, opening)
         case ProveSegment(proof):
-            return "proveSegment", (game_id, proof)
+            return contract.prove_segment(game, proof)
         case ClaimTimeout():
-            return "claimTimeout", (game_id,)
+            return contract.claim_timeout(game)
         case ReleaseBond():
-            return "releaseBond", (game_id,)
+            return contract.release_bond(game)

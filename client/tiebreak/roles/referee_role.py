@@ -119,7 +119,8 @@ class RefereesJob(JobRole):
             self._told[game_id] = bits
             text = f"{what} is 0x{bits:x}, and claimed was 0x{game.disputed.claimed:x}"
             self.notify_job(What.COMPUTED, text, game=game_id)
-        self.order(f"decide about {what}", "adjudicate", game_id, bits, job=self.job, game=game_id)
+        call = self.context.contract.adjudicate(game_id, bits)
+        self.order(f"decide about {what}", call, job=self.job, game=game_id)
 
     def _argument(self, game_id: int, game: GameView) -> int | None:
         """Bits of the function's argument, as the contract has read them from the agreed operand; None if the node does

@@ -6,7 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
-from tiebreak.contract.game import Call
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.deadlines import Pauses
 from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles.background_jobs import Interrupted
@@ -108,16 +108,7 @@ class Role(ABC):
         """Number of repeated warnings since the last call, in one clause; empty if there were none."""
         return self._warnings.summary()
 
-    def order(
-        self,
-        text: str,
-        function: str,
-        *arguments: object,
-        value: int = 0,
-        purpose: str | None = None,
-        job: int | None = None,
-        game: int | None = None,
-    ) -> bool:
+    def order(self, text: str, call: ContractCall, *, job: int | None = None, game: int | None = None) -> bool:
         """Orders a call of the contract, to be sent with this look. If the contract refuses it, mostly because another
         account was faster, the next look sees that. False if the call is under way already, or held back."""
 
@@ -130,15 +121,13 @@ class Role(ABC):
                 return
             self.tell(What.WARNING, f"could not {text}: {error}", job=job, game=game)
 
-        return self.context.queue.put(
-            Order(call=Call.of(function, *arguments), sent=sent, failed=failed, value=value, purpose=purpose)
-        )
+        return self.context.queue.put(Order(call=call, sent=sent, failed=failed))
 
     def withdraw(self) -> bool:
         """Withdraws this account's credit from the contract. False if there is none."""
         credit = self.context.queue.credit()
         if credit:
-            self.order(f"withdraw {in_ether(credit)}", "withdraw")
+            self.order(f"withdraw {in_ether(credit)}", self.context.contract.withdraw())
         return credit > 0
 
 

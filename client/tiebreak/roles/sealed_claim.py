@@ -41,14 +41,13 @@ class SealedClaim:
             why = "this run came to another root than an earlier one, which may be sealed already: check this machine"
             self._role.notify_job(What.WARNING, why)
             return Progress(state=why)
-        self._role.order(
-            "seal the claim",
-            "sealClaim",
-            *(self._role.job, posted.spec_hash, self._sealing.seal(secret)),
-            value=posted.terms.trainer_bond,
-            purpose=f"seal a claim on {self._role.intention(posted)}",
-            job=self._role.job,
+        call = self._role.context.contract.seal_claim(
+            self._role.job,
+            spec_hash=posted.spec_hash,
+            seal=self._sealing.seal(secret),
+            bond=posted.terms.trainer_bond,
         )
+        self._role.order("seal the claim", call, job=self._role.job)
         return Progress(state="seals its claim")
 
     def open(self, posted: JobView) -> Progress:
@@ -79,13 +78,16 @@ class SealedClaim:
             if published is not None and published != PublishedAddresses(secret.log_cid, secret.model_cid):
                 why = f"log and model were sealed as {secret.log_cid} and {secret.model_cid}, which are other addresses"
                 self._role.notify_job(What.WARNING, f"{why}: publish them with the release that sealed them")
-        claimed, final = secret.claimed, secret.final_state_root
-        self._role.order(
-            f"open the claim of checkpoint root 0x{secret.checkpoint_root.hex()}",
-            "openClaim",
-            *(self._role.job, claimed, final, secret.log_cid, secret.model_cid, secret.salt),
-            job=self._role.job,
+        call = self._role.context.contract.open_claim(
+            self._role.job,
+            claimed=secret.claimed,
+            final_state_root=secret.final_state_root,
+            log_cid=secret.log_cid,
+            model_cid=secret.model_cid,
+            salt=secret.salt,
         )
+        text = f"open the claim of checkpoint root 0x{secret.checkpoint_root.hex()}"
+        self._role.order(text, call, job=self._role.job)
         return Progress(state="opens its claim", stake=stake, deadline=deadline)
 
     def finish_publishing(self, posted: JobView) -> None:

@@ -112,15 +112,16 @@ class TrainerRole(JobRole):
         if not self.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
         claim = trees.claim
-        self.order(
-            f"commit to checkpoint root 0x{claim.root.hex()}",
-            "commit",
-            *(self.job, posted.spec_hash, claim.as_next_root(), claim.payloads[-1]),
-            *(addresses.log_cid, addresses.model_cid),
-            value=posted.terms.trainer_bond,
-            purpose=f"commit to {self.intention(posted)}",
-            job=self.job,
+        call = self.context.contract.commit(
+            self.job,
+            spec_hash=posted.spec_hash,
+            claimed=claim.as_next_root(),
+            final_state_root=claim.payloads[-1],
+            log_cid=addresses.log_cid,
+            model_cid=addresses.model_cid,
+            bond=posted.terms.trainer_bond,
         )
+        self.order(f"commit to checkpoint root 0x{claim.root.hex()}", call, job=self.job)
         return Progress(state="commits")
 
     def _defend(self, posted: JobView) -> Progress:
@@ -140,7 +141,7 @@ class TrainerRole(JobRole):
             return Progress(
                 state="waits for the challenge window to close", until=posted.claim.challenge_deadline + 1, stake=stake
             )
-        self.order("finalize", "finalize", self.job, job=self.job)
+        self.order("finalize", self.context.contract.finalize(self.job), job=self.job)
         return Progress(state="finalizes", stake=stake)
 
     def _play(self, posted: JobView, stake: int) -> Progress:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.contract.batch import MoveBatches, NamedCall
+from tiebreak.contract.batch import MoveBatches
 from tiebreak.contract.code import is_adjudicator
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.contract_watch import ContractWatch, News
 from tiebreak.contract.events import JobPosted
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.rpc.answers import Receipt
 from tiebreak.rpc.block_pace import block_time
@@ -46,16 +47,11 @@ _ALL_JOBS_AFTER = 100  # blocks after which the number of jobs is asked for, wha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A call of the contract, ordered by a role.
+    """A call of the contract, ordered by a role. `sent` is called with the receipt, `failed` with the error."""
 
-    `purpose`: a name under which a call is made only once; None: the call itself is its name, and may be repeated
-    later. `sent` is called with the receipt, `failed` with the error. `value`: wei."""
-
-    call: Call
+    call: ContractCall
     sent: Callable[[Receipt], None]
     failed: Callable[[ChainError], None]
-    value: int = 0
-    purpose: str | None = None
 
 
 @dataclass(slots=True)
@@ -157,8 +153,8 @@ class TransactionQueue:
             self._funds, self._funds_at = funds(self.contract.node, self._sender.address, bond), clock
             self._has_paid = False
         waiting = [self._orders, *(parcel.orders for parcel in self._under_way)]
-        payments = [order for orders in waiting for order in orders.values() if order.value]
-        promised = sum(order.value for order in payments if order.call.arguments[0] != job)
+        payments = [order for orders in waiting for order in orders.values() if order.call.value]
+        promised = sum(order.call.value for order in payments if order.call.arguments[0] != job)
         return replace(self._funds, bond=bond, balance=max(0, self._funds.balance - promised))
 
     def credit(self) -> int:
@@ -181,7 +177,8 @@ class TransactionQueue:
     def put(self, order: Order) -> bool:
         """Takes an order for the next `flush`. False if an order with the same name is under way, or if it begins
         something while the nodes contradict each other or a limit on spending is reached; `failed` is called then."""
-        name = order.purpose or purpose_of(self.contract.address, self.contract.encode(order.call), order.value)
+        call = order.call
+        name = call.purpose or purpose_of(self.contract.address, self.contract.encode(call), call.value)
         if name in self._orders or any(name in parcel.orders for parcel in self._under_way):
             return False
         try:
@@ -199,8 +196,8 @@ class TransactionQueue:
         self.contract.node.agreement.require(order.call.function)
         if self.spending is not None:
             job = int(str(order.call.arguments[0]))
-            self.require_allowed(job, order.value, name=name)
-            self.spending.enter(name, job, self._cost(order.value), self._now())
+            self.require_allowed(job, order.call.value, name=name)
+            self.spending.enter(name, job, self._cost(order.call.value), self._now())
 
     def require_allowed(self, job: int, bond: int, *, name: str | None = None) -> None:
         """Raises SpendingLimit if a limit does not allow a new undertaking in a job, with a bond of so many wei."""
@@ -233,7 +230,7 @@ class TransactionQueue:
             if receipt is None:
                 self.spending.cancel(name)
             else:
-                value = order.value if receipt.succeeded else 0
+                value = order.call.value if receipt.succeeded else 0
                 self.spending.settle(name, receipt.fee + value, failed=not receipt.succeeded)
 
     def flush(self) -> bool:
@@ -243,9 +240,9 @@ class TransactionQueue:
         orders, self._orders = self._orders, {}
         parcels: dict[int, _Parcel] = {}
         for name, order in orders.items():
-            if order.value and (sent := self._submitted(name, order)) is not None:
+            if order.call.value and (sent := self._submitted(name, order)) is not None:
                 parcels.setdefault(id(sent), _Parcel(sent)).orders[name] = order
-        moves = {name: order for name, order in orders.items() if not order.value}
+        moves = {name: order for name, order in orders.items() if not order.call.value}
         for name, sent in self._submitted_together(moves):
             parcels.setdefault(id(sent), _Parcel(sent)).orders[name] = moves[name]
         self._under_way += parcels.values()
@@ -255,7 +252,7 @@ class TransactionQueue:
         """A payment, sent in a transaction of its own; None if it is refused."""
         data = self.contract.encode(order.call)
         try:
-            return self._sender.submit(self.contract.address, data, value=order.value, purpose=name)
+            return self._sender.submit(self.contract.address, data, value=order.call.value, purpose=name)
         except RpcRefused as error:
             self._settle(name, order, None)
             order.failed(error if error.data is None else self.contract.explain(error.data))
@@ -269,18 +266,19 @@ class TransactionQueue:
         if not moves:
             return
         try:
-            answers = self._batches.submit([NamedCall(order.call, name) for name, order in moves.items()])
+            answers = self._batches.submit([replace(order.call, purpose=name) for name, order in moves.items()])
         except ChainError as error:
             for name, order in moves.items():
                 self._settle(name, order, None)
                 order.failed(error)
             return
         for answer in answers:
+            purpose = str(answer.move.purpose)
             if answer.error is not None:
-                self._settle(answer.move.purpose, moves[answer.move.purpose], None)
-                moves[answer.move.purpose].failed(answer.error)
+                self._settle(purpose, moves[purpose], None)
+                moves[purpose].failed(answer.error)
             elif answer.sent is not None:
-                yield answer.move.purpose, answer.sent
+                yield purpose, answer.sent
 
     def _hear(self) -> bool:
         """Whether any order was mined since the last call."""
@@ -293,7 +291,7 @@ class TransactionQueue:
             if receipt is None and error is None:
                 continue
             self._under_way.remove(parcel)
-            self._has_paid |= any(order.value for order in parcel.orders.values())
+            self._has_paid |= any(order.call.value for order in parcel.orders.values())
             for name, order in parcel.orders.items():
                 if receipt is not None:
                     self._settle(name, order, receipt)

@@ -6,7 +6,7 @@ Formats: https://ethereum.org/en/developers/docs/apis/json-rpc/
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
@@ -46,6 +46,8 @@ class Log:
     block_hash: bytes
     transaction: bytes
     index: int
+    transaction_index: int | None = None
+    """The transaction's place in its block, where the node gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,26 @@ def read_block(answer: object) -> Block:
     )
 
 
+def read_transactions(answer: object) -> list[bytes]:
+    """The hashes of a block's transactions, checked. Raises InvalidAnswer."""
+    listed = sequence(record(answer, "a block").get("transactions"), "a block's transactions", MAX_LOGS)
+    return [data(one, "a transaction's hash", 32) for one in listed]
+
+
 def wanted_topic(topic: Topic) -> object:
     """A condition as `eth_getLogs` takes it."""
     if topic is None:
         return None
     return "0x" + topic.hex() if isinstance(topic, bytes) else ["0x" + one.hex() for one in topic]
+
+
+def read_topic(wanted: object) -> Topic:
+    """A condition as `wanted_topic` makes it, read back. Raises InvalidAnswer."""
+    if wanted is None:
+        return None
+    if isinstance(wanted, str):
+        return data(wanted, "a topic", 32)
+    return tuple(data(one, "a topic", 32) for one in sequence(wanted, "topics", MAX_LOGS))
 
 
 def fits(found: tuple[bytes, ...], topic: Topic) -> bool:
@@ -111,6 +128,7 @@ def read_log(item: object) -> Log:
         data(log.get("blockHash"), "an event's block hash", 32),
         data(log.get("transactionHash"), "an event's transaction", 32),
         quantity(log.get("logIndex"), "an event's index", 2**64 - 1),
+        quantity(log["transactionIndex"], "a transaction's index", 2**64 - 1) if "transactionIndex" in log else None,
     )
 
 
@@ -131,6 +149,45 @@ def read_receipt(answer: object, transaction: bytes) -> Receipt:
     if found.transaction != transaction:
         raise InvalidAnswer("the node gave the receipt of another transaction: use another node.")
     return found
+
+
+def block_json(block: Block, transactions: Sequence[bytes] | None = None) -> dict[str, object]:
+    """A block as a node gives it, with the fields that were checked."""
+    answer: dict[str, object] = {
+        "number": hex(block.number),
+        "hash": "0x" + block.hash.hex(),
+        "timestamp": hex(block.timestamp),
+        "baseFeePerGas": hex(block.base_fee),
+    }
+    return answer if transactions is None else answer | {"transactions": ["0x" + one.hex() for one in transactions]}
+
+
+def log_json(log: Log) -> dict[str, object]:
+    """An event as a node gives it, with the fields that were checked."""
+    answer: dict[str, object] = {
+        "address": log.address,
+        "topics": ["0x" + topic.hex() for topic in log.topics],
+        "data": "0x" + log.data.hex(),
+        "blockNumber": hex(log.block),
+        "blockHash": "0x" + log.block_hash.hex(),
+        "transactionHash": "0x" + log.transaction.hex(),
+        "logIndex": hex(log.index),
+    }
+    return answer if log.transaction_index is None else answer | {"transactionIndex": hex(log.transaction_index)}
+
+
+def receipt_json(receipt: Receipt) -> dict[str, object]:
+    """A receipt as a node gives it, with the fields that were checked."""
+    return {
+        "transactionHash": "0x" + receipt.transaction.hex(),
+        "blockNumber": hex(receipt.block),
+        "blockHash": "0x" + receipt.block_hash.hex(),
+        "status": hex(receipt.succeeded),
+        "gasUsed": hex(receipt.gas_used),
+        "effectiveGasPrice": hex(receipt.fee // receipt.gas_used if receipt.gas_used else 0),
+        "contractAddress": receipt.contract,
+        "logs": [log_json(log) for log in receipt.logs],
+    }
 
 
 def quantity(value: object, what: str, maximum: int = 2**256 - 1) -> int:

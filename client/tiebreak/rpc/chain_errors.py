@@ -97,6 +97,11 @@ class RpcRefused(ChainError):
         self.data = data
         super().__init__(f"the node refused {method} ({reason}): check the request and the node.")
 
+    def as_json(self) -> dict[str, object]:
+        """The `error` member of a JSON-RPC answer."""
+        error: dict[str, object] = {"code": self.code, "message": self.reason}
+        return error if self.data is None else error | {"data": "0x" + self.data.hex()}
+
 
 def remedy(name: str) -> str:
     """The remedy for a contract's error."""

@@ -1,11 +1,12 @@
-"""A node of a chain behind typed methods that check every answer; no other module above the transport sees JSON."""
+"""A chain behind typed methods that check every answer; no other module above the transport sees JSON."""
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eth_typing import ChecksumAddress
 
@@ -22,11 +23,16 @@ from tiebreak.rpc.answers import (
     read_block,
     read_log,
     read_receipt,
+    read_transactions,
     wanted_topic,
 )
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
-from tiebreak.rpc.node_agreement import ALONE, NodeAgreement
+from tiebreak.rpc.node_agreement import NodeAgreement
 from tiebreak.rpc.transport import HttpTransport, Transport
+
+if TYPE_CHECKING:
+    from web3 import Web3
+    from web3.providers import BaseProvider
 
 MAX_BLOCKS = 1_000_000_000
 """Most blocks that are searched for events; a node that names more has made the number up."""
@@ -40,20 +46,39 @@ between two blocks means little, and blocks are never taken back."""
 
 
 class ChainNode:
-    """A chain behind a transport. `confirmations`: how many blocks deep an event has to be before `logs` shows it.
+    """A chain behind a transport, or behind a user's `Web3` with its provider and middleware.
+    `confirmations`: how many blocks deep an event has to be before `logs` shows it.
 
     Every method raises ChainUnavailable (no answer), InvalidAnswer (nonsense) and RpcRefused (the node says no).
     """
 
-    def __init__(self, transport: Transport, *, confirmations: int = 0, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        source: Transport | Web3 | BaseProvider,
+        *,
+        confirmations: int = 0,
+        stop: threading.Event | None = None,
+    ) -> None:
         """stop: ends every wait for this chain at once."""
-        self._transport = transport
+        if not isinstance(source, Transport):
+            # Imported here because web3 takes longer than most commands.
+            from tiebreak.rpc.web3_providers import Web3Transport
+
+            source = Web3Transport(source)
+        self._transport = source
         self.confirmations = confirmations
         self.stop = stop
-        self._range = log_search.RangeLimit()
         self._chain_id: int | None = None
         self._newest = 0
         """The highest block up to which `logs` has searched."""
+        self._view = self.view
+
+    @functools.cached_property
+    def w3(self) -> Web3:
+        """The `Web3` behind this chain, a user's or one over its transport."""
+        from tiebreak.rpc.web3_providers import web3_over
+
+        return web3_over(self._transport)
 
     @property
     def name(self) -> str:
@@ -62,25 +87,25 @@ class ChainNode:
     @property
     def agreement(self) -> NodeAgreement:
         """Agreement of the nodes behind this chain; a single one agrees with itself."""
-        return ALONE
+        return self._transport.agreement
 
     @property
     def view(self) -> int:
         """A number that changes when another node is believed: what was seen of the chain is to be read again then."""
-        return 0
+        return self._transport.view
 
     @property
     def chain_id(self) -> int:
         if self._chain_id is None:
-            self._chain_id = answers.quantity(self._ask("eth_chainId"), "the chain id", 2**64 - 1)
+            self._chain_id = answers.quantity(self.ask("eth_chainId"), "the chain id", 2**64 - 1)
         return self._chain_id
 
     def head(self) -> Block:
         """The newest block."""
-        block = self._block("latest")
-        if block is None:
+        found = self.ask("eth_getBlockByNumber", "latest", False)
+        if found is None:
             raise InvalidAnswer(f"{self.name} has no newest block: use another node.")
-        return block
+        return read_block(found)
 
     def now(self) -> int:
         """The time (seconds since 1970) of a block that came now; on a quiet chain it runs ahead of the newest
@@ -90,7 +115,7 @@ class ChainNode:
         """
         newest = self.head().timestamp
         try:
-            pending = self._ask("eth_getBlockByNumber", "pending", False)
+            pending = self.ask("eth_getBlockByNumber", "pending", False)
         except RpcRefused:
             return newest
         if pending is None:
@@ -100,38 +125,38 @@ class ChainNode:
 
     def block(self, number: int) -> Block | None:
         """The block of that number, None if there is none yet."""
-        block = self._block(hex(number))
-        if block is not None and block.number != number:
-            raise InvalidAnswer(
-                f"{self.name} gave block {block.number} where {number} was asked for: use another node."
-            )
-        return block
+        found = self.ask("eth_getBlockByNumber", hex(number), False)
+        return None if found is None else self._numbered(found, number)
+
+    def whole_block(self, number: int) -> tuple[Block, list[bytes] | None] | None:
+        """As `block`, with the hashes of its transactions, if the node shows them."""
+        found = self.ask("eth_getBlockByNumber", hex(number), False)
+        if found is None:
+            return None
+        shows = "transactions" in answers.record(found, "a block")
+        return self._numbered(found, number), read_transactions(found) if shows else None
 
     def transactions_of(self, number: int) -> frozenset[bytes] | None:
         """The hashes of a block's transactions, None if there is no such block yet."""
-        answer = self._ask("eth_getBlockByNumber", hex(number), False)
-        if answer is None:
-            return None
-        listed = answers.record(answer, "a block").get("transactions")
-        found = answers.sequence(listed, "a block's transactions", MAX_LOGS)
-        return frozenset(answers.data(one, "a transaction's hash", 32) for one in found)
+        answer = self.ask("eth_getBlockByNumber", hex(number), False)
+        return None if answer is None else frozenset(read_transactions(answer))
 
     def balance(self, account: ChecksumAddress, *, block: int | None = None) -> int:
         """The balance of an account now, or after block number `block`, in wei."""
-        return answers.quantity(self._ask("eth_getBalance", account, _tag(block)), "a balance")
+        return answers.quantity(self.ask("eth_getBalance", account, _tag(block)), "a balance")
 
     def code(self, account: ChecksumAddress) -> bytes:
-        return answers.data(self._ask("eth_getCode", account, "latest"), "a contract's code")
+        return answers.data(self.ask("eth_getCode", account, "latest"), "a contract's code")
 
     def nonce(self, account: ChecksumAddress, *, pending: bool = False, block: int | None = None) -> int:
         """Transactions of the account: those in blocks (up to number `block`), with `pending` also those that wait for
         one."""
         tag = "pending" if pending else _tag(block)
-        return answers.quantity(self._ask("eth_getTransactionCount", account, tag), "a nonce", 2**64 - 1)
+        return answers.quantity(self.ask("eth_getTransactionCount", account, tag), "a nonce", 2**64 - 1)
 
     def priority_fee(self) -> int:
         """Wei per gas that block builders are paid at present to take a transaction soon."""
-        return answers.quantity(self._ask("eth_maxPriorityFeePerGas"), "a priority fee", 10**15)
+        return answers.quantity(self.ask("eth_maxPriorityFeePerGas"), "a priority fee", 10**15)
 
     def fees(self) -> Fees:
         """Fees with which a transaction is taken soon, even if the base fee doubles before that."""
@@ -149,12 +174,16 @@ class ChainNode:
     ) -> bytes:
         """Runs a call on the newest block, or on the state after number `block`, without changing anything;
         RpcRefused.data holds what a revert returned."""
-        return answers.data(self._ask("eth_call", _call(to, data, sender, value), _tag(block)), "a call")
+        return answers.data(self.ask("eth_call", _call(to, data, sender, value), _tag(block)), "a call")
 
     def estimate_gas(self, to: ChecksumAddress | None, data: bytes, *, sender: ChecksumAddress, value: int = 0) -> int:
-        found = answers.quantity(self._ask("eth_estimateGas", _call(to, data, sender, value)), "a gas estimate", 2**40)
+        return self.estimated(_call(to, data, sender, value))
+
+    def estimated(self, call: Mapping[str, Any]) -> int:
+        """The estimate for a call as JSON-RPC takes it."""
+        found = answers.quantity(self.ask("eth_estimateGas", call), "a gas estimate", 2**40)
         # No node takes a transaction with less, so that it would never be sent.
-        if found < (least := _intrinsic_gas(data)):
+        if found < (least := _intrinsic_gas(bytes.fromhex(str(call.get("data", "0x"))[2:]))):
             raise InvalidAnswer(
                 f"{self.name} estimates {found} gas for a transaction whose data alone take {least}: use another node."
             )
@@ -162,11 +191,11 @@ class ChainNode:
 
     def send_raw(self, signed: bytes) -> bytes:
         """Hands a signed transaction to the node and returns its hash."""
-        return answers.data(self._ask("eth_sendRawTransaction", "0x" + signed.hex()), "a transaction hash", 32)
+        return answers.data(self.ask("eth_sendRawTransaction", "0x" + signed.hex()), "a transaction hash", 32)
 
     def receipt(self, transaction: bytes) -> Receipt | None:
         """The receipt of a transaction; None as long as no block has it."""
-        answer = self._ask("eth_getTransactionReceipt", "0x" + transaction.hex())
+        answer = self.ask("eth_getTransactionReceipt", "0x" + transaction.hex())
         return None if answer is None else read_receipt(answer, transaction)
 
     def logs(
@@ -199,6 +228,8 @@ class ChainNode:
     def _last_block(self, from_block: int, to_block: int | None) -> Block | None:
         """The last block to search, which the node has; None if there is nothing to search yet."""
         newest = self.head()
+        if self.view != self._view:
+            self._view, self._newest = self.view, 0
         if newest.number < max(from_block - 1, self._newest - MAX_REORGANISATION):
             raise InvalidAnswer(
                 f"{self.name} says that its newest block is {newest.number}, after it had block "
@@ -220,7 +251,7 @@ class ChainNode:
             return self.one_range(address, start, until, topics)
 
         found: list[Log] = []
-        for logs in log_search.forwards(self._range, first, last, ask):
+        for logs in log_search.forwards(self._transport.range_limit, first, last, ask):
             found += logs
             if len(found) > MAX_LOGS:
                 raise InvalidAnswer(f"{self.name} gave more than {MAX_LOGS} events: ask for fewer blocks.")
@@ -247,7 +278,7 @@ class ChainNode:
         def ask(start: int, until: int) -> list[Log]:
             return self.one_range(address, start, until, topics)
 
-        for logs in log_search.backwards(self._range, from_block, to_block, ask):
+        for logs in log_search.backwards(self._transport.range_limit, from_block, to_block, ask):
             yield from reversed(logs)
 
     def advance_time(self, seconds: int) -> None:
@@ -256,17 +287,22 @@ class ChainNode:
         """
         # Counted from the newest block, not from the clock: blocks in quick succession run ahead of it.
         try:
-            self._ask("evm_setNextBlockTimestamp", self.head().timestamp + seconds)
-            self._ask("evm_mine")
+            self.ask("evm_setNextBlockTimestamp", self.head().timestamp + seconds)
+            self.ask("evm_mine")
         except RpcRefused as error:
             raise DevnetError(f"{self.name} did not travel in time: use a development chain.") from error
 
-    def _ask(self, method: str, *params: object) -> object:
-        return self._transport.request(method, list(params))
+    def ask(self, method: str, *params: object) -> object:
+        """The answer to a question of JSON-RPC, unchecked. Raises the errors of this class."""
+        return self._transport.request(method, [*params])
 
-    def _block(self, tag: str) -> Block | None:
-        answer = self._ask("eth_getBlockByNumber", tag, False)
-        return None if answer is None else read_block(answer)
+    def _numbered(self, answer: object, number: int) -> Block:
+        block = read_block(answer)
+        if block.number != number:
+            raise InvalidAnswer(
+                f"{self.name} gave block {block.number} where {number} was asked for: use another node."
+            )
+        return block
 
     def one_range(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic] = ()) -> list[Log]:
         """A contract's events from block `first` to block `until`, asked for at once and believed as they come.
@@ -278,7 +314,7 @@ class ChainNode:
             "toBlock": hex(until),
             "topics": [wanted_topic(topic) for topic in topics],
         }
-        answer = self._ask("eth_getLogs", wanted)
+        answer = self.ask("eth_getLogs", wanted)
         logs = [read_log(item) for item in answers.sequence(answer, "events", MAX_LOGS) if not is_removed(item)]
         for log in logs:
             matches = all(fits(log.topics[i : i + 1], topic) for i, topic in enumerate(topics))

@@ -1,64 +1,53 @@
-"""Several nodes of one chain as one: what they say is compared, and none of them is believed alone.
+"""A transport over several nodes of one chain: what they say is compared, and none of them is believed alone.
 
 Reads are asked of all nodes that answer, at the same time. Equal answers are believed. Where answers about the same
 block differ, somebody lies or is broken: what more than half say is believed, and without a majority the nodes are gone
 by in turns, so that a move that is due is seen through an honest one within a turn; new undertakings wait meanwhile
 (`NodeAgreement.require`). The newest block is the highest that more than half have. Transactions go to all.
-docs/threat-model.md says what a lying node gains.
+docs/threat-model.md says what a lying node gains. Answers hold what was compared, and nothing else.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
+from eth_utils.address import to_checksum_address
 
 from tiebreak.deadlines import Halted, pause
-from tiebreak.rpc.answers import Block, Log, Receipt, Topic
+from tiebreak.rpc.answers import Block, Log, Receipt, Topic, block_json, log_json, read_topic, receipt_json
+from tiebreak.rpc.answers import data as read_data
+from tiebreak.rpc.answers import quantity as read_quantity
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, WrongChain
 from tiebreak.rpc.newest_blocks import NewestBlocks
 from tiebreak.rpc.node import ChainNode, connect, transport_to
 from tiebreak.rpc.node_agreement import Contradictions, NodeAgreement
 from tiebreak.rpc.quorum_members import Member, Said, ask_together, names, other_chain
-from tiebreak.rpc.transport import Transport
+from tiebreak.rpc.transport import Transport, as_json
 
 T = TypeVar("T")
 
 _MOST_PENDING = 64
 """Transactions of one account that nodes keep beyond those in blocks."""
 
+_COMPARED = frozenset(
+    [
+        *("eth_getBlockByNumber", "eth_getCode", "eth_getTransactionCount", "eth_call", "eth_getBalance"),
+        *("eth_estimateGas", "eth_getTransactionReceipt", "eth_getLogs", "eth_sendRawTransaction"),
+    ]
+)
+
 _ESTIMATES = 3
 _SECONDS_BETWEEN_ESTIMATES = 1.0
 
 
-class Relay:
-    """A transport to the first member that answers, for what cannot be compared. Raises the last one's error."""
-
-    def __init__(self, members: Sequence[Member], lead: Callable[[], Member]) -> None:
-        self._members, self._lead = members, lead
-
-    @property
-    def name(self) -> str:
-        return names(self._members)
-
-    def request(self, method: str, params: list[object]) -> object:
-        lead = self._lead()
-        others = [one for one in self._members if one is not lead]
-        for member in (lead, *sorted(others, key=lambda one: not one.is_usable)):
-            try:
-                return member.transport.request(method, params)
-            except ChainUnavailable as error:
-                member.leave_alone(str(error))
-                last = error
-        raise last
-
-
-class NodeQuorum(ChainNode):
-    """Nodes of one chain, in the order of their transports. `clock`: steady seconds; `today`: seconds since 1970.
+class QuorumTransport(Transport):
+    """The transport over `transports` of one chain. `confirmations`: blocks under which its nodes have the same blocks;
+    `clock`: steady seconds; `today`: seconds since 1970.
 
     Raises ChainUnavailable if none answers, and WrongChain if no more than half of those that answer are of one chain.
     One that is away has to show its chain when it comes back."""
@@ -72,10 +61,12 @@ class NodeQuorum(ChainNode):
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__()
         self._members = [Member(one, stop, clock) for one in transports]
+        self.name = names(self._members)
+        self._confirmations, self._stop = confirmations, stop
         self._contradictions = Contradictions(clock)
         self._newest_blocks = NewestBlocks(self._members, self._contradictions, clock, today)
-        super().__init__(Relay(self._members, lambda: self._lead), confirmations=confirmations, stop=stop)
         self._looking = threading.RLock()
         self._agreed: Block | None = None
         self._introduce()
@@ -93,7 +84,6 @@ class NodeQuorum(ChainNode):
         if not known:
             raise ChainUnavailable(f"none of the nodes {self.name} answers: start one, or check the addresses.")
         self._identity = max(known, key=known.count)
-        self._chain_id = self._identity.chain_id
         for member in self._members:
             if member.identity is not None and member.identity != self._identity:
                 wrong = other_chain(member.name, member.identity, self._identity)
@@ -101,6 +91,61 @@ class NodeQuorum(ChainNode):
                     raise wrong
                 member.leave_alone(str(wrong))
         self._newest_blocks.follow(next(one for one in self._members if one.identity is not None))
+
+    def request(self, method: str, params: list[Any]) -> object:
+        """An answer as `Transport.request`. Methods that `ChainNode` does not use are compared with nothing: the first
+        node that answers is believed. Those that it uses are refused in other forms (full transactions, tags)."""
+        match method, params:
+            case "eth_chainId", []:
+                return hex(self._identity.chain_id)
+            case "eth_blockNumber", []:
+                return hex(self._head().number)
+            case "eth_getBlockByNumber", ["latest", False]:
+                return block_json(self._head())
+            case "eth_getBlockByNumber", ["pending", False]:
+                return block_json(self._agreed or self._head())  # pending blocks are each node's own
+            case "eth_getBlockByNumber", [str(tag), False] if _is_number(tag):
+                found = self._agreed_on(
+                    f"block {int(tag, 16)}", lambda node: node.whole_block(int(tag, 16)), at=int(tag, 16)
+                )
+                return None if found is None else block_json(*found)
+            case "eth_getCode", [account, "latest"]:
+                return as_json(self._code(account))
+            case "eth_getTransactionCount", [account, "pending"]:
+                return hex(self._nonce(account))
+            case (("eth_call" | "eth_getBalance" | "eth_getTransactionCount"), [about, str(tag)]) if _is_state(tag):
+                value = self._state(method, about, None if tag == "latest" else int(tag, 16))
+                return hex(value) if isinstance(value, int) else as_json(value)
+            case "eth_maxPriorityFeePerGas", []:
+                return hex(self._priority_fee())
+            case "eth_estimateGas", [call]:
+                return hex(self._estimate(call))
+            case "eth_getTransactionReceipt", [name]:
+                receipt = self._receipt(read_data(name, "a transaction's hash", 32))
+                return None if receipt is None else receipt_json(receipt)
+            case "eth_getLogs", [
+                {"address": str(address) | [str(address)], "fromBlock": str(first), "toBlock": str(until)} as wanted
+            ] if _is_number(first) and _is_number(until):
+                topics = [read_topic(one) for one in wanted.get("topics") or []]
+                logs = self._range(to_checksum_address(address), int(first, 16), int(until, 16), topics)
+                return [log_json(log) for log in logs]
+            case "eth_sendRawTransaction", [signed]:
+                return as_json(self._send(read_data(signed, "a transaction")))
+        if method in _COMPARED:
+            raise RpcRefused(method, -32602, "several nodes are not compared in this form: ask one of them")
+        return self._relayed(method, params)
+
+    def _relayed(self, method: str, params: list[Any]) -> object:
+        """The answer of the first node that gives one. Raises the last one's error."""
+        lead = self._lead
+        others = [one for one in self._members if one is not lead]
+        for member in (lead, *sorted(others, key=lambda one: not one.is_usable)):
+            try:
+                return member.transport.request(method, params)
+            except ChainUnavailable as error:
+                member.leave_alone(str(error))
+                last = error
+        raise last
 
     # The nodes' agreement.
 
@@ -121,7 +166,7 @@ class NodeQuorum(ChainNode):
 
     # The newest block.
 
-    def head(self) -> Block:
+    def _head(self) -> Block:
         """The newest block that more than half of the nodes that answer have; without a majority, of the node whose
         turn it is."""
         with self._looking:
@@ -131,23 +176,12 @@ class NodeQuorum(ChainNode):
                 raise self._no_answer(said)
             for member, block in blocks.items():
                 member.head = block
-            before = self.view
-            self._agreed = self._newest_blocks.agreed(blocks, self.confirmations)
-            if self.view != before:
-                self._newest = 0
+            self._agreed = self._newest_blocks.agreed(blocks, self._confirmations)
             return self._agreed
 
     # Questions whose answers are compared.
 
-    def block(self, number: int) -> Block | None:
-        return self._agreed_on(f"block {number}", lambda node: node.block(number), at=number)
-
-    def transactions_of(self, number: int) -> frozenset[bytes] | None:
-        return self._agreed_on(
-            f"the transactions of block {number}", lambda node: node.transactions_of(number), at=number
-        )
-
-    def code(self, account: ChecksumAddress) -> bytes:
+    def _code(self, account: ChecksumAddress) -> bytes:
         """A contract's code. A node that shows none may lag behind, and is not believed against one that does."""
         said = self._together(self._usable(), lambda node: node.code(account))
         shown = [one for one in said if one.value]
@@ -155,30 +189,25 @@ class NodeQuorum(ChainNode):
             raise self._no_answer(said)
         return self._decided(f"the code at {account}", shown) if shown else b""
 
-    def call(
-        self,
-        to: ChecksumAddress,
-        data: bytes,
-        *,
-        sender: ChecksumAddress | None = None,
-        value: int = 0,
-        block: int | None = None,
-    ) -> bytes:
-        def ask(node: ChainNode, number: int | None) -> bytes:
-            return node.call(to, data, sender=sender, value=value, block=number)
+    def _state(self, method: str, about: Any, block: int | None) -> bytes | int:
+        """A part of the chain's state now, or after block number `block`. about: an account, or a call."""
 
-        return self._newest_or_at(f"a view of {to}", ask, block)
+        def ask(node: ChainNode, number: int | None) -> bytes | int:
+            answer = node.ask(method, about, "latest" if number is None else hex(number))
+            if method == "eth_call":
+                return read_data(answer, "a call")
+            if method == "eth_getBalance":
+                return read_quantity(answer, "a balance")
+            return read_quantity(answer, "a nonce", 2**64 - 1)
 
-    def balance(self, account: ChecksumAddress, *, block: int | None = None) -> int:
-        return self._newest_or_at(
-            f"the balance of {account}", lambda node, number: node.balance(account, block=number), block
-        )
+        if method == "eth_call":
+            what = f"a view of {about.get('to')}"
+        else:
+            what = f"the {'balance' if method == 'eth_getBalance' else 'transactions'} of {about}"
+        return self._newest_or_at(what, ask, block)
 
-    def nonce(self, account: ChecksumAddress, *, pending: bool = False, block: int | None = None) -> int:
-        if not pending:
-            return self._newest_or_at(
-                f"the transactions of {account}", lambda node, number: node.nonce(account, block=number), block
-            )
+    def _nonce(self, account: ChecksumAddress) -> int:
+        """Transactions of an account, those that wait for a block with them."""
         said = self._together(self._usable(), lambda node: node.nonce(account, pending=True))
         found = sorted(one.value for one in said if one.value is not None)
         if not found:
@@ -186,11 +215,12 @@ class NodeQuorum(ChainNode):
         if found[0] == found[-1]:
             return found[0]
         # Nodes may differ in what waits for a block, but not by more than they keep.
-        least = self.nonce(account)
+        least = self._state("eth_getTransactionCount", account, None)
+        assert isinstance(least, int)
         possible = [one for one in found if least <= one <= least + _MOST_PENDING]
         return possible[(len(possible) - 1) // 2] if possible else least
 
-    def priority_fee(self) -> int:
+    def _priority_fee(self) -> int:
         """The lower middle of what the nodes say: one that asks for much gets nothing."""
         said = self._together(self._usable(), lambda node: node.priority_fee())
         found = sorted(one.value for one in said if one.value is not None)
@@ -198,10 +228,10 @@ class NodeQuorum(ChainNode):
             raise self._no_answer(said)
         return found[(len(found) - 1) // 2]
 
-    def estimate_gas(self, to: ChecksumAddress | None, data: bytes, *, sender: ChecksumAddress, value: int = 0) -> int:
+    def _estimate(self, call: Mapping[str, Any]) -> int:
         """The highest estimate, where they differ by a quarter at most and no node says that the call would fail."""
         for left in reversed(range(_ESTIMATES)):
-            said = self._together(self._usable(), lambda node: node.estimate_gas(to, data, sender=sender, value=value))
+            said = self._together(self._usable(), lambda node: node.estimated(call))
             answers = [one for one in said if one.is_answer]
             if not answers:
                 raise self._no_answer(said)
@@ -211,17 +241,17 @@ class NodeQuorum(ChainNode):
             if not left or not found or self._contradictions.now()[1]:
                 break
             try:  # a block may have come to one of them and not yet to the others
-                pause(_SECONDS_BETWEEN_ESTIMATES, self.stop)
+                pause(_SECONDS_BETWEEN_ESTIMATES, self._stop)
             except Halted as error:
                 raise Stopped("stopped while gas was estimated: run the same command again to carry on.") from error
         if len(found) < len(answers):
             about = "whether a call would succeed"
-            return self._decided(about, answers, at=self.head().number, same=lambda one: one.error is None)
+            return self._decided(about, answers, at=self._head().number, same=lambda one: one.error is None)
         if len(found) > 2:
             return found[len(found) // 2]
-        return self._decided("the gas of a call", answers, at=self.head().number)
+        return self._decided("the gas of a call", answers, at=self._head().number)
 
-    def receipt(self, transaction: bytes) -> Receipt | None:
+    def _receipt(self, transaction: bytes) -> Receipt | None:
         """The receipt of a transaction, once the newest block that the nodes agree on has it."""
         said = self._together(self._usable(), lambda node: node.receipt(transaction))
         shown = [one.value for one in said if one.value is not None]
@@ -231,7 +261,7 @@ class NodeQuorum(ChainNode):
             return None
         number = min(one.block for one in shown)
         if self._agreed is None or self._agreed.number < number:
-            if self.head().number < number:
+            if self._head().number < number:
                 return None
             said = self._together(self._usable(), lambda node: node.receipt(transaction))
         answers = [one for one in said if one.is_answer and one.member.height >= number]
@@ -239,7 +269,7 @@ class NodeQuorum(ChainNode):
             return None
         return self._decided(f"transaction 0x{transaction.hex()}", answers, at=number)
 
-    def one_range(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic] = ()) -> list[Log]:
+    def _range(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic]) -> list[Log]:
         """The events of a range on which more than half of those agree that were asked. A node that refuses the range,
         since it allows fewer blocks at once, leaves no other to be believed alone: a smaller one is asked for then."""
         said = self._together(self._usable(until), lambda node: node.one_range(address, first, until, topics))
@@ -253,14 +283,10 @@ class NodeQuorum(ChainNode):
                 raise self._no_answer(refusals)
             for one in refusals:
                 one.member.leave_alone(f"{one.member.name} shows no events, not even of one block")
-            self._range.forget()
+            self.range_limit.forget()
         return self._decided(f"the events of blocks {first} to {until}", answers, at=until)
 
-    def now(self) -> int:
-        """The newest block's time: pending blocks are each node's own."""
-        return self.head().timestamp
-
-    def send_raw(self, signed: bytes) -> bytes:
+    def _send(self, signed: bytes) -> bytes:
         """Hands a signed transaction to all nodes, those that are away too, so that none can hold it back. Raises
         RpcRefused if no node takes it."""
         name = keccak(signed)
@@ -287,7 +313,7 @@ class NodeQuorum(ChainNode):
         return [one for one in usable if at is None or one.height >= at] or usable
 
     def _together(self, members: Sequence[Member], call: Callable[[ChainNode], T]) -> list[Said[T]]:
-        return ask_together(members, call, self._identity, stop=self.stop)
+        return ask_together(members, call, self._identity, stop=self._stop)
 
     def _agreed_on(self, what: str, call: Callable[[ChainNode], T], *, at: int) -> T:
         """The answer to a question about block `at`."""
@@ -303,7 +329,7 @@ class NodeQuorum(ChainNode):
             said = [one for one in self._together(self._usable(), lambda node: ask(node, None)) if one.is_answer]
             if said and len({one.content for one in said}) == 1:
                 return _result(said[0])
-            block = self.head().number
+            block = self._head().number
         number = block
         return self._agreed_on(f"{what} at block {number}", lambda node: ask(node, number), at=number)
 
@@ -329,7 +355,7 @@ class NodeQuorum(ChainNode):
             decided = 2 * len(chosen) > len(answers)
             sides = " and ".join(names([one.member for one in group]) for group in groups)
             about = f"{sides} say different things about {what}"
-            if self._agreed is not None and at > self._agreed.number - self.confirmations:
+            if self._agreed is not None and at > self._agreed.number - self._confirmations:
                 self._contradictions.doubt(about, decided=decided)
             else:
                 self._contradictions.note(about, decided=decided)
@@ -353,6 +379,22 @@ def _result(said: Said[T]) -> T:
     return said.value  # type: ignore[return-value]  # None where that is the answer
 
 
+def _is_number(tag: str) -> bool:
+    return tag.startswith("0x")
+
+
+def _is_state(tag: str) -> bool:
+    return tag == "latest" or _is_number(tag)
+
+
+def quorum_of(
+    transports: Sequence[Transport], *, confirmations: int = 0, stop: threading.Event | None = None, **clocks: Any
+) -> ChainNode:
+    """The chain behind several transports; `clocks`: of QuorumTransport, whose errors are raised."""
+    transport = QuorumTransport(transports, confirmations=confirmations, stop=stop, **clocks)
+    return ChainNode(transport, confirmations=confirmations, stop=stop)
+
+
 def connect_all(locations: Sequence[str], *, confirmations: int = 0, stop: threading.Event | None = None) -> ChainNode:
     """The chain behind one or several locations, each as of `connect`.
 
@@ -366,4 +408,4 @@ def connect_all(locations: Sequence[str], *, confirmations: int = 0, stop: threa
         # A node that is away must not keep the others waiting for long, and may come later.
         options = {"timeout": 8.0, "deadline": 12.0, "attempts": 3}
         transports.append(transport_to(location, stop, may_be_away=True, **options))
-    return NodeQuorum(transports, confirmations=confirmations, stop=stop)
+    return quorum_of(transports, confirmations=confirmations, stop=stop)

@@ -16,17 +16,19 @@ from tiebreak.roles.follower_role import JobFollower
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import Transport
 from tiebreak.store import FolderStore
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
 
-class Counting:
+class Counting(Transport):
     """A line to a chain that counts what is asked."""
 
     name = "the chain"
 
     def __init__(self, chain: EmbeddedChain) -> None:
+        super().__init__()
         self.chain = chain
         self.asked = 0
 
@@ -72,7 +74,7 @@ def test_jobs_that_are_over_cost_a_restart_no_requests_each(
     def expired() -> None:
         job = cast.post()
         cast.customer.node.advance_time(TERMS.commit_window + 1)
-        cast.customer.send("reclaim", job)
+        cast.customer.send(cast.customer.reclaim(job))
 
     expired()
     one = asked_by(kind, cast, line, tmp_path / "one")

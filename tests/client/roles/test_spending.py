@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from disputes import Cast, Run
-from tiebreak.contract.game import Call, VerificationGame
+from tiebreak.contract.contract_calls import ContractCall
+from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.quantities import in_utc
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
@@ -208,9 +210,15 @@ class Scene:
 
     def challenge(self, job: int) -> Order:
         seen = self.cast.customer.job(job)
-        call = Call.of("challenge", job, seen.spec_hash, seen.claim.checkpoint_root, self.root)
-        value = seen.terms.challenger_bond
-        return Order(call=call, sent=self.sent.append, failed=self.failed.append, value=value, purpose=f"{job}")
+        call = self.queue.contract.challenge(
+            job,
+            spec_hash=seen.spec_hash,
+            claimed_root=seen.claim.checkpoint_root,
+            checkpoint_root=self.root,
+            bond=seen.terms.challenger_bond,
+            purpose=f"{job}",
+        )
+        return Order(call=call, sent=self.sent.append, failed=self.failed.append)
 
 
 def test_a_limit_holds_challenges_back_and_no_move(tmp_path: Path) -> None:
@@ -230,7 +238,7 @@ def test_a_limit_holds_challenges_back_and_no_move(tmp_path: Path) -> None:
     # The game goes on, whatever its moves cost.
     for function in ("claimTimeout", "finalize", "withdraw", "appeal", "openAudit", "bisect"):
         assert function not in UNDERTAKINGS
-    move = Order(call=Call.of("claimTimeout", 1), sent=scene.sent.append, failed=lambda _: None)
+    move = Order(call=ContractCall.of("claimTimeout", 1), sent=scene.sent.append, failed=lambda _: None)
     assert scene.queue.put(move)
     # After a restart the same is known; a day later there is room.
     again = TransactionQueue(scene.queue.contract, scene.sender)
@@ -262,9 +270,7 @@ def test_what_the_contract_refuses_is_not_counted(tmp_path: Path) -> None:
     scene = Scene(tmp_path, per_day=10**19)
     scene.queue.look()
     wrong = scene.challenge(scene.jobs[0])
-    assert scene.queue.put(
-        Order(call=wrong.call, sent=scene.sent.append, failed=scene.failed.append, value=1, purpose="wrong")
-    )
+    assert scene.queue.put(replace(wrong, call=replace(wrong.call, value=1, purpose="wrong")))
     scene.queue.flush()
     assert scene.failed and not scene.sent
     assert scene.queue.spending is not None and scene.queue.spending.last_day(0) == 0
