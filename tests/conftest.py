@@ -1,4 +1,4 @@
-"""Marks the tests that `slow.toml` names: `make test-slow` runs them, and `make test` the others."""
+"""Speeds the tests up, and marks the slow ones of parametrised tests."""
 
 from __future__ import annotations
 
@@ -6,16 +6,9 @@ import gc
 import os
 import re
 import signal
-import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).parent
-
-SLOW: dict[str, dict[str, list[str]]] = tomllib.loads((HERE / "slow.toml").read_text())
-
 
 # Thousands of modules and traces stay until the end: to walk over them every 700 objects took a twentieth of the time.
 gc.set_threshold(50_000, 20, 20)
@@ -33,24 +26,24 @@ def disk_without_waits() -> Iterator[None]:
         yield
 
 
-def _matches(name: str, patterns: list[str]) -> list[str]:
-    """`*` stands for anything; parameters stand in brackets, as pytest prints them."""
-    return [found for found in patterns if re.fullmatch(re.escape(found).replace(r"\*", ".*"), name)]
+def _matches(case: str, pattern: str) -> bool:
+    """`*` stands for anything."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), case) is not None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks cases of parametrised tests as slow: those that `slow_cases` names, or all but those of `slow_but`."""
+    unused: set[tuple[str, str]] = set()
     used: set[tuple[str, str]] = set()
     for item in items:
-        file = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
-        if file not in SLOW:
-            continue
-        quick = _matches(item.name, SLOW[file].get("quick", []))
-        slow = _matches(item.name, SLOW[file].get("slow", ["*"]))
-        used |= {(file, pattern) for pattern in quick + slow}
-        if slow and not quick:
-            item.add_marker(pytest.mark.slow)
-    if config.args_source is config.ArgsSource.TESTPATHS:
-        named = {(file, pattern) for file, kinds in SLOW.items() for patterns in kinds.values() for pattern in patterns}
-        if unused := sorted(named - used):
-            # A test that was renamed would be quick, or slow, without anybody having said so.
-            raise pytest.UsageError(f"tests/slow.toml: no test of {unused[0][0]} is called {unused[0][1]}")
+        test, _, case = item.nodeid.partition("[")
+        for marker in ("slow_cases", "slow_but"):
+            for mark in item.iter_markers(marker):
+                found = [pattern for pattern in mark.args if _matches(case.removesuffix("]"), pattern)]
+                unused |= {(test, pattern) for pattern in mark.args}
+                used |= {(test, pattern) for pattern in found}
+                if bool(found) is (marker == "slow_cases"):
+                    item.add_marker(pytest.mark.slow)
+    if config.args_source is config.ArgsSource.TESTPATHS and (wrong := sorted(unused - used)):
+        # A case that was renamed would be quick, or slow, without anybody having said so.
+        raise pytest.UsageError(f"{wrong[0][0]} has no case {wrong[0][1]}: mend its mark")

@@ -31,6 +31,7 @@ from tiebreak.transactions.keys import devnet_account
 needs_anvil = pytest.mark.skipif(find_anvil() is None, reason="anvil is not installed: run npm ci")
 
 
+@pytest.mark.slow
 @needs_anvil
 @pytest.mark.timeout(400)
 def test_a_short_campaign_ends_without_a_violation() -> None:
@@ -42,6 +43,7 @@ def test_a_short_campaign_ends_without_a_violation() -> None:
     assert lines[-1].startswith("2 rounds, ") and lines[-1].endswith(" 0 violations"), found.stdout
 
 
+@pytest.mark.slow
 @needs_anvil
 @pytest.mark.timeout(900)
 def test_five_rounds_of_chaos_with_appeals_end_without_a_violation() -> None:

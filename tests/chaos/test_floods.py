@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tiebreak.devnet.launcher import find_anvil
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "simulate_floods.py"
 
 

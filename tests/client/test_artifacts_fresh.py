@@ -53,6 +53,7 @@ def test_forge_compiles_with_the_settings_of_the_artifacts() -> None:
     assert ROOT / forge["solc"] == compile_contracts.COMPILER
 
 
+@pytest.mark.slow
 def test_a_fresh_compilation_gives_exactly_the_shipped_artifacts() -> None:
     compiler = compile_contracts.ROOT / "node_modules" / "solc"
     assert compiler.is_dir(), "the compiler is missing: run `make contracts-tools`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from disputes import TERMS, Cast, Run
 from tiebreak.contract.batch import BATCH_BYTES, BATCH_GAS, MoveBatches
 from tiebreak.contract.contract_calls import ContractCall
@@ -53,6 +54,7 @@ def test_moves_go_in_one_transaction_and_what_would_fail_gets_the_contracts_erro
     assert [world.status(job) for job in world.jobs] == [JobStatus.FINAL] * 3
 
 
+@pytest.mark.slow
 def test_a_kind_of_move_is_estimated_once() -> None:
     world = World(4)
     world.batches.submit(world.finalize(*world.jobs[:2]))

@@ -88,6 +88,7 @@ def attest(cast: Cast, job: int, run: Run) -> None:
     )
 
 
+@pytest.mark.slow_cases("served", "anvil")
 def test_an_attestation_with_a_bond_is_shown_and_paid(node: ChainNode, cast: Cast) -> None:
     job, run = cast.post(OPEN), Run.of()
     cast.commit(job, run)
@@ -105,6 +106,7 @@ def test_an_attestation_with_a_bond_is_shown_and_paid(node: ChainNode, cast: Cas
     assert made(cast.trainer, cast.trainer.withdraw())[0] == TERMS.reward + TERMS.trainer_bond
 
 
+@pytest.mark.slow_cases("served", "anvil")
 def test_too_few_attestations_let_a_claim_lapse(node: ChainNode, cast: Cast) -> None:
     job = cast.post(OPEN)
     cast.commit(job, Run.of())
@@ -129,6 +131,7 @@ def test_a_blind_audit_with_the_same_root_attests(node: ChainNode, cast: Cast) -
     assert cast.customer.job(job).status is JobStatus.FINAL
 
 
+@pytest.mark.slow
 def test_a_blind_audit_with_another_root_is_a_challenge(node: ChainNode, cast: Cast) -> None:
     job, wrong, right = cast.post(BLIND), Run.of(33), Run.of()
     claim_salt = sealed_claim(cast, job, wrong)
@@ -151,6 +154,7 @@ def test_a_blind_audit_with_another_root_is_a_challenge(node: ChainNode, cast: C
     assert cast.customer.job(job).status is JobStatus.REJECTED
 
 
+@pytest.mark.slow_cases("served", "anvil")
 def test_a_seal_of_another_account_cannot_be_opened(node: ChainNode, cast: Cast) -> None:
     job, run = cast.post(BLIND), Run.of()
     claim_salt = sealed_claim(cast, job, run)
@@ -162,6 +166,7 @@ def test_a_seal_of_another_account_cannot_be_opened(node: ChainNode, cast: Cast)
     assert caught.value.name == "WrongSeal"
 
 
+@pytest.mark.slow
 def test_an_auditor_defends_a_right_claim_that_its_trainer_lost(node: ChainNode, cast: Cast) -> None:
     job, run, wrong = cast.post(OPEN), Run.of(), Run.of(33)
     cast.commit(job, run)

@@ -28,6 +28,7 @@ from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
 
+@pytest.mark.slow_but("anvil*")
 @pytest.mark.parametrize("wrong", [33])
 def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(node: ChainNode, wrong: int) -> None:
     cast = Cast.on(node)
@@ -122,6 +123,7 @@ def test_an_undisputed_claim_becomes_final_when_its_window_has_closed(node: Chai
     ]
 
 
+@pytest.mark.slow_but("anvil*")
 def test_whoever_falls_silent_loses_the_bond(node: ChainNode) -> None:
     cast = Cast.on(node)
     job = cast.post()

@@ -229,6 +229,7 @@ def test_no_code_at_an_address_is_not_a_wrong_contract() -> None:
         VerificationGame.at(ChainNode(scene.line), ADDRESS)
 
 
+@pytest.mark.slow
 def test_what_is_remembered_does_not_grow() -> None:
     scene = Scene(jobs=2)
     scene.watch.look()

@@ -116,6 +116,7 @@ LIES: dict[str, Callable[[World, HostileNode], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lie", "honest"),
     [*((lie, 1) for lie in LIES), *((lie, 2) for lie in ("old views", "refused estimates", "made-up blocks"))],
@@ -260,6 +261,7 @@ def test_a_balance_that_one_node_makes_up_takes_no_money_from_an_appeal(world: W
     assert nodes.balance(PARTY.address) == both_have and not nodes.agreement.contradiction
 
 
+@pytest.mark.slow
 def test_what_differs_about_the_tip_may_be_a_fork_until_it_lasts(world: World) -> None:
     """A fork of a block or two is nothing to call a person for; a lie about the tip lasts, and is found out."""
     liar = HostileNode(world.chain)

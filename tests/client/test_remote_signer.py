@@ -321,6 +321,7 @@ def test_anvil_signs_a_payment_and_a_contract() -> None:
         assert created.contract is not None and node.code(created.contract) == b"\x01"
 
 
+@pytest.mark.slow
 def test_a_whole_dispute_is_signed_by_anvil() -> None:
     """The auditor's moves, with the proofs that they carry."""
     if find_anvil() is None:

@@ -61,6 +61,7 @@ def content(size: int) -> bytes:
     return (once * (size // period + 1))[:size]
 
 
+@pytest.mark.slow_cases("4*")
 @pytest.mark.parametrize("size", VECTORS["files"])
 def test_a_file_has_the_cid_that_another_implementation_gives_it(store: Blocks, size: str) -> None:
     assert store.add_bytes(content(int(size))) == VECTORS["files"][size]

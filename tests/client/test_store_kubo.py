@@ -70,6 +70,7 @@ def test_what_kubo_adds_with_older_identifiers_is_read(kubo: KuboStore, kubo_url
     assert cid.startswith("Qm") and kubo.read(cid, max_bytes=size) == data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [LINKS, LINKS + 1])
 def test_a_file_that_fills_or_overflows_one_node_is_read_by_kubo(
     kubo: KuboStore, kubo_url: str, folder: FolderStore, tmp_path: Path, chunks: int
@@ -114,6 +115,7 @@ def test_a_directory_tree_is_read_by_kubo_and_its_files_come_back_whole(
     assert contents(tmp_path / "from kubo") == contents(tmp_path / "from folder") == contents(tree)
 
 
+@pytest.mark.slow
 def test_a_directory_just_below_the_sharding_threshold_is_one_block_and_one_above_is_refused(
     kubo: KuboStore, kubo_url: str, folder: FolderStore, tmp_path: Path
 ) -> None:

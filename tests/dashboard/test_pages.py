@@ -93,6 +93,7 @@ def test_a_replay_that_failed_says_why(
     assert f"The replay of the next level has failed: {trouble} The next level is being executed again." in shown
 
 
+@pytest.mark.slow
 def test_accounts_are_told_by_role_with_what_they_have_at_stake(cast: Cast, site: Site, client: TestClient) -> None:
     first, second = cast.post(), cast.post()
     cast.commit(first, WRONG)
@@ -278,6 +279,7 @@ def endless(posted: tuple[VerificationGame, int, int]) -> Endless:
     return Endless(*posted, 5_000_000)
 
 
+@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("page", [1, 2, 100_000, 200_000, 10**17])
 def test_of_millions_of_jobs_a_page_reads_a_few(endless: Endless, page: int) -> None:
     found = Source(endless).jobs(page, 1)  # type: ignore[arg-type]
@@ -293,6 +295,7 @@ def test_of_millions_of_games_a_page_reads_a_few(endless: Endless, page: int) ->
     assert len(endless.requests) <= 3 and sum(endless.requests) <= 2 + PAGE
 
 
+@pytest.mark.slow
 def test_all_pages_of_jobs_together_have_each_job_once(cast: Cast) -> None:
     terms = replace(TERMS, reward=ETHER // 100, trainer_bond=ETHER // 100, challenger_bond=ETHER // 100)
     for _ in range(PAGE + 3):

@@ -46,6 +46,7 @@ def test_the_room_imports_nothing_that_signs() -> None:
     assert not {name for name in found if name.split(".")[0] in ("eth_account", "eth_keys")}
 
 
+@pytest.mark.slow
 def test_a_process_with_the_page_has_loaded_nothing_that_holds_a_key() -> None:
     code = (
         "import sys, pkgutil, importlib, tiebreak.dashboard as room\n"
@@ -167,6 +168,7 @@ def test_the_command_refuses_what_it_cannot_use(tmp_path: Path) -> None:
     assert "not an address" in refused("--contract", "0x12")
 
 
+@pytest.mark.slow
 def test_the_command_serves_a_page_and_ends_at_a_signal(tmp_path: Path) -> None:
     from tiebreak.contract.game import VerificationGame
     from tiebreak.devnet.launcher import start_devnet

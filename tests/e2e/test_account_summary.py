@@ -44,6 +44,7 @@ def play(world: World, roles: Sequence[Role], looks: int) -> None:
             role.step()
 
 
+@pytest.mark.slow_but("anvil*")
 def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end(world: World) -> None:
     world.post()
     nobody = summary(world, "second")
@@ -95,6 +96,7 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
     assert "challenge by" not in printed(job_text(world.job, world.contract.job(world.job), over.now))
 
 
+@pytest.mark.slow_but("anvil*")
 def test_a_job_and_its_games_fit_a_terminal_with_every_hash_whole(world: World) -> None:
     world.post()
     world.run(TrainerRole(world.context("trainer"), world.job), AuditorRole(world.context("auditor"), world.job))
@@ -109,6 +111,7 @@ def test_a_job_and_its_games_fit_a_terminal_with_every_hash_whole(world: World) 
     assert "next move by" in text and "by the chain's clock" in text
 
 
+@pytest.mark.slow_but("anvil*")
 def test_jobs_that_are_over_are_read_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
@@ -124,6 +127,7 @@ def test_jobs_that_are_over_are_read_once(world: World, monkeypatch: pytest.Monk
     assert reader.read().jobs == over.jobs and read == []
 
 
+@pytest.mark.slow_but("anvil*")
 def test_the_screen_runs_clocks_down_and_outlives_an_outage(world: World) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)

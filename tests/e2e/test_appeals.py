@@ -23,6 +23,7 @@ def world(tmp_path: Path) -> World:
     return World(embedded_node(), tmp_path)
 
 
+@pytest.mark.slow
 def test_an_auditor_that_has_won_plays_the_appeal_and_takes_the_bonds(world: World) -> None:
     world.post(terms=OPEN)
     trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
@@ -55,6 +56,7 @@ def test_an_auditor_that_has_won_plays_the_appeal_and_takes_the_bonds(world: Wor
     assert world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_the_first_with_the_root_waits_for_its_half_though_another_one_has_won(world: World) -> None:
     """Its own game is void, and its bond is back, long before the fine is divided."""
     world.post(terms=OPEN)
@@ -98,6 +100,7 @@ def lost_by_silence(world: World) -> tuple[AuditorRole, AuditorRole]:
     return auditor, puppet
 
 
+@pytest.mark.slow
 def test_an_auditor_appeals_where_the_trainer_loses_on_purpose_and_wins(world: World) -> None:
     auditor, puppet = lost_by_silence(world)
     assert auditor.step().stake == OPEN.attestation_bond
@@ -118,6 +121,7 @@ def test_an_auditor_appeals_where_the_trainer_loses_on_purpose_and_wins(world: W
     assert world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_an_auditor_that_is_killed_in_its_appeal_carries_on(world: World) -> None:
     auditor, puppet = lost_by_silence(world)
     while world.contract.job(world.job).game_count < 2:
@@ -136,6 +140,7 @@ def test_an_auditor_that_is_killed_in_its_appeal_carries_on(world: World) -> Non
     assert world.gains()["auditor"] == world.shares(2).winner + FEE
 
 
+@pytest.mark.slow
 def test_an_auditor_that_sleeps_through_the_time_for_appeals_loses_its_bond(world: World) -> None:
     auditor, puppet = lost_by_silence(world)
     pass_appeals(world)
@@ -146,6 +151,7 @@ def test_an_auditor_that_sleeps_through_the_time_for_appeals_loses_its_bond(worl
     assert world.gains()["auditor"] == -OPEN.attestation_bond
 
 
+@pytest.mark.slow
 def test_an_appeal_that_another_one_has_decided_returns_its_bond(world: World) -> None:
     world.post(terms=replace(OPEN, concurrent_games=1, attestations_needed=2))
     trainer = TrainerRole(silenced(world.context("trainer")), world.job)
@@ -169,6 +175,7 @@ def test_an_appeal_that_another_one_has_decided_returns_its_bond(world: World) -
     assert (gains["auditor"], gains["deployer"]) == (world.shares(2).winner + share, share)
 
 
+@pytest.mark.slow
 def test_an_appeal_that_the_policy_forbids_is_told_and_not_made(world: World) -> None:
     auditor, _ = lost_by_silence(world)
     stingy = replace(world.context("auditor"), policy=Policy(most_bond=OPEN.challenger_bond - 1))

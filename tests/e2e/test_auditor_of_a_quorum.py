@@ -22,6 +22,8 @@ from world import NAMES, World
 sys.path.append(str(Path(__file__).resolve().parents[1] / "client"))
 from hostile_node import HostileNode
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("honest", [1, 2])
 def test_an_auditor_wins_though_a_node_hides_the_game(tmp_path: Path, honest: int) -> None:

@@ -111,6 +111,7 @@ def disputed(world: World) -> int:
     return interval * INTERVAL + step
 
 
+@pytest.mark.slow
 def test_a_trainer_publishes_what_it_was_told_to_and_is_paid(world: World) -> None:
     trainer, customer = honest_trainer(world), world.customer()
     world.run(trainer, customer)
@@ -133,6 +134,7 @@ def test_a_trainer_publishes_what_it_was_told_to_and_is_paid(world: World) -> No
     assert world.status is JobStatus.FINAL and world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_a_right_claim_is_attested_after_all_of_it_was_audited(world: World) -> None:
     trainer, role = honest_trainer(world), auditor(world)
     world.run(trainer, role)
@@ -148,6 +150,7 @@ def test_after_a_share_nothing_is_attested(world: World) -> None:
     assert world.contract.job(world.job).attestations == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("liar", [poisoning, restoring])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_wrong_interval_wins_a_game_whatever_is_claimed_behind_it(
@@ -164,6 +167,7 @@ def test_a_wrong_interval_wins_a_game_whatever_is_claimed_behind_it(
     assert world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_the_interval_that_leaves_a_wrong_state_wins_a_game_too(world: World) -> None:
     """The claim is right from there on, so a whole audit would find nothing wrong in that interval."""
     trainer = restoring(world)
@@ -176,6 +180,7 @@ def test_the_interval_that_leaves_a_wrong_state_wins_a_game_too(world: World) ->
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_random_lies_that_are_gone_on_from_or_not_all_lose(world: World, seed: int) -> None:
     chance = random.Random(seed)
@@ -195,6 +200,7 @@ def test_random_lies_that_are_gone_on_from_or_not_all_lose(world: World, seed: i
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
 
 
+@pytest.mark.slow
 def test_a_hidden_stop_wins_a_game_too(tmp_path: Path) -> None:
     world = World(embedded_node(), tmp_path)
     world.post(diverging_task())
@@ -214,6 +220,7 @@ def challenged(world: World, liar: MakeTrainer) -> tuple[TrainerRole, AuditorRol
     return trainer, role
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_killed_challenger_plays_on_also_without_its_directory(world: World, lost: bool) -> None:
     trainer, _ = challenged(world, restoring)
@@ -226,6 +233,7 @@ def test_a_killed_challenger_plays_on_also_without_its_directory(world: World, l
     assert world.contract.job(world.job).game_count == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [200, 4000])
 def test_a_challenger_whose_store_is_away_for_a_while_goes_back_to_workers(world: World, seconds: int) -> None:
     """Its directory is lost, and its challenge is over the claimed roots but one, which no whole audit gives. The store
@@ -281,6 +289,7 @@ def torn(log: Path) -> None:
     (log / CHECKPOINTS_FILE).write_bytes(b"{" * 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [unlisted, mislisted, torn])
 def test_without_a_list_of_the_claimed_roots_the_claim_is_audited_as_a_whole(
     world: World, spoil: Callable[[Path], None]
@@ -293,6 +302,7 @@ def test_without_a_list_of_the_claimed_roots_the_claim_is_audited_as_a_whole(
     assert len(world.said("audits as a whole, in this process: ")) == 1
 
 
+@pytest.mark.slow
 def test_states_that_are_listed_and_not_served_cost_time_and_no_verdict(world: World) -> None:
     trainer = TrainerRole(
         replace(world.context("trainer"), store=withholding(world.store, log=False)), world.job, publish_every=1
@@ -304,6 +314,7 @@ def test_states_that_are_listed_and_not_served_cost_time_and_no_verdict(world: W
     assert all(str(notice.text).isprintable() for notice in world.notices)
 
 
+@pytest.mark.slow
 def test_an_attester_keeps_the_states_that_an_appeal_starts_from(tmp_path: Path) -> None:
     world = World(embedded_node(), tmp_path)
     world.post(linear_task(STEPS, INTERVAL), terms=OPEN)
@@ -315,6 +326,7 @@ def test_an_attester_keeps_the_states_that_an_appeal_starts_from(tmp_path: Path)
     assert names == [2 * INTERVAL, 4 * INTERVAL]
 
 
+@pytest.mark.slow
 def test_the_root_of_a_challenge_that_was_made_without_workers_is_found_again_by_one_with_them(world: World) -> None:
     """Its directory is lost. The challenge's root is that of a whole audit, which no single wrong interval gives."""
     trainer, alone = poisoning(world), AuditorRole(world.context("auditor"), world.job)
@@ -328,6 +340,7 @@ def test_the_root_of_a_challenge_that_was_made_without_workers_is_found_again_by
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
 
 
+@pytest.mark.slow
 def test_states_too_far_apart_to_answer_from_in_time_are_not_attested_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def test_an_honest_auditor_attests_serves_the_model_and_is_paid(world: World) ->
     assert world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_the_log_that_an_attestation_serves_waits_for_disk_space_while_it_has_no_bond(world: World) -> None:
     """Another job may have taken the space since the audit began."""
     world.post(terms=OPEN)
@@ -70,6 +71,7 @@ def test_the_log_that_an_attestation_serves_waits_for_disk_space_while_it_has_no
     assert audit(world, "auditor").status is AuditStatus.ATTESTED
 
 
+@pytest.mark.slow
 def test_nobody_else_has_to_finalize_for_an_attestation_to_be_paid(world: World) -> None:
     world.post(terms=OPEN)
     world.run(TrainerRole(world.context("trainer"), world.job))
@@ -82,6 +84,7 @@ def test_nobody_else_has_to_finalize_for_an_attestation_to_be_paid(world: World)
     assert world.status is JobStatus.FINAL and world.gains()["auditor"] == FEE
 
 
+@pytest.mark.slow
 def test_a_model_that_its_trainer_withholds_is_delivered_by_the_auditor(world: World) -> None:
     world.post(terms=OPEN)
     honest = world.context("trainer")
@@ -96,6 +99,7 @@ def test_a_model_that_its_trainer_withholds_is_delivered_by_the_auditor(world: W
     assert world.status is JobStatus.FINAL and (world.root / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_where_its_trainer_said_comes_from_an_auditor(world: World) -> None:
     world.post(terms=OPEN)
     honest = world.context("trainer")
@@ -127,6 +131,7 @@ def test_a_model_that_is_not_where_its_trainer_said_comes_from_an_auditor(world:
     assert (world.root / "model.safetensors").read_bytes() == model.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_file_that_lies_where_the_model_belongs_is_not_taken_for_it(world: World) -> None:
     """Another job's model, or a tutorial that was followed twice."""
     world.post(terms=OPEN)
@@ -172,6 +177,7 @@ class Dripping:
             raise FetchTooSlow(f"{cid} did not come within {within:g} seconds: try again later.")
 
 
+@pytest.mark.slow
 def test_a_model_that_its_trainer_lets_drip_comes_from_an_auditor(world: World) -> None:
     """The trainer cuts the model into other blocks than the auditor, whose peers it does not rule."""
     world.post(terms=OPEN)
@@ -211,6 +217,7 @@ def test_a_model_that_its_trainer_lets_drip_comes_from_an_auditor(world: World) 
     assert (world.root / "model.safetensors").read_bytes() == model.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_log_that_drips_does_not_keep_the_threads_of_an_auditor(world: World) -> None:
     world.post(terms=OPEN)
     world.run(TrainerRole(world.context("trainer"), world.job))
@@ -221,6 +228,7 @@ def test_a_log_that_drips_does_not_keep_the_threads_of_an_auditor(world: World) 
     assert len(dripping.asked) > 2 and posted(world).attestations == 0
 
 
+@pytest.mark.slow
 def test_a_log_that_cannot_be_had_gets_no_attestation_until_it_can(world: World) -> None:
     world.post(terms=OPEN)
     honest = world.context("trainer")
@@ -244,6 +252,7 @@ def test_a_log_that_cannot_be_had_gets_no_attestation_until_it_can(world: World)
     assert world.status is JobStatus.FINAL
 
 
+@pytest.mark.slow
 def test_without_an_attestation_a_trainer_that_withholds_is_not_paid(world: World) -> None:
     world.post(terms=OPEN)
     honest = world.context("trainer")
@@ -258,6 +267,7 @@ def test_without_an_attestation_a_trainer_that_withholds_is_not_paid(world: Worl
     assert world.status is JobStatus.LAPSED and world.gains() == {} and world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_an_address_with_other_bytes_than_the_model_gets_no_attestation(world: World) -> None:
     world.post(terms=OPEN)
     junk = world.store.add_bytes(b"not a model")
@@ -276,6 +286,7 @@ def test_an_address_with_other_bytes_than_the_model_gets_no_attestation(world: W
     assert posted(world).attestations == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "attested", "why"),
     [
@@ -297,6 +308,7 @@ def test_an_attestation_that_the_policy_does_not_allow_is_not_given(
     assert posted(world).attestations == attested
 
 
+@pytest.mark.slow
 def test_an_attestation_that_is_neither_needed_nor_paid_is_not_given(world: World) -> None:
     world.post(terms=replace(OPEN, audit_fee=0))
     world.run(TrainerRole(world.context("trainer"), world.job))
@@ -307,6 +319,7 @@ def test_an_attestation_that_is_neither_needed_nor_paid_is_not_given(world: Worl
     assert "it has the 1 that it needs, and is sure to pay for no other" in last.state
 
 
+@pytest.mark.slow
 def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +343,7 @@ def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
     assert posted(world).attestations == 1
 
 
+@pytest.mark.slow
 def test_a_lapsed_claim_refunds_everybody_but_for_the_share_of_who_attested(world: World) -> None:
     world.post(terms=replace(OPEN, attestations_needed=2))
     trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
@@ -343,6 +357,7 @@ def test_a_lapsed_claim_refunds_everybody_but_for_the_share_of_who_attested(worl
     assert world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_an_attestation_that_is_told_to_go_without_a_share_is_given_and_gets_none(world: World) -> None:
     world.post(terms=OPEN)
     trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
@@ -360,6 +375,7 @@ def test_an_attestation_that_is_told_to_go_without_a_share_is_given_and_gets_non
     assert world.said("collect the bond of its audit")
 
 
+@pytest.mark.slow
 def test_an_attestation_that_others_get_in_front_of_pays_no_bond(world: World) -> None:
     """They saw it before a block had it: its sender has named the last place that it takes."""
     world.post(terms=OPEN)
@@ -382,6 +398,7 @@ def test_an_attestation_that_others_get_in_front_of_pays_no_bond(world: World) -
     }
 
 
+@pytest.mark.slow
 def test_a_claim_by_hand_whose_addresses_nobody_serves_is_final_all_the_same(world: World) -> None:
     """The contract cannot know what is served: k bonds stand for it, and nothing else."""
     world.post(terms=OPEN)

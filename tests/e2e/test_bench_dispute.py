@@ -9,6 +9,8 @@ import torch
 from roundlog.examples.gpt import gpt
 from roundlog.training.job import Job
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

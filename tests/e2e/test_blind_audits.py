@@ -37,6 +37,7 @@ def world(tmp_path: Path) -> World:
     return World(embedded_node(), tmp_path)
 
 
+@pytest.mark.slow
 def test_auditors_that_sealed_the_claimed_root_share_the_fee(world: World) -> None:
     world.post(terms=replace(BLIND, attestations_needed=2))
     both, customer = auditors(world, "auditor", "second"), world.customer()
@@ -56,6 +57,7 @@ def test_auditors_that_sealed_the_claimed_root_share_the_fee(world: World) -> No
     assert world.gains() == gains and world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_nothing_of_a_sealed_claim_can_be_read_before_it_is_opened(world: World) -> None:
     world.post(terms=BLIND)
     before = set((world.store._root / "blocks").glob("*/*/*"))
@@ -70,6 +72,7 @@ def test_nothing_of_a_sealed_claim_can_be_read_before_it_is_opened(world: World)
     assert world.store.has(posted(world).claim.log_cid) and world.store.has(posted(world).claim.model_cid)
 
 
+@pytest.mark.slow
 def test_a_sealed_audit_with_another_root_is_a_challenge_and_wins(world: World) -> None:
     world.post(terms=BLIND)
     (auditor,), customer = auditors(world, "auditor"), world.customer()
@@ -91,6 +94,7 @@ def test_a_sealed_audit_with_another_root_is_a_challenge_and_wins(world: World) 
     assert world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_an_audit_that_is_not_finished_in_time_is_not_sealed_and_challenges_later(world: World) -> None:
     world.post(terms=BLIND)
     wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
@@ -106,6 +110,7 @@ def test_an_audit_that_is_not_finished_in_time_is_not_sealed_and_challenges_late
     assert world.game(1).outcome is Outcome.CHALLENGER_WON
 
 
+@pytest.mark.slow
 def test_a_right_claim_is_no_longer_attested_to_once_it_is_open(world: World) -> None:
     world.post(terms=BLIND)
     trainer = sealed(world)
@@ -115,6 +120,7 @@ def test_a_right_claim_is_no_longer_attested_to_once_it_is_open(world: World) ->
     assert "is right, and attestations had to be sealed before it" in last.state
 
 
+@pytest.mark.slow
 def test_a_policy_against_the_seal_is_told_and_the_claim_still_audited(world: World) -> None:
     world.post(terms=BLIND)
     wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
@@ -146,6 +152,7 @@ def test_a_lazy_auditor_is_paid_for_a_right_claim(world: World) -> None:
     assert world.gains()["second"] == FEE
 
 
+@pytest.mark.slow
 def test_a_lazy_auditor_loses_its_bond_with_a_wrong_claim_and_the_honest_one_has_its_share(world: World) -> None:
     world.post(terms=replace(BLIND, attestations_needed=2))
     (auditor,), customer = auditors(world, "auditor"), world.customer()
@@ -175,6 +182,7 @@ def test_a_lazy_auditor_loses_its_bond_with_a_wrong_claim_and_the_honest_one_has
 # Parties that do not open.
 
 
+@pytest.mark.slow
 def test_an_auditor_ends_a_job_whose_claim_is_never_opened_and_has_its_bond_back(world: World) -> None:
     world.post(terms=BLIND)
     seal_by_hand(world)
@@ -189,6 +197,7 @@ def test_an_auditor_ends_a_job_whose_claim_is_never_opened_and_has_its_bond_back
     assert world.gains()["customer"] == BLIND.trainer_bond - BLIND.trainer_bond // 2
 
 
+@pytest.mark.slow
 def test_an_auditor_without_a_seal_leaves_a_claim_that_is_never_opened(world: World) -> None:
     world.post(terms=BLIND)
     seal_by_hand(world)
@@ -200,6 +209,7 @@ def test_an_auditor_without_a_seal_leaves_a_claim_that_is_never_opened(world: Wo
     assert world.status is JobStatus.SEALED
 
 
+@pytest.mark.slow
 def test_a_trainer_that_sleeps_through_its_window_says_what_it_has_lost(world: World) -> None:
     world.post(terms=BLIND)
     trainer = sealed(world)
@@ -207,6 +217,7 @@ def test_a_trainer_that_sleeps_through_its_window_says_what_it_has_lost(world: W
     assert "was not opened in time, so its bond is lost" in ended(trainer).state
 
 
+@pytest.mark.slow
 def test_the_customer_takes_its_half_of_an_audit_that_is_not_opened(world: World) -> None:
     world.post(terms=BLIND)
     (auditor,), customer = auditors(world, "auditor"), world.customer()
@@ -225,6 +236,7 @@ def test_the_customer_takes_its_half_of_an_audit_that_is_not_opened(world: World
     assert world.gains()["customer"] == BOND - BOND // 2 - BLIND.reward - FEE
 
 
+@pytest.mark.slow
 def test_the_customer_takes_its_half_though_others_have_ended_the_claim_meanwhile(world: World) -> None:
     world.post(terms=BLIND)
     (auditor,) = auditors(world, "auditor")
@@ -241,6 +253,7 @@ def test_the_customer_takes_its_half_though_others_have_ended_the_claim_meanwhil
     assert world.gains()["customer"] == BOND - BOND // 2 - BLIND.reward - FEE
 
 
+@pytest.mark.slow
 def test_an_auditor_that_sleeps_through_its_window_says_what_it_has_lost(world: World) -> None:
     world.post(terms=BLIND)
     (auditor,) = auditors(world, "auditor")
@@ -253,6 +266,7 @@ def test_an_auditor_that_sleeps_through_its_window_says_what_it_has_lost(world: 
     assert len(world.said("its sealed audit was not opened in time, so its bond is lost")) == 1
 
 
+@pytest.mark.slow
 def test_waiting_games_are_started_by_whoever_they_hold_up(world: World) -> None:
     world.post(terms=BLIND)
     claim = seal_by_hand(world)
@@ -275,6 +289,7 @@ def test_waiting_games_are_started_by_whoever_they_hold_up(world: World) -> None
     assert world.status is JobStatus.LAPSED
 
 
+@pytest.mark.slow
 def test_a_seal_that_is_never_opened_returns_the_reward(world: World) -> None:
     world.post(terms=BLIND)
     seal_by_hand(world)

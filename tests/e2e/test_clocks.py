@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
+import pytest
 from tiebreak.adversary.dishonest_queues import silenced
 from tiebreak.adversary.parties import lying_auditor
 from tiebreak.contract.enums import JobStatus, Outcome, Reason, Side
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
 from world import World, linear_task, with_terms
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_trainer_left_alone_claims_the_timeout_and_its_reward_by_itself(world: World) -> None:

@@ -19,6 +19,8 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order
 from world import World, function_of, with_terms
 
+pytestmark = pytest.mark.slow
+
 ONE_AT_A_TIME = with_terms(concurrent_games=1)
 
 

@@ -46,6 +46,7 @@ def audited(job: Job, room: Path, options: RunOptions = DEFAULT_OPTIONS) -> Disp
     return DisputeTrees(job, room, result.state_roots, options)
 
 
+@pytest.mark.slow
 def test_an_auditor_whose_kernel_stops_wrongly_does_not_lose_its_bond_to_an_honest_trainer(world: World) -> None:
     world.post()
     world.run(TrainerRole(world.context("trainer"), world.job))
@@ -80,6 +81,7 @@ def test_a_stop_without_a_record_is_none(tmp_path: Path) -> None:
     assert objection is not None and "does not say where: empty it and audit again" in objection
 
 
+@pytest.mark.slow
 def test_a_run_that_went_through_needs_no_opinion(tmp_path: Path) -> None:
     job = Job.from_task(linear_task())
     result = Auditor(job, tmp_path, RunOptions(continue_after_stop=True)).run()

@@ -65,11 +65,13 @@ def _check(report: dict[str, Any], shown: str, steps: int) -> None:
     assert shown.splitlines()[-1].startswith("Everything went as it should, in ")
 
 
+@pytest.mark.slow
 def test_the_demo_ends_as_it_should(tmp_path: Path) -> None:
     report, shown = _play(tmp_path, "--steps", "20")
     _check(report, shown, 20)
 
 
+@pytest.mark.slow
 def test_the_market_pays_each_auditor_what_it_deserves(tmp_path: Path) -> None:
     report, shown = _play(tmp_path, "--story", "market", "--steps", "20")
     right, wrong = report["stories"]

@@ -60,6 +60,7 @@ def follower(context: RoleContext) -> JobFollower:
     return JobFollower(context, "trainer", make)
 
 
+@pytest.mark.slow
 def test_three_postings_of_one_leaf_repeated_leave_nothing_on_a_trainer_s_disk(world: World, blocks: Blocks) -> None:
     Job.from_task(linear_task()).write(world.root / "files")
     files = files_of(blocks, world.root / "files")
@@ -77,6 +78,7 @@ def test_three_postings_of_one_leaf_repeated_leave_nothing_on_a_trainer_s_disk(w
     assert len(world.said("'torch.py' besides what it is fetched for")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["00000000.rlog", CHECKPOINTS_FILE, "sitecustomize.py"])
 def test_a_claim_whose_log_is_one_leaf_repeated_costs_an_auditor_no_disk(
     world: World, blocks: Blocks, name: str
@@ -117,6 +119,7 @@ def test_files_that_are_wrong_are_removed_before_the_role_leaves(world: World) -
     assert not [path for path in context.directory.iterdir() if path.name.startswith("job-")]
 
 
+@pytest.mark.slow
 def test_what_a_killed_fetch_has_left_of_a_refused_job_is_removed(
     world: World, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +144,7 @@ def test_what_a_killed_fetch_has_left_of_a_refused_job_is_removed(
     assert size_of(context.directory) == 0
 
 
+@pytest.mark.slow
 def test_a_run_survives_a_refusal_that_is_only_for_now(world: World) -> None:
     """Memory may be short after a restart, and before it commits a trainer has no bond that would show what it has
     done."""
@@ -167,6 +171,7 @@ def test_a_run_survives_a_refusal_that_is_only_for_now(world: World) -> None:
     assert next(notice.done for notice in world.notices if notice.what is What.STEP) == 10, "it carries on"
 
 
+@pytest.mark.slow
 def test_a_role_takes_the_next_job_when_an_older_one_is_over(world: World) -> None:
     """All rooms together have a limit."""
     world.post()
@@ -193,6 +198,7 @@ def test_a_role_takes_the_next_job_when_an_older_one_is_over(world: World) -> No
     assert len(world.said(f"removed {room.name}, whose job was left, to make room")) == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_the_disk_has_no_room_for_is_not_begun(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job of a few kilobytes can ask for as many checkpoints as it has steps."""
     import shutil

@@ -89,6 +89,7 @@ def test_the_sample_has_everything_at_least_once() -> None:
     assert by_trainers >= set(FraudKind) - {FraudKind.MASK, FraudKind.PROGRAM}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chain", "training", "liar", "kind"), CASES)
 def test_the_game_ends_where_the_lie_is_and_the_honest_party_wins(
     chain: str,
@@ -115,6 +116,7 @@ def test_the_game_ends_where_the_lie_is_and_the_honest_party_wins(
     assert found.verdict == ("FINAL" if liar is Side.CHALLENGER else "REJECTED")
 
 
+@pytest.mark.slow
 def test_a_game_that_ends_elsewhere_is_noticed(
     bench: Callable[[int], Bench], scene: Callable[[str], Scene], screen: Screen, shown: StringIO
 ) -> None:

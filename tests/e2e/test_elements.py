@@ -72,12 +72,14 @@ KINDS: dict[str, tuple[Callable[[Program], int], Level, dict[str, object]]] = {
 }
 
 
+@pytest.mark.slow_but("a sum-trainer")
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_number_is_found_and_whoever_lies_about_it_loses(quick_world: World, kind: str, liar: Side) -> None:
     wrong_number(quick_world, kind, liar)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "liar"), [("a sum", Side.TRAINER), ("a sum", Side.CHALLENGER)])
 def test_on_every_chain(world: World, kind: str, liar: Side) -> None:
     wrong_number(world, kind, liar)
@@ -118,6 +120,7 @@ def honest_roles(liar: Side) -> tuple[str, ...]:
     return ("auditor",) if liar is Side.TRAINER else ("trainer",)
 
 
+@pytest.mark.slow
 def test_another_program_is_found_at_its_first_other_operator(quick_world: World) -> None:
     """The trainer's momentum is 0.8 instead of 0.9, and it claims that it has executed the posted program."""
     world = quick_world
@@ -135,6 +138,7 @@ def test_another_program_is_found_at_its_first_other_operator(quick_world: World
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["a sum", "a data row", "a run without an end"])
 def test_parties_that_are_born_again_after_every_move_play_the_same_game(quick_world: World, kind: str) -> None:
     """Processes end after every move; only the disk and the chain outlive them."""

@@ -49,6 +49,7 @@ def test_a_claim_about_a_run_that_has_no_end_is_rejected_at_the_number_where_it_
     assert world.game().levels[Level.OPERATOR].index == stopped
 
 
+@pytest.mark.slow
 def test_a_run_that_has_no_end_is_not_attested(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if what is made up were the very state that was claimed."""
     world.post()
@@ -60,6 +61,7 @@ def test_a_run_that_has_no_end_is_not_attested(world: World, monkeypatch: pytest
     assert world.contract.job(world.job).attestations == 0
 
 
+@pytest.mark.slow
 def test_two_liars_who_agree_on_a_wrong_state_do_not_save_the_claim(world: World) -> None:
     world.post()
     first = first_store(Job.read(world.root / "files").program)
@@ -76,6 +78,7 @@ def test_two_liars_who_agree_on_a_wrong_state_do_not_save_the_claim(world: World
     assert world.status is JobStatus.REJECTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("honest", [False, True])
 def test_who_cannot_hold_a_whole_step_puts_no_bond_on_it(world: World, honest: bool) -> None:
     """Neither on a challenge nor on an attestation, which may have to be defended in an appeal."""

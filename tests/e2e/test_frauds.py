@@ -21,6 +21,8 @@ from tiebreak.adversary.frauds import Fraud, FraudKind
 from tiebreak.adversary.places import all_frauds
 from tiebreak.adversary.trainings import TRAININGS
 
+pytestmark = pytest.mark.slow
+
 STEP = 4
 
 

@@ -75,6 +75,7 @@ def on(disk: Path, world: World, notify: Callable[[Notice], None] | None = None)
     return context if notify is None else replace(context, notify=notify)
 
 
+@pytest.mark.slow_but("without one")
 @pytest.mark.parametrize("kept", [True, False], ids=["with a reserve", "without one"])
 def test_on_a_full_disk_of_1_mib_a_wrong_claim_is_challenged_and_rejected(
     world: World, disk: SmallDisk, kept: bool, monkeypatch: pytest.MonkeyPatch
@@ -117,6 +118,7 @@ def watched(context: RoleContext) -> list[Cause]:
     return [alert.cause for alert in monitor.tick()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False], ids=["with a reserve", "without one"])
 def test_on_a_full_disk_of_1_mib_an_attester_appeals_and_keeps_its_bond(
     world: World, disk: SmallDisk, kept: bool, monkeypatch: pytest.MonkeyPatch
@@ -156,6 +158,7 @@ def test_on_a_full_disk_of_1_mib_an_attester_appeals_and_keeps_its_bond(
     context.sender.close()
 
 
+@pytest.mark.slow
 def test_a_restarted_auditor_appeals_on_a_disk_that_was_filled_meanwhile(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

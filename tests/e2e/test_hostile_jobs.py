@@ -51,6 +51,7 @@ def refusal(world: World, **limits: int) -> str:
     return progress.state
 
 
+@pytest.mark.slow
 def test_a_job_whose_files_are_another_one_s_is_refused(world: World) -> None:
     Job.from_task(conv_task()).write(world.root / "files")
     post_with_cid(world, world.store.add_directory(world.root / "files"))
@@ -64,6 +65,7 @@ def test_a_job_whose_files_are_not_a_job_is_refused(world: World) -> None:
     assert "is not a content identifier" in refusal(world)
 
 
+@pytest.mark.slow
 def test_a_job_with_a_data_set_that_does_not_fit_its_root_is_refused(world: World) -> None:
     job = Job.from_task(linear_task())
     job.write(world.root / "files")
@@ -73,11 +75,13 @@ def test_a_job_with_a_data_set_that_does_not_fit_its_root_is_refused(world: Worl
     assert "dataset" in refusal(world)
 
 
+@pytest.mark.slow
 def test_a_spec_that_this_version_cannot_follow_is_refused(world: World) -> None:
     post_with_cid(world, "whatever", rounding_bits=24)
     assert "the spec's rounding_bits are 24, to which the contract does not round" in refusal(world)
 
 
+@pytest.mark.slow
 def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None:
     """Its code is the right one, but it asks other functions."""
     job = Job.from_task(linear_task())
@@ -114,6 +118,7 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
         post_job(replace(world.context("customer"), contract=game), world.root / "files", TERMS, sender.address)
 
 
+@pytest.mark.slow
 def test_a_job_of_which_a_proof_fits_no_transaction_gets_no_bond(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
     monkeypatch.setattr(fetched_content, "MOST_PROOF_BYTES", 2_000)
@@ -122,6 +127,7 @@ def test_a_job_of_which_a_proof_fits_no_transaction_gets_no_bond(world: World, m
         world.post()
 
 
+@pytest.mark.slow
 def test_jobs_beyond_the_limits_are_refused_before_anything_is_fetched_or_run(world: World) -> None:
     world.post()
     assert "15 steps, more than the 14 allowed" in refusal(world, steps=14)
@@ -130,6 +136,7 @@ def test_jobs_beyond_the_limits_are_refused_before_anything_is_fetched_or_run(wo
     assert "memory" in refusal(world, memory_bytes=1000)
 
 
+@pytest.mark.slow
 def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -> None:
     world.post()
     context, posted = world.context("trainer"), world.contract.job(world.job)
@@ -153,6 +160,7 @@ def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -
     assert fetch_job(context, posted, room).spec == posted.spec.training
 
 
+@pytest.mark.slow
 def test_files_that_are_too_large_for_this_machine_are_not_fetched_again(world: World) -> None:
     world.post()
     context, posted = world.context("trainer"), world.contract.job(world.job)
@@ -164,6 +172,7 @@ def test_files_that_are_too_large_for_this_machine_are_not_fetched_again(world: 
     assert not told
 
 
+@pytest.mark.slow
 def test_of_another_job_only_the_program_is_fetched_and_nothing_stays(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +198,7 @@ def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:
         assert not progress.finished and not progress.working and progress.state == "there is no job 99 yet"
 
 
+@pytest.mark.slow_but("clock")
 @pytest.mark.parametrize(
     ("policy", "objection"),
     [
@@ -221,6 +231,7 @@ def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) 
     )
 
 
+@pytest.mark.slow
 def test_who_follows_many_jobs_does_not_even_audit_a_trap(world: World) -> None:
     """Untrusted customers could keep its machine busy with jobs on which it would never put a bond."""
     world.post()
@@ -231,6 +242,7 @@ def test_who_follows_many_jobs_does_not_even_audit_a_trap(world: World) -> None:
     assert not [notice for notice in world.notices if notice.role == "auditor" and notice.what is What.STEP]
 
 
+@pytest.mark.slow
 def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post(linear_task(2, 1))
 
@@ -249,6 +261,7 @@ def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypa
     assert world.contract.job(world.job).game_count == 0
 
 
+@pytest.mark.slow
 def test_terms_just_good_enough_are_taken(world: World) -> None:
     world.post()
     policy = Policy(
@@ -260,6 +273,7 @@ def test_terms_just_good_enough_are_taken(world: World) -> None:
     assert world.status is JobStatus.CLAIMED
 
 
+@pytest.mark.slow
 def test_the_posted_spec_decides_and_not_the_one_in_the_files(world: World) -> None:
     world.post()
     context, posted = world.context("trainer"), world.contract.job(world.job)

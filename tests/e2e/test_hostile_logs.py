@@ -12,6 +12,8 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from world import World, ended
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(quick_world: World) -> World:

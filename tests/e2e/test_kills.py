@@ -113,6 +113,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(connect(devnet.url), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_trainer_killed_at_any_instant_commits_once_and_defends_itself(world: World) -> None:
     world.post()
 
@@ -146,6 +147,7 @@ def test_the_root_of_a_killed_trainer_is_that_of_one_who_was_not(world: World) -
     assert world.contract.job(world.job).attestations == 1
 
 
+@pytest.mark.slow
 def test_an_auditor_killed_at_any_instant_pays_one_bond_and_plays_one_game(world: World) -> None:
     world.post()
     trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=8)
@@ -174,6 +176,7 @@ def test_an_auditor_killed_at_any_instant_pays_one_bond_and_plays_one_game(world
     assert world.node.balance(world.senders["auditor"].address) > world.before["auditor"]
 
 
+@pytest.mark.slow
 def test_seals_are_opened_by_whoever_was_killed_at_any_instant_before(world: World) -> None:
     """Trainer and auditor die at every transaction and between them; each bond is paid once, and both are opened."""
     world.post(terms=BLIND)
@@ -204,6 +207,7 @@ def test_seals_are_opened_by_whoever_was_killed_at_any_instant_before(world: Wor
     assert world.status is JobStatus.FINAL and world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World) -> None:
     """The process died between sending and hearing of it, and its transaction still waits when the next one starts."""
     world.post()
@@ -233,6 +237,7 @@ def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World)
     assert world.contract.job(world.job).game_count == 1
 
 
+@pytest.mark.slow
 def test_a_referee_killed_while_it_works_decides_all_the_same(doubtful: None, world: World) -> None:
     world.post()
     lies = [Lie(step=2, operator=function_of(world.root / "files"), element=5, bit=22)]

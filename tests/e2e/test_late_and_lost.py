@@ -26,6 +26,7 @@ def world(quick_world: World) -> World:
     return quick_world
 
 
+@pytest.mark.slow
 def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(world: World) -> None:
     world.post()
     trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
@@ -42,6 +43,7 @@ def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(wor
     assert [world.game(i).search.height for i in (1, 2)] == [3, 3]
 
 
+@pytest.mark.slow
 def test_a_late_auditor_helps_up_to_the_point_where_only_the_party_itself_may_move(world: World) -> None:
     world.post(terms=replace(TERMS, challenge_window=3_600, clock_allowance=10_000))
     trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
@@ -57,6 +59,7 @@ def test_a_late_auditor_helps_up_to_the_point_where_only_the_party_itself_may_mo
     assert world.game().challenger == world.senders["second"].address
 
 
+@pytest.mark.slow
 def test_a_fresh_process_remembers_its_games_without_executing_anything(world: World) -> None:
     world.post()
     trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
@@ -70,6 +73,7 @@ def test_a_fresh_process_remembers_its_games_without_executing_anything(world: W
     assert not [notice for notice in world.notices if notice.what is What.STEP]
 
 
+@pytest.mark.slow
 def test_a_trainer_that_lost_its_directory_trains_again_and_defends_itself(world: World) -> None:
     world.post()
     world.run(TrainerRole(world.context("trainer"), world.job))
@@ -103,6 +107,7 @@ def test_a_role_outlives_an_outage_of_the_chain(world: World) -> None:
     assert world.status is JobStatus.EXPIRED
 
 
+@pytest.mark.slow
 def test_a_role_that_is_stopped_in_the_middle_of_training_stops_there_and_resumes(world: World) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)

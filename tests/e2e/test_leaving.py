@@ -54,6 +54,7 @@ def mine(world: World, blocks: int) -> None:
         world.node._transport.request("evm_mine", [])
 
 
+@pytest.mark.slow
 def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,7 @@ def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back
     assert world.gains()["second"] >= 0 and world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_a_game_whose_end_is_taken_back_is_played_on(world: World) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
@@ -97,6 +99,7 @@ def test_a_game_whose_end_is_taken_back_is_played_on(world: World) -> None:
     assert world.game().outcome is Outcome.TRAINER_WON
 
 
+@pytest.mark.slow
 def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> None:
     """A reorganisation gives the number to another job, when the first one has been trained already."""
     take_back = chains_state(world)
@@ -122,6 +125,7 @@ def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> 
     assert world.said("has given its number away")
 
 
+@pytest.mark.slow
 def test_a_job_that_a_lagging_node_does_not_show_is_not_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
@@ -141,6 +145,7 @@ def test_a_job_that_a_lagging_node_does_not_show_is_not_given_up(world: World, m
     assert world.status is JobStatus.CLAIMED
 
 
+@pytest.mark.slow
 def test_a_missing_adjudicator_is_looked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
     world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
@@ -161,6 +166,7 @@ def test_a_missing_adjudicator_is_looked_for_again(world: World, monkeypatch: py
     assert world.contract.job(world.job).game_count == 1
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while_costs_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
     context = replace(world.context("trainer"), clock=Ticks())
@@ -179,6 +185,7 @@ def test_a_disk_that_is_full_for_a_while_costs_no_job(world: World, monkeypatch:
     assert len(told) == 1  # each warning once, until it changes
 
 
+@pytest.mark.slow
 def test_a_role_ends_only_when_what_it_saw_lies_deep_enough(world: World) -> None:
     world.post(linear_task(2, 1))
     world.pass_time(world.contract.job(world.job).commit_deadline)
@@ -193,6 +200,7 @@ def test_a_role_ends_only_when_what_it_saw_lies_deep_enough(world: World) -> Non
     assert last.finished and "was not claimed by this trainer" in last.state
 
 
+@pytest.mark.slow
 def test_a_log_that_is_served_slowly_does_not_save_a_wrong_claim(world: World) -> None:
     world.post()
     world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
@@ -206,6 +214,7 @@ def test_a_log_that_is_served_slowly_does_not_save_a_wrong_claim(world: World) -
     assert context.background_jobs.close(10.0)
 
 
+@pytest.mark.slow
 def test_slow_files_of_one_job_do_not_keep_another_one_waiting(world: World) -> None:
     slow, quick = world.post(linear_task(2, 1)), world.post()
     served = threading.Event()
@@ -250,6 +259,7 @@ def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> No
     assert not running.is_alive() and time.monotonic() - started < 2.0
 
 
+@pytest.mark.slow
 def test_work_begins_only_when_the_account_could_pay_for_a_dispute(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.contract.enums import JobStatus
 from tiebreak.roles.auditor_role import AuditorRole
@@ -12,6 +13,8 @@ from tiebreak.roles.notices import What
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.transactions.spending import DAY
 from world import TERMS, World
+
+pytestmark = pytest.mark.slow
 
 
 def limited(world: World, name: str, *, day: int | None = None, job: int | None = None) -> RoleContext:

@@ -33,6 +33,7 @@ class CountingExecutor:
         return self._honest.run(inputs, rounding, observe)
 
 
+@pytest.mark.slow
 def test_games_in_turn_execute_nothing_twice_and_their_moves_go_out_together(world: World) -> None:
     world.post(terms=with_terms(concurrent_games=2))
     executed: Counter[tuple[int, bool]] = Counter()

@@ -86,6 +86,7 @@ def test_a_place_is_taken_before_the_work_filled_after_it_and_paid(world: World)
     assert len(world.said("take a place for its audit")) == len(world.said("seal its audit in the place")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [2.5, 25])
 def test_a_run_that_may_not_be_done_in_time_takes_no_place_before_it_is(world: World, times: float) -> None:
     world.post(terms=THREE)
@@ -102,6 +103,7 @@ def test_a_run_that_may_not_be_done_in_time_takes_no_place_before_it_is(world: W
     assert not world.said("take a place")
 
 
+@pytest.mark.slow
 def test_no_place_is_taken_for_a_run_behind_which_others_with_bonds_wait(world: World) -> None:
     world.post(terms=THREE)
     sealed(world)
@@ -113,6 +115,7 @@ def test_no_place_is_taken_for_a_run_behind_which_others_with_bonds_wait(world: 
     assert posted(world).audits.count == 0
 
 
+@pytest.mark.slow
 def test_an_auditor_stops_working_once_others_have_the_shares(world: World) -> None:
     world.post(terms=THREE)
     sealed(world)
@@ -132,6 +135,7 @@ def test_an_auditor_stops_working_once_others_have_the_shares(world: World) -> N
     assert posted(world).audits.count == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["nothing", "the run", "the place", "everything"])
 @pytest.mark.parametrize("instant", ["the place is taken", "the root is on disk", "the seal is replaced"])
 def test_a_killed_auditor_fills_its_place_whatever_its_disk_has_lost(world: World, instant: str, loss: str) -> None:
@@ -159,6 +163,7 @@ def test_a_killed_auditor_fills_its_place_whatever_its_disk_has_lost(world: Worl
     assert world.contract_balance() == THREE.reward + THREE.audit_fee + THREE.trainer_bond + BOND, "one bond"
 
 
+@pytest.mark.slow
 def test_a_signer_without_a_secret_fills_its_place_though_its_files_are_lost(world: World) -> None:
     world.post(terms=THREE)
     world.senders["auditor"].secret = lambda name: None  # type: ignore[method-assign]
@@ -172,6 +177,7 @@ def test_a_signer_without_a_secret_fills_its_place_though_its_files_are_lost(wor
     assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
 
 
+@pytest.mark.slow
 def test_two_processes_of_an_account_without_a_secret_do_not_replace_each_others_seals_for_ever(world: World) -> None:
     world.post(terms=THREE)
     world.senders["auditor"].secret = lambda name: None  # type: ignore[method-assign]
@@ -187,6 +193,7 @@ def test_two_processes_of_an_account_without_a_secret_do_not_replace_each_others
     assert world.said("another process of this account has sealed this audit")
 
 
+@pytest.mark.slow
 def test_a_place_that_is_not_filled_in_time_is_told_and_the_claim_audited_all_the_same(world: World) -> None:
     world.post(terms=THREE)
     wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
@@ -214,6 +221,7 @@ def test_a_place_that_is_not_filled_in_time_is_told_and_the_claim_audited_all_th
     assert statuses(world) == {"auditor": AuditStatus.CLOSED} and world.contract.burnt() == BOND // 2
 
 
+@pytest.mark.slow
 def test_a_place_that_others_get_in_front_of_pays_no_bond(world: World) -> None:
     world.post(terms=THREE)
     sealed(world)
@@ -233,6 +241,7 @@ def test_a_place_that_others_get_in_front_of_pays_no_bond(world: World) -> None:
     assert len(world.said("PlaceTaken")) == 1
 
 
+@pytest.mark.slow
 def test_a_place_counts_once_against_a_limit_on_spending(world: World) -> None:
     """To fill it begins nothing new, whatever the limit says by then."""
     world.post(terms=THREE)
@@ -262,6 +271,7 @@ class Forgetful(TransactionQueue):
         return super().put(order)
 
 
+@pytest.mark.slow
 def test_what_hides_behind_a_place_is_on_disk_before_it_is_sent(world: World) -> None:
     world.post(terms=THREE)
     sealed(world)
@@ -274,6 +284,7 @@ def test_what_hides_behind_a_place_is_on_disk_before_it_is_sent(world: World) ->
     assert posted(world).audits.count == 1
 
 
+@pytest.mark.slow
 def test_a_place_is_taken_only_once_the_sealed_claim_lies_deep_enough(world: World) -> None:
     world.post(terms=THREE)
     sealed(world)
@@ -291,6 +302,7 @@ def test_a_place_is_taken_only_once_the_sealed_claim_lies_deep_enough(world: Wor
     assert posted(world).audits.count == 1
 
 
+@pytest.mark.slow
 def test_nobody_works_for_a_claim_that_is_never_opened_without_its_share(world: World) -> None:
     world.post(terms=THREE)
     _, auditor, background_jobs = with_a_place(world)

@@ -8,6 +8,7 @@ import pytest
 from random_market import HONEST, RandomMarket
 
 
+@pytest.mark.slow_but("114")
 @pytest.mark.parametrize("seed", [114, 8, 130])
 def test_nobody_honest_loses_in_a_random_market(seed: int, tmp_path: Path) -> None:
     """Three seeds of `random_market`, which takes any."""
@@ -16,6 +17,7 @@ def test_nobody_honest_loses_in_a_random_market(seed: int, tmp_path: Path) -> No
     assert market.violations() == [], market.describe()
 
 
+@pytest.mark.slow
 def test_a_loss_of_somebody_honest_would_be_noticed(tmp_path: Path) -> None:
     market = RandomMarket(114, tmp_path)
     assert market.is_blind

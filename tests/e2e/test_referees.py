@@ -27,6 +27,7 @@ def falsely_accused(world: World) -> tuple[TrainerRole, tampering_auditor]:
     return trainer, liar
 
 
+@pytest.mark.slow
 def test_a_referee_answers_only_a_game_that_lies_deep_enough(world: World) -> None:
     """Its answer names no hash, and after a reorganisation the number may be that of another game."""
     falsely_accused(world)
@@ -50,6 +51,7 @@ def test_a_silent_referee_costs_an_honest_trainer_its_reward(world: World) -> No
     assert world.gains() == {}
 
 
+@pytest.mark.slow
 def test_a_lying_referee_costs_an_honest_trainer_its_bond(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, liar = falsely_accused(world)
     honest = referees.function_value

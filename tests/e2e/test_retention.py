@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tiebreak.contract.enums import JobStatus
 from tiebreak.roles.notices import What
 from tiebreak.roles.published_content import Keeper, PublishedContent
 from tiebreak.roles.trainer_role import TrainerRole
 from world import World, acts, conv_task, ended
+
+pytestmark = pytest.mark.slow
 
 DAY = 86_400
 

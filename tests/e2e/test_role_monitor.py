@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.adversary.parties import lying_auditor
 from tiebreak.contract.enums import Outcome, Side
@@ -82,6 +83,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_person_is_called_once_when_half_a_clock_is_gone(quick_node: ChainNode, tmp_path: Path) -> None:
     world = World(quick_node, tmp_path)
     world.post()

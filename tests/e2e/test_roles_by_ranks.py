@@ -121,6 +121,7 @@ def market(tmp_path: Path) -> Iterator[Market]:
             one.process.wait()
 
 
+@pytest.mark.slow
 def test_an_auditor_of_two_ranks_attests_to_a_trainer_of_two_and_wins_against_a_liar(market: Market) -> None:
     """No rank is lost, and one pair of ranks audits both jobs."""
     honest, wrong = market.post(), market.post()
@@ -174,6 +175,7 @@ main()
 """A role whose rank 1 is stuck at a step, for as long as there is a file; its seconds are in place of minutes."""
 
 
+@pytest.mark.slow
 def test_a_role_calls_a_person_about_a_helper_that_is_stuck_and_goes_on_once_it_does(market: Market) -> None:
     job, stuck = market.post(), market.world.root / "stuck"
     stuck.touch()
@@ -225,6 +227,7 @@ def test_clocks_are_judged_by_what_rank_0_does_alone(
     assert (world.status is JobStatus.CLAIMED) is enough
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_whoever_is_killed_at_a_random_moment_the_right_root_is_claimed_once(market: Market, seed: int) -> None:
@@ -250,6 +253,7 @@ def test_whoever_is_killed_at_a_random_moment_the_right_root_is_claimed_once(mar
     assert market.status(job) is JobStatus.FINAL
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])
 def test_a_game_is_won_by_another_number_of_ranks_than_began_it(market: Market, before: int, after: int) -> None:
@@ -276,6 +280,7 @@ def test_a_game_is_won_by_another_number_of_ranks_than_began_it(market: Market, 
     assert liar.end() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_launcher_that_starts_lost_ranks_again_has_the_role_carry_on(market: Market, victim: int) -> None:

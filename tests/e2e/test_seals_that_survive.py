@@ -85,6 +85,7 @@ def test_a_damaged_file_of_a_seal_is_told_and_does_no_harm(world: World) -> None
         assert "sealed-audit.json is damaged" in world.notices[0].text
 
 
+@pytest.mark.slow
 def test_a_salt_belongs_to_its_account_job_and_kind(world: World) -> None:
     def salt(name: str, kind: str, job: int) -> bytes:
         role = AuditorRole(world.context(name), job)
@@ -97,6 +98,7 @@ def test_a_salt_belongs_to_its_account_job_and_kind(world: World) -> None:
     assert salt("auditor", "audit", 1) == salts[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["nothing", "the run", "the seal", "half of the seal", "everything"])
 def test_a_killed_auditor_opens_what_it_sealed_whatever_its_disk_has_lost(world: World, loss: str) -> None:
     world.post(terms=BLIND)
@@ -119,6 +121,7 @@ def test_a_killed_auditor_opens_what_it_sealed_whatever_its_disk_has_lost(world:
     assert world.gains()["auditor"] == FEE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["nothing", "the run", "the seal", "everything"])
 def test_a_killed_trainer_opens_what_it_sealed_whatever_its_disk_has_lost(world: World, loss: str) -> None:
     """Its log is part of the seal. The same machine writes the same one again."""
@@ -140,6 +143,7 @@ def test_a_killed_trainer_opens_what_it_sealed_whatever_its_disk_has_lost(world:
     assert world.status is JobStatus.FINAL
 
 
+@pytest.mark.slow
 def test_a_signer_without_a_secret_still_seals_and_opens_from_its_disk(world: World) -> None:
     """A remote signer is such a one. Without its file it could not open, which is told."""
     world.post(terms=BLIND)
@@ -160,6 +164,7 @@ def test_a_signer_without_a_secret_still_seals_and_opens_from_its_disk(world: Wo
     assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
 
 
+@pytest.mark.slow
 def test_two_processes_of_one_account_seal_once_and_either_opens(world: World) -> None:
     world.post(terms=BLIND)
     one = AuditorRole(world.context("auditor"), world.job)
@@ -190,6 +195,7 @@ class BrokenStore:
         raise StoreError("the store is full: make room.")
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_costs_no_bond(world: World) -> None:
     """In the second half of the window both open without it, and publish when it is back."""
     world.post(terms=BLIND)
@@ -239,6 +245,7 @@ def blocks(world: World, role: JobRole, number: int, seconds: int = 12) -> None:
         role.step()
 
 
+@pytest.mark.slow
 def test_a_claim_is_opened_once_the_deadline_lies_deep_enough(world: World) -> None:
     """Blocks of twelve seconds, twelve of which are waited for."""
     world.post(terms=BLIND)
@@ -252,6 +259,7 @@ def test_a_claim_is_opened_once_the_deadline_lies_deep_enough(world: World) -> N
     assert world.status is JobStatus.CLAIMED
 
 
+@pytest.mark.slow
 def test_a_claim_is_opened_in_time_even_if_the_chain_stands_still(world: World) -> None:
     world.post(terms=BLIND)
     trainer = TrainerRole(with_confirmations(world, "trainer", 12), world.job)
@@ -261,6 +269,7 @@ def test_a_claim_is_opened_in_time_even_if_the_chain_stands_still(world: World) 
     assert world.status is JobStatus.CLAIMED
 
 
+@pytest.mark.slow
 def test_an_audit_is_sealed_and_an_appeal_made_only_upon_what_lies_deep_enough(world: World) -> None:
     world.post(terms=BLIND)
     deep = AuditorRole(with_confirmations(world, "auditor", 3), world.job)
@@ -287,6 +296,7 @@ def test_an_audit_is_sealed_and_an_appeal_made_only_upon_what_lies_deep_enough(w
     assert posted(world).game_count == 2 and world.game(2).trainer == world.senders["auditor"].address
 
 
+@pytest.mark.slow
 def test_a_node_that_lags_behind_makes_nobody_seal_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It shows no seal where there is one."""
     world.post(terms=BLIND)
@@ -307,6 +317,7 @@ def test_a_node_that_lags_behind_makes_nobody_seal_twice(world: World, monkeypat
     assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
 
 
+@pytest.mark.slow
 def test_seals_that_a_reorganisation_has_removed_are_made_again(tmp_path: Path) -> None:
     if find_anvil() is None:
         pytest.skip("anvil is not installed: run npm ci")

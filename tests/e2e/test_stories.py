@@ -48,6 +48,7 @@ def disputed(world: World, game: int = 1) -> tuple[int, ...]:
     return tuple(level.index for level in world.game(game).levels[:2])
 
 
+@pytest.mark.slow_but("anvil")
 def test_an_honest_trainer_is_attested_and_paid_and_the_customer_gets_the_model(world: World) -> None:
     world.post(conv_task())
     trainer, auditor = (
@@ -70,10 +71,12 @@ def test_an_honest_trainer_is_attested_and_paid_and_the_customer_gets_the_model(
     assert state_root(model.values()) == world.contract.job(world.job).claim.final_state_root
 
 
+@pytest.mark.slow_but("anvil")
 def test_a_poisoned_batch_is_found_at_exactly_its_step(world: World) -> None:
     poisoned_batch(world, 7)
 
 
+@pytest.mark.slow
 def test_an_auditor_with_less_memory_finds_the_same_step_and_plays_the_same_game(
     quick_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ def test_an_auditor_with_less_memory_finds_the_same_step_and_plays_the_same_game
     assert whole and not theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 14])
 def test_the_first_and_the_last_step_are_found_as_well(quick_world: World, step: int) -> None:
     poisoned_batch(quick_world, step)
@@ -123,6 +127,7 @@ def poisoned_batch(world: World, step: int) -> None:
     assert world.contract_balance() == 0
 
 
+@pytest.mark.slow_but("anvil")
 def test_a_lying_challenger_pays_the_honest_trainer_and_the_claim_becomes_final(world: World) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
@@ -142,10 +147,12 @@ def test_a_lying_challenger_pays_the_honest_trainer_and_the_claim_becomes_final(
     assert world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_a_challenger_that_falls_silent_loses_its_bond_by_the_clock(world: World) -> None:
     silent_challenger(world, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moves", [1, 2, 3])
 def test_it_does_not_matter_when_the_challenger_falls_silent(quick_world: World, moves: int) -> None:
     silent_challenger(quick_world, moves)
@@ -173,10 +180,12 @@ def silent_challenger(world: World, moves: int) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_trainer_that_falls_silent_loses_the_claim_by_the_clock(world: World) -> None:
     silent_trainer(world, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moves", [1, 2, 3])
 def test_it_does_not_matter_when_the_trainer_falls_silent(quick_world: World, moves: int) -> None:
     silent_trainer(quick_world, moves)
@@ -194,6 +203,7 @@ def silent_trainer(world: World, moves: int) -> None:
     assert world.gains() == rejected_gains(world)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_has_trained_nothing_cannot_open_its_root(quick_world: World) -> None:
     quick_world.post()
     trainer = fabricating_trainer(quick_world.context("trainer"), quick_world.job)
@@ -206,6 +216,7 @@ def test_a_trainer_that_has_trained_nothing_cannot_open_its_root(quick_world: Wo
     assert quick_world.gains() == rejected_gains(quick_world)
 
 
+@pytest.mark.slow
 def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(quick_world: World) -> None:
     quick_world.post()
     trainer = TrainerRole(quick_world.context("trainer"), quick_world.job)
@@ -230,6 +241,7 @@ def lied_about(world: World, liar: str, lie: Lie) -> tuple[JobRole, JobRole]:
     return roles
 
 
+@pytest.mark.slow
 def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(doubtful: None, world: World) -> None:
     world.post()
     roles = lied_about(world, "trainer", Lie(step=2, operator=function_of(world.root / "files"), element=5, bit=22))
@@ -242,6 +254,7 @@ def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(doubtful: None, worl
     assert world.contract_balance() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("liar", ["trainer", "auditor"])
 def test_a_referee_decides_about_a_rounding_that_the_contract_does_not(
     doubtful: None, quick_world: World, liar: str
@@ -255,6 +268,7 @@ def test_a_referee_decides_about_a_rounding_that_the_contract_does_not(
     assert (world.game().outcome, world.game().reason) == (won, Reason.VERDICT)
 
 
+@pytest.mark.slow
 def test_the_contract_decides_about_a_row_that_fits_no_transaction(quick_world: World) -> None:
     world = quick_world
     world.post(wide_task())
@@ -264,6 +278,7 @@ def test_the_contract_decides_about_a_row_that_fits_no_transaction(quick_world: 
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
 
 
+@pytest.mark.slow
 def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_the_claim(world: World) -> None:
     world.post()
     trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=10)
@@ -288,6 +303,7 @@ def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_
     assert world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_a_challenger_whose_game_another_one_has_decided_gets_its_bond_back(quick_world: World) -> None:
     quick_world.post()
     trainer = poisoning_trainer(quick_world.context("trainer"), quick_world.job, poisoned_step=10)
@@ -308,6 +324,7 @@ def test_a_challenger_whose_game_another_one_has_decided_gets_its_bond_back(quic
     assert quick_world.contract_balance() == 0
 
 
+@pytest.mark.slow
 def test_a_forged_log_is_seen_and_does_not_mislead_an_audit_of_all_entries(quick_world: World) -> None:
     quick_world.post()
     trainer = log_forging_trainer(quick_world.context("trainer"), quick_world.job)
@@ -317,6 +334,7 @@ def test_a_forged_log_is_seen_and_does_not_mislead_an_audit_of_all_entries(quick
     assert quick_world.contract.job(quick_world.job).attestations == 1
 
 
+@pytest.mark.slow
 def test_a_forged_log_never_makes_an_honest_claim_look_wrong(quick_world: World) -> None:
     """The sample of nothing follows every bent decision; the challenge is prevented by the audit without the log."""
     quick_world.post()
@@ -339,6 +357,7 @@ def test_a_job_to_which_nobody_commits_is_refunded(quick_world: World) -> None:
     assert quick_world.gains() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "interval"), [(1, 1), (5, 5), (3, 1)])
 def test_trees_of_height_zero_are_disputed_all_the_same(quick_world: World, steps: int, interval: int) -> None:
     quick_world.post(linear_task(steps, interval))

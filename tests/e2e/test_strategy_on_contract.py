@@ -60,6 +60,7 @@ def spec(shape: tuple[int, int]) -> TrainingSpec:
     )
 
 
+@pytest.mark.slow_but("trainer-(2, 5)")
 @pytest.mark.parametrize("shape", [(1, 1), (3, 3), (5, 1), (1, 6), (2, 5)], ids=str)
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
 def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape: tuple[int, int], liar: Side) -> None:

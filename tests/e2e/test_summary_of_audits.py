@@ -18,6 +18,8 @@ from tiebreak.game.strategy import forced_move
 from tiebreak.roles.player import call_of
 from world import NAMES, TERMS, World, with_terms
 
+pytestmark = pytest.mark.slow
+
 FEE, BOND = 10**14, TERMS.challenger_bond
 OPEN = with_terms(attestations_needed=1, audit_fee=FEE, attestation_bond=BOND)
 BLIND = replace(OPEN, audit_window=3600, opening_window=3600)

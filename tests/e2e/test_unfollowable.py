@@ -15,6 +15,8 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.trainer_role import TrainerRole
 from world import TERMS, World, ended, linear_task
 
+pytestmark = pytest.mark.slow
+
 UNFOLLOWABLE: list[dict[str, int]] = [
     {"log_guard": 3},
     {"steps": 1 << 33, "interval": 1 << 33},

@@ -84,6 +84,7 @@ def tried(tmp_path: Path, *names: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_small_models_are_tried_and_captured(tmp_path: Path) -> None:
     done = tried(tmp_path, "gpt_neox", "resnet")
     assert done.returncode == 0, done.stderr
@@ -93,6 +94,7 @@ def test_small_models_are_tried_and_captured(tmp_path: Path) -> None:
     assert (tmp_path / "page.md").read_text().startswith("captured 2 of 2 kinds of models")
 
 
+@pytest.mark.slow
 def test_a_kind_that_there_is_not_is_refused(tmp_path: Path) -> None:
     done = tried(tmp_path, "no_such_kind")
     assert done.returncode and "there is no kind no_such_kind" in done.stderr and "Traceback" not in done.stderr

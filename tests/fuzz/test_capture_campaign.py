@@ -9,6 +9,8 @@ from random_choices import choosing_training
 from random_trainings import Training, random_training
 from roundlog.capture.rules import RULES
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = 24
 
 

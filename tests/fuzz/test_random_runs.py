@@ -34,18 +34,21 @@ def test_a_run_keeps_every_promise(seed: int, tmp_path: Path) -> None:
     play(seed, tmp_path, by_processes=False, counts=Counter())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(1000, 1010))
 def test_a_run_by_ranks_that_are_killed_keeps_every_promise(seed: int, tmp_path: Path) -> None:
     play(seed, tmp_path, by_processes=True, counts=Counter())
 
 
+@pytest.mark.slow_but("2001", "2006", "2007")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(2000, 2008))
 def test_a_delivery_by_a_shaky_store_keeps_every_promise(seed: int, tmp_path: Path) -> None:
     play(seed, tmp_path, by_processes=False, counts=Counter(), part=Round.deliver)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_wrong_data_would_be_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of deliveries in which nobody holds blocks against their roots, some come to other numbers."""

@@ -67,6 +67,7 @@ def test_a_script_of_the_sample_does_what_its_decorator_says(name: str) -> None:
     _does_what_it_says(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_script_does_what_its_decorator_says(name: str) -> None:
     _does_what_it_says(name)
@@ -86,6 +87,7 @@ def test_scripts_of_the_sample_have_one_root_on_an_old_processor(tmp_path: Path)
     _same_on_an_old_processor(SAMPLE, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)  # it captures all of them where it runs alone
 def test_all_scripts_have_one_root_on_an_old_processor(tmp_path: Path) -> None:
     _same_on_an_old_processor(OTHERS, tmp_path)

@@ -72,6 +72,7 @@ def canonical(bits: int) -> int:
     return ieee.NAN if ieee.is_nan(bits) else bits
 
 
+@pytest.mark.slow
 @chain
 @given(st.lists(st.tuples(patterns, patterns) | near(), min_size=BATCH, max_size=BATCH))
 def test_every_scalar_operator_is_ieee_754(harness: Any, pairs: list[tuple[int, int]]) -> None:

@@ -24,6 +24,8 @@ from roundlog.randomness import batch_rows
 from roundlog.rounding.record import Recorder
 from tiebreak.game.moves import opening_arguments
 
+pytestmark = pytest.mark.slow
+
 STEP, STEPS, ROWS, SEED = 2, 5, 7, 2**63 + 11
 VALUE, STOPS, UNDECIDED = range(3)
 

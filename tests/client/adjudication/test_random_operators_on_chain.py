@@ -31,12 +31,14 @@ def kinds(adjudicator: Any, family: Family, rng: Random, cases: int) -> Counter[
     return found
 
 
+@pytest.mark.slow_but("GATHER", "MAP", "SUM", "EXTREME")
 @pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
 def test_the_contract_answers_as_the_reference(adjudicator: Any, family: Family) -> None:
     found = kinds(adjudicator, family, Random(f"tiebreak {family.name}"), 12)
     assert found["VALUE"] > 5, found
 
 
+@pytest.mark.slow_but("GATHER", "MAP", "SUM", "EXTREME")
 @pytest.mark.long
 @pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
 def test_the_contract_answers_as_the_reference_for_long(adjudicator: Any, family: Family) -> None:
@@ -70,6 +72,7 @@ def bent(rng: Random, d: Descriptor) -> Descriptor:
     return replace(d, inputs=inputs)
 
 
+@pytest.mark.slow
 def test_what_the_contract_refuses_no_program_has(adjudicator: Any) -> None:
     """The other way round not: of rows and parameters the contract checks only what it reads."""
     rng = Random("tiebreak bent")

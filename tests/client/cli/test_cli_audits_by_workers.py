@@ -73,6 +73,7 @@ def told(shown: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_directory_is_audited_by_processes_of_this_machine(run: Run, world: World, tmp_path: Path) -> None:
     words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", world.honest, "--workers", 2, "--json")
     shown = run(*words)

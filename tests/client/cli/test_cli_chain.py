@@ -122,6 +122,7 @@ def test_the_state_of_the_contract_is_shown(run: Run, chain: Chain) -> None:
     assert found["balance_wei"] == str(10_000 * 10**18) and found["credit_wei"] == "0"
 
 
+@pytest.mark.slow
 def test_the_state_is_watched_on_a_terminal_until_ctrl_c(chain: Chain) -> None:
     """In a process of its own, behind a terminal of 80 columns."""
     ours, theirs = pty.openpty()
@@ -171,6 +172,7 @@ def test_a_chain_that_does_not_answer_is_named(run: Run, chain: Chain) -> None:
     refused(run("status", "--chain", "nonsense", env=chain.environment()), "http://127.0.0.1:8545")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["trainer", "auditor"])
 def test_a_role_names_a_chain_that_does_not_answer_and_waits_for_it(role: str) -> None:
     """A machine that starts again starts its roles and its node in any order."""
@@ -221,6 +223,7 @@ def test_a_malformed_key_is_refused_without_showing_it(run: Run, chain: Chain) -
     assert secret not in sentence
 
 
+@pytest.mark.slow
 def test_keystores_are_opened_by_password_from_a_prompt_or_the_environment(
     run: Run, chain: Chain, tmp_path: Path
 ) -> None:
@@ -273,6 +276,7 @@ def test_an_account_can_be_made_and_shown(run: Run, tmp_path: Path) -> None:
 KEY = bytes(devnet_account(4).key).hex()
 
 
+@pytest.mark.slow
 def test_a_key_is_imported_from_a_pipe_a_file_or_a_keystore(run: Run, tmp_path: Path) -> None:
     env = {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame", "TIEBREAK_IMPORT_PASSWORD": "open barley"}
     keys, locked = tmp_path / "key.txt", tmp_path / "locked.json"

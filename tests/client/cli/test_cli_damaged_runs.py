@@ -56,11 +56,13 @@ def contents(directory: Path) -> dict[Path, bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_these_are_all_files_of_a_run(trained: Trained) -> None:
     assert {str(path) for path in contents(trained.run)} - {"run.lock"} == {*FILES, HISTORY}
     assert (trained.run / "run.lock").stat().st_size == 0
 
 
+@pytest.mark.slow_but("roots-0.6")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", FILES)
 def test_an_audit_of_a_damaged_run_notices_it(
@@ -86,6 +88,7 @@ def test_an_audit_of_a_damaged_run_notices_it(
         assert found["log"] == "right"
 
 
+@pytest.mark.slow_but("roots-0.6")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", FILES)
 def test_training_in_a_damaged_run_mends_it(run: Run, trained: Trained, copy: Path, name: str, place: float) -> None:
@@ -122,6 +125,7 @@ def test_everything_at_once_is_mended(run: Run, trained: Trained, copy: Path) ->
     assert contents(copy) == contents(trained.run)
 
 
+@pytest.mark.slow
 def test_a_missing_model_is_not_called_right(run: Run, trained: Trained, copy: Path, tmp_path: Path) -> None:
     (copy / FILES[4]).unlink()
     words = ("audit", trained.job, "--run", tmp_path / "a", "--claim", copy)
@@ -130,6 +134,7 @@ def test_a_missing_model_is_not_called_right(run: Run, trained: Trained, copy: P
     assert json.loads(run(*words, "--json").stdout)["has_final_state"] is False
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_checkpoint_counts(tmp_path: Path) -> None:
     """One bit of each, in a small state: a file that is accepted holds the very same tensors."""
     torch.manual_seed(0)
@@ -159,6 +164,7 @@ def test_every_byte_of_a_checkpoint_counts(tmp_path: Path) -> None:
             assert place < header and all(found[name].equal(right[name]) for name in right)
 
 
+@pytest.mark.slow
 def test_a_model_is_verified_without_a_chain(run: Run, trained: Trained, copy: Path) -> None:
     job = Job.read(trained.job)
     model = copy / FILES[4]

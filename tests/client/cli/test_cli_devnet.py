@@ -69,6 +69,7 @@ def test_it_runs_until_it_is_told_to_end(run: Run) -> None:
     refused(run("status", env=devnet.environment), "start the node")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["embedded", "anvil"])
 def test_a_kept_chain_has_the_same_contract_and_clock_again(run: Run, tmp_path: Path, kind: str) -> None:
     if kind == "anvil" and find_anvil() is None:
@@ -107,6 +108,7 @@ def test_a_clock_is_moved_by_words_for_people(run: Run, chain: Chain) -> None:
     assert chain.game.node.head().timestamp >= before + 90
 
 
+@pytest.mark.slow
 def test_terminals_that_fund_at_the_same_moment_do_not_take_it_from_each_other(chain: Chain) -> None:
     strangers = [f"0x{index:040x}" for index in range(0xF00D00, 0xF00D04)]
     port = chain.url.rsplit(":", 1)[1]

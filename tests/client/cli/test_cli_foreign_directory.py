@@ -64,6 +64,7 @@ def test_the_planted_modules_would_run(foreign: Path, tmp_path: Path) -> None:
     assert marks(tmp_path) == ["ran torch"]
 
 
+@pytest.mark.slow
 def test_the_command_and_its_workers_import_nothing_from_there(foreign: Path, tmp_path: Path, trained: Trained) -> None:
     run, claimed = tmp_path / "run", tmp_path / "claimed"
     done = ran(foreign, [SCRIPT, "train", trained.job, "--run", claimed])
@@ -73,6 +74,7 @@ def test_the_command_and_its_workers_import_nothing_from_there(foreign: Path, tm
     assert not marks(tmp_path)
 
 
+@pytest.mark.slow
 def test_ranks_as_the_pages_start_them_import_nothing_from_there(
     foreign: Path, tmp_path: Path, trained: Trained
 ) -> None:

@@ -136,6 +136,7 @@ def test_types_that_only_a_type_checker_knows_are_no_hindrance(run: Run, file: P
     assert Job.read(tmp_path / "job").spec.steps == 6
 
 
+@pytest.mark.slow
 def test_the_gpt_example_takes_a_text(run: Run, file: Path, tmp_path: Path) -> None:
     small = ("--set", "steps=2", "--set", "interval=1", "--set", "width=8", "--set", "layers=1", "--set", "context=8")
     words = ("job", "create", "gpt", "--out", tmp_path / "job", *small)
@@ -155,6 +156,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow_but("logistic*")
 @pytest.mark.parametrize("name", SMALL)
 def test_the_tasks_of_the_paper_are_examples(run: Run, file: Path, tmp_path: Path, name: str) -> None:
     settings = [word for setting in ("steps=2", "interval=1", *SMALL[name]) for word in ("--set", setting)]

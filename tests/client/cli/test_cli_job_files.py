@@ -182,6 +182,7 @@ def test_blocks_that_are_wrong_or_lost_come_from_the_next_store(
     assert told(run(*words, "--store", f"{store},{world.store}", "--json"))["agrees"] is True
 
 
+@pytest.mark.slow
 def test_workers_that_are_processes_say_what_they_lack_and_share_a_cache(
     run: Run, world: World, tmp_path: Path
 ) -> None:

@@ -6,7 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import bench_data
+import pytest
 from roundlog.data import HELD_BYTES
+
+pytestmark = pytest.mark.slow
 
 SIZE, MOST = 300_000_000, 80_000_000
 

@@ -100,6 +100,7 @@ def test_wrong_usage_is_exit_code_2(run: Run, tmp_path: Path) -> None:
         assert "Traceback" not in result.stderr and result.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_traceback_is_shown_only_with_debug(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tiebreak.cli.app"]
     words = ["train", str(tmp_path / "none"), "--run", str(tmp_path)]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import requests
 from cli_world import Chain, Run, refused
 from eth_account import Account
@@ -27,6 +28,7 @@ def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_role_serves_metrics_writes_a_log_and_calls_a_person(chain: Chain, tmp_path: Path) -> None:
     """Its account is empty, which is the first thing that a person has to know."""
     alert, log = tmp_path / "alert", tmp_path / "role.log"

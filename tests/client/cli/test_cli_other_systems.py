@@ -8,8 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from machines.tasks import SMALL
 from roundlog.training.job import Job
+
+pytestmark = pytest.mark.slow
 
 RUN = """
 import os, signal, sys

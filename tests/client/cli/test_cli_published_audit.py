@@ -286,6 +286,7 @@ def test_more_temporary_files_than_are_allowed_end_the_audit(run: Run, published
     assert left(machine) == []
 
 
+@pytest.mark.slow_cases("15", "1")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_audit_and_leaves_nothing(published: Published, machine: Path, number: int) -> None:
     give = giving_blocks(FolderStore(published.store))

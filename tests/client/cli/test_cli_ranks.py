@@ -69,6 +69,7 @@ def train(job: Path, run: Path) -> list[object]:
     return ["train", job, "--run", run, "--json"]
 
 
+@pytest.mark.slow
 def test_two_ranks_train_to_the_root_of_one_process(trained: Trained, tmp_path: Path) -> None:
     (code, out, err), (other, silent, _) = ended(by_hand([train(trained.job, tmp_path)] * 2))
     assert (code, other, silent) == (0, 0, ""), err
@@ -77,6 +78,7 @@ def test_two_ranks_train_to_the_root_of_one_process(trained: Trained, tmp_path: 
     assert found["ranks"] == 2
 
 
+@pytest.mark.slow
 def test_three_ranks_of_torchrun_audit_what_two_have_trained(run: Run, trained: Trained, tmp_path: Path) -> None:
     """And so does one process."""
 
@@ -111,6 +113,7 @@ def recorded(run: Path) -> int:
     return (run / "roots").stat().st_size // 32 if (run / "roots").exists() else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_run_whose_rank_was_killed_carries_on_with_another_number(victim: int, tmp_path: Path, run: Run) -> None:
     Job.from_task(digits(steps=60, interval=1)).write(tmp_path / "job")
@@ -138,6 +141,7 @@ def test_a_run_whose_rank_was_killed_carries_on_with_another_number(victim: int,
     assert found["checkpoint_root"] == alone["checkpoint_root"]
 
 
+@pytest.mark.slow
 def test_ranks_that_are_terminated_name_the_one_that_was_killed_before(tmp_path: Path) -> None:
     """As torchrun does it: one is killed, and the others are terminated at once."""
     Job.from_task(digits(steps=60, interval=1)).write(tmp_path / "job")
@@ -153,6 +157,7 @@ def test_ranks_that_are_terminated_name_the_one_that_was_killed_before(tmp_path:
         assert f"rank 2 (process {processes[2].pid} on " in json.loads(err.splitlines()[-1])["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_terminated_alone_is_named_by_the_others(tmp_path: Path) -> None:
     Job.from_task(digits(steps=60, interval=1)).write(tmp_path / "job")
     processes = by_hand([train(tmp_path / "job", tmp_path / "trained")] * 2)
@@ -173,6 +178,7 @@ with foreign_device.foreign():
 """
 
 
+@pytest.mark.slow
 def test_a_rank_on_the_cpu_and_one_on_a_device_train_and_audit(trained: Trained, tmp_path: Path) -> None:
     starts = [ALONE, [sys.executable, "-c", ON_A_DEVICE]]
 
@@ -234,6 +240,7 @@ rank_runs.check_machine = fails
 """
 
 
+@pytest.mark.slow
 def test_a_rank_whose_machine_cannot_compute_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
     changed = [sys.executable, "-c", f"{BROKEN}\nfrom tiebreak.cli.app import main\nmain()"]
     processes = by_hand([train(trained.job, tmp_path)] * 2, [ALONE, changed])
@@ -245,6 +252,7 @@ def test_a_rank_whose_machine_cannot_compute_is_named_by_all(trained: Trained, t
     assert not recorded(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_rank_that_chooses_a_device_that_is_not_there_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
     """Each chooses its own."""
     commands = [[*train(trained.job, tmp_path), "--device", device] for device in ("cpu", "cuda:99")]
@@ -257,6 +265,7 @@ def test_a_rank_that_chooses_a_device_that_is_not_there_is_named_by_all(trained:
         assert message.endswith("): choose another, cpu is here.")
 
 
+@pytest.mark.slow
 def test_a_rank_with_another_job_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
     Job.from_task(digits(steps=5, interval=1)).write(tmp_path / "other")
     run = tmp_path / "trained"
@@ -265,6 +274,7 @@ def test_a_rank_with_another_job_is_named_by_all(trained: Trained, tmp_path: Pat
         assert ") has another job (" in err and "give every rank the same job" in err
 
 
+@pytest.mark.slow
 def test_a_rank_without_a_job_is_named_by_the_others(trained: Trained, tmp_path: Path) -> None:
     said = ended(by_hand([train(trained.job, tmp_path / "run"), train(tmp_path / "none", tmp_path / "run")]))
     assert [code for code, _, _ in said] == [1, 1]
@@ -272,6 +282,7 @@ def test_a_rank_without_a_job_is_named_by_the_others(trained: Trained, tmp_path:
     assert "has stopped: there is no job directory" in said[0][2] and "rank 1 (process " in said[0][2]
 
 
+@pytest.mark.slow
 def test_only_rank_0_needs_what_the_trainer_has_written(trained: Trained, tmp_path: Path) -> None:
     """The others may be on other machines."""
     shared = ["audit", trained.job, "--json", "--run", tmp_path]
@@ -281,6 +292,7 @@ def test_only_rank_0_needs_what_the_trainer_has_written(trained: Trained, tmp_pa
     assert json.loads(out)["agrees"] is True and json.loads(out)["log"] == "right"
 
 
+@pytest.mark.slow
 def test_ranks_cut_their_parts_into_micro_batches(trained: Trained, tmp_path: Path) -> None:
     words = ["audit", trained.job, "--run", tmp_path, "--log", trained.run / "log", "--micro-batches", 4, "--json"]
     (code, out, err), (other, silent, _) = ended(by_hand([[*words, "--claim", trained.run]] * 2))

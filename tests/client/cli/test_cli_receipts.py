@@ -70,6 +70,7 @@ def test_a_right_receipt_is_right_whole_and_in_part(run: Run, trained: Trained, 
     assert found["right"] is True and found["repeated_intervals"] == 2 and found["one_wrong_unnoticed"] == 0.0
 
 
+@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("interval", [0, 1])
 def test_one_changed_root_is_found_at_its_interval(
     run: Run, trained: Trained, receipt: Path, tmp_path: Path, interval: int
@@ -98,6 +99,7 @@ def test_a_changed_checkpoint_of_the_run_is_named(run: Run, trained: Trained, re
     assert run(*words).exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_receipt_of_another_job_is_not_judged(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     Job.from_task(digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
@@ -123,6 +125,7 @@ def bent(plain: dict[str, Any], name: str) -> None:
         plain["signer"] = "0x" + "12" * 20
 
 
+@pytest.mark.slow_cases("date", "full of bits", "signer")
 @pytest.mark.parametrize("name", ["date", "signature", "no signature at all", "full of bits", "signer"])
 def test_a_signature_that_does_not_fit_is_named(
     run: Run, trained: Trained, receipt: Path, tmp_path: Path, name: str
@@ -151,6 +154,7 @@ def test_another_signer_or_none_is_named_where_one_is_asked_for(
     assert result.exit_code == 3 and "nobody has signed it" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_keystore_signs(run: Run, trained: Trained, tmp_path: Path) -> None:
     account = create_keystore(tmp_path / "key.json", "open")
     words = ("receipt", trained.run, "--job", trained.job, "--out", tmp_path / "r.json", "--sign", "--json")

@@ -69,6 +69,7 @@ def finish(chain: Chain, job: int) -> None:
     chain.game.node.advance_time(deadline + 1 - now)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_trainer_and_an_auditor_of_two_ranks_each_do_what_one_process_does(
     chain: Chain, trained: Trained, job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,6 +101,7 @@ def recorded(place: Path) -> int:
     return max((path.stat().st_size // 32 for path in place.rglob("roots")), default=0)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_loses_its_helper_goes_on_alone(
     chain: Chain, long_job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_trainer_that_loses_its_helper_goes_on_alone(
     assert chain.game.job(long_job).claim.checkpoint_root == alone.checkpoint_root
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_ended_by_the_launcher_names_the_lost_rank_and_resumes(
     chain: Chain, long_job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +144,7 @@ def test_a_trainer_that_is_ended_by_the_launcher_names_the_lost_rank_and_resumes
     assert 0 < helped <= 40 - 2 * (done - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped_alone", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_trainer_that_is_stopped_says_so_and_its_helper_names_it(
     stopped_alone: bool, chain: Chain, long_job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,6 +165,7 @@ def test_a_trainer_that_is_stopped_says_so_and_its_helper_names_it(
         assert other in (1, 130), said
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_helper_whose_trainer_is_killed_ends_with_one_sentence(
     chain: Chain, long_job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -174,6 +179,7 @@ def test_a_helper_whose_trainer_is_killed_ends_with_one_sentence(
     assert json.loads(said.splitlines()[-1])["error"]["message"].startswith(f"rank 0 (process {processes[0].pid} on ")
 
 
+@pytest.mark.slow
 def test_a_helper_that_cannot_compute_is_named_before_anything_is_done(
     chain: Chain, job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def test_what_is_accepted_by_default_is_what_the_roles_accept() -> None:
     assert asked.policy() == Policy(least_reward=floor, least_bond=floor, least_fee=0)
 
 
+@pytest.mark.slow_but("referee")
 @pytest.mark.parametrize(
     ("caution", "objection"),
     [
@@ -80,6 +81,7 @@ def test_a_second_process_in_a_directory_is_refused_before_it_does_anything(
     first.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("referee", [REFEREE, CUSTOMER], ids=["another", "the customer"])
 def test_a_trainer_says_who_can_take_its_bond_before_it_works(
     run: Run,
@@ -109,6 +111,7 @@ def test_a_trainer_says_who_can_take_its_bond_before_it_works(
     )
 
 
+@pytest.mark.slow
 def test_a_machine_that_computes_otherwise_ends_a_trainer_of_many_jobs(
     run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +134,7 @@ def test_a_trusted_referee_has_to_be_an_address(run: Run, chain: Chain) -> None:
         refused(run(*words, env=chain.environment(1)), "the trusted referee 0x12 is not an address")
 
 
+@pytest.mark.slow
 def test_an_auditor_is_given_its_workers(
     run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def test_a_run_that_was_done_already_gives_the_same_answer(run: Run, trained: Tr
     assert second["loss"] is None
 
 
+@pytest.mark.slow
 def test_another_process_on_another_machine_audits_to_the_same_root(trained: Trained, tmp_path: Path) -> None:
     old = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Prescott"}
     profile = {**old, "OMP_NUM_THREADS": "1"}
@@ -58,6 +59,7 @@ def test_another_process_on_another_machine_audits_to_the_same_root(trained: Tra
     assert found["log"] == "right"
 
 
+@pytest.mark.slow
 def test_a_killed_training_carries_on_to_the_same_root(tmp_path: Path) -> None:
     job = tmp_path / "job"
     Job.from_task(digits(steps=40, interval=2, batch_size=16, width=4)).write(job)
@@ -117,6 +119,7 @@ def with_one_bent_entry(trained: Trained, log: Path) -> tuple[Job, int, int]:
     return job, operator, int(entries.indices[place])
 
 
+@pytest.mark.slow
 def test_every_forged_decision_is_named_with_operator_and_line(run: Run, trained: Trained, tmp_path: Path) -> None:
     """Everything is verified by default, so that exactly the one is found that was turned round."""
     log = tmp_path / "log"
@@ -157,6 +160,7 @@ def test_a_sample_says_that_it_is_one(run: Run, trained: Trained, tmp_path: Path
     assert json.loads(run(*words, "--run", tmp_path, "--json").stdout)["log"] == "sampled"
 
 
+@pytest.mark.slow_but("flipped")
 @pytest.mark.parametrize("damage", ["cut", "flipped", "one gone", "all gone"])
 def test_a_log_that_cannot_be_used_is_reported_and_never_called_right(
     run: Run, trained: Trained, tmp_path: Path, damage: str
@@ -265,6 +269,7 @@ def test_an_unfinished_run_cannot_be_a_claim(run: Run, trained: Trained, tmp_pat
     refused(run("audit", trained.job, "--run", tmp_path / "a", "--claim", claim), "whole roots of 32 bytes")
 
 
+@pytest.mark.slow
 def test_a_damaged_record_of_roots_accuses_nobody(run: Run, trained: Trained, tmp_path: Path) -> None:
     claim = tmp_path / "claim"
     claim.mkdir()
@@ -316,6 +321,7 @@ def test_a_damaged_log_is_named_with_the_offset(run: Run, trained: Trained, tmp_
     refused(run("log", "inspect", tmp_path), f"{tmp_path} holds no .rlog files")
 
 
+@pytest.mark.slow
 def test_the_log_of_another_job_is_not_mixed_up(run: Run, trained: Trained, tmp_path: Path) -> None:
     other = tmp_path / "other"
     Job.from_task(digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)

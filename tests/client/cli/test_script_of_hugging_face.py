@@ -44,6 +44,7 @@ def test_both_scripts_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(task.dataset["input_ids"]) == 32
 
 
+@pytest.mark.slow
 def test_the_changed_script_becomes_a_job_and_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:

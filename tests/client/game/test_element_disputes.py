@@ -67,6 +67,7 @@ def lies_of(job: Job, rng: Random) -> Lie:
     return Lie(step=0, operator=q, element=rng.randrange(kind.numel), only_stored=only_stored)
 
 
+@pytest.mark.slow_cases("challenger")
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
 def test_whoever_lies_about_one_number_loses(liar: Side, tmp_path: Path, short_segments: None) -> None:
     made: Counter[str] = Counter()
@@ -99,6 +100,7 @@ def hostile_jobs(count: int) -> list[tuple[int, Job]]:
     return [(seed, job_of(*hostile(seed))) for seed in range(count)]
 
 
+@pytest.mark.slow
 def test_whoever_goes_on_where_a_run_has_no_value_loses(tmp_path: Path, short_segments: None) -> None:
     stops: Counter[str] = Counter()
     for seed, job in hostile_jobs(60):
@@ -119,6 +121,7 @@ def test_whoever_goes_on_where_a_run_has_no_value_loses(tmp_path: Path, short_se
     assert {level for _, level in stops} == {"CHUNK"}, stops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_copy_of_the_operators_half_does_not_help(stops: bool, tmp_path: Path) -> None:
     """The trainer opens after the challenger, and opens the same half, below another state."""
@@ -212,6 +215,7 @@ def job_of_a_sum(terms: list[float], right: int) -> Job:
     return job_of(program, inputs)
 
 
+@pytest.mark.slow_but("special0-*")
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
 @pytest.mark.parametrize(
     ("special", "right", "lie"),
@@ -236,6 +240,7 @@ def test_a_lie_about_a_sum_with_infinities_loses(
     assert isinstance(moves[-1], ProveSegment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
 def test_a_function_that_the_contract_does_not_decide_is_the_referees(liar: Side, tmp_path: Path) -> None:
     asked = 0

@@ -65,6 +65,7 @@ def asked_by(kind: type[JobRole], cast: Cast, line: Counting, place: Path) -> in
     return line.asked - before
 
 
+@pytest.mark.slow_cases("TrainerRole")
 @pytest.mark.parametrize("kind", [TrainerRole, AuditorRole])
 def test_jobs_that_are_over_cost_a_restart_no_requests_each(
     kind: type[JobRole], cast: Cast, line: Counting, tmp_path: Path

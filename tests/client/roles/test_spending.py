@@ -221,6 +221,7 @@ class Scene:
         return Order(call=call, sent=self.sent.append, failed=self.failed.append)
 
 
+@pytest.mark.slow
 def test_a_limit_holds_challenges_back_and_no_move(tmp_path: Path) -> None:
     scene = Scene(tmp_path, per_day=3 * 10**18 // 2)
     scene.queue.look()

@@ -62,6 +62,7 @@ def test_every_operator_of_the_registry_has_a_descriptor() -> None:
     assert all(map(rule_for, REGISTRY))
 
 
+@pytest.mark.slow_cases("conv2d_grad_*")
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_reference_gives_the_engines_bits(name: str) -> None:
     rng = Random(f"adjudication {name}")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from roundlog.commitments import leaf_hash
 from roundlog.descriptors import decode_descriptor, describe, encode_descriptor, program_root, program_tree
 from roundlog.operators import REGISTRY, check
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 VECTORS = json.loads((ROOT / "tests" / "vectors" / "descriptors.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_vectors_are_what_the_script_writes() -> None:
     check = [sys.executable, str(ROOT / "scripts" / "make_descriptor_vectors.py"), "--check"]
     assert subprocess.run(check, check=False, env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0

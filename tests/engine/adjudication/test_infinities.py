@@ -226,6 +226,7 @@ def check_many(name: str, count: int, directory: Path) -> tuple[int, int]:
     return len(found), sum(not_finite(name, one) for one in found)
 
 
+@pytest.mark.slow_but("add", "amax", "conv2d", "div", "exp", "log", "matmul", "maximum", "sum", "tanh")
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_executor_gives_the_bits_that_the_contract_computes(name: str, tmp_path: Path) -> None:
     cases, with_infinities = check_many(name, NUMBERS, tmp_path)
@@ -260,6 +261,7 @@ def work(count: str) -> None:
     print(json.dumps(told))
 
 
+@pytest.mark.slow
 def test_a_device_gives_them_too() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     code = f"import test_infinities; test_infinities.work('{NUMBERS}')"

@@ -109,6 +109,7 @@ def holds(trained: Trained, descriptor: Descriptor, opening: OperandOpening) -> 
     return opening.holds(root=descriptor.root, leaves=count)
 
 
+@pytest.mark.slow_but("conv")
 def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(trained: Trained) -> None:
     program, rng = trained.job.program, Random("real steps")
     assert len(trained.roots.roots) == len(program.nodes)
@@ -138,6 +139,7 @@ def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(train
             assert not holds(trained, descriptor, spoiled)
 
 
+@pytest.mark.slow_but("conv")
 def test_the_last_operators_of_the_trace_are_the_next_state(trained: Trained) -> None:
     count = trained.job.spec.state_count
     assert trained.roots.roots[-count:] == [tensor_root(state) for state in trained.after]
@@ -145,6 +147,7 @@ def test_the_last_operators_of_the_trace_are_the_next_state(trained: Trained) ->
     assert data_tree(trained.job.dataset.values()).root == trained.job.spec.data_root
 
 
+@pytest.mark.slow_but("conv")
 def test_long_reductions_can_be_cut_anywhere(trained: Trained) -> None:
     """Segment by segment, each from its own openings, to the running results of the whole."""
     program, rng, seen = trained.job.program, Random("segments"), set()
@@ -173,6 +176,7 @@ def test_long_reductions_can_be_cut_anywhere(trained: Trained) -> None:
     assert {"sum", "matmul", "scatter_add", "amax"} <= seen
 
 
+@pytest.mark.slow_but("conv")
 def test_a_chunk_of_another_tensor_or_place_does_not_hold(trained: Trained) -> None:
     program = trained.job.program
     q = next(q for q, node in enumerate(program.nodes) if node.op == "matmul")
@@ -193,6 +197,7 @@ def test_a_chunk_of_another_tensor_or_place_does_not_hold(trained: Trained) -> N
         assert not opening.holds(root=good["root"], leaves=4 * count)
 
 
+@pytest.mark.slow_but("conv")
 def test_only_families_that_a_step_has_are_left_out(trained: Trained) -> None:
     families = {describe(trained.job.program, q).family for q in range(len(trained.job.program.nodes))}
     assert {Family.STATE, Family.DATA, Family.SCHEDULE, Family.COPY, Family.MAP, Family.SUM, Family.GATHER} <= families

@@ -28,6 +28,7 @@ def reduction(family: Family, code: int = 0) -> Descriptor:
     return Descriptor(family=family, code=code, dtype=DType.F32, segment=1, iteration=(), reduction=(9,))
 
 
+@pytest.mark.slow
 def test_the_vectors_are_what_the_script_writes() -> None:
     check = [sys.executable, str(ROOT / "scripts" / "make_adjudication_vectors.py"), "--check"]
     assert subprocess.run(check, check=False, env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0

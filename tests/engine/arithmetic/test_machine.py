@@ -46,6 +46,7 @@ def test_another_rounding_mode_is_noticed(mode: str) -> None:
         set_rounding(NEAREST)
 
 
+@pytest.mark.slow
 @needs_modes
 def test_a_worker_thread_that_rounds_otherwise_is_noticed() -> None:
     # Threads inherit the mode that their maker has at that moment, and keep it when their maker returns to another.
@@ -84,6 +85,7 @@ except MachineError as error:
 """
 
 
+@pytest.mark.slow_cases("upwards", "as it should be")
 @needs_modes
 @pytest.mark.parametrize(
     ("change", "back"),

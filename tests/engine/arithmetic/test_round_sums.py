@@ -103,6 +103,7 @@ def test_a_sum_of_no_terms_is_positive_zero() -> None:
     assert round_sums(np.zeros((0, 4))).shape == (0,)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_terms_round_correctly() -> None:
     rng = np.random.default_rng(5)
     a, b = (rng.standard_normal(100_001).astype(np.float32).astype(np.float64) for _ in range(2))
@@ -151,6 +152,7 @@ def test_the_double_double_sum_lies_within_its_error_and_its_low_part_is_low(k: 
 EDGES = [sign | edge for edge in (0, 1, 2, 0x7FFFFF, 0x800000, 0x3F800000, ieee.LARGEST) for sign in (0, ieee.SIGN)]
 
 
+@pytest.mark.slow
 @given(
     st.one_of(st.sampled_from(EDGES), st.integers(0, 2**32 - 1).filter(ieee.is_finite)),
     st.sampled_from([0, 1, -1]),
@@ -192,6 +194,7 @@ def test_a_scaled_integer_rounds_as_its_fraction(number: int, exponent: int) -> 
     assert bits(sums.round_scaled_integer(number, exponent)) == ieee.rounded(number * Fraction(2) ** exponent)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**31 - 1).filter(ieee.is_finite), st.integers(0, 300), st.sampled_from([-1, 0, 1]))
 @settings(max_examples=300, deadline=None)
 def test_a_scaled_integer_at_a_boundary_goes_the_right_way(pattern: int, extra: int, off: int) -> None:

@@ -23,12 +23,14 @@ def adapted(model: str, dropout: float = 0.0) -> Case:
     return case
 
 
+@pytest.mark.slow_but("LoRA")
 @pytest.mark.parametrize("model", ADAPTED)
 def test_adapters_take_the_steps_of_train(model: str, tmp_path: Path) -> None:
     case = adapted(model, 0.2 if model == "LoRA" else 0.0)
     assert difference(case, Task.from_trainer(case.trainer(tmp_path)), tmp_path) is None
 
 
+@pytest.mark.slow
 def test_the_base_stays_as_it_was_and_the_adapters_come_out(tmp_path: Path) -> None:
     task = Task.from_trainer(adapted("LoRA").trainer(tmp_path))
     frozen = {name for name, one in task.model.named_parameters() if not one.requires_grad}

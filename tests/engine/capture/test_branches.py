@@ -168,6 +168,7 @@ TASKS: dict[str, Callable[[], Task]] = {
 }
 
 
+@pytest.mark.slow_but("in the loss", "a buffer", "numbers of Python")
 @pytest.mark.parametrize("name", TASKS)
 def test_it_trains_as_by_pytorch_on_both_paths(name: str) -> None:
     HELD.last = torch.ones(6)
@@ -177,6 +178,7 @@ def test_it_trains_as_by_pytorch_on_both_paths(name: str) -> None:
     Job.from_task(TASKS[name]())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 8])
 def test_random_ifs_train_as_by_pytorch(first: int) -> None:
     both_ways = 0
@@ -455,6 +457,7 @@ def test_running_statistics_are_kept_though_nothing_uses_the_layer() -> None:
     assert trained_both_ways(lambda: task_of(forward)).apart < NEAR
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["in model and loss", "running statistics", "micro-batches", "places"])
 def test_programs_with_paths_give_the_same_bits_in_every_number_of_micro_batches(name: str, tmp_path: Path) -> None:
     task = TASKS[name]()

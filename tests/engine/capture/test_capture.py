@@ -24,6 +24,7 @@ def of_gpt() -> Program:
     return capture(gpt_task()).program
 
 
+@pytest.mark.slow_cases("conv, nesterov", "conv, plain SGD", "gpt, AdamW")
 @pytest.mark.parametrize(
     "task",
     [
@@ -91,6 +92,7 @@ def test_every_random_operator_has_a_stream_of_its_own() -> None:
     assert len(set(streams)) == 6
 
 
+@pytest.mark.slow_cases("features", "gpt")
 @pytest.mark.parametrize("name", TASKS)
 def test_a_program_survives_its_text(name: str) -> None:
     program = capture(TASKS[name]()).program
@@ -107,6 +109,7 @@ def test_operators_know_the_users_lines() -> None:
     assert all(line.startswith("tasks.py:") for line in lines), lines
 
 
+@pytest.mark.slow
 def test_capture_gives_the_same_program_in_every_process() -> None:
     code = (
         "from tasks import gpt_task; from roundlog.capture import capture; "

@@ -97,6 +97,7 @@ def _task(forward: Callable[[Net, Tensor], Tensor], micro_batches: int = 1) -> T
     )
 
 
+@pytest.mark.slow_but("_is_reset", "_is_a_pair", "_initializes_by_data")
 @pytest.mark.parametrize("forward", KEPT)
 def test_what_steps_keep_is_what_pytorch_keeps(forward: Callable[[Net, Tensor], Tensor]) -> None:
     job = followed(lambda: _task(forward))
@@ -172,6 +173,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow_but("the time")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_only_one_run_of_a_step_has_made_is_refused(name: str) -> None:
     forward, sentence = REFUSED[name]

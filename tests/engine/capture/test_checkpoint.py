@@ -62,6 +62,7 @@ def test_tied_tensors_may_have_one_name_or_all(tmp_path: Path) -> None:
     refused(GPT(), path, "two values for tokens.weight and head.weight, which are one tensor")
 
 
+@pytest.mark.slow
 def test_what_was_trained_here_can_be_trained_on(tmp_path: Path) -> None:
     task = conv_task()
     result = Trainer(Job.from_task(task), tmp_path / "run").run()
@@ -79,6 +80,7 @@ def test_an_example_starts_from_a_checkpoint(tmp_path: Path) -> None:
         assert torch.equal(job.initial[f"parameter/{name}"], parameter)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_fine_tuned_with_some_parameters_frozen_and_audited(tmp_path: Path) -> None:
     """The token embedding, which is the last layer, too, and the first block stay as the checkpoint has them."""
     trained = gpt2(**SMALL, seed=1).model

@@ -62,6 +62,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.slow_cases("raises_*", "asserts_*")
 @pytest.mark.parametrize("function", CHECKS)
 def test_what_only_checks_is_passed(function: Step) -> None:
     followed(function)
@@ -110,6 +111,7 @@ SHOWN: dict[str, Callable[[Tensor], object]] = {
 }
 
 
+@pytest.mark.slow_cases("a number", "a formatted*", "a list", "a copy")
 @pytest.mark.parametrize("what", SHOWN)
 def test_what_is_printed_or_logged_in_some_turns_only_is_left_out(what: str) -> None:
     followed(Logs(SHOWN[what]))

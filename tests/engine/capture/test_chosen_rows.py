@@ -113,6 +113,7 @@ CHOSEN: dict[str, Function] = {
 }
 
 
+@pytest.mark.slow_but("mean", "variance", "places", "cross entropy", "writes", "experts")
 @pytest.mark.parametrize("what", CHOSEN)
 def test_it_trains_as_by_pytorch(what: str) -> None:
     linear_through(CHOSEN[what])

@@ -427,6 +427,7 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 # The trainer and the task beside each other.
 
 
+@pytest.mark.slow
 def test_the_trainer_is_left_as_it_was(tmp_path: Path) -> None:
     """It trains afterwards as if no job had been made of it."""
     made, fresh = trainer(tmp_path, warmup_steps=1), trainer(tmp_path, warmup_steps=1)

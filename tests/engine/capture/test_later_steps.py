@@ -124,6 +124,7 @@ def test_a_mode_that_changes_at_a_late_step() -> None:
     assert trained_both_ways(lambda: task_of(Net(_evaluates)), 60).apart < 1e-5
 
 
+@pytest.mark.slow_but("a table")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_begins_late_is_refused(name: str) -> None:
     forward, sentence = REFUSED[name]
@@ -180,6 +181,7 @@ FOLLOWED = {
 }
 
 
+@pytest.mark.slow_but("a counter", "a list that grows", "every tenth", "a length")
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_what_is_followed_is_trained_as_by_pytorch(name: str) -> None:
     models: list[Net] = []

@@ -76,6 +76,7 @@ def one_step(job: Job) -> tuple[float, dict[str, torch.Tensor]]:
     return result.loss, dict(zip(job.program.state_names, result.states, strict=True))
 
 
+@pytest.mark.slow_but("activations", "norms")
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_captured_step_is_pytorchs_in_fp64(name: str) -> None:
     task = task_of(GROUPS[name])

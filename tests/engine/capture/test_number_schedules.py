@@ -133,6 +133,7 @@ FORWARD = {
 }
 
 
+@pytest.mark.slow_but("_warms_up", "_counts_epochs", "_two_levels")
 @pytest.mark.parametrize("name", FORWARD)
 def test_a_schedule_of_numbers_is_what_pytorch_trains(name: str) -> None:
     def make() -> object:
@@ -280,6 +281,7 @@ USES: list[Callable[[Net, Tensor, Number], Tensor]] = [
 ]
 
 
+@pytest.mark.slow_but("0", "1")
 @pytest.mark.parametrize("seed", range(12))
 def test_random_schedules_are_what_pytorch_trains(seed: int) -> None:
     """Two numbers by random formulas, used in random places: the generator knows nothing of how they are followed."""

@@ -6,6 +6,8 @@ import collections
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("expecttest", reason="PyTorch's table of operators needs it")
 
 PARTS = 24

@@ -102,6 +102,7 @@ def assert_trains_as(task: Task, make: Callable[[], Task]) -> None:
     assert moved > 1e-2
 
 
+@pytest.mark.slow_but("SGD, Nesterov", "AdamW, amsgrad")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_trains_as_pytorchs(name: str) -> None:
     kind, options = OPTIMIZERS[name]
@@ -135,6 +136,7 @@ CYCLED: dict[str, tuple[type[optim.Optimizer], Options]] = {
 }
 
 
+@pytest.mark.slow_but("Adam-OneCycleLR")
 @pytest.mark.parametrize("schedule", CYCLES)
 @pytest.mark.parametrize("name", CYCLED)
 def test_momenta_that_a_schedule_changes_are_columns(name: str, schedule: str) -> None:

@@ -93,6 +93,7 @@ def task_of(layer: Callable[[], nn.RNNBase], loss: Loss) -> Task:
     )
 
 
+@pytest.mark.slow_but("the last word", "a total length")
 @pytest.mark.parametrize("what", CASES)
 def test_it_trains_as_by_pytorch(what: str) -> None:
     task = task_of(*CASES[what])

@@ -264,6 +264,7 @@ def test_a_job_may_be_made_inside() -> None:
     assert not numbers.unportable and Job.from_task(made_inside).spec == inside.spec
 
 
+@pytest.mark.slow
 def test_every_task_has_the_same_tensors_under_other_instructions_and_torchs_own_have_not() -> None:
     names = ["gpt", "resnet50", "transformers/mamba", "transformers/llama"]
     machines = ["native", "SSE4.2", "generic"]

@@ -87,6 +87,7 @@ def normal(step: int, shape: tuple[int, ...], first: int = 0) -> np.ndarray:
     return f32(radius * f32(np.cos(f32(f32(np.array(tau)) * v))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 2])
 def test_randn_is_box_and_mullers(step: int) -> None:
     found = drawn(lambda: torch.randn(30, 7), step)
@@ -94,11 +95,13 @@ def test_randn_is_box_and_mullers(step: int) -> None:
     assert abs(found.mean()) < 0.2 and abs(found.std() - 1) < 0.2
 
 
+@pytest.mark.slow
 def test_normal_numbers_are_scaled_and_shifted() -> None:
     found = drawn(lambda: torch.empty(50).normal_(3.0, 0.25), 1)
     assert found.tolist() == f32(3 + f32(0.25 * normal(1, (50,)))).tolist()
 
 
+@pytest.mark.slow_but("below ten")
 @pytest.mark.parametrize(
     ("low", "high", "draw"),
     [
@@ -122,6 +125,7 @@ def test_more_integers_than_can_be_counted_are_refused() -> None:
         capture(task_of(lambda: torch.randint(65537, (4,))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_a_permutation_is_the_order_of_uniform_numbers(step: int) -> None:
     found = drawn(lambda: torch.randperm(50), step)
@@ -136,6 +140,7 @@ def test_every_draw_has_a_stream_of_its_own() -> None:
     assert found[2].tolist() == normal(1, (9,), first=3).tolist()
 
 
+@pytest.mark.slow
 def test_integers_of_32_bits_that_wrap_around_are_refused() -> None:
     """Programs hold them in 64 bits."""
 
@@ -199,6 +204,7 @@ def test_where_no_trial_is_taken_the_first_counts(monkeypatch: pytest.MonkeyPatc
 WEIGHTS = torch.tensor([[0.0, 2.0, 1.0, 5.0, 0.0], [3.0, 0.0, 0.0, 0.0, 1.0]])
 
 
+@pytest.mark.slow
 def test_choices_with_replacement_are_partial_sums_below_uniform_numbers() -> None:
     found = drawn(lambda: torch.multinomial(WEIGHTS, 4000, replacement=True), 1)
     sums = np.cumsum(WEIGHTS.numpy().astype(np.float64), axis=1)
@@ -209,6 +215,7 @@ def test_choices_with_replacement_are_partial_sums_below_uniform_numbers() -> No
         assert np.abs(shares - weights / weights.sum()).max() < 0.03
 
 
+@pytest.mark.slow
 def test_choices_without_replacement_come_once_and_in_proportion() -> None:
     weights = WEIGHTS[0].expand(3000, 5)
     found = drawn(lambda: torch.multinomial(weights, 3), 1)
@@ -217,6 +224,7 @@ def test_choices_without_replacement_come_once_and_in_proportion() -> None:
     assert np.abs(shares - WEIGHTS[0].numpy() / 8).max() < 0.04
 
 
+@pytest.mark.slow
 def test_normal_numbers_have_means_and_deviations_of_their_own() -> None:
     mean, deviation = torch.arange(20.0), torch.full((20,), 0.5)
     assert (

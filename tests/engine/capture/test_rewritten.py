@@ -43,6 +43,7 @@ def normalized(**options: object) -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, **options), nn.Tanh(), nn.Linear(8, 6))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -84,6 +85,7 @@ def test_a_batch_norm_of_images_without_momentum_averages_over_all_batches() -> 
     captured(task_of(model, lambda m, b: m(b["x"]).tanh().sum(1).square().mean()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("lengths", [(2, 1), [0, 2], torch.tensor([2, 1])], ids=["tuple", "list", "tensor"])
 def test_ctc_loss_takes_its_lengths_in_any_form(lengths: tuple[int, ...], reduction: str) -> None:

@@ -48,6 +48,7 @@ FOLLOWED: dict[str, Forward] = {
 }
 
 
+@pytest.mark.slow_cases("a reentrant*", "checkpoints in sequence", "a backward*", "a hook*")
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_what_reads_weights_in_the_backward_pass_reads_those_of_the_step(name: str) -> None:
     same(task_of(Net(FOLLOWED[name])))
@@ -82,6 +83,7 @@ def _clamp(parameter: Tensor) -> None:
     parameter.grad.clamp_(-0.01, 0.01)
 
 
+@pytest.mark.slow_cases("gradient", "accumulated gradient", "forward")
 @pytest.mark.parametrize(
     "register",
     [
@@ -150,6 +152,7 @@ def _keeps_in_a_dictionary(net: Net, x: Tensor) -> Tensor:
     return y
 
 
+@pytest.mark.slow_cases("_recurs", "_keeps_in_a_dictionary")
 @pytest.mark.parametrize("forward", [_recurs, _moves_centre, _keeps_in_a_dictionary])
 def test_tensors_in_attributes_are_state(forward: Forward) -> None:
     model = Net(forward)
@@ -209,6 +212,7 @@ def test_a_buffer_that_shares_some_memory_of_a_parameter_is_refused() -> None:
     refused(task_of(model), "buffer/row shares memory with parameter/a.weight, but not all of it")
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_captured_as_what_it_wraps() -> None:
     job = Job.from_task(task_of(torch.compile(Net(lambda n, x: n.b(n.a(x))))))  # type: ignore[arg-type]
     assert "parameter/a.weight" in job.initial
@@ -270,6 +274,7 @@ def test_old_weight_norm_and_pruning_leave_real_tensors_behind() -> None:
     assert type(model.a.weight) is Tensor and bool(model(torch.ones(4, 6)).isfinite().all())
 
 
+@pytest.mark.slow_cases("dtype1")
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
 def test_small_integers_are_data(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -287,6 +292,7 @@ def test_small_integers_are_data(dtype: torch.dtype) -> None:
     assert same(task).dataset["i"].dtype == torch.int64
 
 
+@pytest.mark.slow
 def test_a_mask_of_infinities_does_not_hide_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     def task() -> Task:
         model = Net(lambda n, x: n.a(x) + torch.where(n.mask[:1, :1] < 0, n.mask[1, 0], 0.0))
@@ -317,6 +323,7 @@ def test_what_requires_a_gradient_does_so_afterwards() -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+@pytest.mark.slow
 def test_compiled_and_scripted_parts_are_captured_as_what_they_do() -> None:
     scripted = torch.jit.script(nn.Sequential(nn.Linear(6, 6), nn.Tanh()))
     compiled = torch.compile(lambda y: torch.sin(y) * 2.0)

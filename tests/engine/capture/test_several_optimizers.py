@@ -88,6 +88,7 @@ def test_three_steps_are_those_of_the_script(name: str) -> None:
     assert distance(game.task(), game.script) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_comparison_notices_another_order_and_steps_at_once() -> None:
     assert distance(wgan(), in_turn) < 1e-6
     assert distance(wgan(), at_once) > 1e-5
@@ -97,6 +98,7 @@ def test_the_comparison_notices_another_order_and_steps_at_once() -> None:
     assert abs(losses[0] - by_program(task, capture(task))[0][0]) > 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["schedule", "max_grad_norm"])
 def test_the_comparison_notices_what_is_followed_wrongly(part: str) -> None:
     whole = {"schedule": lambda step: 1.0, "max_grad_norm": None}
@@ -108,6 +110,7 @@ def test_the_comparison_notices_what_is_followed_wrongly(part: str) -> None:
     assert distance(autoencoder(accumulate="sum"), in_turn) > 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GAMES)
 def test_the_step_is_compared_trained_and_audited(name: str, tmp_path: Path) -> None:
     job, result = trained_and_audited(GAMES[name].task(), tmp_path)
@@ -115,6 +118,7 @@ def test_the_step_is_compared_trained_and_audited(name: str, tmp_path: Path) -> 
     assert (audit.checkpoint_root, audit.findings) == (result.checkpoint_root, [])
 
 
+@pytest.mark.slow
 def test_two_machines_come_to_one_root(tmp_path: Path) -> None:
     Job.from_task(dcgan()).write(tmp_path / "job")
     roots = {finish(start(one, "train", tmp_path / "job", tmp_path / one))["root"] for one in ("native", "old")}

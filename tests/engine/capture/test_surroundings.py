@@ -230,6 +230,7 @@ def test_a_script_that_names_this_package_is_captured_though_it_fills_caches_of_
     same(task)
 
 
+@pytest.mark.slow
 def test_a_cache_of_limited_size_that_a_step_fills_further_holds_no_traced_tensors() -> None:
     @functools.lru_cache
     def positions(size: int) -> Tensor:

@@ -40,6 +40,7 @@ def difference(case: Case, task: Task, where: Path) -> str | None:
     return None
 
 
+@pytest.mark.slow_but("2")
 @pytest.mark.parametrize("number", [*range(8), *(pytest.param(one, marks=pytest.mark.long) for one in range(8, 12))])
 def test_a_captured_trainer_takes_the_steps_of_train(number: int, tmp_path: Path) -> None:
     case = random_case(number)
@@ -63,6 +64,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_the_comparison_notices_what_is_followed_wrongly(name: str, tmp_path: Path) -> None:
     case, wrong = WRONG[name]
@@ -75,6 +77,7 @@ def test_the_comparison_notices_what_is_followed_wrongly(name: str, tmp_path: Pa
         assert difference(case, task, tmp_path) is not None
 
 
+@pytest.mark.slow
 def test_the_comparison_notices_another_decay_and_another_rate(tmp_path: Path) -> None:
     case = case_of("tied", gradient_accumulation_steps=1)
     for option in ("weight_decay", "initial_lr"):
@@ -87,6 +90,7 @@ def test_the_comparison_notices_another_decay_and_another_rate(tmp_path: Path) -
         assert difference(case, task, tmp_path) is not None, option
 
 
+@pytest.mark.slow
 def test_a_trainers_job_is_audited_in_micro_batches(tmp_path: Path) -> None:
     """Accumulation, the count of tokens in the whole batch and dropout, with half of the memory, to the same root."""
     case = case_of("tied")

@@ -75,18 +75,21 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 }
 
 
+@pytest.mark.slow_but("AdamW")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_groups_with_their_own_rates_and_decays(name: str, tmp_path) -> None:
     task = net_task(OPTIMIZERS[name])
     assert_same(trained_and_audited(task, tmp_path), train_by_pytorch(task, STEPS, torch.float64))
 
 
+@pytest.mark.slow
 def test_a_group_without_decay_has_no_operators_for_it() -> None:
     columns = capture(net_task(OPTIMIZERS["AdamW"])).program.schedule_names
     assert "0/decay" in columns
     assert "1/decay" not in columns
 
 
+@pytest.mark.slow_cases("does not clip")
 @pytest.mark.parametrize("max_norm", [0.05, 1e6], ids=["clips", "does not clip"])
 def test_gradients_are_clipped_as_by_clip_grad_norm(max_norm: float, tmp_path) -> None:
     task = net_task(sgd, max_grad_norm=max_norm)
@@ -131,6 +134,7 @@ def test_micro_batches_are_averaged_as_users_do(tmp_path) -> None:
     assert int(ours["buffer/norm.num_batches_tracked"]) == 9
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_step_is_the_mean_over_its_micro_batches(tmp_path) -> None:
     task = net_task(sgd, micro_batches=4)
     losses: list[float] = []
@@ -139,6 +143,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_micro_batches(tmp_path) -> None
     assert losses == pytest.approx([plain.step(step, batch_of(task, step)) for step in range(STEPS)], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_every_micro_batch_has_dropout_of_its_own() -> None:
     program = capture(replace(gpt_task(), micro_batches=2)).program
     streams = [node.attributes["stream"] for node in program.nodes if node.op == "uniform"]
@@ -146,6 +151,7 @@ def test_every_micro_batch_has_dropout_of_its_own() -> None:
     assert all(node.type.shape[0] == 2 for node in program.nodes if node.op == "uniform")
 
 
+@pytest.mark.slow
 def test_more_micro_batches_take_no_more_memory() -> None:
     """Gradients that are added up do not wait for each other."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(128, 128), nn.Tanh()) for _ in range(10)))
@@ -175,6 +181,7 @@ class Sometimes(nn.Module):
         return self.used(x)
 
 
+@pytest.mark.slow
 def test_a_parameter_without_a_gradient_stays_as_it_is_even_with_decay(tmp_path) -> None:
     torch.manual_seed(0)
     model = Sometimes()

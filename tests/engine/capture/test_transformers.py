@@ -149,6 +149,7 @@ def task_of(family: str, dropout: float) -> Task:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_from_a_config_is_trained_and_audited_as_it_is(family: str, tmp_path) -> None:
     job = Job.from_task(task_of(family, dropout=0.1))
@@ -160,6 +161,7 @@ def test_a_model_from_a_config_is_trained_and_audited_as_it_is(family: str, tmp_
     assert followed.findings == []
 
 
+@pytest.mark.slow_but("decoder")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_dropout_every_parameter_moves_as_with_pytorch(family: str) -> None:
     """SGD takes steps as long as the gradients: a loss hardly shows a wrong one, and AdamW but its sign."""

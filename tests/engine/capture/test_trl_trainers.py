@@ -112,6 +112,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_it_takes_the_steps_of_train(name: str, tmp_path: Path) -> None:
     case: Any = CASES[name]  # it has all that the comparison asks of one
@@ -121,6 +122,7 @@ def test_it_takes_the_steps_of_train(name: str, tmp_path: Path) -> None:
     assert difference(case, task, tmp_path) is None
 
 
+@pytest.mark.slow
 def test_the_comparison_notices_another_loss(tmp_path: Path) -> None:
     task = Task.from_trainer(SftCase(arguments={"loss_type": "dft"}).trainer(tmp_path))
     other: Any = SftCase()

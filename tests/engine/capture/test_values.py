@@ -101,6 +101,7 @@ def test_a_float_that_no_int64_holds_stops_the_run(value: float) -> None:
         computed(lambda x: x.long(), torch.tensor([1.0, value]))
 
 
+@pytest.mark.slow_but("7", "9223372036854775807")
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 16, 1000, 2**31, 2**62 - 1, 2**63 - 1])
 def test_integers_are_divided_as_pytorch_divides_them(divisor: int) -> None:
     numbers = many_integers()
@@ -143,6 +144,7 @@ def many_in(low: float, high: float) -> Tensor:
     return torch.from_numpy(np.concatenate([random.uniform(low, high, 3000), [low, high]])).float()
 
 
+@pytest.mark.slow_but("asin--1-1-3", "erfc--4-9-10")
 @pytest.mark.parametrize(
     ("name", "low", "high", "ulps"),
     [

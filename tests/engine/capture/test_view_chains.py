@@ -82,6 +82,7 @@ def compare(seeds: list[int]) -> int:
     return len(taken)
 
 
+@pytest.mark.slow
 def test_writes_through_chains_of_views_are_pytorchs() -> None:
     assert compare(list(range(CHAINS))) > CHAINS // 2
 

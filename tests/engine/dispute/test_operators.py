@@ -63,6 +63,7 @@ def disputed(job: Job, room: Path, q: int) -> DisputedOperator:
     )
 
 
+@pytest.mark.slow_but("conv")
 def test_the_lowest_wrong_element_is_found_and_refuted_by_its_own_chunks_alone(job: Job, tmp_path: Path) -> None:
     rng, seen = Random("wrong elements"), set()
     program, step = job.program, DisputedStep.of(job.spec, STEP)
@@ -90,6 +91,7 @@ def test_the_lowest_wrong_element_is_found_and_refuted_by_its_own_chunks_alone(j
     assert {"state", "data", "schedule", "matmul", "sum", "store", "exp", "where", "div"} <= seen
 
 
+@pytest.mark.slow_but("conv")
 def test_a_truth_value_that_is_no_truth_value_is_found_as_well(job: Job, tmp_path: Path) -> None:
     q = next(q for q, node in enumerate(job.program.nodes) if node.type.dtype == DType.BOOL and node.type.numel > 3)
     one = disputed(job, tmp_path, q)
@@ -100,6 +102,7 @@ def test_a_truth_value_that_is_no_truth_value_is_found_as_well(job: Job, tmp_pat
     assert answer == posted[2] - 2
 
 
+@pytest.mark.slow_but("conv")
 def test_running_results_come_to_the_element_and_every_segment_has_its_material(job: Job, tmp_path: Path) -> None:
     program, seen = job.program, set()
     for q, node in enumerate(program.nodes):
@@ -125,6 +128,7 @@ def test_running_results_come_to_the_element_and_every_segment_has_its_material(
     assert {"sum", "matmul"} <= seen
 
 
+@pytest.mark.slow
 def test_a_sum_with_an_infinity_is_one_from_that_segment_on() -> None:
     terms = torch.tensor([1.0, 2.0, float("inf"), 4.0, 5.0, float("-inf"), 7.0])
     item = Input(0, DType.F32, (7,), (Row(0, (1,)),))
@@ -138,6 +142,7 @@ def test_a_sum_with_an_infinity_is_one_from_that_segment_on() -> None:
     assert found.before(0) == bytes(96) and found.before(2) == found.partials[1].encode()
 
 
+@pytest.mark.slow
 def test_where_a_step_stops_the_opponent_is_wrong_in_whatever_it_posts(
     secret: FabricatedValues, tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ def reference(descriptor, element: int, material: Material) -> list[RunningResul
     return found
 
 
+@pytest.mark.slow_but("matmul")
 @pytest.mark.parametrize("name", sorted(set(SUMS) & set(CASES)))
 def test_every_sum_of_every_kernel_is_added_up_exactly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Smaller than most sums, so that there are several blocks.

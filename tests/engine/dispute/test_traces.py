@@ -70,6 +70,7 @@ def test_a_step_that_has_a_result_is_traced_as_it_is(secret: FabricatedValues) -
     assert traced > 5
 
 
+@pytest.mark.slow
 def test_a_step_that_stops_is_right_before_it_does_and_nobody_elses_after(
     secret: FabricatedValues, tmp_path: Path
 ) -> None:

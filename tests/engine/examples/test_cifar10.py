@@ -94,6 +94,7 @@ def test_images_and_classes_are_those_of_the_files(folder: Path) -> None:
     assert data["labels"].tolist() == [label for one in batches for label in one[b"labels"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [partial(resnet50, stages=1), vgg11], ids=["resnet50", "vgg11"])
 def test_nets_are_trained_on_the_files_and_audited(make: Callable[..., Task], folder: Path, tmp_path: Path) -> None:
     task = make(data=folder, rows=10, width=2, batch_size=5, steps=2, interval=1)

@@ -39,6 +39,7 @@ def of_every_step(task: Task, tmp_path) -> None:
     assert len(losses) == job.spec.steps
 
 
+@pytest.mark.slow_but("logistic")
 @pytest.mark.parametrize("name", SMALL)
 def test_a_small_one_is_trained_and_audited_to_one_root(name: str, tmp_path) -> None:
     of_every_step(SMALL[name](), tmp_path)
@@ -54,6 +55,7 @@ def test_the_model_has_the_published_number_of_parameters(name: str) -> None:
     assert task.batch_size == batch_size
 
 
+@pytest.mark.slow_but("logistic")
 @pytest.mark.parametrize("name", [*SMALL, "digits", "gpt"])
 def test_plain_training_works_wherever_the_model_is(name: str) -> None:
     others = {

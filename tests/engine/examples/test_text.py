@@ -57,6 +57,7 @@ def test_a_tokenizer_gives_its_tokens_from_each_of_its_files(file: Path, tokeniz
 SIZES = {"sequence": 6, "positions": 6, "width": 8, "heads": 2, "layers": 1, "batch_size": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["bytes", "two files", "tokenizer.json"])
 def test_gpt2_is_trained_on_a_text_and_audited(by: str, file: Path, tokenizers: Path, tmp_path: Path) -> None:
     tokenizer = {"bytes": None, "two files": tokenizers, "tokenizer.json": tokenizers / "whole"}[by]

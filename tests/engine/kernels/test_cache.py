@@ -86,6 +86,7 @@ def installed(tmp_path: Path) -> Installed:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where", ["user", *(pytest.param(name, marks=pytest.mark.long) for name in ("inside", "chosen"))]
 )
@@ -140,6 +141,7 @@ def test_a_damaged_file_is_thrown_away(what: str, suffix: str, tmp_path: Path) -
     assert CheckedFiles(str(tmp_path), "loop", "another stamp").load("key") is None
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_no_loop(tmp_path: Path) -> None:
     (tmp_path / "place").write_text("")
     files = CheckedFiles(str(tmp_path / "place"), "loop", "stamp")
@@ -147,6 +149,7 @@ def test_a_full_disk_keeps_no_loop(tmp_path: Path) -> None:
     assert files.load("key") is None
 
 
+@pytest.mark.slow
 def test_a_loop_with_damaged_files_is_compiled_anew(installed: Installed) -> None:
     installed.rounded()
     (file,) = installed.inside.rglob("rounding_loops._ends*.nbc")
@@ -167,6 +170,7 @@ class Evil:
         return Path.touch, (self.mark,)
 
 
+@pytest.mark.slow
 def test_a_place_that_others_can_write_to_is_not_read(installed: Installed) -> None:
     installed.rounded(choose=True)
     mark = installed.room / "unpickled"
@@ -178,6 +182,7 @@ def test_a_place_that_others_can_write_to_is_not_read(installed: Installed) -> N
     assert not mark.exists() and len(installed.kept(installed.inside)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["others can write", "a group can write", "another's", "a link of another's"])
 def test_another_place_is_taken(how: str, tmp_path: Path) -> None:
     if "another's" in how and os.geteuid():
@@ -196,6 +201,7 @@ def test_another_place_is_taken(how: str, tmp_path: Path) -> None:
     assert place_for(package, "a" * 64, str(chosen)).parent == package / "__pycache__"
 
 
+@pytest.mark.slow
 def test_what_others_could_write_before_a_place_was_closed_is_thrown_away(tmp_path: Path) -> None:
     place = place_for(tmp_path, "a" * 64, "")
     inner = place / "inner"
@@ -209,6 +215,7 @@ def test_what_others_could_write_before_a_place_was_closed_is_thrown_away(tmp_pa
     assert place_for(tmp_path, "a" * 64, "") == place and not any(place.iterdir())
 
 
+@pytest.mark.slow
 def test_where_no_place_is_ours_alone_loops_are_kept_for_a_process_only(installed: Installed) -> None:
     installed.close_the_package()
     installed.user.chmod(0o777)
@@ -240,6 +247,7 @@ def test_a_directory_is_ours_alone_or_it_is_said_why_not(tmp_path: Path) -> None
         assert not_ours_alone(tmp_path / "link") == f"{tmp_path / 'a'} belongs to user 4321"
 
 
+@pytest.mark.slow
 def test_installations_that_share_a_directory_leave_each_other_alone(tmp_path: Path) -> None:
     first = place_for(tmp_path / "one", "a" * 64, str(tmp_path / "shared"))
     second = place_for(tmp_path / "two", "b" * 64, str(tmp_path / "shared"))

@@ -99,6 +99,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return bool((nan == (b != b)).all()) and a[~nan].tobytes() == b[~nan].tobytes()
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("wild", [False, True])
 def test_random_tapes_give_the_same_bits_both_ways(wild: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     passed = []
@@ -238,6 +239,7 @@ def test_a_long_tape_compiles() -> None:
 FEATURES = {"generic": "", "haswell": "+avx2,+fma"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cpu", FEATURES)
 def test_other_processors_code_gives_the_same_bits(cpu: str) -> None:
     """Narrower vectors, and functions of the C library where there are no instructions."""

@@ -167,6 +167,7 @@ def exact_value(name: str, x: float) -> Fraction:
     return SERIES[name](Fraction(max(x, -1000.0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", elementary.FUNCTIONS)
 def test_values_lie_within_the_proven_bound(name: str) -> None:
     x = arguments()
@@ -188,6 +189,7 @@ def test_values_lie_within_the_proven_bound(name: str) -> None:
     assert largest > U
 
 
+@pytest.mark.slow
 def test_values_lie_within_the_bound_without_fma_too() -> None:
     here = test_values_lie_within_the_proven_bound.__name__
     done = subprocess.run(

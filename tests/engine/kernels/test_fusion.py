@@ -160,6 +160,7 @@ def test_the_random_chains_really_fuse() -> None:
     assert groups[0].tape.registers <= 5
 
 
+@pytest.mark.slow_but("*-linear")
 @pytest.mark.parametrize("name", TASKS)
 def test_whole_steps_give_the_same_bits_fused_and_one_by_one(name: str) -> None:
     job = Job.from_task(TASKS[name]())
@@ -185,6 +186,7 @@ def test_whole_steps_give_the_same_bits_fused_and_one_by_one(name: str) -> None:
         states = fused.states
 
 
+@pytest.mark.slow
 def test_every_operator_of_a_program_is_computed_exactly_once() -> None:
     for make in TASKS.values():
         program = Job.from_task(make()).program
@@ -253,6 +255,7 @@ def test_a_nan_that_comes_in_goes_through_and_stops_both_ways_at_the_store(name:
     assert "operator 0 (state) has nan at element 57: leave such numbers out" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_long_chain_is_planned_quickly_and_held_back_in_pieces() -> None:
     """A hostile program may have a million operators: groups have a limit, and planning is linear."""
 

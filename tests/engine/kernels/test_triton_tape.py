@@ -20,6 +20,8 @@ from roundlog.kernels import cuda
 from roundlog.kernels import tape as of
 from triton_processes import interpret, needs_triton
 
+pytestmark = pytest.mark.slow
+
 CHILD = "import sys, test_triton_tape; sys.exit(test_triton_tape.fuse_with_triton())"
 
 

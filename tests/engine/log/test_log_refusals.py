@@ -24,6 +24,7 @@ def refused(path: Path) -> LogError:
     return error.value
 
 
+@pytest.mark.slow
 def test_every_single_bit_flip_is_found_and_placed(path: Path) -> None:
     write(path)
     raw = bytearray(path.read_bytes())

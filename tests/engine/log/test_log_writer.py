@@ -119,6 +119,7 @@ def test_a_killed_writer_leaves_no_log_and_the_next_one_is_not_hindered(path: Pa
     assert read(path) == STEPS
 
 
+@pytest.mark.slow
 def test_an_abandoned_writer_does_not_keep_its_process_alive(path: Path) -> None:
     writer = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"

@@ -66,6 +66,7 @@ def trained(request, tmp_path_factory) -> tuple[Job, TrainingResult, int]:
     return job, Trainer(job, tmp_path_factory.mktemp("trained") / "run").run(), samples
 
 
+@pytest.mark.slow_but("logistic regression")
 def test_the_root_is_the_trainers_with_a_log_and_without(trained, tmp_path: Path) -> None:
     job, result, samples = trained
     for count in sorted({2, 4, samples}):
@@ -79,6 +80,7 @@ def test_the_root_is_the_trainers_with_a_log_and_without(trained, tmp_path: Path
         assert audit.unreadable == []
 
 
+@pytest.mark.slow_but("logistic regression")
 def test_a_trainer_in_micro_batches_has_the_same_root_and_a_log_that_is_right(trained, tmp_path: Path) -> None:
     job, result, samples = trained
     for count in (2, samples):
@@ -122,6 +124,7 @@ def found(audit: AuditResult) -> list[tuple[int, int, int, LogFindingKind, str]]
     return sorted((f.step, f.operator, f.element, f.kind, f.message) for f in audit.findings)
 
 
+@pytest.mark.slow_but("logistic regression")
 def test_findings_are_those_of_the_whole_batch(trained, tmp_path: Path) -> None:
     """In operators on single samples and in sums over all of them. Everything is verified, so that no draw decides."""
     job, result, samples = trained
@@ -139,6 +142,7 @@ def test_findings_are_those_of_the_whole_batch(trained, tmp_path: Path) -> None:
         assert parts.state_roots == whole.state_roots == result.state_roots
 
 
+@pytest.mark.slow_but("logistic regression")
 def test_an_interval_can_be_replayed_in_micro_batches(trained, tmp_path: Path) -> None:
     job, result, _ = trained
     assert replay_interval(Run(job, tmp_path / "run", RunOptions(micro_batches=2)), 1)[-1] == result.state_roots[1]
@@ -200,6 +204,7 @@ def test_decisions_are_mapped_to_the_samples_that_they_are_for() -> None:
     assert inside.values.tolist() == [int((decisions[:i] == Decision.VALUE).sum()) for i in by_value]
 
 
+@pytest.mark.slow
 def test_the_memory_limit_goes_by_the_micro_batches_of_the_reader(tmp_path: Path) -> None:
     job = Job.from_task(gpt_task())
     job.write(tmp_path / "job")

@@ -8,6 +8,8 @@ from pathlib import Path
 import memory_taken
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measured by Linux's /proc")
 def test_a_batch_that_is_summed_part_by_part_takes_no_more_than_planned(tmp_path: Path) -> None:

@@ -206,6 +206,7 @@ def always_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slicing, "bytes_in_parts", lambda *given: -1)
 
 
+@pytest.mark.slow
 def test_random_programs_sum_to_the_same_bits(always_in_parts: None, tmp_path: Path) -> None:
     summed: set[str] = set()
     for seed in range(360, 390):
@@ -238,6 +239,7 @@ JOBS = {
 }
 
 
+@pytest.mark.slow_but("linear-16")
 @pytest.mark.parametrize("block", [512, 16])
 @pytest.mark.parametrize("name", JOBS)
 def test_audits_come_to_the_same_root(

@@ -13,6 +13,8 @@ from roundlog.execution.microbatch.analysis import analyse, samples_of
 from roundlog.operators import operator
 from roundlog.rounding import Follower, Recorder
 
+pytestmark = pytest.mark.slow
+
 
 def bits(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().view(torch.int32) if x.dtype == torch.float32 else x

@@ -133,6 +133,7 @@ def _ones(summing: Sum, pairs: list[Pair]) -> list[Pair] | None:
     return [(x, 1.0) for x in plain] if all(abs(x) <= of.LARGEST and x % of.TINIEST == 0 for x in plain) else None
 
 
+@pytest.mark.slow_cases("matmul-5", "matmul-6", "conv2d-8", "conv2d_grad_*")
 @pytest.mark.parametrize("summing", SUMS, ids=IDS)
 def test_a_sum_on_a_tie_or_beside_it_is_never_certain_and_always_right(summing: Sum) -> None:
     rng = Random(summing.name)

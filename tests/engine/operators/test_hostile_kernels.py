@@ -160,6 +160,7 @@ def exactly(op: Inexact, inputs: list[torch.Tensor], attributes: dict[str, Any],
     return [sum(map(Fraction, row), Fraction(0)) for row in terms.tolist()]
 
 
+@pytest.mark.slow_but("three threads-*large panels-cancelling*")
 @pytest.mark.parametrize("signs", SIGNS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("numbers", NUMBERS, ids=lambda f: f.__name__)
 @pytest.mark.usefixtures("shared_out", "small")
@@ -177,6 +178,7 @@ def test_no_error_that_a_kernel_may_make_steps_over_the_bound(
             assert abs(Fraction(marked.y[i].item()) - exact) <= Fraction(marked.d[i].item()), (name, i)
 
 
+@pytest.mark.slow_but("three threads-*large panels-cancelling*")
 @pytest.mark.parametrize("numbers", [spread, cancelling], ids=lambda f: f.__name__)
 @pytest.mark.usefixtures("shared_out", "small")
 def test_hostile_machines_round_correctly_and_follow_each_other(
@@ -203,6 +205,7 @@ def test_hostile_machines_round_correctly_and_follow_each_other(
     assert entries > 20
 
 
+@pytest.mark.slow_but("*-mixed")
 @pytest.mark.parametrize("signs", SIGNS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("numbers", NUMBERS, ids=lambda f: f.__name__)
 @pytest.mark.usefixtures("shared_out")
@@ -234,6 +237,7 @@ def test_sums_part_by_part_stay_within_the_bound_of_the_whole(
             assert abs(Fraction(y.reshape(-1)[i].item()) - exact) <= Fraction(d[i].item()), (name, i)
 
 
+@pytest.mark.slow
 def test_these_kernels_are_as_hostile_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the other tests of this file would show nothing: nearly all of the bound is used."""
     a, b = even(20, 400), even(20, 400).T

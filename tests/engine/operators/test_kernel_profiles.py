@@ -17,6 +17,8 @@ from oracle.array import from_torch
 from oracle.direct import DIRECT
 from oracle.inexact import INEXACT, Real
 
+pytestmark = pytest.mark.slow
+
 PROFILES: dict[str, tuple[dict[str, str], int]] = {
     "native": ({}, 1),
     "native, two threads": ({}, 2),

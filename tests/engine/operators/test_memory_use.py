@@ -9,6 +9,8 @@ from pathlib import Path
 import memory_use
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measured by Linux's /proc")
 def test_no_operator_takes_more_memory_than_it_declares() -> None:

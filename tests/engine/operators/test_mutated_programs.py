@@ -7,6 +7,7 @@ import time
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from program_texts import TEXT, canonical, load, small
@@ -49,6 +50,7 @@ def _refused_or_valid(text: bytes) -> None:
     assert time.process_time() - start < 2.0
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False), st.integers(1, 3), st.booleans())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_mutated_program_is_refused_or_valid(rng: Random, changes: int, large: bool) -> None:

@@ -73,6 +73,7 @@ def follow(
     return audit_in_parallel(trained.job, look, source, run_dir, sharing, poll=0.0), clock.now
 
 
+@pytest.mark.slow_but("2-1.7")
 @pytest.mark.parametrize(
     ("workers", "time"), [(1, 0.5), (1, 0.9), (2, 1.0), (2, 1.7), (4, 1.7)], ids=lambda value: str(value)
 )
@@ -84,11 +85,13 @@ def test_workers_that_keep_up_end_at_most_two_intervals_after_the_run(
     assert INTERVALS < end <= INTERVALS + 2
 
 
+@pytest.mark.slow
 def test_every_second_checkpoint_is_enough_for_workers_as_fast_as_the_trainer(trained: Trained, tmp_path: Path) -> None:
     found, end = follow(trained, trained.listing(every=2), tmp_path / "audit", workers=3, time=0.9)
     assert found.is_whole and end <= INTERVALS + 2
 
 
+@pytest.mark.slow
 def test_who_comes_late_catches_up_with_more_workers(trained: Trained, tmp_path: Path) -> None:
     found, end = follow(trained, trained.listing(), tmp_path / "audit", workers=4, time=1.0, late=4.0)
     assert found.is_whole and end <= INTERVALS + 2

@@ -34,6 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return train(tmp_path_factory.mktemp("trained"))
 
 
+@pytest.mark.slow
 def test_workers_that_die_hang_and_fail_change_no_verdict(trained: Trained, tmp_path: Path) -> None:
     liar = Liar(trained, tmp_path / "liar")
     liar.lie(6, consistent=True)

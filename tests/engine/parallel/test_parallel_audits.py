@@ -72,6 +72,7 @@ def test_after_a_lie_the_search_ends_at_once(trained: Trained, tmp_path: Path) -
     assert all(stand.is_over for stand in stands)
 
 
+@pytest.mark.slow
 def test_of_many_lies_any_wins_a_game(trained: Trained, tmp_path: Path) -> None:
     """Random lies, some consistent, some not, some whose states are not the ones with their roots."""
     for seed in range(8):
@@ -411,6 +412,7 @@ def test_what_is_published_later_is_audited_later(trained: Trained, tmp_path: Pa
     assert found.is_whole or (found.wrong is not None and found.wrong.interval in (1, 2) and looks <= 4)
 
 
+@pytest.mark.slow
 def test_processes_of_this_machine_are_workers(trained: Trained, tmp_path: Path) -> None:
     liar = Liar(trained, tmp_path / "liar")
     liar.lie(4, consistent=True)

@@ -54,12 +54,14 @@ def test_a_rank_on_the_cpu_and_one_on_a_device_give_the_bits_of_one_process() ->
     assert hold_programs(MIXED, [1, 18, 23]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("devices", DEVICES)
 def test_ranks_on_devices_give_the_bits_of_one_process_for_random_programs(devices: list[str], cut: bool) -> None:
     assert hold_programs(devices, range(400, 424), cut) > 8
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("devices", [*DEVICES, pytest.param([NAME, "cpu", NAME], id="three")])
@@ -67,6 +69,7 @@ def test_ranks_on_devices_do_for_many_programs(devices: list[str], cut: bool) ->
     assert hold_programs(devices, range(500, 700), cut) > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("undecided", [False, True])
 @pytest.mark.parametrize("devices", DEVICES)
 def test_hostile_sums_over_devices_have_the_bound_and_the_bits_of_the_whole(
@@ -75,6 +78,7 @@ def test_hostile_sums_over_devices_have_the_bound_and_the_bits_of_the_whole(
     assert call("on_devices:run", len(devices), devices, "on_ranks:run_sums", undecided) == [[], []]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("name", ["conv", *(pytest.param(name, marks=pytest.mark.long) for name in ("gpt", "linear"))])
 def test_ranks_on_devices_train_and_audit_to_the_root_of_one_process(
@@ -90,6 +94,7 @@ def test_ranks_on_devices_train_and_audit_to_the_root_of_one_process(
     assert (audit.checkpoint_root, audit.findings, audit.unreadable) == (here.checkpoint_root, [], [])
 
 
+@pytest.mark.slow
 def test_a_role_and_its_helper_on_devices_come_to_the_root_of_one_process(tmp_path: Path) -> None:
     """Rank 0 fails as it fetches a state, and goes on alone."""
     job = ["on_helpers:run_with_a_fault", str(tmp_path), True]
@@ -115,6 +120,7 @@ def killed(processes: list[Any], victim: int, speaks: int) -> list[str]:
             one.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [one for one in DEVICES if "mixed" not in str(one.id)])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_is_killed_in_a_training_on_devices_is_named(
@@ -128,6 +134,7 @@ def test_a_rank_that_is_killed_in_a_training_on_devices_is_named(
     assert f"rank {victim} (process {processes[victim].pid} on " in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("starts", [True, False])
 def test_a_process_whose_collective_hangs_ends_with_the_name_of_the_rank_that_was_killed(starts: bool) -> None:
     processes = start("on_devices:wait_for_what_never_ends", 2, starts)
@@ -136,6 +143,7 @@ def test_a_process_whose_collective_hangs_ends_with_the_name_of_the_rank_that_wa
     assert said.endswith(" to carry on")
 
 
+@pytest.mark.slow
 def test_ranks_send_by_a_wire_that_is_looked_at_as_nccl_is() -> None:
     """By gloo, in its place."""
     right = on_ranks.alone([1, 18])
@@ -144,6 +152,7 @@ def test_ranks_send_by_a_wire_that_is_looked_at_as_nccl_is() -> None:
     assert {seed: one[0] for seed, one in found.items()} == {str(seed): one[0] for seed, one in right.items()}
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_there_is_named_with_its_rank_by_all(tmp_path: Path) -> None:
     Job.from_task(TASKS["linear"](steps=2)).write(tmp_path / "job")
     for said, device in call("on_devices:choose", 2, str(tmp_path / "job"), ["cpu", "cuda:99"]):

@@ -10,6 +10,8 @@ from rank_processes import answers, call, start
 from roundlog.execution import StoppedError
 from roundlog.training.trainer import Trainer
 
+pytestmark = pytest.mark.slow
+
 ALONE = "until all ranks are started again, rank 0 goes on alone, from the last checkpoint: "
 
 

@@ -24,6 +24,7 @@ from roundlog.training.rank_runs import agree_without_job
 QUICK = {("a huge length", 3), ("no JSON", 3)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lie", "at"),
     [pytest.param(lie, at, marks=[] if (lie, at) in QUICK else pytest.mark.long) for lie in LIES for at in (0, 3)],

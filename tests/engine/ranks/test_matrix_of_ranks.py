@@ -33,6 +33,7 @@ def test_every_task_has_one_root_for_all_numbers_of_ranks(tmp_path: Path) -> Non
     assert run(jobs, tmp_path).wrong() == []
 
 
+@pytest.mark.slow
 def test_every_task_has_a_sample_for_each_of_the_ranks() -> None:
     made = {name: samples_of(Job.from_task(make(1)).program) for name, make in SHARED.items()}
     assert min(made.values()) >= max(SIZES), made

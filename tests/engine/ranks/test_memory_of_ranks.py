@@ -13,6 +13,8 @@ from roundlog.execution.ranks import Ranks, RanksExecutor, dismiss, serve
 from roundlog.rounding import Follower
 from roundlog.training.job import Job
 
+pytestmark = pytest.mark.slow
+
 BATCH = 1 << 16
 
 

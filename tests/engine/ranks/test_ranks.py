@@ -41,21 +41,25 @@ def compare(size: int, seeds: list[int], cut: bool = False) -> int:
     return len(answers[0])
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_bits_of_one_process_for_random_programs() -> None:
     # The last one stores a number that is expanded.
     assert compare(2, [1, 7, 18, 23, 286]) == 5
 
 
+@pytest.mark.slow
 def test_three_ranks_do_for_more_programs() -> None:
     assert compare(3, list(range(20, 50))) > 15
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("size", "cut"), [(2, False), (3, False), (4, False), (6, False), (2, True), (3, True)])
 def test_ranks_do_for_many_programs(size: int, cut: bool) -> None:
     assert compare(size, list(range(60, 300)), cut) > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_that_cut_their_samples_into_micro_batches_give_the_bits_of_one_process(size: int) -> None:
     assert compare(size, list(range(300, 330)), cut=True) > 10
@@ -79,6 +83,7 @@ def test_the_random_programs_sum_over_ranks_and_gather_slices() -> None:
     assert swept > 20
 
 
+@pytest.mark.slow
 def test_micro_batches_of_the_whole_batch_are_shared_out() -> None:
     """Each rank computes about as many samples at a time as one process would, and all have equally many turns."""
     program = make(0).program
@@ -96,12 +101,14 @@ def test_more_ranks_than_samples_are_refused() -> None:
         samples_of_ranks(program, batch + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "undecided"), [(2, True), (3, False)])
 def test_sums_over_ranks_have_the_bound_and_the_bits_of_the_whole(size: int, undecided: bool) -> None:
     """Ties, cancelling terms of all sizes, infinities and NaN."""
     assert call("on_ranks:run_sums", size, undecided) == [[]] * size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "micro_batches"), [(3, 1), (2, 6)])
 def test_ranks_stop_where_one_process_does_and_go_on_afterwards(size: int, micro_batches: int) -> None:
     right = on_ranks.run_stops(None, micro_batches)
@@ -109,6 +116,7 @@ def test_ranks_stop_where_one_process_does_and_go_on_afterwards(size: int, micro
     assert call("on_ranks:run_stops", size, micro_batches)[0] == right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_ranks_train_to_the_roots_of_one_process_and_each_finds_the_other_ones_log_right(size: int) -> None:
     """Batch norm, dropout, clipping, accumulation, tied weights, and batches that the ranks do not divide. Logs are
@@ -117,6 +125,7 @@ def test_ranks_train_to_the_roots_of_one_process_and_each_finds_the_other_ones_l
     hold_trainings("run_trainings", names, size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_ranks_share_out_the_state_of_every_optimizer(size: int, tmp_path: Path) -> None:
     directories = [tmp_path / f"{seed}" for seed in range(len(OPTIMIZERS) * (1 if size == 2 else 4))]
@@ -149,6 +158,7 @@ def hold_trainings(function: str, names: list[str], size: int) -> None:
         assert followed_by_one[name] == followed_by_ranks[name] == [roots, []], name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batches", [1, 4])
 def test_ranks_go_on_after_a_stop_that_one_of_them_sees(micro_batches: int, tmp_path: Path) -> None:
     """The update that overflows is one rank's; the state before it, and after it, is everybody's."""
@@ -175,17 +185,20 @@ def test_ranks_go_on_after_a_stop_that_one_of_them_sees(micro_batches: int, tmp_
     assert found == losses[1:] and len(found) == 2
 
 
+@pytest.mark.slow
 def test_slots_of_the_state_that_a_step_stores_in_each_other_are_copied_before_they_change() -> None:
     right = on_ranks.run_swaps(None)
     assert len(set(right)) == 4
     assert call("on_ranks:run_swaps", 2)[0] == right
 
 
+@pytest.mark.slow
 def test_a_state_that_the_ranks_have_left_behind_is_refused_and_nobody_waits() -> None:
     said = call("on_trainings:read_former_states", 2)[0]
     assert said == ["the ranks have gone on to another state: read a state before the next step is executed"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "broken"), [(3, 1), (2, 0)])
 def test_a_rank_that_receives_one_bent_bit_is_found_at_the_end_of_the_interval(size: int, broken: int) -> None:
     said = call("on_trainings:run_with_a_broken_rank", size, broken, 4, "linear")
@@ -197,6 +210,7 @@ def test_a_rank_that_receives_one_bent_bit_is_found_at_the_end_of_the_interval(s
     assert sentence.startswith(f"after step {done}, ") and done % 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [0, 1])
 def test_a_rank_whose_disk_is_full_is_named_by_the_other_one(full: int) -> None:
     said = call("on_trainings:run_with_a_full_disk", 2, full)
@@ -207,6 +221,7 @@ def test_a_rank_whose_disk_is_full_is_named_by_the_other_one(full: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_is_named_by_every_other_one(victim: int) -> None:
     processes = start("on_ranks:run_until_one_is_lost", 3)

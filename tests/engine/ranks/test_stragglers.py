@@ -119,6 +119,7 @@ SENTENCE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stuck", "where", "teller"),
     [(2, "inputs", 0), (0, "step", 1), (0, "between", 1), (1, "disturbed", None)],
@@ -145,6 +146,7 @@ def test_a_rank_that_is_stuck_while_its_heart_beats_is_told_once_and_by_one_rank
     assert all(f"rank {stuck} (process " in one for one in problems)
 
 
+@pytest.mark.slow
 def test_helpers_without_a_run_miss_nobody() -> None:
     told = call("on_stragglers:run_without_a_run", 2, 3 * PATIENCE)
     assert told == [[], []]

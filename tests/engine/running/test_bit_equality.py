@@ -45,6 +45,7 @@ def sample(tmp_path_factory) -> matrix.Result:
     return matrix.run(jobs, here(SAMPLE), room)
 
 
+@pytest.mark.slow
 def test_the_machines_of_the_sample_really_are_different(sample: matrix.Result) -> None:
     """Else this file would prove nothing: plain FP64 kernels must differ between at least two of them."""
     if len(set(sample.kernels.values())) == 1:
@@ -53,6 +54,7 @@ def test_the_machines_of_the_sample_really_are_different(sample: matrix.Result) 
         pytest.skip("on this machine all hardware profiles give the same FP64 bits: nothing to compare")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", on_all(SAMPLE))
 @pytest.mark.parametrize("name", [*TASKS, *(f"{name} example" for name in SAMPLE_TASKS)])
 def test_a_machine_trains_and_audits_to_the_same_root(name: str, machine: str, sample: matrix.Result) -> None:
@@ -62,6 +64,7 @@ def test_a_machine_trains_and_audits_to_the_same_root(name: str, machine: str, s
     assert (found.findings, found.unreadable) == (0, 0)
 
 
+@pytest.mark.slow
 def test_every_task_of_the_matrix_can_be_made_in_its_small_size() -> None:
     for name, make in SMALL.items():
         task = make(SMALL_STEPS)
@@ -79,6 +82,7 @@ def whole(tmp_path_factory) -> matrix.Result:
     return matrix.run(jobs, here(MACHINES), room, steps=steps)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.matrix
 @pytest.mark.timeout(7200)
@@ -106,6 +110,7 @@ def test_a_difference_in_one_root_or_one_finding_is_told() -> None:
         assert len(wrong) == 1 and wrong[0].startswith("task on two: ")
 
 
+@pytest.mark.slow
 def test_a_log_and_a_state_have_the_same_bytes_every_time(tmp_path) -> None:
     Job.from_task(TASKS["conv"]()).write(tmp_path / "job")
     digests = []

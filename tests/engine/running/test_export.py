@@ -143,6 +143,7 @@ def test_tied_memory_takes_one_value(tmp_path: Path) -> None:
         load_checkpoint(model, tmp_path / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_and_loaded(tmp_path: Path) -> None:
     task = conv_task()
     job = Job.from_task(task)

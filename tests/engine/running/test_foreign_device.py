@@ -28,6 +28,8 @@ from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 from tasks import TASKS
 
+pytestmark = pytest.mark.slow
+
 CHILD = "import sys, test_foreign_device; sys.exit(test_foreign_device.work(*sys.argv[1:]))"
 
 

@@ -120,6 +120,7 @@ def reading(batches: type[Batches]) -> RunOptions:
     return RunOptions(execution=execution)
 
 
+@pytest.mark.slow
 def test_a_log_that_is_mostly_wrong_is_given_up(tmp_path, monkeypatch) -> None:
     """A log of another run is one: findings are for people to read, and memory is finite."""
     monkeypatch.setattr(follow, "MAX_FINDINGS", 20)
@@ -219,6 +220,7 @@ def test_a_job_larger_than_the_limit_is_refused_before_its_tensors_are_read(tmp_
         Job.read(directory, JobLimits(memory_bytes=1000))
 
 
+@pytest.mark.slow
 def test_a_convolution_whose_windows_need_more_memory_than_its_tensors_is_refused(tmp_path, monkeypatch) -> None:
     """One image and one kernel of a megabyte, whose im2col would take 31 GB; written where that is there."""
     monkeypatch.setattr("roundlog.training.sameness.confirm_same", lambda task, captured: None)

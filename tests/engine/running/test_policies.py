@@ -27,6 +27,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "policy", "bits"), EVERY)
 def test_every_machine_gets_the_trainers_root(name: str, policy: int, bits: int, tmp_path) -> None:
     Job.from_task(TASKS[name](), policy=policy, bits=bits).write(tmp_path / "job")

@@ -48,6 +48,7 @@ POINTS = [
 """Lives of one run after another: each gets on by an interval at most."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["train", "audit"])
 def test_a_process_killed_at_any_point_carries_on_to_the_same_root(role: str, trained, tmp_path) -> None:
     directory, job, result = trained
@@ -123,6 +124,7 @@ def test_a_bit_that_flips_on_record_is_mended_from_the_checkpoint(name: str, int
     assert {path: path.read_bytes() for path in tmp_path.glob("run/roots*")} == whole
 
 
+@pytest.mark.slow_cases("names1-*", "names2-*")
 @pytest.mark.parametrize(("interval", "first"), [(0, 0), (3, 0), (4, 8), (5, 8)])
 @pytest.mark.parametrize("names", [["roots"], ["roots.sums"], ["roots", "roots.sums"]])
 def test_a_bit_that_flips_on_record_where_no_checkpoint_is_kept_is_computed_again(

@@ -71,6 +71,7 @@ WRONG: dict[str, tuple[Callable[[Captured], Captured], str]] = {
 }
 
 
+@pytest.mark.slow_cases("another learning rate", "another constant")
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_noticed(name: str) -> None:
     spoil, message = WRONG[name]
@@ -91,6 +92,7 @@ def test_a_rule_that_is_slightly_wrong_is_noticed(monkeypatch: pytest.MonkeyPatc
         Job.from_task(task_of())
 
 
+@pytest.mark.slow
 def test_a_model_that_insists_on_fp32_is_compared_in_fp32() -> None:
     def function(y: Tensor) -> Tensor:
         assert y.dtype == torch.float32
@@ -100,10 +102,12 @@ def test_a_model_that_insists_on_fp32_is_compared_in_fp32() -> None:
     assert not same.in_fp64 and "since the model does not run in FP64" in str(same)
 
 
+@pytest.mark.slow
 def test_a_model_that_computes_parts_in_fp32_is_compared_in_fp64() -> None:
     assert compared(task_of(lambda y: torch.softmax(y.float(), 1, dtype=torch.float32))).in_fp64
 
 
+@pytest.mark.slow
 def test_a_penalty_on_the_gradient_of_the_batch_is_compared_in_fp64() -> None:
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         x = batch["x"].requires_grad_()

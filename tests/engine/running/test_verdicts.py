@@ -97,6 +97,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow_but("one bent-0", "all absent-1")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_verdict_is_that_of_a_plain_recomputation(change: str, seed: int, honest: Honest, tmp_path: Path) -> None:
@@ -119,6 +120,7 @@ def test_the_verdict_is_that_of_a_plain_recomputation(change: str, seed: int, ho
         assert again == found, "an audit that is looked at again says the same"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_sample_that_finds_anything_decides_nothing(change: str, honest: Honest, tmp_path: Path) -> None:
     """Forty bent decisions, one in twenty verified: who finds any forgery goes on without the log."""
@@ -171,6 +173,7 @@ def test_a_log_that_leads_to_another_root_than_the_claim_accuses_nobody(honest: 
     assert found.right is True and found.log is LogStanding.WRONG and found.findings
 
 
+@pytest.mark.slow
 def test_a_claim_with_forty_bent_decisions_is_wrong_whenever_one_of_them_is_found(
     honest: Honest, tmp_path: Path
 ) -> None:
@@ -194,6 +197,7 @@ def test_a_claim_with_forty_bent_decisions_is_wrong_whenever_one_of_them_is_foun
     assert found.findings[0].kind is LogFindingKind.FORGED
 
 
+@pytest.mark.slow
 def test_a_claim_is_never_right_in_an_audit_that_found_its_log_incomplete(honest: Honest, tmp_path: Path) -> None:
     """One decisive bend that a sample of 5 % misses nineteen times in twenty, and a few missing entries that everybody
     finds: whoever finds those goes on without the log, and so finds the bend."""
