@@ -127,8 +127,8 @@ class Pad(Direct):
         self.need_form(inputs, attributes)
         x, fill = inputs
         low, high = ints(attributes, "low"), ints(attributes, "high")
-        if fill != TensorType((), x.dtype):
-            raise ProgramError(f"the fill is {fill}, expected a scalar {x.dtype}")
+        if fill.shape:
+            raise ProgramError(f"the fill is {fill}, expected a scalar")
         if len(low) != len(x.shape) or len(high) != len(x.shape) or min((*low, *high), default=0) < 0:
             raise ProgramError(f"padding {list(low)}, {list(high)} does not fit {x}")
         return TensorType(tuple(a + b + c for a, b, c in zip(low, x.shape, high, strict=True)), x.dtype)

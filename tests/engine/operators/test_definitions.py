@@ -23,6 +23,8 @@ from roundlog.definitions import (
     code_names,
     of_family,
     opcodes,
+    pointwise_operators,
+    tensor_operators,
 )
 from roundlog.descriptors import decode_descriptor, describe, encode_descriptor
 from roundlog.descriptors.descriptor import DTYPE_CODES
@@ -84,6 +86,9 @@ def test_every_number_is_given_once() -> None:
         assert codes == list(range(len(codes))), family
     assert sorted(opcodes().values()) == list(range(len(opcodes())))
     assert {one.family for one in DEFINITIONS.values()} == set(Family)
+    groups = [group for module in (pointwise_operators, tensor_operators) for group in vars(module).values()]
+    rows = [one for group in groups if isinstance(group, tuple) for one in group]
+    assert len(rows) == len(DEFINITIONS)
     for one in DEFINITIONS.values():
         assert {len(each.inputs) for each in one.formats} == {one.arity}
 
