@@ -59,14 +59,16 @@ Read this before the first try.
    1000)`, `math.cos`); where Python decides by one (`if step % 2 == 0`), both ways are computed and a column chooses,
    up to 16 ways. `int()` and `float()` of one, and its text outside of a print, count as a way for every value. All
    ways have to give gradients to the same parameters. Refused are arrays of numpy that steps write, and iterators that
-   steps take from. Caches (`functools.cache` too) may fill. Nobody sees the clock, the environment, files or threads:
-   a step may not depend on them.
+   steps take from. Caches (`functools.cache` too) may fill. Nobody sees the clock, files or threads: a step may not
+   depend on them.
 7. Writes in place are followed, through views too, and into `.data`. So is assigning to `.data` of what is state,
-   unless it comes to share memory with other state.
+   unless it comes to share memory with other state. Two names of one tensor (`self.last = self.now`) are refused where
+   steps write into one and read the other. So is a tensor that is kept with its history of gradients, where the next
+   step differentiates through it.
 8. Random numbers of torch become the program's own, the same on every machine, and so do single numbers of Python's
-   `random` and of `numpy.random` (`random.random()`, `np.random.randint(5)`), and `np.random.permutation(n)`; other
-   arrays of theirs are refused. A seed that is set inside the step is refused, and so is a generator that is made
-   there.
+   `random` and of `numpy.random` (`random.random()`, `np.random.randint(5)`, `np.random.beta(0.4, 0.4)`), and
+   `np.random.permutation(n)`; other arrays of theirs are refused. So is a seed that is set inside the step, a generator
+   that is made there, and one that the step puts back after it has drawn (`torch.random.fork_rng()`).
 9. Data come in by the batch alone. Fields are float32, bool or integers, which a step sees as int64.
 10. The optimizer is one of `torch.optim` over the model's parameters, or a subclass of `torch.optim.Optimizer` with a
     `step` of your own, which is traced as it is written (Lion, AdaBelief, Lookahead); or there are several, each with
@@ -88,8 +90,9 @@ them, infinite or NaN as it may be. A step takes as long as all its paths togeth
 * A count or text of Python that is another one on another path may be shown, and no more.
 * Where a parameter gets a gradient on some paths only, an optimizer that counts its steps (Adam) is refused: PyTorch
   leaves such a parameter out of a step, and how often is not known before training.
-* What `.item()` gives may be compared, added and multiplied, with tensors too. A comparison with a constant is exact;
-  arithmetic rounds to FP32, where Python has FP64. `int()` and `float()` of a tensor are refused.
+* What `.item()` gives may be compared, added and multiplied, with tensors too. A comparison is exact, with a constant
+  or a number that steps change (`random.random() < epsilon`); arithmetic rounds to FP32, where Python has FP64. `int()`
+  and `float()` of a tensor are refused.
 * A number that the step computes may say where a tensor is cut (`x[:, top : top + 4]`), not how large the piece is.
 * What stops a run, such as an index outside of its axis, stops it on the path that is taken alone.
 

@@ -1,6 +1,6 @@
 """A task trained both ways: by PyTorch, and by the program that was captured from it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import torch
@@ -9,6 +9,7 @@ from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.tracing.substitution import tied
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, Executor
+from roundlog.execution.running_step import StepResult
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
@@ -48,11 +49,19 @@ def train_by_pytorch(task: Task, steps: int, dtype: torch.dtype = torch.float32)
     return named_state(plain.model)
 
 
-def train_by_program(job: Job, steps: int) -> dict[str, torch.Tensor]:
-    """The whole state after so many steps by the engine."""
+def steps_by_program(
+    job: Job, steps: int, wanted: Collection[int] = ()
+) -> Iterator[tuple[StepResult, dict[int, torch.Tensor]]]:
+    """So many steps by the engine: what each gives, and the values of the wanted operators in it."""
     executor, batches = Executor(job.program), Batches(job.dataset, job.spec)
     states = list(job.initial.values())
     for step in range(steps):
+        kept: dict[int, torch.Tensor] = {}
+
+        def keep(index: int, value: torch.Tensor, kept: dict[int, torch.Tensor] = kept) -> None:
+            if index in wanted:
+                kept[index] = value.clone()
+
         inputs = StepInputs(
             states=states,
             data=batches.load(step),
@@ -61,7 +70,17 @@ def train_by_program(job: Job, steps: int) -> dict[str, torch.Tensor]:
             step=step,
             device=torch.device("cpu"),
         )
-        states = executor.run(inputs, Recorder(4)).states
+        # Observed steps are run operator by operator.
+        result = executor.run(inputs, Recorder(4), observe=keep if wanted else None)
+        states = list(result.states)
+        yield result, kept
+
+
+def train_by_program(job: Job, steps: int) -> dict[str, torch.Tensor]:
+    """The whole state after so many steps by the engine."""
+    states = list(job.initial.values())
+    for result, _ in steps_by_program(job, steps):
+        states = result.states
     return dict(zip(job.program.state_names, states, strict=True))
 
 

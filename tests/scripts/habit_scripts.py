@@ -220,6 +220,24 @@ def seed_in_step() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
+@script(
+    "A seed for every step",
+    source="the same, so that a step can be repeated: torch.manual_seed(step)",
+    outcome=refused("a seed that is set inside the step", rewrite="draws_without_seed"),
+)
+def seed_by_step() -> Task:
+    step = 0
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        nonlocal step
+        torch.manual_seed(step)
+        step += 1
+        return entropy(m, {**batch, "x": batch["x"] + 0.1 * torch.randn(8, 6)})
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
 @script("Draws under the seed of the job", source="the same: the task's seed is enough")
 def draws_without_seed() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ import random
 import numpy as np
 import torch
 from roundlog import Task
-from script_corpus import RUN, refused, script
+from script_corpus import RUN, script
 from script_rows import images
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -159,7 +159,6 @@ def flip_by_random() -> Task:
 @script(
     "MixUp with numpy",
     source="the code of the MixUp paper (Zhang et al. 2018)",
-    outcome=refused("draws from", rewrite="mixup"),
 )
 def mixup_by_numpy() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:

@@ -339,3 +339,32 @@ def lion() -> Task:
     model = mlp()
     optimizer = Lion(model.parameters(), lr=1e-4)
     return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+def experts() -> nn.Module:
+    return nn.ModuleDict({"one": mlp(), "two": mlp()})
+
+
+@script(
+    "Adam, and a layer that some batches leave out",
+    source="layers chosen by an if on the batch",
+    outcome=refused("gets a gradient on some of the step's paths only", rewrite="layer_by_where"),
+)
+def layer_by_if() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return entropy(m["one"] if batch["x"].mean() > 0 else m["two"], batch)
+
+    model = experts()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("Adam, and both layers computed", source="the same by torch.where: every parameter has a gradient, or zeros")
+def layer_by_where() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        y = torch.where(batch["x"].mean() > 0, m["one"](batch["x"]), m["two"](batch["x"]))
+        return F.cross_entropy(y, batch["y"])
+
+    model = experts()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)

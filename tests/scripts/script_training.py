@@ -12,11 +12,9 @@ import torch
 from roundlog import Job, Task
 from roundlog.capture import Captured
 from roundlog.capture.draws import Replay
-from roundlog.execution import Batches, Executor
-from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
-from roundlog.rounding import Recorder
 from torch.optim.lr_scheduler import LRScheduler
+from trainings import steps_by_program
 
 Draws = list[torch.Tensor | None]
 
@@ -37,28 +35,8 @@ def captured_job(task: Task) -> tuple[Job, Captured]:
 
 def losses_by_program(job: Job, captured: Captured, steps: int) -> tuple[list[float], list[Draws]]:
     """The losses of so many steps, and the numbers that each drew, in the order in which the script draws them."""
-    executor, batches = Executor(job.program), Batches(job.dataset, job.spec)
-    states, losses, drawn = list(job.initial.values()), [], []
-    for step in range(steps):
-        kept: dict[int, torch.Tensor] = {}
-
-        def keep(index: int, value: torch.Tensor, kept: dict[int, torch.Tensor] = kept) -> None:
-            if index in captured.origin.observed():
-                kept[index] = value.clone()
-
-        inputs = StepInputs(
-            states=states,
-            data=batches.load(step),
-            schedule=job.schedule[step],
-            seed=job.spec.seed,
-            step=step,
-            device=torch.device("cpu"),
-        )
-        result = executor.run(inputs, Recorder(4), observe=keep)
-        losses.append(float(result.loss))
-        drawn.append(captured.origin.drawn(kept))
-        states = list(result.states)
-    return losses, drawn
+    results = list(steps_by_program(job, steps, captured.origin.observed()))
+    return [float(result.loss) for result, _ in results], [captured.origin.drawn(kept) for _, kept in results]
 
 
 def losses_by_pytorch(task: Task, drawn: list[Draws]) -> list[float]:

@@ -227,3 +227,21 @@ def pruning() -> Task:
     model = mlp()
     prune.l1_unstructured(model[0], "weight", amount=0.5)
     return task_of(model)
+
+
+@script("Dropout of chosen rows, or of all", source="augmentation of easy rows, where there are enough of them")
+def dropout_of_rows() -> Task:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.drop, self.two = nn.Linear(6, 16), nn.Dropout(0.2), nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h, chosen = torch.tanh(self.one(x)), x[:, 0] > 0
+            if x.mean() > 0:
+                h = h.masked_fill(chosen[:, None], 0.0).index_add(0, chosen.nonzero()[:, 0], self.drop(h[chosen]))
+            else:
+                h = self.drop(h)
+            return self.two(h)
+
+    return task_of(Net())

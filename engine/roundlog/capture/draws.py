@@ -46,6 +46,8 @@ class Draws(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._calls = 0
         self._states = {generator: {_digest(state)} for generator, state in states.items()}
+        self._found: dict[int, tuple[torch.Generator | None, set[str]]] = {}
+        """Key of a generator -> itself, and the states in which a call has found it."""
         self.refused: list[CaptureError] = []
         """Error that was raised, whether or not the user's code has caught it."""
         self.drawn: list[torch.Tensor] = []
@@ -69,12 +71,23 @@ class Draws(TorchDispatchMode):
                 )
             )
             raise self.refused[-1]
+        self._found.setdefault(generator_key(generator), (generator, set()))[1].add(state)
         with _marked(Draw(self._calls, state)):
             result = func(*args, **kwargs)
         _advance(generator)
         known.add(_state(generator))
         self.drawn.extend(tensor.clone() for tensor in _drawn(func, args, kwargs, result))
         return result
+
+    def refuse_put_back(self) -> None:
+        """Raises CaptureError for a generator that stands, after the step, in a state in which the step has drawn."""
+        for generator, states in self._found.values():
+            if _state(generator) in states:
+                raise CaptureError(
+                    "the step puts a generator of random numbers back after it has drawn, so that the next step draws "
+                    "the same numbers: draw without torch.random.fork_rng() and manual_seed(), or draw once, before "
+                    "the first step"
+                )
 
 
 class Replay(TorchDispatchMode):

@@ -63,6 +63,18 @@ def _normal(mean: float = 0.0, deviation: float = 1.0) -> Any:
     return mean + deviation * _number(torch.randn((), generator=GENERATOR))
 
 
+def _beta(a: float, b: float) -> Any:
+    if not _are_numbers(a, b) or a <= 0 or b <= 0:
+        return NotImplemented
+    return _number(torch._sample_dirichlet(torch.tensor([float(a), float(b)]), generator=GENERATOR)[0])
+
+
+def _gamma(shape: float, scale: float = 1.0) -> Any:
+    if not _are_numbers(shape, scale) or shape <= 0:
+        return NotImplemented
+    return scale * _number(torch._standard_gamma(torch.tensor(float(shape)), generator=GENERATOR))
+
+
 def _are_numbers(*given: Any) -> bool:
     return all(isinstance(one, int | float | np.number) for one in given)
 
@@ -107,12 +119,16 @@ _OF_PYTHON: dict[str, _Function] = {
     "randrange": _randrange,
     "gauss": _normal,
     "normalvariate": _normal,
+    "betavariate": _beta,
+    "gammavariate": _gamma,
 }
 _OF_NUMPY: dict[str, _Function] = {
     **dict.fromkeys(("seed", "set_state"), _seeded),
     **dict.fromkeys(("rand", "random", "random_sample"), lambda: _uniform()),
     **dict.fromkeys(("randn", "standard_normal"), lambda: _normal()),
     "uniform": _uniform,
+    "beta": lambda a, b: _beta(a, b),
+    "gamma": lambda shape, scale=1.0: _gamma(shape, scale),
     "normal": lambda loc=0.0, scale=1.0: _normal(loc, scale),
     "randint": _randint_of_numpy,
     "permutation": _permutation,

@@ -7,12 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from roundlog.capture import Task
-from roundlog.execution import Batches, Executor
-from roundlog.operators import StepInputs
-from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 from torch import Tensor, nn
-from trainings import batch_of
+from trainings import batch_of, steps_by_program
 
 STEPS = 60
 
@@ -62,25 +59,7 @@ def followed(make: Callable[[], Task]) -> Job:
 
 def losses_of(job: Job) -> list[float]:
     """The losses of all steps by the engine."""
-    executor, batches, states, losses = (
-        Executor(job.program),
-        Batches(job.dataset, job.spec),
-        [*job.initial.values()],
-        [],
-    )
-    for step in range(job.spec.steps):
-        inputs = StepInputs(
-            states=states,
-            data=batches.load(step),
-            schedule=job.schedule[step],
-            seed=job.spec.seed,
-            step=step,
-            device=torch.device("cpu"),
-        )
-        result = executor.run(inputs, Recorder(4))
-        states = list(result.states)
-        losses.append(float(result.loss))
-    return losses
+    return [float(result.loss) for result, _ in steps_by_program(job, job.spec.steps)]
 
 
 def _losses_by_pytorch(task: Task) -> list[float]:

@@ -47,7 +47,7 @@ def test_the_base_stays_as_it_was_and_the_adapters_come_out(tmp_path: Path) -> N
     for name, value in model.named_parameters():
         assert torch.equal(value, final[f"parameter/{name}"]), name
 
-    # What peft saves of it, and what it merges, computes as it does.
+    # Weights that peft saves of it, and those that it merges, compute as it does.
     words = task.dataset["input_ids"][:3]
     with torch.no_grad():
         wanted = model.eval()(input_ids=words).logits

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from later_steps import Net, task_of
@@ -81,7 +82,22 @@ def _replaces_late_on_a_path(net: Net, x: Tensor) -> Tensor:
     return h + net.x if net.n > 5 else h
 
 
+def _explores(net: Net, x: Tensor) -> Tensor:
+    h, epsilon = net.a(x) + net.b(x), max(0.2, 0.9 - net.n / 20)
+    return h * 2 if random.random() < epsilon else h * np.random.beta(0.5, 2.0)
+
+
+def _compares_numbers_of_values(net: Net, x: Tensor) -> Tensor:
+    h = net.a(x)
+    rows = (h.sum(1) > 0).sum().item()
+    if rows > net.n // 8 and h.mean().item() <= 9.0 / net.n and net.n / 3 >= x.mean().item():
+        h = h * random.gammavariate(2.0, 0.5)
+    return h + net.b(x)
+
+
 FOLLOWED = (
+    _explores,
+    _compares_numbers_of_values,
     _anneals,
     _asks_at_some_steps,
     _other_numbers_on_each_path,
@@ -169,6 +185,27 @@ def test_what_a_value_decides_about_later_steps_is_refused(forward: Forward, sen
     task.model.later, task.model.held = None, [0]
     with pytest.raises(CaptureError, match=sentence):
         Job.from_task(task)
+
+
+def test_a_comparison_with_a_number_that_changes_is_exact() -> None:
+    """0.1 is none of FP32, whose nearest number is larger: neither number may be taken for it."""
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        above = net.centre.sum().item()
+        factors = (above > net.tenth, above >= net.tenth, above < net.tenth, above <= net.tenth)
+        net.tenth = 0.1 if net.n % 2 else float(torch.tensor(0.1).double())
+        h = net.a(x) + net.b(x)
+        for place, holds in enumerate(factors):
+            h = h * (2.0 + place) if holds else h
+        return h
+
+    def make() -> Task:
+        task = _task(forward)
+        task.model.tenth = 0.1
+        task.model.centre[0] = 0.1
+        return task
+
+    assert trained_both_ways(make, 6).apart < 1e-5
 
 
 def test_an_index_outside_of_its_axis_stops_no_step_that_does_not_take_it() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,12 +103,13 @@ def test_what_changes_outside_of_tensors_is_refused() -> None:
     refused(task_of(Net(forward)), "every step changes factors, an array of numpy's")
 
 
-def test_a_step_that_fails_on_the_first_batch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STEPS_LEFT", "3")  # which nobody puts back
+def test_a_step_that_fails_on_the_first_batch_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "steps_left"  # which nobody puts back
+    file.write_text("3")
 
     def forward(net: Net, x: Tensor) -> Tensor:
-        left = int(os.environ["STEPS_LEFT"])
-        os.environ["STEPS_LEFT"] = str(left - 1)
+        left = int(file.read_text())
+        file.write_text(str(left - 1))
         if not left:
             raise RuntimeError("no step is left")
         return net.a(x)

@@ -171,7 +171,7 @@ def test_the_task_is_left_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in task.model.parameters())
 
 
-# What is refused.
+# Refusals.
 
 
 def two(**options: Any) -> Task:

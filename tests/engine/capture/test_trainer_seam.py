@@ -15,7 +15,7 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 
-# What a captured step may be away from PyTorch's FP64, as a multiple of what PyTorch's FP32 is, and in units of the
+# Largest distance of a captured step from PyTorch's FP64, as a multiple of what PyTorch's FP32 is, and in units of the
 # largest element.
 _ROOM, _FLOOR = 24.0, 4e-6
 

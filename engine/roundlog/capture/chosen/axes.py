@@ -46,8 +46,8 @@ class AxisTable:
         """Mask of an axis -> what was joined along it, with its size in PyTorch."""
 
     def add(self, size: Any, mask: Value) -> None:
-        """Notes the mask that chooses so many elements. Raises CaptureError if PyTorch holds this number for the same
-        as that of another mask, or for one that does not depend on values."""
+        """Notes that a mask chooses this number of elements. Raises CaptureError if PyTorch takes the number for that
+        of another mask, or for a known one."""
         symbol = expression(size)
         if not isinstance(symbol, sympy.Symbol):
             raise CaptureError(f"chooses elements by a mask, and goes on as if they were always {symbol}: {REWRITE}")

@@ -17,7 +17,7 @@ from roundlog.program import DType
 
 @lowers("nonzero")
 def nonzero(call: Call) -> Lowered:
-    """All positions, in order, of which those count that the mask marks."""
+    """All positions in order; those that the mask marks count."""
     x: Any = call.node.args[0]
     c, shape = call.c, call.shape(x)
     if any(call.axes(x)):
@@ -172,8 +172,8 @@ def index_put(call: Call) -> Lowered:
 
 
 def _require_same(call: Call, values: fx.Node, axes: Any, shape: tuple[int, ...]) -> None:
-    """Raises CaptureError unless values fit a shape of which some axes are of chosen elements: along these they have
-    the same mask, or one element for all."""
+    """Raises CaptureError unless values fit a shape. Along axes of chosen elements they have the same mask, or one
+    element for all."""
     masks, sizes = call.axes(values), call.shape(values)
     for mask, size, wanted, length in zip(masks[::-1], sizes[::-1], axes[::-1], shape[::-1], strict=False):
         if mask != wanted and (mask is not None or size != 1):

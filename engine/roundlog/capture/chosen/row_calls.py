@@ -70,8 +70,8 @@ class Call:
         traced: Mapping[fx.Node, Any],
         places: dict[fx.Node, tuple[Value, torch.Tensor]],
     ) -> None:
-        """rule: the one for rows that all count. values, axes, traced, places: of graph nodes, the value; the masks of
-        its axes; the traced tensor; and the value that holds all positions of which a mask chooses some, with these."""
+        """rule: the one for rows that all count. By graph node, values: its value; axes: the masks of its axes; traced:
+        the traced tensor; places, for positions that a mask chooses: the value of all positions, and all of them."""
         self.c, self.table, self.node = context, table, node
         self._rule, self._values, self._axes, self._traced = rule, values, axes, traced
         self.places = places
@@ -110,7 +110,7 @@ class Call:
         return self._axes.get(node) or (None,) * len(self.shape(node))
 
     def positions(self, node: fx.Node) -> torch.Tensor | None:
-        """All positions of which a mask chooses those that a tensor holds, if nothing was written into it since."""
+        """All positions, if a tensor holds those that a mask chooses and nothing was written into it since."""
         value, found = self.places.get(node, (None, None))
         return found if value == self.value(node) else None
 

@@ -9,8 +9,8 @@ import torch
 _aten = torch.ops.aten
 
 TRIALS = 15
-"""Trials of Marsaglia and Tsang that every number has. A trial is rejected with a probability of at most 0.0485, which
-is that for a concentration of 1, so that all of them are with one below 2^-65."""
+"""Trials of Marsaglia and Tsang for every number. The probability that a trial is rejected is at most 0.0485, the one
+for a concentration of 1. So the probability that all trials are rejected is below 2^-65."""
 
 _NEAR = 0.125
 _SERIES = (-3 / 4, 3 / 5, -3 / 6, 3 / 7, -3 / 8, 3 / 9, -3 / 10)
@@ -26,16 +26,16 @@ def decompositions() -> dict[Any, Any]:
 
 
 def standard_gamma(concentration: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Marsaglia and Tsang 2000: d (1 + x / sqrt(9 d))^3 for the first of 15 normal numbers x that is accepted, d =
-    concentration - 1/3; below a concentration of 1 that for one more, times uniform^(1 / concentration). At least
-    2^-126, as PyTorch's. That no trial is accepted has a probability below 2^-65; the first then counts."""
+    """Marsaglia and Tsang 2000: d (1 + x / sqrt(9 d))^3 for the first of 15 normal numbers x that is accepted, where d
+    = concentration - 1/3. A concentration below 1 takes the number of concentration + 1, times uniform^(1 /
+    concentration). At least 2^-126, as PyTorch's. If no trial is accepted (see TRIALS), the first counts."""
     d, base, power = _accepted(concentration)
     return (d * (base * base * base) * torch.exp(power)).clamp(min=torch.finfo(concentration.dtype).tiny)
 
 
 def sample_dirichlet(concentration: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Softmax of the logarithms of numbers as _standard_gamma's, which small concentrations leave above zero; between
-    2^-126 and 1 - 2^-24, as PyTorch's."""
+    """Softmax of the logarithms of gamma numbers: the numbers of small concentrations may be zero, their logarithms
+    are finite. Between 2^-126 and 1 - 2^-24, as PyTorch's."""
     d, base, power = _accepted(concentration)
     shares = torch.softmax(torch.log(d) + 3 * torch.log(base) + power, -1)
     kind = torch.finfo(concentration.dtype)
@@ -51,8 +51,8 @@ def _accepted(concentration: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, 
     inside = t > -1
     t = torch.where(inside, t, 0.0)
     base = 1 + t
-    # log(uniform) has to be below x^2 / 2 + d (3 log(1 + t) - (1 + t)^3 + 1), where x^2 / 2 = 9 d t^2 / 2: what is left
-    # of it in t^4 loses no digits where t is small, and d may so be large.
+    # log(uniform) has to be below d (9 t^2 / 2 + 3 log(1 + t) - (1 + t)^3 + 1). Its terms cancel up to t^4, so that for
+    # a small t, where d is large, a series in t takes their place: it loses no digits.
     series = torch.full_like(t, _SERIES[-1])
     for coefficient in _SERIES[-2::-1]:
         series = series * t + coefficient

@@ -17,12 +17,11 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers.adam import Adam, Adamax, NAdam, RAdam
 from roundlog.capture.optimizers.averaging import ASGD
 from roundlog.capture.optimizers.factored import Adafactor
-from roundlog.capture.optimizers.own import Own, is_own
 from roundlog.capture.optimizers.scaled import Adadelta, Adagrad, RMSprop
 from roundlog.capture.optimizers.schedule import Factor, Rate, rates
 from roundlog.capture.optimizers.sgd import SGD
 from roundlog.capture.optimizers.signs import Rprop
-from roundlog.capture.optimizers.update import Update
+from roundlog.capture.optimizers.update import Own, Update, is_own
 
 
 def clip_factor(gradients: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:

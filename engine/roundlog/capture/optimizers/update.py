@@ -1,4 +1,4 @@
-"""Base of every optimizer's update."""
+"""Base of every optimizer's update, and the one of optimizers of the user's own."""
 
 from __future__ import annotations
 
@@ -57,6 +57,32 @@ class Update(ABC):
         """The gradient with that of the weight decay."""
         decay = float(self.group["weight_decay"])
         return g + decay * p if decay else g
+
+
+class Own(Update):
+    """The update of one parameter group of an optimizer of the user's own.
+
+    Its `step()` is traced as it is written, with everything else that a step computes: its state becomes state of the
+    program, and numbers of Python that it counts or computes with become columns of the schedule, as those of a model
+    do."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {}
+
+    def columns(self) -> dict[str, Column]:
+        return {}
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        raise NotImplementedError
+
+
+def is_own(optimizer: object) -> bool:
+    """Whether an optimizer's step is traced as it is written: neither its class nor its step are torch's."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return False
+    kind = type(optimizer)
+    homes = (kind.__module__, getattr(kind.step, "__module__", ""))
+    return not any(str(home).startswith("torch.") for home in homes)
 
 
 def zeros(p: torch.Tensor, *names: str) -> dict[str, torch.Tensor]:

@@ -6,7 +6,7 @@ first step does not read: it is traced as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,11 +98,3 @@ def _alike(one: Any, two: torch.Tensor) -> bool:
 def tensors_in(thing: Any) -> list[torch.Tensor]:
     """Tensors of a tuple, list or dictionary, and of what is in it; or the one tensor itself."""
     return [leaf for leaf in tree_flatten(thing)[0] if is_a(leaf, torch.Tensor)]
-
-
-def holding(changes: Iterable[Change], thing: object) -> Change | None:
-    """The change that has put something somewhere, by itself or in a tuple, list or dictionary."""
-    for change in changes:
-        if change.after is thing or any(leaf is thing for leaf in tensors_in(change.after)):
-            return change
-    return None

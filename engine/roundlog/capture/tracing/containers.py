@@ -4,6 +4,8 @@ user's makes of them."""
 from __future__ import annotations
 
 import array
+import contextvars
+import ctypes
 import functools
 import gc
 import operator
@@ -64,11 +66,13 @@ class Container:
         except Exception:  # whatever a class of the user's does
             return []
         found = [Change(self, *pair) for pair in pairs if pair[1] is not pair[2] and not equal_numbers(*pair[1:])]
-        # Items in another order count as a change of the last one.
-        return found or ([Change(self, *pairs[-1])] if list(now) != list(saved) else [])
+        orders = tuple(Order(tuple(key for key in one if key in other)) for one, other in ((saved, now), (now, saved)))
+        return found if orders[0].keys == orders[1].keys else [*found, Change(self, Order, *orders)]
 
     def name_of(self, key: Any) -> str:
         """`model.layer.h`: an item in the user's words."""
+        if key is Order:
+            return f"the order of {self.path}"
         if type(key) is str and key.isidentifier():
             return f"{self.path}.{key}"[:_LONGEST_NAME] if self.path else key
         return f"{self.path}[{_shown(key)}]"[:_LONGEST_NAME]
@@ -79,6 +83,13 @@ class Container:
     def put(self, key: Any, item: object) -> None:
         """Put something where an item is."""
         self.restore({**self.read(), key: item})
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Order of the items of a dictionary. As a key: the place where it stands."""
+
+    keys: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +240,38 @@ def globals_of(variables: dict[str, Any], names: Iterable[str]) -> tuple[Reader,
         variables.update(saved)
 
     return read, put_back
+
+
+def numbers_of(variables: dict[str, Any], names: Iterable[str]) -> tuple[Reader, Restorer]:
+    """Reader and restorer of the numbers that a library's module has under some names: users may keep theirs there."""
+    return globals_of(variables, [name for name in names if type(variables.get(name)) in _PLAIN])
+
+
+def context_of(variable: contextvars.ContextVar[Any]) -> tuple[Reader, Restorer]:
+    """Reader and restorer of a context variable."""
+
+    def read() -> dict[str, Any]:
+        try:
+            return {"value": variable.get()}
+        except LookupError:
+            return {}
+
+    def put_back(saved: dict[str, Any]) -> None:
+        if not saved:
+            raise LookupError("it had no value")
+        variable.set(saved["value"])
+
+    return read, put_back
+
+
+def memory_of(thing: Any) -> tuple[Reader, Restorer]:
+    """Reader and restorer of an object of `ctypes`, as `multiprocessing.Value` has one."""
+    size = ctypes.sizeof(thing)
+
+    def put_back(saved: dict[str, bytes]) -> None:
+        ctypes.memmove(ctypes.addressof(thing), saved["value"], size)
+
+    return lambda: {"value": ctypes.string_at(ctypes.addressof(thing), size)}, put_back
 
 
 def hooks_of(tensor: torch.Tensor) -> tuple[Reader, Restorer]:

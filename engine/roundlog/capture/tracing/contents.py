@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import itertools
 import operator
+import queue
 import types
 import warnings
 from collections.abc import Callable
@@ -105,6 +106,8 @@ def position_of(iterator: Any) -> list[Any]:
     """Mark of the position of an iterator of Python's own: not a number, in general, but it changes with every item. An
     iterator over other iterators is as far as they are."""
     parts = parts_of(iterator)
+    if isinstance(iterator, queue.SimpleQueue):
+        return [item for part in parts for item in (part if type(part) is list else [part])]
     if isinstance(iterator, types.GeneratorType):
         return [None if iterator.gi_frame is None else iterator.gi_frame.f_lasti, *parts]
     if isinstance(iterator, itertools.count):

@@ -9,6 +9,7 @@ at every step follows, too.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import sys
@@ -16,7 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.tracing.number_arguments import with_columns
 from roundlog.capture.tracing.only_printed import is_only_printed
@@ -72,7 +75,7 @@ class Path:
     """List of all computations and questions, in order: the operation, its terms, and whether a result is as it was."""
     _numbers: list[int] = field(default_factory=list)
     """Numbers of these computations."""
-    _computed: dict[object, Counter] = field(default_factory=dict)
+    _computed: dict[object, Any] = field(default_factory=dict)
 
     def add(self, operation: Callable[..., Any], terms: tuple[Any, ...], check: Callable[[Any], bool]) -> _Result:
         """Note an operation."""
@@ -80,12 +83,27 @@ class Path:
         self._numbers.append(self.slots.number_of((operation, *map(self._number_of, terms))))
         return _Result(len(self._entries) - 1)
 
-    def computed(self, operation: Callable[..., Any], terms: Sequence[Any], compute: Callable[[], Counter]) -> Counter:
+    def given(self, name: str, value: Number) -> Counter | bool:
+        """The number as a step finds it. A flag is itself, and a question, since `is True` asks nobody."""
+        counter, kind = Counter.named(self, name, value), type(value)
+        self.add(type, (counter.term,), lambda found: found is kind)
+        return bool(counter.ask(_itself)) if kind is bool else counter
+
+    def computed(self, operation: Callable[..., Any], terms: Sequence[Any], compute: Callable[[], Any]) -> Any:
         """Result of an operation, which is noted once: loops over parameters compute the same for each."""
         key = (operation, *((type(term), repr(term)) for term in map(term_of, terms)))
         if key not in self._computed:
             self._computed[key] = compute()
         return self._computed[key]
+
+    def result(self, operation: Callable[..., Any], values: tuple[Any, ...], terms: tuple[Any, ...]) -> Any:
+        """The operation on values. An error that it raises, which the step may catch, is noted."""
+        try:
+            return operation(*values)
+        except Exception as error:
+            kind = type(error)
+            self.add(_error_of(operation), terms, lambda found: found is kind)
+            raise
 
     def column(self, term: Any) -> torch.Tensor | None:
         """Column that stands for a number; None if all are taken."""
@@ -199,9 +217,9 @@ class Counter:
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
         """The answer to a question about the value, which is written down."""
-        answer = question(self.value)
-        self._path.add(question, (self.term,), lambda found: _same(found, answer))
         self._path.asked.update(dict.fromkeys(self.names))
+        answer = self._path.result(question, (self.value,), (self.term,))
+        self._path.add(question, (self.term,), lambda found: _same(found, answer))
         return answer
 
     def compute(self, operation: Callable[..., Any], *others: Any) -> Any:
@@ -215,14 +233,16 @@ class Counter:
         return self._path.computed(function, arguments, lambda: self._compute(function, arguments))
 
     def _compute(self, operation: Callable[..., Any], terms: Sequence[Any]) -> Any:
-        value = operation(*(term.value if type(term) is Counter else term for term in terms))
+        found = tuple(map(term_of, terms))
+        value = self._path.result(operation, tuple(map(value_of, terms)), found)
         if isinstance(value, tuple):  # divmod
             parts = (lambda *numbers, i=i: operation(*numbers)[i] for i in range(len(value)))
             return tuple(self.called(part, terms) for part in parts)
         kind = type(value)
-        result = self._path.add(operation, tuple(map(term_of, terms)), lambda found: type(found) is kind)
+        result = self._path.add(operation, found, lambda other: type(other) is kind)
         names = tuple(dict.fromkeys(name for term in terms if type(term) is Counter for name in term.names))
-        return Counter(self._path, names, value, result)
+        counter = Counter(self._path, names, value, result)
+        return counter.ask(_itself) if kind is bool else counter
 
     @property
     def column(self) -> torch.Tensor | None:
@@ -234,6 +254,26 @@ class Counter:
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return with_columns(cls, func, args, kwargs or {})
+
+    def __array_ufunc__(self, function: Callable[..., Any], method: str, *inputs: Any, **options: Any) -> Any:
+        return self._by_numpy(function, inputs) if method == "__call__" and not options else NotImplemented
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return NotImplemented if kwargs else self._by_numpy(function, args)
+
+    def _by_numpy(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Result of a function of numpy's, as `np.exp`, that is given numbers, and lists and arrays of numbers."""
+        terms = [arg.tolist() if isinstance(arg, np.ndarray | np.generic) else arg for arg in args]
+        if not all(type(leaf) in (Counter, bool, int, float) for leaf in tree_leaves(terms)):
+            return NotImplemented
+        if any(type(term) not in (Counter, bool, int, float) and _has_counter(term) for term in terms):
+            return NotImplemented
+        values = tuple(map(value_of, terms))
+        if np.ndim(self._path.result(function, values, tuple(map(term_of, terms)))):  # which no number is
+            return function(*(term.itself() if type(term) is Counter else term for term in terms))
+        return self.called(_as_number(function), terms)
 
     def itself(self) -> Number:
         """The number, of which the step is another if it is another."""
@@ -285,6 +325,16 @@ def value_of(number: Any) -> Any:
     return number.value if type(number) is Counter else number
 
 
+def _has_counter(thing: Any) -> bool:
+    return any(type(leaf) is Counter for leaf in tree_leaves(thing))
+
+
+@functools.cache
+def _as_number(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of numpy's that gives numbers of Python's."""
+    return lambda *values: np.asarray(function(*values)).item()
+
+
 def _itself(value: Number) -> Number:
     return value
 
@@ -292,6 +342,19 @@ def _itself(value: Number) -> Number:
 def _same(a: Any, b: Any) -> bool:
     """NaN is the same as NaN, and 0.0 is not -0.0."""
     return type(a) is type(b) and repr(a) == repr(b)
+
+
+def _error_of(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """The class of the error that an operation raises; None if it raises none."""
+
+    def error(*values: Any) -> type | None:
+        try:
+            operation(*values)
+        except Exception as error:
+            return type(error)
+        return None
+
+    return error
 
 
 def _computing(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -303,14 +366,6 @@ def _swapped(operation: Callable[..., Any]) -> Callable[..., Any]:
         return operation(b, a)
 
     return lambda self, other: self.compute(swapped, other)
-
-
-def _comparing(operation: Callable[..., Any]) -> Callable[..., Any]:
-    def compare(self: Counter, other: Any) -> Any:
-        found = self.compute(operation, other)
-        return found.ask(_itself) if type(found) is Counter else found
-
-    return compare
 
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor")
@@ -325,4 +380,4 @@ for _name in _BINARY:
 for _operation in _OTHER:
     setattr(Counter, f"__{_operation.__name__}__", _computing(_operation))
 for _name in _COMPARISONS:
-    setattr(Counter, f"__{_name}__", _comparing(getattr(operator, _name)))
+    setattr(Counter, f"__{_name}__", _computing(getattr(operator, _name)))

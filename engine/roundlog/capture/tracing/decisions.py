@@ -160,7 +160,7 @@ def _question(node: fx.Node) -> str | None:
         elif current.target in _SAME:
             names[current] = names[current.all_input_nodes[0]]
         else:
-            # What is drawn again from the same state is the same, as where a checkpoint computes again.
+            # Numbers drawn again from the same state are the same, as where a checkpoint computes again.
             drawn = draw_of(current)
             arguments = fx.node.map_arg((current.args, dict(current.kwargs)), lambda source: names[source])
             text = f"{current.target}{arguments}{drawn.state if drawn else ''}"

@@ -15,8 +15,8 @@ from torch import fx
 
 from roundlog.capture.constants import Constants, written
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.tracing.carried import holding
-from roundlog.capture.tracing.containers import MISSING, Change
+from roundlog.capture.tracing.carried import tensors_in
+from roundlog.capture.tracing.containers import MISSING, Change, is_a
 from roundlog.capture.tracing.likeness import Likeness
 from roundlog.capture.tracing.logged import is_logged
 from roundlog.capture.tracing.surroundings import Surroundings
@@ -46,6 +46,8 @@ class AfterOne:
         self._around = around
         self.grown = grown
         self._made = list(made)
+        # By now: later steps write into what the first one has made.
+        self._of_tensor = {id(tensor): change for change in reversed(made) for tensor in tensors_in(change.after)}
         self.unsteady = frozenset(unsteady)
         self.unlike = frozenset(name for name, is_number in unsteady.items() if not is_number)
         """Names of those places where no number is left."""
@@ -59,11 +61,15 @@ class AfterOne:
             for key, value in container.saved.items():
                 if value is change.before and container.name_of(key) == change.name:
                     return Change(container, key, value, change.after)
-        return None
+        return self.holding(change.before) if is_a(change.before, torch.Tensor) else None
+
+    def has_put(self, change: Change) -> bool:
+        """Whether what stood in the place of a later step's change was put there by the first step."""
+        return any(one.after is change.before and one.name == change.name for one in self._made)
 
     def holding(self, tensor: torch.Tensor) -> Change | None:
         """The first step's change that has put a tensor somewhere."""
-        return holding(self._made, tensor)
+        return self._of_tensor.get(id(tensor))
 
     def found_by(self, module: fx.GraphModule, tracer: Tracer, later: Surroundings) -> Held:
         """Tensors outside of the state that a later step holds. later: everything, as it is after the first step."""
@@ -73,11 +79,11 @@ class AfterOne:
             tensor: Any = getattr(module, str(node.target)) if node.op == "get_attr" else None
             if not isinstance(tensor, torch.Tensor) or tracer.follows(tensor):
                 continue
-            if id(tensor) in self._around.tensors:
-                if node in changing:
-                    held.written[f"attribute/{self._around.tensors[id(tensor)][0]}"] = tensor
-            elif id(tensor) in later.tensors:
-                held.read.append(tensor)
+            if id(tensor) in self._around.tensors and node in changing:
+                held.written[f"attribute/{self._around.tensors[id(tensor)][0]}"] = tensor
+        # Not those of the graph: a tensor whose number a step takes stands in none.
+        new = (number for number in later.tensors if number in tracer.used and number not in self._around.tensors)
+        held.read.extend(tensor for number in new if not tracer.follows(tensor := later.tensors[number][1]))
         return held
 
     def constants_of(self, module: fx.GraphModule) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import _engine_run_backward
 
 from roundlog.capture.constants import written_by
 from roundlog.capture.draws import draws
@@ -14,6 +15,13 @@ from roundlog.capture.lines import source_of
 THREAD = (
     "the step computes in another thread, where it cannot be followed: compute everything in the thread that calls it"
 )
+
+
+def differentiate(loss: torch.Tensor) -> None:
+    """`loss.backward()`, but that modes for functions go on in hooks and in what checkpoints compute again."""
+    _engine_run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 def drop_what_nothing_uses(graph: fx.Graph) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers import Column, Update, updates
-from roundlog.capture.optimizers.own import Own
+from roundlog.capture.optimizers.update import Own
 from roundlog.capture.task import Task
 
 

@@ -19,6 +19,8 @@ _NO_NUMBERS = (
     "of type SymInt",
     "data is not allocated yet",
     ".numpy() is not supported for tensor subclasses",
+    ".tolist() is not supported for tensor subclasses",
+    "Cannot access data pointer of Tensor",
 )
 """Words of PyTorch's errors about `.tolist()` and `.numpy()`, and of any code's that is given what `.item()` gives."""
 

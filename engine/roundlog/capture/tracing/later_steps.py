@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import fx
 
 from roundlog.capture.constants import digest_of
-from roundlog.capture.errors import CaptureError, a_kind
+from roundlog.capture.errors import CaptureError, UnknownValueError, a_kind
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.task import Task
 from roundlog.capture.tracing.carried import MoreStateError, carried
 from roundlog.capture.tracing.containers import MISSING, Change, Container, Location, is_a
 from roundlog.capture.tracing.counters import Counter, DependsOnValuesError, Number, Path, Paths, term_of, value_of
-from roundlog.capture.tracing.course import MOST_STEPS, NUMBERS, Course
 from roundlog.capture.tracing.difference import difference, drawn_again
 from roundlog.capture.tracing.first_step import AfterOne
 from roundlog.capture.tracing.likeness import Likeness
 from roundlog.capture.tracing.logged import LoggedNumber, is_logged
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Tracer
-from roundlog.capture.tracing.traced_step import TracedStep
+from roundlog.capture.tracing.traced_step import MOST_STEPS, NUMBERS, Course, TracedStep
 
 _REMEDY = (
     "keep what steps change in buffers that hold tensors from the start, draw random numbers by torch, and print and "
@@ -216,7 +216,7 @@ class LaterSteps:
         last = max(2, self._steps) - 1
         which = np.zeros(last + 1, dtype=np.int64)
         given = np.zeros((last + 1, NUMBERS))
-        plain: list[tuple[int, fx.GraphModule]] = []
+        taken: dict[int, tuple[int, dict[str, Number]]] = {}  # number of a path -> last step on it, and its numbers
         for step in range(1, last + 1):
             before = numbers
             number, found = next(
@@ -225,12 +225,15 @@ class LaterSteps:
             )
             if found is None:
                 if len(paths) == MOST_STEPS:
-                    asked = _words(name for path in paths for name in path.asked)
+                    asked = _words(name for path in paths for name in path.asked) or _words(numbers)
                     raise CaptureError(
                         f"the step depends on {asked}, which steps change, in more than {MOST_STEPS} ways: {_REMEDY}"
                         f"{_NUMBER}"
                     )
+                histories = set(self._tracer.histories.names)
                 path, graph = self._trace(numbers)
+                if self._tracer.histories.names != histories:
+                    return None
                 if self._find_logged():  # first, since a step that uses one is told so by its name
                     return None
                 if self._find(graph):
@@ -239,22 +242,26 @@ class LaterSteps:
                     raise CaptureError(f"{_NOT_THE_SAME}: at step {step} {again}: {_REMEDY}")
                 paths.append(path)
                 graph_of_path.append(self._number_of(graphs, graph))
-                if graph_of_path[-1]:
-                    self._refuse_left_behind(first, graph, step)
+                self._refuse_left_behind(first, graph, step, is_first=not graph_of_path[-1])
                 found = path.following(numbers)
                 if found is None:
                     raise CaptureError(f"the step depends on {_words(numbers)}, which steps change: {_REMEDY}{_NUMBER}")
             numbers, columns = found[0] | self._rates_at(step + 1), found[1]
             which[step] = graph_of_path[number]
             given[step, : len(columns)] = columns
-            # A counter is not a number in every respect: numbers themselves have the last word.
-            if self._counted and step in (last // 2, last):
-                graph = self._trace(before, plainly=True)[1]
-                if paths[number].uses_columns:
-                    plain.append((step, graph))
-                else:
-                    self._compare(graphs[which[step]], graph, step, self._counted)
-                self._tracer.confirm_factors()
+            taken[number] = step, before
+        # A counter is not a number in every respect, and a step may depend on what nobody sees (the time, say): each
+        # path is traced once more, with the numbers themselves of another step.
+        plain: list[tuple[int, fx.GraphModule]] = []
+        for number, (step, before) in taken.items():
+            if not self._counted and not graph_of_path[number]:
+                continue  # the first step, and one after it, are two traces already
+            graph = self._trace(before, plainly=True)[1]
+            if paths[number].uses_columns:
+                plain += [(step, graph)] if step < self._steps else []
+            else:
+                self._compare(graphs[which[step]], graph, step, self._counted)
+            self._tracer.confirm_factors()
         return Course(tuple(graphs), which[: self._steps], given[: self._steps], tuple(plain))
 
     def _rates_at(self, step: int) -> dict[str, Number]:
@@ -278,9 +285,9 @@ class LaterSteps:
         pairs = zip(one.others(change.before), one.others(change.after), strict=True)
         return all(Likeness((), ()).between(*pair) for pair in pairs)
 
-    def _refuse_left_behind(self, first: fx.GraphModule, graph: fx.GraphModule, step: int) -> None:
+    def _refuse_left_behind(self, first: fx.GraphModule, graph: fx.GraphModule, step: int, *, is_first: bool) -> None:
         """Raises MoreStateError for tensors that the first step has made and a later one reads, or that only a later
-        one writes into, and CaptureError if they cannot be states."""
+        one writes into, and CaptureError if they cannot be states. is_first: whether both graphs compute the same."""
         held = self._after_one.found_by(graph, self._tracer, self._around)
         constants = self._after_one.constants_of(first) if held.read else frozenset[str]()
         read = [tensor for tensor in held.read if digest_of(tensor) not in constants]  # made of other things
@@ -291,7 +298,7 @@ class LaterSteps:
             raise MoreStateError(sentence, made) if len(made) == len(found) else CaptureError(sentence)
         if held.written:
             raise MoreStateError(f"{_NOT_THE_SAME}: it writes into {min(held.written)}", tensors=held.written)
-        if self._after_one.unlike:
+        if self._after_one.unlike and not is_first:
             raise CaptureError(
                 f"{_NOT_THE_SAME}: the first step leaves {min(self._after_one.unlike)}, which is another every time: "
                 f"{_REMEDY}"
@@ -319,8 +326,9 @@ class LaterSteps:
         def begin() -> Path:
             path = paths.begin()
             self._around.restore()
+            self._tracer.histories.put(self._around.containers, self._tracer.originals)
             for name, place in self._counted.items():
-                place.put(numbers[name] if plainly else Counter.named(path, name, numbers[name]))
+                place.put(numbers[name] if plainly else path.given(name, numbers[name]))
             for name, place in self._logged.items():
                 place.put(LoggedNumber(name))
             for place in self._own:
@@ -352,9 +360,15 @@ class LaterSteps:
             _refuse_reads(hidden, grown)  # the code that reads may have caught the error
         except CaptureError as error:
             _refuse_reads(hidden, grown)
+            names = _words([*own.asked, *self._counted, *(place.name for place in self._own)])
+            cannot = type(error) is UnknownValueError and "PyTorch cannot trace" in str(error)
+            if cannot and self._counted and not plainly and self._is_traced(numbers):
+                raise CaptureError(
+                    f"the step gives {names}, which steps change, to something that takes plain ones alone ({error}): "
+                    "compute with numbers by Python's operators, math and numpy, and give them to operators of tensors"
+                ) from error
             if Counter.__name__ not in str(error):
                 raise
-            names = _words([*own.asked, *self._counted, *(place.name for place in self._own)])
             raise CaptureError(f"the step makes tensors of {names}, which steps change: {_REMEDY}") from error
         if uneven := set(self._gradients).symmetric_difference(traced.gradients):
             raise CaptureError(
@@ -372,7 +386,16 @@ class LaterSteps:
             )
         if self._ended.wrong:
             raise CaptureError(self._ended.wrong[0])
+        self._tracer.histories.refuse()
         return paths, graph
+
+    def _is_traced(self, numbers: Mapping[str, Number]) -> bool:
+        """Whether a step can be traced with these numbers themselves."""
+        try:
+            self._trace(numbers, plainly=True)
+        except CaptureError:
+            return False
+        return True
 
     def _find(self, graph: fx.GraphModule) -> bool:
         """Whether there are numbers that a step changes and that are not counted yet. Raises CaptureError for other
@@ -385,16 +408,18 @@ class LaterSteps:
         if arrays := self._ended.arrays:
             raise CaptureError(f"every step changes {arrays[0]}, an array of numpy's: {_REMEDY}")
         attributes = [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
-        self._read |= {id(attribute) for attribute in attributes}
+        self._read |= {id(attribute) for attribute in attributes} | self._tracer.used
         seen = self._around.seen()
         growing = (place for found in self._growing.values() for place in found)
         places = [*self._counted.values(), *self._logged.values(), *self._own, *self._hidden, *growing]
         known = {place.location for place in places}
         before = len(self._counted) + len(self._growing)
-        # What one step has put somewhere is no change as long as none reads it, and a later one may.
+        # A thing that a step puts somewhere is no change as long as no step reads it, and a later one may.
         changes, self._unread = (*self._unread, *self._ended.changes), []
         for change in changes:
-            if change.location in known or self._tracer.follows(change.before):
+            if change.location in known:
+                continue
+            if self._tracer.follows(change.before) and not self._after_one.has_put(change):
                 continue
             if self._changed_elsewhere and change.name.startswith(self._changed_elsewhere):
                 raise CaptureError(f"a step changes {change.name}: change it by the task's schedule")
@@ -463,7 +488,8 @@ def _words(names: Iterable[str]) -> str:
 
 def _described(change: Change) -> str:
     if change.before is None or change.before is MISSING:
-        kind = "a number" if is_logged(change.after) else a_kind(change.after)
+        is_tensor = is_a(change.after, torch.Tensor)
+        kind = "a number" if is_logged(change.after) else "a tensor" if is_tensor else a_kind(change.after)
         return f"{change.name} (nothing before, then {kind})"
     return change.name
 

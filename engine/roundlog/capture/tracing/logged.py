@@ -49,15 +49,16 @@ class LoggedNumber:
         """A result of such a number, or of one that `.item()` gives and a counted one."""
         names = (term._name for term in terms if type(term) is LoggedNumber)
         counted = (name for term in terms if type(term) is Counter for name in term.names)
-        return cls(next(names, next(counted, "a number")))
+        mixed = (f"a number out of a tensor (.item()) or of random together with {name}" for name in counted)
+        return cls(next(names, next(mixed, "a number")))
 
     def _refused(self, *arguments: Any, **options: Any) -> Never:
         with noted():
             # As far as is known: the values of buffers that no step writes may be known.
             raise UnknownValueError(
                 f"the step uses {self._name}, a number of Python that steps compute from their values"
-                f"{place_of_call()}: it may be added up and printed in an f-string, and no more; keep what the step "
-                "needs in a buffer that holds a tensor from the start"
+                f"{place_of_call()}: it may be added up and printed in an f-string, and no more; compute with the "
+                "tensor itself, and keep what the step needs in a buffer that holds a tensor from the start"
             )
 
     @classmethod

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from numba.core.registry import cpu_target
+
 from roundlog.capture.tracing.counters import Counter
 
 Variable = tuple[dict[str, Any], str]
@@ -27,6 +29,13 @@ def followed(function: Callable[..., Any]) -> Callable[..., Any]:
         return first.called(function, arguments)
 
     return called
+
+
+@functools.cache
+def load_compiler() -> None:
+    """Have Numba look up the functions of `math` and Python, which it does once, while they are Python's own."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
 
 _IN_MATH = {name: function for name, function in vars(math).items() if callable(function) and not name.startswith("_")}

@@ -3,6 +3,7 @@ buffers, and whether the steps after it do the same."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
@@ -49,6 +50,7 @@ def surroundings(task: Task) -> Surroundings:
     for part in ("loss", "optimizer", "schedule"):
         roots |= {turn.called(part): getattr(turn, part) for turn in task.turns()}
     roots |= {} if task.of_batch is None else {"of_batch": task.of_batch}
+    roots["os.environ"] = os.environ
     named = dict(roots)
     for turn in task.turns():
         groups = getattr(turn.optimizer, "param_groups", [])  # what is no optimizer is refused later, by its name
@@ -144,6 +146,7 @@ def _traced(
         grown = grown_apart(others, around.seen())
         after_one = AfterOne(around, theirs, unsteady(shown, theirs), grown)
         course = LaterSteps(task, tracer, later, own, after_one).followed(first)
+    tracer.shared.refuse()
     counting = (node for graph in course.graphs for node in graph.graph.nodes)
     if tracer.stepped is not None and any("_local_scalar_dense" in str(node.target) for node in counting):
         who = "optimizer" if any(is_own(turn.optimizer) for turn in task.turns()) else "loss"

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import nn
@@ -34,12 +35,13 @@ from roundlog.capture.tracing.checks import noted, passing
 from roundlog.capture.tracing.counters import Counter
 from roundlog.capture.tracing.decisions import decided
 from roundlog.capture.tracing.logged import UnseenText, with_logged
-from roundlog.capture.tracing.number_functions import REPLACED, followed
+from roundlog.capture.tracing.number_functions import REPLACED, followed, load_compiler
 
 
 @contextmanager
 def rewritten() -> Iterator[None]:
     """While this is active, the functions of this file stand in the place of PyTorch's."""
+    load_compiler()
     with ExitStack() as stack:
         for owner, name, function in (
             *REPLACED,
@@ -52,12 +54,14 @@ def rewritten() -> Iterator[None]:
             *((layer, "forward", packed.recurrent(layer.forward)) for layer in (nn.GRU, nn.LSTM, nn.RNN)),
             (torch, "tensor", _tensor),
             (torch, "from_numpy", _from_numpy),
+            *((module, "to_dlpack", _to_dlpack) for module in (torch, torch.utils.dlpack)),
             (torch.SymBool, "__bool__", _truth),
             (SymNode, "guard_bool", _guard),
             (torch.SymFloat, "__float__", _noted(torch.SymFloat.__float__)),
             (torch.SymInt, "__int__", _noted(torch.SymInt.__int__)),
             *((kind, name, _shown) for kind in (torch.SymFloat, torch.SymInt) for name in ("__str__", "__format__")),
-            *((torch.SymFloat, name, _unless_known(getattr(torch.SymFloat, name))) for name in _OF_FLOATS),
+            *((torch.SymFloat, name, _unless_known(getattr(torch.SymFloat, name), name)) for name in _OF_FLOATS),
+            *((torch.SymInt, name, _unless_counted(getattr(torch.SymInt, name), name)) for name in _COUNTED),
             *((math, name, _asking(name)) for name in _TESTS),
             (torch.SymFloat, "__array_ufunc__", _by_numpy),
             *(
@@ -91,7 +95,7 @@ _truth_of_torch = torch.SymBool.__bool__
 
 def _truth(value: torch.SymBool) -> bool:
     """A check of what `.item()` gave passes, as one of a tensor does."""
-    # What is true of every number, as of the sizes of two tensors by one mask, is no question.
+    # A relation that holds for every number, as of the sizes of two tensors by one mask, is no question.
     for known, always in ((statically_known_true, True), (statically_known_false, False)):
         if known(value):
             return always
@@ -143,10 +147,34 @@ def _shown(value: object, specification: str = "") -> str:
     return UnseenText("?")
 
 
+def _up(number: float) -> float:
+    """The least number of FP32 that is not less."""
+    near = np.float32(number)
+    return float(np.nextafter(near, np.float32(math.inf)) if near < number else near)
+
+
+def _down(number: float) -> float:
+    return -_up(-number)
+
+
+_COUNTED = {"__lt__": _up, "__ge__": _up, "__le__": _down, "__gt__": _down}
+"""Comparison of a number of FP32 -> how the other one is rounded, so that the answer stays the same."""
+
 _OF_FLOATS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__neg__", "__abs__", "__pow__")
 
 
-def _unless_known(method: Callable[..., Any]) -> Callable[..., Any]:
+def _unless_counted(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A comparison of what `.item()` gives, that a number may be given to which steps change: as by tensors."""
+
+    def compared(value: Any, *others: Any) -> Any:
+        if name in _COUNTED and type(others[0]) is Counter:
+            return getattr(_tensor_of(value), name)(others[0].called(_COUNTED[name], others))
+        return method(value, *others)
+
+    return compared
+
+
+def _unless_known(method: Callable[..., Any], name: str = "") -> Callable[..., Any]:
     """An operation of what `.item()` gives whose result PyTorch does not take for known, as it does that a number
     equals itself: it may be NaN."""
 
@@ -162,7 +190,7 @@ def _unless_known(method: Callable[..., Any]) -> Callable[..., Any]:
                 )
         return result
 
-    return computed
+    return _unless_counted(computed, name)
 
 
 _TESTS = ("isnan", "isinf", "isfinite")
@@ -340,6 +368,10 @@ _from_numpy_of_torch = torch.from_numpy
 def _from_numpy(array: Any) -> torch.Tensor:
     """A tensor: arrays of numpy.random are traced tensors already."""
     return array if isinstance(array, FakeTensor) else _from_numpy_of_torch(array)
+
+
+def _to_dlpack(tensor: torch.Tensor) -> Any:
+    return tensor.__dlpack__()
 
 
 def _without_counter(is_float: bool, leaf: Any) -> Any:

@@ -33,6 +33,8 @@ class Substitution(TorchDispatchMode):
         self._known: dict[int, torch.Tensor] = {}
         self._held: list[torch.Tensor] = []
         self._used: set[int] = set()
+        self.constants: set[int] = set()
+        """Ids of the tensors that operators were given since `begin` and that share no memory with originals."""
         self._replacements: dict[str, torch.Tensor] = {}
         self._modes: list[FakeTensorMode] = []
 
@@ -42,7 +44,7 @@ class Substitution(TorchDispatchMode):
         self._replacements = dict(replacements)
         self._modes = [tensor.fake_mode for tensor in replacements.values() if isinstance(tensor, FakeTensor)][:1]
         self._known = {id(self._originals[name]): tensor for name, tensor in replacements.items()}
-        self._used = set()
+        self._used, self.constants = set(), set()
 
     def add(self, name: str, original: torch.Tensor) -> None:
         """Another original, or another tensor in the place of one, from the next step on."""
@@ -95,6 +97,7 @@ class Substitution(TorchDispatchMode):
                 raise CaptureError(
                     f"the step reads the dataset field {field} other than by its batch: take batch[{field!r}]"
                 )
+            self.constants.add(id(tensor))
             return tensor
         if is_lazy_view(tensor):
             raise CaptureError(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.autograd.graph import _engine_run_backward, increment_version
+from torch.autograd.graph import increment_version
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.optim.lr_scheduler import LRScheduler
@@ -28,12 +28,18 @@ from roundlog.capture.tracing.carried import Carried
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING
 from roundlog.capture.tracing.counters import Path
-from roundlog.capture.tracing.course import NUMBERS
 from roundlog.capture.tracing.decisions import TOO_MANY, Decisions, deciding
 from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
-from roundlog.capture.tracing.graph_checks import THREAD, checked_loss, drop_what_nothing_uses, require_followed
+from roundlog.capture.tracing.graph_checks import (
+    THREAD,
+    checked_loss,
+    differentiate,
+    drop_what_nothing_uses,
+    require_followed,
+)
 from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
 from roundlog.capture.tracing.hints import asks_for_values, control_flow
+from roundlog.capture.tracing.left_tensors import Histories, SharedMemory, shared
 from roundlog.capture.tracing.new_memory import NewMemory
 from roundlog.capture.tracing.number_functions import followed_by_name
 from roundlog.capture.tracing.out_forms import OutForms
@@ -44,7 +50,7 @@ from roundlog.capture.tracing.repetition_of_updates import RepeatedUpdates
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.tracing.traced_step import TracedStep
+from roundlog.capture.tracing.traced_step import NUMBERS, TracedStep
 from roundlog.capture.tracing.types_seen import types_as_in_training
 from roundlog.capture.turns import Turn
 from roundlog.capture.untraceable import reason
@@ -90,12 +96,12 @@ class Tracer:
         first = tied(tensors)
         # A buffer may be a parameter by another name.
         self._known = {name: tensor for name, tensor in tensors.items() if name in known and first[name] in known}
-        self._originals = {name: tensor for name, tensor in tensors.items() if name not in self._known}
-        self._first = {name: first[name] for name in self._originals}
+        self.originals = {name: tensor for name, tensor in tensors.items() if name not in self._known}
+        self._first = {name: first[name] for name in self.originals}
         self._turns, self._groups = task.turns(), groups_of(task)
         self._trainable = trained(task, model, self._groups, self._first)
         self._substitution = Substitution(
-            self._originals, {name: field for name, field in task.dataset.items() if isinstance(field, torch.Tensor)}
+            self.originals, {name: field for name, field in task.dataset.items() if isinstance(field, torch.Tensor)}
         )
         self.columns, self.schedule = schedule_of(self._groups, task.steps)
         self.states: Named = {
@@ -122,6 +128,10 @@ class Tracer:
         """Place in the loss, in words, where an optimizer has taken a step."""
         self._stepping: object = None
         """Optimizer of the user's that is taking the step of its turn."""
+        self.used: set[int] = set()
+        """Ids of the tensors that the step which was traced last has read as constants."""
+        self.histories = Histories()
+        self.shared = SharedMemory(self._first[f"parameter/{name}"] for name in self._trainable)
         self._decides = decides
         self._parts = PartsByNumbers()
         self._lines = SourceLines()
@@ -160,7 +170,7 @@ class Tracer:
 
     def follows(self, thing: object) -> bool:
         """Whether a tensor is part of the state, so that whatever takes its place is followed."""
-        return any(thing is tensor for tensor in self._originals.values())
+        return any(thing is tensor for tensor in self.originals.values())
 
     def carried_as(self, thing: object) -> Carried | None:
         """The place whose tensors are part of the state and stand in something; None if it is none of these."""
@@ -172,10 +182,10 @@ class Tracer:
         self._standing[id(one)] = thing
         for name, tensor in one.leaves(thing).items():
             memory = tensor.untyped_storage()._cdata
-            for other, original in self._originals.items():
+            for other, original in self.originals.items():
                 if other != name and original.untyped_storage()._cdata == memory and tensor.numel():
-                    raise CaptureError(_shared(one.name, other))
-            self._originals[name], self._first[name] = tensor, name
+                    raise CaptureError(shared(one.name, other))
+            self.originals[name], self._first[name] = tensor, name
             self._substitution.add(name, tensor)
 
     def trace(self, begin: Callable[[], Path | None], end: Callable[[], None]) -> TracedStep:
@@ -189,6 +199,7 @@ class Tracer:
             end()
             return path
 
+        self.used = set()
         paths = explored(followed, allowed=self._decides)
         gradients = dict.fromkeys(name for path in paths for name in path.gradients)
         self._refuse_counted(paths)
@@ -268,6 +279,7 @@ class Tracer:
         if changed := self._changed(graph):
             raise ChangedBuffersError(changed)
         self._own_constants(graph)
+        self.shared.add_graph(graph.graph, self.states)
         return TracedPath(graph, self._gradients, decisions)
 
     @contextmanager
@@ -314,10 +326,13 @@ class Tracer:
             losses: list[torch.Tensor] = []
             kept: Named = {}
             following: Named = {}
+            clipped: Named = {}
             for number, turn in enumerate(self._turns):
                 losses.append(self._accumulate(turn, parts))
                 gradients = self._gradients_of(number)
                 kept.update({name: gradient.clone() for name, gradient in gradients.items()})
+                if turn.max_grad_norm is not None:
+                    clipped |= {f"gradient of {name}": gradient for name, gradient in gradients.items()}
                 slots = {name: tensor for name, tensor in following.items() if name.startswith("slot/")}
                 if is_own(turn.optimizer):
                     self._step_of_own(turn, gradients)
@@ -327,12 +342,22 @@ class Tracer:
                     if turn is not self._turns[-1]:
                         self._write(gradients, following)
             loss = self._sum(losses)
+        self._note_left(following, clipped)
         # The user's code has caught these.
         for refused in (*drawn.refused, *memory.refused, *checks.refused, *decisions.refused):
             raise refused
+        drawn.refuse_put_back()
         self._gradients = tuple(kept)
         conditions = [decision.condition for decision in decisions.taken]
         return loss, [following[name].detach() for name in states], list(kept.values()), drawn.drawn, conditions
+
+    def _note_left(self, following: Named, clipped: Named) -> None:
+        """Note what the user's own tensors have beside values, and which of them were read."""
+        own = {name: tensor for name, tensor in following.items() if not name.startswith("slot/")}
+        own |= {name: self._substitution.now(name) for name in own if name in self._parameters}
+        self.shared.add_tensors(own, clipped)
+        self.used |= self._substitution.constants
+        self.histories.names |= {name for name in own if name not in self._parameters and own[name].requires_grad}
 
     def _accumulate(self, turn: Turn, parts: Sequence[Named]) -> torch.Tensor:
         """Gradients of a batch, into `.grad`; gives the loss."""
@@ -345,7 +370,7 @@ class Tracer:
             with lines, lines.all_from("micro_batches"):
                 loss = self._task.share(loss)
             with lines, lines.backward_of(loss):
-                _differentiate(loss)
+                differentiate(loss)
             losses.append(loss.detach())
         return self._sum(losses)
 
@@ -378,7 +403,7 @@ class Tracer:
     def _following(self, states: Named) -> Named:
         """Tensors that the user's code has left in place of every state: written into it, or put where it stood."""
         following = states | {name: self._substitution.now(name) for name in states if name in self._first.values()}
-        name_of = {id(tensor): name for name, tensor in self._originals.items()}
+        name_of = {id(tensor): name for name, tensor in self.originals.items()}
         for change in self._surroundings.changes():
             if (one := self._carried.get(change.location)) is not None:
                 following.update(self._left(one, change.after, states))
@@ -427,15 +452,12 @@ class Tracer:
     def _left(self, one: Carried, thing: Any, states: Named) -> Named:
         """The states that a step has left in a place, by name."""
         found = {name: self._substitution.of(tensor) for name, tensor in one.leaves(thing).items()}
-        memory = {states[name].untyped_storage()._cdata: name for name in states if name in self._parameters}
         for name, value in found.items():
             if (value.shape, value.dtype) != (states[name].shape, states[name].dtype):
                 raise CaptureError(
                     f"a step makes {name.partition('/')[2]}, {states[name].dtype} {list(states[name].shape)}, "
                     f"{value.dtype} {list(value.shape)}: give it one shape and dtype at all steps"
                 )
-            if value.numel() and (other := memory.get(value.untyped_storage()._cdata)):
-                raise CaptureError(_shared(one.name, other))
         return {self._first.get(name, name): value for name, value in found.items()}
 
     def _update(self, turn: Turn, following: Named, gradients: Named, row: Named) -> None:
@@ -470,20 +492,6 @@ class Tracer:
 
 
 _NUMBERS = tuple(f"number/{place}" for place in range(NUMBERS))
-
-
-def _differentiate(loss: torch.Tensor) -> None:
-    """`loss.backward()`, but that modes for functions go on in hooks and in what checkpoints compute again."""
-    _engine_run_backward(
-        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
-    )
-
-
-def _shared(name: str, other: str) -> str:
-    return (
-        f"what a step keeps in {name} shares memory with {other.partition('/')[2]}, which changes under it: keep a "
-        "copy (.clone())"
-    )
 
 
 def _kind(thing: object) -> str:

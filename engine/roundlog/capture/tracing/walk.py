@@ -8,9 +8,12 @@ by."""
 from __future__ import annotations
 
 import array
+import contextvars
+import ctypes
 import functools
 import itertools
 import logging
+import queue
 import random
 import sys
 import types
@@ -37,11 +40,14 @@ from roundlog.capture.tracing.containers import (
     class_attributes,
     class_tensors,
     closure_of,
+    context_of,
     globals_of,
     hooks_of,
     is_a,
     items_of,
+    memory_of,
     mro_of,
+    numbers_of,
     slots_of,
     table_of,
 )
@@ -183,8 +189,8 @@ class Walk:
     def _iterator(self, path: str, thing: Any) -> Iterator[Member]:
         """An iterator of Python's own, and what it iterates over."""
         self.positions.append(Position(path, thing, position_of(thing)))
-        # The list that itertools.cycle keeps is its own, and nobody's to put back.
-        own = list if isinstance(thing, itertools.cycle) else ()
+        # The list that itertools.cycle keeps is its own, and nobody's to put back; so is that of a queue.
+        own = list if isinstance(thing, (itertools.cycle, queue.SimpleQueue)) else ()
         yield from ((path, tuple(part) if is_a(part, own) else part) for part in parts_of(thing))
 
     def _cache(self, path: str, cache: Any) -> Iterator[Member]:
@@ -222,8 +228,13 @@ class Walk:
         yield from self._held("", globals_of(variables, names))
         for name in sorted(names):
             module: Any = variables.get(name, sys.modules.get(name))  # a function may import what it names
-            if is_a(module, types.ModuleType) and id(vars(module)) not in visited and self._is_own(module.__name__):
+            if not is_a(module, types.ModuleType) or id(vars(module)) in visited:
+                continue
+            if self._is_own(module.__name__):
                 yield from self._globals(vars(module), names, visited)
+            else:
+                visited.add(id(vars(module)))
+                yield from self._held(module.__name__, numbers_of(vars(module), names))
 
     def _class(self, path: str, kind: type) -> Iterator[Member]:
         """A class that somebody holds."""
@@ -297,6 +308,11 @@ _OPENERS: dict[type, Opener | None] = {
     property: lambda walk, path, thing: ((path, part) for part in (thing.fget, thing.fset, thing.fdel)),
     functools.partial: lambda walk, path, thing: ((path, part) for part in (thing.func, thing.args, thing.keywords)),
     weakref.ref: lambda walk, path, thing: ((path, thing()),),
+    # A proxy gives the methods of what it stands for.
+    **dict.fromkeys(weakref.ProxyTypes, lambda walk, path, thing: ((path, thing.__init__.__self__),)),
+    queue.SimpleQueue: Walk._iterator,
+    contextvars.ContextVar: lambda walk, path, thing: walk._held(path, context_of(thing)),
+    ctypes.c_int.__mro__[2]: lambda walk, path, thing: walk._held(path, memory_of(thing)),
 }
 """Class -> what looks into its objects; None where there is nothing to see."""
 
