@@ -59,7 +59,7 @@ class Extreme(enum.IntEnum):
     MIN = 1
 
 
-class Reads(enum.Enum):
+class InputReads(enum.Enum):
     """Elements of the inputs that an element of the output depends on, as far as rows and samples go."""
 
     PLACE = "place"
@@ -111,7 +111,7 @@ class OperatorDefinition:
     """Attributes that it may have."""
     joins: bool = False
     """Whether it takes any number of inputs like its first one."""
-    reads: Reads
+    reads: InputReads
     opcode: int | None = None
     """Number of the instruction of tapes (`roundlog.kernels.tape`) that computes it on FP32 and bool, so that chains of
     such operators are computed together; None: it is always computed by itself."""

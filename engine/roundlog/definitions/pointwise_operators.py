@@ -5,7 +5,7 @@ given stays. Opcodes live no longer than a process."""
 
 from __future__ import annotations
 
-from roundlog.definitions.definition import Family, OperatorDefinition, OperatorKind, Reads, Signature
+from roundlog.definitions.definition import Family, InputReads, OperatorDefinition, OperatorKind, Signature
 from roundlog.program import DType
 
 _F32, _I64, _BOOL = DType.F32, DType.I64, DType.BOOL
@@ -36,7 +36,7 @@ def _exact(
         kind=OperatorKind.EXACT,
         family=Family.MAP,
         formats=tuple(Signature((dtype,) * arity, gives or dtype, code) for dtype, code in dtypes.items()),
-        reads=Reads.PLACE,
+        reads=InputReads.PLACE,
         opcode=opcode,
         selects=selects,
     )
@@ -50,7 +50,7 @@ def _function(name: str, meaning: str, code: int) -> OperatorDefinition:
         kind=OperatorKind.INEXACT,
         family=Family.FUNCTION,
         formats=(Signature((_F32,), _F32, code),),
-        reads=Reads.PLACE,
+        reads=InputReads.PLACE,
         relative_error=RELATIVE_ERROR,
     )
 
@@ -105,7 +105,7 @@ ELEMENTWISE = (
         kind=OperatorKind.MOVEMENT,
         family=Family.MAP,
         formats=(Signature((_BOOL, None, None), None, 27),),
-        reads=Reads.PLACE,
+        reads=InputReads.PLACE,
         opcode=16,
     ),
 )

@@ -3,7 +3,15 @@ contractions."""
 
 from __future__ import annotations
 
-from roundlog.definitions.definition import Copy, Extreme, Family, OperatorDefinition, OperatorKind, Reads, Signature
+from roundlog.definitions.definition import (
+    Copy,
+    Extreme,
+    Family,
+    InputReads,
+    OperatorDefinition,
+    OperatorKind,
+    Signature,
+)
 from roundlog.program import DType, Stored
 
 _Attributes = dict[str, type]
@@ -31,7 +39,7 @@ def _source(
         formats=formats,
         attributes=attributes,
         optional=optional or {},
-        reads=Reads.WHOLE,
+        reads=InputReads.WHOLE,
     )
 
 
@@ -40,7 +48,7 @@ def _movement(
     meaning: str,
     *inputs: DType | None,
     family: Family = Family.COPY,
-    reads: Reads = Reads.OWN_RULE,
+    reads: InputReads = InputReads.OWN_RULE,
     joins: bool = False,
     attributes: _Attributes | None = None,
 ) -> OperatorDefinition:
@@ -66,7 +74,7 @@ def _end(name: str, meaning: str, *formats: Signature, attributes: _Attributes |
         family=Family.COPY,
         formats=formats,
         attributes=attributes or {},
-        reads=Reads.WHOLE,
+        reads=InputReads.WHOLE,
     )
 
 
@@ -76,7 +84,7 @@ def _reduction(
     family: Family,
     signature: Signature,
     *,
-    reads: Reads = Reads.LINE,
+    reads: InputReads = InputReads.LINE,
     selects: bool = False,
     bound: str = "",
     attributes: _Attributes | None = None,
@@ -96,7 +104,7 @@ def _reduction(
 
 
 def _contraction(
-    name: str, meaning: str, attributes: _Attributes | None = None, reads: Reads = Reads.OWN_RULE
+    name: str, meaning: str, attributes: _Attributes | None = None, reads: InputReads = InputReads.OWN_RULE
 ) -> OperatorDefinition:
     """Sums of products, correctly rounded."""
     return _reduction(
@@ -197,7 +205,7 @@ MOVEMENTS = (
         "expand",
         "expand(x, shape): broadcast x to a larger shape (NumPy's rule).",
         None,
-        reads=Reads.PLACE,
+        reads=InputReads.PLACE,
         attributes={"shape": tuple},
     ),
     _movement(
@@ -207,7 +215,7 @@ MOVEMENTS = (
         None,
         attributes={"dim": int, "start": int, "stop": int, "step": int},
     ),
-    _movement("flip", "flip(x, dim): reverse one axis.", None, reads=Reads.LINE, attributes={"dim": int}),
+    _movement("flip", "flip(x, dim): reverse one axis.", None, reads=InputReads.LINE, attributes={"dim": int}),
     _movement(
         "cat",
         "cat(x_0, ..., x_n, dim): the inputs, at most 64, one after another, along one axis.",
@@ -298,7 +306,7 @@ REDUCTIONS = (
         Padding is never chosen. P = (H + 2 padding - dilation (kernel - 1) - 1) // stride + 1, Q likewise.""",
         Family.ARGMAX,
         Signature((_F32,), _I64),
-        reads=Reads.OWN_RULE,
+        reads=InputReads.OWN_RULE,
         attributes={"kernel": tuple, **_WINDOWS},
     ),
     _reduction(
@@ -308,7 +316,7 @@ REDUCTIONS = (
         would place stands nowhere. The gradient of gather, take and max pooling. FP32.""",
         Family.SELECTED_SUM,
         Signature((_F32, _I64), _F32),
-        reads=Reads.OWN_RULE,
+        reads=InputReads.OWN_RULE,
         bound=_OF_SUMS,
         attributes={"dim": int, "size": int},
     ),
@@ -337,6 +345,6 @@ CONTRACTIONS = (
         of kernel height and width `size`: w[o, c, i, j] = the sum over (n, p, q) of the products of g and x that belong
         together. FP32.""",
         attributes={"size": tuple, **_CONVOLUTION},
-        reads=Reads.WHOLE,
+        reads=InputReads.WHOLE,
     ),
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from random_programs import make
-from roundlog.definitions import DEFINITIONS, Reads
+from roundlog.definitions import DEFINITIONS, InputReads
 from roundlog.execution import Executor, NonFiniteError
 from roundlog.execution.microbatch import MicrobatchExecutor, slicing
 from roundlog.execution.microbatch.analysis import analyse, samples_of
@@ -61,7 +61,7 @@ def test_the_random_programs_cut_every_operator_that_has_a_rule_and_wait_for_sum
         found = analyse(program, 2)
         sliced.update(node.op for node, layout in zip(program.nodes, found.layouts, strict=True) if layout)
         stages.add(found.last)
-    ruled = {name for name, one in DEFINITIONS.items() if one.reads in (Reads.OWN_RULE, Reads.LINE)}
+    ruled = {name for name, one in DEFINITIONS.items() if one.reads in (InputReads.OWN_RULE, InputReads.LINE)}
     assert sliced >= ruled | {"expand", "where"}
     assert {1, 2, 3} <= stages
 
@@ -84,11 +84,11 @@ def test_a_wrong_rule_does_not_pass(op: str, tmp_path: Path, monkeypatch: pytest
 def test_a_definition_that_says_too_little_of_what_is_read_does_not_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operator("flip"), "definition", replace(DEFINITIONS["flip"], reads=Reads.PLACE))
+    monkeypatch.setattr(operator("flip"), "definition", replace(DEFINITIONS["flip"], reads=InputReads.PLACE))
     with pytest.raises((AssertionError, ValueError, RuntimeError)):
         for seed in range(60):
             check_all_cuts(seed, tmp_path)
 
 
 def test_the_rules_are_those_of_operators_that_no_kind_of_reads_describes() -> None:
-    assert set(slicing.RULES) == {name for name, one in DEFINITIONS.items() if one.reads is Reads.OWN_RULE}
+    assert set(slicing.RULES) == {name for name, one in DEFINITIONS.items() if one.reads is InputReads.OWN_RULE}

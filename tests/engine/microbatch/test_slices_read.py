@@ -12,12 +12,12 @@ import pytest
 from adjudication_cases import program_of
 from operator_cases import CASES
 from roundlog.adjudication.adjudicate import index_of, read
-from roundlog.definitions import DEFINITIONS, Family, Reads
+from roundlog.definitions import DEFINITIONS, Family, InputReads
 from roundlog.descriptors import describe
 from roundlog.execution.microbatch.slicing import RULES, Layout, needs
 from roundlog.operators import operator
 
-SLICED = sorted(name for name, one in DEFINITIONS.items() if one.reads is not Reads.WHOLE)
+SLICED = sorted(name for name, one in DEFINITIONS.items() if one.reads is not InputReads.WHOLE)
 
 
 def wrong_reads(name: str, cases: int = 12) -> Iterator[bool]:
@@ -53,7 +53,7 @@ def test_a_slice_reads_its_own_samples(name: str) -> None:
 
 
 def test_a_wrong_definition_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator("flip"), "definition", replace(DEFINITIONS["flip"], reads=Reads.PLACE))
+    monkeypatch.setattr(operator("flip"), "definition", replace(DEFINITIONS["flip"], reads=InputReads.PLACE))
     assert any(wrong_reads("flip"))
 
 

@@ -16,9 +16,9 @@ from roundlog.capture.builder import Builder
 from roundlog.definitions import (
     DEFINITIONS,
     Family,
+    InputReads,
     OperatorDefinition,
     OperatorKind,
-    Reads,
     Signature,
     code_names,
     of_family,
@@ -117,7 +117,7 @@ TOY = OperatorDefinition(
     kind=OperatorKind.EXACT,
     family=Family.MAP,
     formats=(Signature((DType.F32, DType.F32), DType.F32, len(dict(code_names(Family.MAP)))),),
-    reads=Reads.PLACE,
+    reads=InputReads.PLACE,
     selects=True,
 )
 

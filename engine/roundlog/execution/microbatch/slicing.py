@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from roundlog.definitions import Reads
+from roundlog.definitions import InputReads
 from roundlog.operators import Summation, operator
 from roundlog.operators.registry import integer, ints
 from roundlog.program import Node, TensorType
@@ -107,12 +107,12 @@ def needs(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
         # Empty tensors take no memory, so they are never cut.
         return None
     reads = operator(node.op).definition.reads
-    rule = RULES.get(node.op) if reads is Reads.OWN_RULE else _RULES.get(reads)
+    rule = RULES.get(node.op) if reads is InputReads.OWN_RULE else _RULES.get(reads)
     return None if rule is None else rule(node, inputs, wanted)
 
 
 def _broadcast(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
-    """Reads.PLACE: axes are aligned at the end, and axes of size 1 are read by all samples."""
+    """InputReads.PLACE: axes are aligned at the end, and axes of size 1 are read by all samples."""
     found: list[Layout | None] = []
     for kind in inputs:
         axis = wanted.axis - (len(node.type.shape) - len(kind.shape))
@@ -131,7 +131,7 @@ def _permute(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
 
 
 def _other_axis(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
-    """Reads.LINE: flip, sum, argmax, ..."""
+    """InputReads.LINE: flip, sum, argmax, ..."""
     worked = ints(node.attributes, "dims") if "dims" in node.attributes else (integer(node.attributes, "dim"),)
     return None if wanted.axis in worked else (wanted,) * len(inputs)
 
@@ -247,7 +247,7 @@ RULES: dict[str, Rule] = {
 }
 """Slicing rules of operators that no kind of reads describes."""
 
-_RULES: dict[Reads, Rule] = {Reads.PLACE: _broadcast, Reads.LINE: _other_axis}
+_RULES: dict[InputReads, Rule] = {InputReads.PLACE: _broadcast, InputReads.LINE: _other_axis}
 
 
 # Sums over the batch that are taken part by part, so that their inputs are never in memory as a whole. A contraction is
