@@ -81,7 +81,6 @@ def _compares_with_itself(net: Net, x: Tensor) -> Tensor:
     [
         _swaps,
         _keeps_none,
-        _is_false,
         _catches_a_length,
         _compares_with_itself,
         lambda n, x: n.a(x) * (2 if str(n.counted.add_(1).item()) == "25.0" else 1),
@@ -112,6 +111,7 @@ def test_an_if_by_values_is_followed_whatever_catches_the_question(forward: Call
     [
         lambda n, x: n.a(x) * (2 if type(n.n) is int and n.n > 20 else 1),
         lambda n, x: n.a(x) * (2 if copy.deepcopy(n.n) > 20 else 1),
+        _is_false,
     ],
 )
 def test_a_count_that_is_asked_in_odd_ways_is_followed(forward: Callable[[Net, Tensor], Tensor]) -> None:

@@ -117,6 +117,41 @@ def test_an_own_optimizer_follows_the_schedule(name: str) -> None:
     followed(make)
 
 
+class Uneven(Belief):
+    """Leaves every third parameter out at every other step, so that its count is another one."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params)
+        self.taken = 0
+
+    def step(self, closure: object = None) -> None:
+        self.taken += 1
+        (group,) = self.param_groups
+        params = group["params"]
+        group["params"] = [p for place, p in enumerate(params) if place % 3 or self.taken % 2]
+        super().step()
+        group["params"] = params
+
+
+@pytest.mark.parametrize("kind", [Belief, Uneven])
+def test_counts_of_many_parameters_are_one_number_where_they_are_the_same(kind: Any) -> None:
+    """By themselves they would be more numbers than a step has columns for."""
+
+    def make() -> object:
+        net = Net(lambda n, x: n.a(x) + torch.stack(list(n.many)).sum(0))
+        net.many = torch.nn.ParameterList(torch.full((4,), place / 100) for place in range(30))
+        return task_of(
+            net,
+            lambda m, b: (m(b["x"]) - 1).square().mean() + sum(p.square().sum() for p in m.many),
+            optimizer=kind([*net.many, net.a.weight]),
+            steps=8,
+            interval=8,
+        )
+
+    names = followed(make).program.schedule_names
+    assert sum(name.startswith("number/") for name in names) < 16
+
+
 def test_an_optimizer_that_changes_its_rate_by_itself_is_refused() -> None:
     class Decaying(Lion):
         def step(self, closure: object = None) -> None:

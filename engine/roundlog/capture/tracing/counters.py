@@ -173,6 +173,15 @@ class Paths:
         self._paths.append(Path(slots=self._slots))
         return self._paths[-1]
 
+    def apart(self, alike: Mapping[str, str]) -> set[str]:
+        """Names of the numbers that a path leaves as others than those that they were taken for the same as."""
+        return {
+            name
+            for path in self._paths
+            for name, other in alike.items()
+            if name in path.left and not _same_term(path.left[name], path.left.get(other))
+        }
+
     def leave(self, name: str, term: Any) -> None:
         """Note what the path that was begun last leaves in a number's place."""
         self._paths[-1].left[name] = term
@@ -341,6 +350,10 @@ def _itself(value: Number) -> Number:
 
 def _same(a: Any, b: Any) -> bool:
     """NaN is the same as NaN, and 0.0 is not -0.0."""
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+def _same_term(a: Any, b: Any) -> bool:
     return type(a) is type(b) and repr(a) == repr(b)
 
 

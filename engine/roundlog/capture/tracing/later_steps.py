@@ -31,12 +31,8 @@ from roundlog.capture.tracing.logged import LoggedNumber, is_logged
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import Tracer
 from roundlog.capture.tracing.traced_step import MOST_STEPS, NUMBERS, Course, TracedStep
+from roundlog.capture.tracing.unread import REMEDY, Grown, Hidden, refuse_reads
 
-_REMEDY = (
-    "keep what steps change in buffers that hold tensors from the start, draw random numbers by torch, and print and "
-    "log outside of the step"
-)
-_COUNT = "; a count that the step prints may stand in a tensor (count.add_(1), print(count.item()))"
 _NUMBER = (
     "; a number may be printed by a statement of its own, print(f'{step}'), and be given to operators of tensors as it "
     "is, without int() and float()"
@@ -72,33 +68,6 @@ class _Place:
 
     def put(self, number: object) -> None:
         self.container.put(self.key, number)
-
-
-class _Unread:
-    """Stands in for something that a step may not read, while it is traced, and notices whoever does."""
-
-    is_read = False
-
-    def _noticed(self, *arguments: Any, **options: Any) -> Any:
-        self.is_read = True
-        raise CaptureError("the step reads what it may not")  # replaced by the sentence of `_trace`
-
-
-class _Grown(_Unread, list[Any]):
-    """A list that steps make longer."""
-
-    _noticed = _Unread._noticed
-    __len__ = __iter__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __reversed__ = _noticed
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __add__ = __mul__ = __rmul__ = __str__ = __repr__ = _noticed
-    pop = remove = clear = index = count = copy = sort = reverse = insert = _noticed
-
-
-class _Hidden(_Unread, dict[Any, Any]):
-    """The state of an optimizer."""
-
-    _noticed = _Unread._noticed
-    __len__ = __iter__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __reversed__ = _noticed
-    get = keys = values = items = pop = popitem = setdefault = copy = update = clear = _noticed
 
 
 @dataclass(slots=True)
@@ -176,7 +145,11 @@ class LaterSteps:
         }
         """Places of the lists that steps make longer, by name."""
         if held := [path for path, places in self._growing.items() if not places]:
-            raise CaptureError(f"every step changes {held[0]}: {_REMEDY}")
+            raise CaptureError(f"every step changes {held[0]}: {REMEDY}")
+        self._alike: dict[str, str] = {}
+        """Number -> one that is the same at every step, as the counts are that an optimizer has of its parameters."""
+        self._apart: set[str] = set()
+        """Numbers that are not what others of their name are."""
         self._ended = _Ended()
         self._read: set[int] = set()
         """Ids of the tensors that steps read as constants."""
@@ -211,6 +184,9 @@ class LaterSteps:
         """All steps, if they could be followed; otherwise more numbers have been found."""
         self._read, self._unread = set(), []
         numbers: dict[str, Number] = {name: place.first for name, place in self._counted.items()} | self._rates_at(1)
+        keys = {name: (_name_in(name), repr(number)) for name, number in numbers.items() if name not in self._apart}
+        first_of = {key: name for name, key in reversed(keys.items())}
+        self._alike = {name: first_of[keys[name]] if name in keys else name for name in numbers}
         paths: list[Paths] = []
         graphs, graph_of_path = [first], []
         last = max(2, self._steps) - 1
@@ -227,25 +203,25 @@ class LaterSteps:
                 if len(paths) == MOST_STEPS:
                     asked = _words(name for path in paths for name in path.asked) or _words(numbers)
                     raise CaptureError(
-                        f"the step depends on {asked}, which steps change, in more than {MOST_STEPS} ways: {_REMEDY}"
+                        f"the step depends on {asked}, which steps change, in more than {MOST_STEPS} ways: {REMEDY}"
                         f"{_NUMBER}"
                     )
-                histories = set(self._tracer.histories.names)
+                known = self._apart | self._tracer.histories.names
                 path, graph = self._trace(numbers)
-                if self._tracer.histories.names != histories:
+                if self._apart | self._tracer.histories.names != known:
                     return None
                 if self._find_logged():  # first, since a step that uses one is told so by its name
                     return None
                 if self._find(graph):
                     return None
                 if again := drawn_again(first, graph):
-                    raise CaptureError(f"{_NOT_THE_SAME}: at step {step} {again}: {_REMEDY}")
+                    raise CaptureError(f"{_NOT_THE_SAME}: at step {step} {again}: {REMEDY}")
                 paths.append(path)
                 graph_of_path.append(self._number_of(graphs, graph))
                 self._refuse_left_behind(first, graph, step, is_first=not graph_of_path[-1])
                 found = path.following(numbers)
                 if found is None:
-                    raise CaptureError(f"the step depends on {_words(numbers)}, which steps change: {_REMEDY}{_NUMBER}")
+                    raise CaptureError(f"the step depends on {_words(numbers)}, which steps change: {REMEDY}{_NUMBER}")
             numbers, columns = found[0] | self._rates_at(step + 1), found[1]
             which[step] = graph_of_path[number]
             given[step, : len(columns)] = columns
@@ -294,14 +270,14 @@ class LaterSteps:
         if read:
             found = [self._after_one.holding(tensor) for tensor in read]
             made = [change for change in found if change is not None and carried(change) is not None]
-            sentence = f"{_NOT_THE_SAME}: at step {step} it reads a tensor that the first step has made: {_REMEDY}"
+            sentence = f"{_NOT_THE_SAME}: at step {step} it reads a tensor that the first step has made: {REMEDY}"
             raise MoreStateError(sentence, made) if len(made) == len(found) else CaptureError(sentence)
         if held.written:
             raise MoreStateError(f"{_NOT_THE_SAME}: it writes into {min(held.written)}", tensors=held.written)
         if self._after_one.unlike and not is_first:
             raise CaptureError(
                 f"{_NOT_THE_SAME}: the first step leaves {min(self._after_one.unlike)}, which is another every time: "
-                f"{_REMEDY}"
+                f"{REMEDY}"
             )
 
     def _compare(self, one: fx.GraphModule, graph: fx.GraphModule, step: int, changed: Iterable[str]) -> None:
@@ -310,7 +286,7 @@ class LaterSteps:
             raise CaptureError(
                 f"{_NOT_THE_SAME}: at step {step} {found}"
                 + (f"; a step changes {names}" if names else "")
-                + f": {_REMEDY}"
+                + f": {REMEDY}"
             )
 
     def _trace(
@@ -319,8 +295,8 @@ class LaterSteps:
         """A step that begins with these numbers. plainly: with the numbers themselves, so that the paths are empty.
         again: a generator of random numbers moved the first time."""
         paths, own = Paths(), Path()
-        hidden = {place.name: _Hidden() for place in self._hidden}
-        grown = {name: _Grown() for name in self._growing}
+        hidden = {place.name: Hidden() for place in self._hidden}
+        grown = {name: Grown() for name in self._growing}
         self._ended = _Ended()
 
         def begin() -> Path:
@@ -328,7 +304,7 @@ class LaterSteps:
             self._around.restore()
             self._tracer.histories.put(self._around.containers, self._tracer.originals)
             for name, place in self._counted.items():
-                place.put(numbers[name] if plainly else path.given(name, numbers[name]))
+                place.put(numbers[name] if plainly else path.given(self._alike[name], numbers[name]))
             for name, place in self._logged.items():
                 place.put(LoggedNumber(name))
             for place in self._own:
@@ -349,7 +325,7 @@ class LaterSteps:
                     if not plainly:
                         continue  # `_find_logged` sees it, and no step follows this path
                 if type(left) is not Counter and not _is_number(left):
-                    self._ended.wrong.append(f"a step leaves {a_kind(left)} in {name}, where a number was: {_REMEDY}")
+                    self._ended.wrong.append(f"a step leaves {a_kind(left)} in {name}, where a number was: {REMEDY}")
                 elif name in self._rates and value_of(left) != numbers[name]:
                     self._ended.wrong.append(f"a step changes {name}: change it by the task's schedule")
                 paths.leave(name, term_of(left))
@@ -357,9 +333,9 @@ class LaterSteps:
         try:
             traced = self._tracer.trace(begin, end)
             graph = traced.graph
-            _refuse_reads(hidden, grown)  # the code that reads may have caught the error
+            refuse_reads(hidden, grown)  # the code that reads may have caught the error
         except CaptureError as error:
-            _refuse_reads(hidden, grown)
+            refuse_reads(hidden, grown)
             names = _words([*own.asked, *self._counted, *(place.name for place in self._own)])
             cannot = type(error) is UnknownValueError and "PyTorch cannot trace" in str(error)
             if cannot and self._counted and not plainly and self._is_traced(numbers):
@@ -369,7 +345,7 @@ class LaterSteps:
                 ) from error
             if Counter.__name__ not in str(error):
                 raise
-            raise CaptureError(f"the step makes tensors of {names}, which steps change: {_REMEDY}") from error
+            raise CaptureError(f"the step makes tensors of {names}, which steps change: {REMEDY}") from error
         if uneven := set(self._gradients).symmetric_difference(traced.gradients):
             raise CaptureError(
                 f"{min(uneven)} has a gradient at some steps and none at others, which optimizers tell apart: compute "
@@ -387,6 +363,7 @@ class LaterSteps:
         if self._ended.wrong:
             raise CaptureError(self._ended.wrong[0])
         self._tracer.histories.refuse()
+        self._apart |= set() if plainly else paths.apart(self._alike)
         return paths, graph
 
     def _is_traced(self, numbers: Mapping[str, Number]) -> bool:
@@ -406,7 +383,7 @@ class LaterSteps:
             )
         self._around.refuse_advanced()
         if arrays := self._ended.arrays:
-            raise CaptureError(f"every step changes {arrays[0]}, an array of numpy's: {_REMEDY}")
+            raise CaptureError(f"every step changes {arrays[0]}, an array of numpy's: {REMEDY}")
         attributes = [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
         self._read |= {id(attribute) for attribute in attributes} | self._tracer.used
         seen = self._around.seen()
@@ -434,7 +411,7 @@ class LaterSteps:
                 self._unread.append(change)
             else:
                 made = self._after_one.change_of(change)
-                sentence = f"every step changes {_described(change)}: {_REMEDY}"
+                sentence = f"every step changes {_described(change)}: {REMEDY}"
                 raise MoreStateError(sentence, [made]) if made and carried(made) else CaptureError(sentence)
         return len(self._counted) + len(self._growing) != before
 
@@ -470,20 +447,17 @@ class LaterSteps:
         return name
 
 
-def _refuse_reads(hidden: Mapping[str, _Hidden], grown: Mapping[str, _Grown]) -> None:
-    """Raises CaptureError if one of these has been read."""
-    if states := [name for name in hidden if hidden[name].is_read]:
-        raise CaptureError(f"the step reads {states[0]}, which every step changes: keep what the step needs in buffers")
-    if read := [name for name in grown if grown[name].is_read]:
-        raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {_REMEDY}{_COUNT}")
-
-
 def _is_number(thing: object) -> bool:
     return is_a(thing, (int, float)) and type(thing).__module__ == "builtins"
 
 
+def _name_in(name: str) -> str:
+    """A name as messages have it: the same one for things of several containers that are called the same."""
+    return name.rstrip("'")
+
+
 def _words(names: Iterable[str]) -> str:
-    return ", ".join(list(dict.fromkeys(names))[:3])
+    return ", ".join(list(dict.fromkeys(map(_name_in, names)))[:3])
 
 
 def _described(change: Change) -> str:
