@@ -24,6 +24,7 @@ SCRIPTS = corpus()
 SAMPLE = (
     "flips_and_crops", "flip_by_random", "skipping", "byol", "packed_gru", "vq_vae_resets", "ema", "early_stopping",
     "float64", "detector", "experts_by_nonzero", "custom_function", "ppo", "gcn", "printing",
+    "lstm_state_zero",
 )  # fmt: skip
 """Scripts of all kinds that take a second or two each."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.capture.constants import written
 from roundlog.capture.errors import CaptureError
@@ -78,9 +78,9 @@ class Histories:
 
         for container in containers:
             for key, item in container.saved.items():
-                new = tree_map(replaced, item) if is_a(item, tuple) else replaced(item)
-                if new is not item:
-                    container.put(key, new)
+                # A tuple of other things stays the one that it is: another one would be a change.
+                if any(id(leaf) in found for leaf in (tree_leaves(item) if is_a(item, tuple) else (item,))):
+                    container.put(key, tree_map(replaced, item) if is_a(item, tuple) else replaced(item))
 
     def _with_history(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor in the same memory, computed from others."""
