@@ -194,7 +194,7 @@ def test_every_question_about_the_chain_goes_to_all_nodes(world: World) -> None:
         "search_back": lambda node: list(node.search_back(contract, from_block=0, to_block=3)),
         "one_range": lambda node: node.one_range(contract, 0, 3),
     }
-    others = {"name", "agreement", "view", "chain_id", "send_raw", "advance_time", "ask", "w3"}
+    others = {"name", "agreement", "view", "chain_id", "send_raw", "advance_time", "ask", "w3", "confirmations"}
     """Not questions about the chain's state, or of any kind; `send_raw` has a test of its own."""
     assert {name for name in vars(ChainNode) if not name.startswith("_")} == set(questions) | others
     pair = [HostileNode(world.chain, name) for name in ("first", "second")]

@@ -160,6 +160,9 @@ class QuorumTransport(Transport):
     def view(self) -> int:
         return self._newest_blocks.view
 
+    def set_confirmations(self, blocks: int) -> None:
+        self._confirmations = blocks
+
     @property
     def _lead(self) -> Member:
         return self._newest_blocks.lead

@@ -56,6 +56,9 @@ class Transport(ABC):
         """A number that changes when another node is believed: what was seen of the chain is to be read again then."""
         return 0
 
+    def set_confirmations(self, blocks: int) -> None:  # noqa: B027  (a single node has nobody to differ from)
+        """Says under how many blocks the nodes behind this transport have the same ones: higher up they may differ."""
+
 
 class RepeatingTransport(Transport):
     """JSON-RPC over any means that carries bytes there and back; subclasses say which.

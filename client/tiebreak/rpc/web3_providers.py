@@ -77,6 +77,10 @@ class Web3Transport(Transport):
     def view(self) -> int:
         return self.w3.provider.chain.view if isinstance(self.w3.provider, TransportProvider) else 0
 
+    def set_confirmations(self, blocks: int) -> None:
+        if isinstance(self.w3.provider, TransportProvider):
+            self.w3.provider.chain.set_confirmations(blocks)
+
     def request(self, method: str, params: list[Any]) -> object:
         provider = self.w3.provider
         if method == "eth_getLogs":
