@@ -24,7 +24,7 @@ from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer, 
 from tiebreak.rpc.newest_blocks import TURN_SECONDS
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.node_agreement import FORK_SECONDS
-from tiebreak.rpc.quorum import quorum_of
+from tiebreak.rpc.quorum import QuorumTransport, quorum_of
 from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.transactions.fees import funds
 from tiebreak.transactions.keys import devnet_account
@@ -204,6 +204,47 @@ def test_every_question_about_the_chain_goes_to_all_nodes(world: World) -> None:
             one.asked.clear()
         ask(nodes)
         assert sorted(pair[0].asked) == sorted(pair[1].asked) != [], name
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("eth_chainId", [1]),
+        ("eth_blockNumber", ["0x1"]),
+        ("eth_maxPriorityFeePerGas", [1]),
+        ("eth_getBlockByNumber", ["pending", False]),
+        ("eth_getBlockByNumber", ["0x1", True]),
+        ("eth_getBlockByNumber", ["0xzz", False]),
+        ("eth_getBlockByNumber", ["0x-1", False]),
+        ("eth_getBlockByNumber", ["0x" + "11" * 32, False]),
+        ("eth_call", [None, "latest"]),
+        ("eth_call", [{"to": PARTY.address}, "0xzz"]),
+        ("eth_call", [{"to": PARTY.address}, "latest", {PARTY.address: {"code": "0x"}}]),
+        ("eth_getBalance", [5, "latest"]),
+        ("eth_getBalance", [PARTY.address, "pending"]),
+        ("eth_getCode", [PARTY.address, "0x1"]),
+        ("eth_estimateGas", [{"data": "0xzz"}]),
+        ("eth_estimateGas", [None]),
+        ("eth_getTransactionReceipt", ["0x11"]),
+        ("eth_sendRawTransaction", ["nothing"]),
+        ("eth_getLogs", [{"blockHash": "0x" + "11" * 32}]),
+        ("eth_getLogs", [{"address": "me", "fromBlock": "0x0", "toBlock": "0x1"}]),
+        ("eth_getLogs", [{"address": PARTY.address, "fromBlock": "0x0", "toBlock": "latest"}]),
+        ("eth_getLogs", [{"address": PARTY.address, "fromBlock": "0x0", "toBlock": "0x1", "topics": [[]]}]),
+        ("eth_getLogs", [{"address": PARTY.address, "fromBlock": "0x0", "toBlock": "0x1", "topics": [[None]]}]),
+        ("eth_getLogs", [{"address": PARTY.address, "fromBlock": "0x0", "toBlock": "0x1", "topics": 5}]),
+    ],
+    ids=str,
+)
+def test_what_is_not_compared_in_a_form_is_refused_in_it(world: World, method: str, params: list[Any]) -> None:
+    """A user's Web3 asks in any form. No node is asked, nor blamed, and no error is Python's own."""
+    pair = [HostileNode(world.chain, name) for name in ("first", "second")]
+    transport = QuorumTransport(pair)
+    for one in pair:
+        one.asked.clear()
+    with pytest.raises(RpcRefused, match="several nodes are not compared in this form: ask one of them"):
+        transport.request(method, params)
+    assert not any(one.asked for one in pair)
 
 
 def test_two_honest_nodes_outvote_a_liar_and_bonds_go_on(world: World) -> None:
