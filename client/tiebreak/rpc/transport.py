@@ -196,8 +196,8 @@ class HttpTransport(RepeatingTransport):
 def shown_url(url: str, schemes: Sequence[str]) -> str | None:
     """The part of a URL that may be shown; None if it is none of these schemes, or has no host. Hosted nodes have their
     API key in the path or in the user part."""
-    parts = urllib.parse.urlsplit(url)
     try:
+        parts = urllib.parse.urlsplit(url)
         port = parts.port
     except ValueError:
         return None
