@@ -82,6 +82,16 @@ def test_roles_and_commands_name_no_function_by_a_string() -> None:
     assert found == []
 
 
+def test_an_address_in_other_letters_is_the_same_contract() -> None:
+    """Regression: a payment had another name, under which it was made once more, and no event was the contract's."""
+    address = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+    seals = [
+        VerificationGame(GAME.node, given).seal_claim(7, spec_hash=bytes(32), seal=bytes(32), bond=5)  # type: ignore[arg-type]
+        for given in (address, address.lower(), "0x" + address[2:].upper())
+    ]
+    assert {seal.purpose for seal in seals} == {f"seal a claim on job 7 of {address} with spec 0x{'00' * 32}"}
+
+
 def test_a_payment_has_a_name_of_its_own() -> None:
     name = f"job 7 of {ANYONE} with spec 0x{'22' * 32}"
     seal = GAME.seal_claim(7, spec_hash=b"\x22" * 32, seal=bytes(32), bond=5)
