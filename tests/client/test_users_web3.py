@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from disputes import TERMS, Cast, Run
 from eth_tester import EthereumTester, PyEVMBackend
+from hexbytes import HexBytes
 from hostile_node import HostileNode
 from http_stand_in import serving
 from tiebreak.contract.enums import JobStatus
@@ -26,6 +27,7 @@ from tiebreak.rpc.web3_providers import TransportProvider
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC, devnet_account
 from tiebreak.transactions.sender import Sender
 from web3 import EthereumTesterProvider, HTTPProvider, IPCProvider, Web3
+from web3.datastructures import AttributeDict
 from web3.exceptions import ContractCustomError, ContractLogicError, ProviderConnectionError, Web3RPCError
 from web3.middleware import Web3Middleware
 from web3.providers import BaseProvider
@@ -183,6 +185,20 @@ def test_a_revert_whose_data_are_none_is_a_refusal(error: Exception) -> None:
     with pytest.raises(RpcRefused, match="execution reverted") as caught:
         ChainNode(Raising(error)).head()
     assert caught.value.data is None
+
+
+class Refusing(BaseProvider):
+    """A provider whose errors are what web3 makes of JSON elsewhere."""
+
+    def make_request(self, method: Any, params: Any) -> Any:
+        data = AttributeDict({"data": HexBytes("0x1234")})
+        return {"jsonrpc": "2.0", "id": 0, "error": AttributeDict({"code": 3, "message": "no", "data": data})}
+
+
+def test_a_refusal_in_records_of_web3_keeps_its_data() -> None:
+    with pytest.raises(RpcRefused) as refused:
+        ChainNode(Refusing()).head()
+    assert (refused.value.code, refused.value.reason, refused.value.data) == (3, "no", b"\x12\x34")
 
 
 def test_a_provider_that_is_not_ours_ends_in_the_same_errors() -> None:

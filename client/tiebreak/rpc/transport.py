@@ -220,13 +220,13 @@ class _Broken(Transient):
 
 def refusal(method: str, error: object) -> RpcRefused:
     """Reads the `error` member of a JSON-RPC answer, whatever it holds."""
-    if not isinstance(error, dict):
+    if not isinstance(error, Mapping):
         return RpcRefused(method, 0, "no reason given")
     code, message, payload = error.get("code"), error.get("message"), error.get("data")
-    if isinstance(payload, dict):  # some nodes wrap the data of a revert once more
+    if isinstance(payload, Mapping):  # some nodes wrap the data of a revert once more
         payload = payload.get("data")
     try:
-        revert = read_data(payload, "a revert")
+        revert = read_data(as_json(payload) if isinstance(payload, bytes) else payload, "a revert")
     except InvalidAnswer:
         revert = None
     reason = printable(message)[:300] if isinstance(message, str) else "no reason given"
