@@ -82,6 +82,14 @@ def test_roles_and_commands_name_no_function_by_a_string() -> None:
     assert found == []
 
 
+def test_a_call_that_pays_is_not_put_where_its_payment_would_be_lost() -> None:
+    paying, free = GAME.appeal(7, spec_hash=bytes(32), bond=5), GAME.appeal(7, spec_hash=bytes(32), bond=0)
+    for several in (GAME.batch, GAME.in_turn):
+        with pytest.raises(ValueError, match="appeal pays 5 wei, and cannot be in a batch: send it alone"):
+            several([free, paying])
+        assert several([free]).arguments == ([GAME.encode(free)],)
+
+
 def test_an_address_in_other_letters_is_the_same_contract() -> None:
     """Regression: a payment had another name, under which it was made once more, and no event was the contract's."""
     address = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
