@@ -41,10 +41,10 @@ class World:
     cast: Cast
     job: int
 
-    def nodes(self, *liars: HostileNode, honest: int = 1) -> ChainNode:
-        """The liars first. A second here counts as three minutes of theirs."""
+    def nodes(self, *liars: HostileNode, honest: int = 1, pace: float = 180) -> ChainNode:
+        """The liars first. A second here counts as `pace` seconds of theirs."""
         good = [HostileNode(self.chain, f"honest {i}") for i in range(honest)]
-        return quorum_of([*liars, *good], clock=lambda: 180 * time.monotonic(), today=lambda: self.now)
+        return quorum_of([*liars, *good], clock=lambda: pace * time.monotonic(), today=lambda: self.now)
 
     @property
     def now(self) -> float:
@@ -250,7 +250,7 @@ def test_what_is_not_compared_in_a_form_is_refused_in_it(world: World, method: s
 def test_two_honest_nodes_outvote_a_liar_and_bonds_go_on(world: World) -> None:
     liar = HostileNode(world.chain)
     liar.lies["eth_getLogs"] = lambda params, true: true[1:]
-    chain = world.nodes(liar, honest=2)
+    chain = world.nodes(liar, honest=2, pace=1)
     address = world.cast.customer.address
     assert chain.logs(address, from_block=0) == ChainNode(world.chain).logs(address, from_block=0)
     assert chain.agreement.contradiction.startswith(
@@ -261,7 +261,7 @@ def test_two_honest_nodes_outvote_a_liar_and_bonds_go_on(world: World) -> None:
 
 def test_without_a_majority_nothing_new_is_begun_and_games_go_on(world: World) -> None:
     liar = HostileNode(world.chain)
-    chain = world.nodes(liar)
+    chain = world.nodes(liar, pace=1)
     liar.lies["eth_getLogs"] = lambda params, true: []
     sender = Sender(chain, PARTY)
     contract = VerificationGame(chain, world.cast.customer.address, sender)
@@ -332,7 +332,7 @@ def test_what_differs_about_the_tip_may_be_a_fork_until_it_lasts(world: World) -
 
 def test_a_made_up_event_and_a_missing_one_are_contradictions(world: World) -> None:
     liar = HostileNode(world.chain)
-    chain = world.nodes(liar, honest=2)
+    chain = world.nodes(liar, honest=2, pace=1)
     contract = VerificationGame(chain, world.cast.customer.address)
 
     def another_job(params: list[Any], true: Any) -> Any:
@@ -437,7 +437,7 @@ def test_a_transaction_that_all_refuse_is_refused_with_the_nodes_reason(world: W
 def test_a_node_without_the_contract_lags_and_another_code_is_a_contradiction(world: World) -> None:
     liar = HostileNode(world.chain)
     liar.lies["eth_getCode"] = lambda params, true: "0x"
-    chain = world.nodes(liar, honest=1)
+    chain = world.nodes(liar, honest=1, pace=1)
     VerificationGame.at(chain, world.cast.customer.address)
     assert not chain.agreement.contradiction
     liar.lies["eth_getCode"] = lambda params, true: "0x6001"
