@@ -105,6 +105,12 @@ def test_events_that_were_not_asked_for_or_are_out_of_order_are_refused(items: o
         logs_node(items).logs(ADDRESS, from_block=0, topics=[bytes.fromhex(HASH[2:])])
 
 
+def test_an_event_without_its_transactions_place_is_one() -> None:
+    for place, found in ((None, None), ("0x7", 7)):
+        node = ChainNode(Canned(eth_getLogs=[log(3, transactionIndex=place)]))
+        assert [one.transaction_index for one in node.one_range(ADDRESS, 3, 3)] == [found]
+
+
 def test_events_of_a_dropped_block_are_not_shown() -> None:
     found = logs_node([log(1), log(2, removed=True), log(3)]).logs(ADDRESS, from_block=0)
     assert [item.block for item in found] == [1, 3]

@@ -147,7 +147,7 @@ def test_nobody_there_is_one_clear_error_that_keeps_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "ftp://x", "localhost:8545", "http://", "http://x:y", "http://x:99999", "file:///etc"]
+    "url", ["", "ftp://x", "localhost:8545", "http://", "http://x:y", "http://x:99999", "http://[x", "file:///etc"]
 )
 def test_an_address_that_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ChainUnavailable, match="http"):

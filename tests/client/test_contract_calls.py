@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tiebreak.contract.code import load_artifact
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.game import VerificationGame
@@ -26,17 +28,46 @@ def snake_case(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
-def test_every_function_that_changes_something_has_a_method_with_its_arguments() -> None:
-    functions = {
-        entry["name"]: len(entry["inputs"])
-        for entry in load_artifact("VerificationGame")["abi"]
-        if entry["type"] == "function" and entry["stateMutability"] in ("nonpayable", "payable")
-    }
-    assert len(functions) > 25
-    for function, count in functions.items():
-        method = getattr(GAME, snake_case(function))
-        own = [name for name in inspect.signature(method).parameters if name not in ("bond", "purpose")]
-        assert len(own) == count, function
+class Named(bytes):
+    """An argument that knows its name; as terms it has amounts, as calls it is empty."""
+
+    reward, audit_fee = 30, 12
+
+    def __new__(cls, name: str) -> Named:
+        self = super().__new__(cls)
+        self.name = name
+        return self
+
+    name: str
+
+
+FUNCTIONS = [
+    entry
+    for entry in load_artifact("VerificationGame")["abi"]
+    if entry["type"] == "function" and entry["stateMutability"] in ("nonpayable", "payable")
+]
+ALIASES = {"id": "job", "gameId": "game", "move": "descent", "next": "root"}
+"""The contract's names of arguments, where the methods have others."""
+
+
+@pytest.mark.parametrize("entry", FUNCTIONS, ids=lambda entry: str(entry["name"]))
+def test_a_method_gives_a_function_its_arguments_in_order_and_its_payment(entry: dict[str, Any]) -> None:
+    names = [ALIASES.get(item["name"], snake_case(item["name"])) for item in entry["inputs"]]
+    method = getattr(GAME, snake_case(entry["name"]))
+    parameters = inspect.signature(method).parameters
+    assert set(names) == set(parameters) - {"bond", "purpose"}
+    given: dict[str, Any] = {name: Named(name) for name in names}
+    call = method(**given, **({"bond": 42} if "bond" in parameters else {}))
+    assert call.function == entry["name"]
+    if names == ["calls"]:
+        assert call.arguments == ([],)
+    else:
+        assert [argument.name for argument in call.arguments] == names
+    assert call.value == (42 if entry["stateMutability"] == "payable" else 0)
+
+
+def test_all_functions_are_tried() -> None:
+    assert len(FUNCTIONS) > 25
 
 
 def test_roles_and_commands_name_no_function_by_a_string() -> None:
@@ -49,6 +80,24 @@ def test_roles_and_commands_name_no_function_by_a_string() -> None:
                 strings = [one for one in node.args[1:] if isinstance(one, ast.Constant) and isinstance(one.value, str)]
                 found += [f"{path.name}:{one.lineno}" for one in strings]
     assert found == []
+
+
+def test_a_call_that_pays_is_not_put_where_its_payment_would_be_lost() -> None:
+    paying, free = GAME.appeal(7, spec_hash=bytes(32), bond=5), GAME.appeal(7, spec_hash=bytes(32), bond=0)
+    for several in (GAME.batch, GAME.in_turn):
+        with pytest.raises(ValueError, match="appeal pays 5 wei, and cannot be in a batch: send it alone"):
+            several([free, paying])
+        assert several([free]).arguments == ([GAME.encode(free)],)
+
+
+def test_an_address_in_other_letters_is_the_same_contract() -> None:
+    """Regression: a payment had another name, under which it was made once more, and no event was the contract's."""
+    address = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+    seals = [
+        VerificationGame(GAME.node, given).seal_claim(7, spec_hash=bytes(32), seal=bytes(32), bond=5)  # type: ignore[arg-type]
+        for given in (address, address.lower(), "0x" + address[2:].upper())
+    ]
+    assert {seal.purpose for seal in seals} == {f"seal a claim on job 7 of {address} with spec 0x{'00' * 32}"}
 
 
 def test_a_payment_has_a_name_of_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -165,3 +166,46 @@ def test_one_lying_node_among_several_ends_no_payment(cast: Cast, honest: int, l
     assert sent.receipt == true or was_undecided
     assert was_undecided == (honest == 1)
     assert cast.customer.node.balance(STRANGER.address) == before + 7
+
+
+def bent(value: Any) -> Any:
+    """Another value of the same form."""
+    if isinstance(value, list):
+        return value[:-1]
+    return "0x" + "11" * 20 if value is None else value[:-1] + ("1" if value[-1] != "1" else "2")
+
+
+@pytest.mark.parametrize("method", ["eth_getBlockByNumber", "eth_getTransactionReceipt", "eth_getLogs"])
+def test_no_field_is_shown_that_was_not_compared(cast: Cast, method: str) -> None:
+    """The liar is the first of two, and believed: then it is told of. A field that is not shown may be anything."""
+    contract = cast.customer.address
+    event = cast.customer.node.logs(contract, from_block=0)[-1]
+    params: list[Any] = {
+        "eth_getBlockByNumber": [hex(event.block), False],
+        "eth_getTransactionReceipt": ["0x" + event.transaction.hex()],
+        "eth_getLogs": [
+            {"address": contract, "fromBlock": hex(event.block), "toBlock": hex(event.block), "topics": []}
+        ],
+    }[method]
+    first, second = node_of(cast, "first"), node_of(cast, "second")
+    true: Any = quorum_of([first, second]).ask(method, *params)
+    shown: list[Any] = true if isinstance(true, list) else [true, *true.get("logs", [])]
+    told: list[Any] = []
+    for place, record in enumerate(shown):
+        for field in record:
+
+            def lie(asked: list[Any], answer: Any, place: int = place, field: str = field) -> Any:
+                if asked != params:
+                    return answer
+                told.append((place, field))
+                answer = deepcopy(answer)
+                records = answer if isinstance(answer, list) else [answer, *answer.get("logs", [])]
+                records[place][field] = bent(records[place][field])
+                return answer
+
+            liar = node_of(cast, "the liar")
+            liar.lies[method] = lie
+            nodes = several(cast, liar, second)
+            found = nodes.ask(method, *params)
+            assert nodes.agreement.contradiction or nodes.agreement.missing or found == true, (place, field)
+    assert len(set(told)) == sum(map(len, shown)) >= 5

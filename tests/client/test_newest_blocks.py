@@ -82,6 +82,18 @@ def test_a_made_up_height_against_one_is_gone_by_in_turns_and_bonds_wait() -> No
     assert chain.agreement.undecided
 
 
+@pytest.mark.parametrize("through_web3", [False, True])
+def test_confirmations_that_are_set_later_hold_for_what_the_nodes_compare(through_web3: bool) -> None:
+    """Regression: the default of a chain is set once its id is known, and nodes were held to have one tip then."""
+    chain = several(BlockNode("a", 100), BlockNode("b", 100, forks=98), confirmations=0)
+    if through_web3:
+        chain = ChainNode(chain.w3)
+    chain.confirmations = 12
+    assert chain.head().number == 97
+    assert (chain.confirmations, chain.agreement.contradiction) == (12, "")
+    assert ChainNode(chain.w3, confirmations=5).head().number == 97
+
+
 def test_two_forks_are_gone_by_in_turns_until_all_is_calm() -> None:
     watch = Watch(100)
     nodes = [BlockNode("a", 100), BlockNode("b", 100, forks=80)]

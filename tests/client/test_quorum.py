@@ -24,7 +24,7 @@ from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer, 
 from tiebreak.rpc.newest_blocks import TURN_SECONDS
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.node_agreement import FORK_SECONDS
-from tiebreak.rpc.quorum import quorum_of
+from tiebreak.rpc.quorum import QuorumTransport, quorum_of
 from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.transactions.fees import funds
 from tiebreak.transactions.keys import devnet_account
@@ -41,10 +41,10 @@ class World:
     cast: Cast
     job: int
 
-    def nodes(self, *liars: HostileNode, honest: int = 1) -> ChainNode:
-        """The liars first. A second here counts as three minutes of theirs."""
+    def nodes(self, *liars: HostileNode, honest: int = 1, pace: float = 180) -> ChainNode:
+        """The liars first. A second here counts as `pace` seconds of theirs."""
         good = [HostileNode(self.chain, f"honest {i}") for i in range(honest)]
-        return quorum_of([*liars, *good], clock=lambda: 180 * time.monotonic(), today=lambda: self.now)
+        return quorum_of([*liars, *good], clock=lambda: pace * time.monotonic(), today=lambda: self.now)
 
     @property
     def now(self) -> float:
@@ -194,7 +194,7 @@ def test_every_question_about_the_chain_goes_to_all_nodes(world: World) -> None:
         "search_back": lambda node: list(node.search_back(contract, from_block=0, to_block=3)),
         "one_range": lambda node: node.one_range(contract, 0, 3),
     }
-    others = {"name", "agreement", "view", "chain_id", "send_raw", "advance_time", "ask", "w3"}
+    others = {"name", "agreement", "view", "chain_id", "send_raw", "advance_time", "ask", "w3", "confirmations"}
     """Not questions about the chain's state, or of any kind; `send_raw` has a test of its own."""
     assert {name for name in vars(ChainNode) if not name.startswith("_")} == set(questions) | others
     pair = [HostileNode(world.chain, name) for name in ("first", "second")]
@@ -206,10 +206,51 @@ def test_every_question_about_the_chain_goes_to_all_nodes(world: World) -> None:
         assert sorted(pair[0].asked) == sorted(pair[1].asked) != [], name
 
 
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("eth_chainId", [1]),
+        ("eth_blockNumber", ["0x1"]),
+        ("eth_maxPriorityFeePerGas", [1]),
+        ("eth_getBlockByNumber", ["pending", False]),
+        ("eth_getBlockByNumber", ["0x1", True]),
+        ("eth_getBlockByNumber", ["0xzz", False]),
+        ("eth_getBlockByNumber", ["0x-1", False]),
+        ("eth_getBlockByNumber", ["0x" + "11" * 32, False]),
+        ("eth_call", [None, "latest"]),
+        ("eth_call", [{"to": PARTY.address}, "0xzz"]),
+        ("eth_call", [{"to": PARTY.address}, "latest", {PARTY.address: {"code": "0x"}}]),
+        ("eth_getBalance", [5, "latest"]),
+        ("eth_getBalance", [PARTY.address, "pending"]),
+        ("eth_getCode", [PARTY.address, "0x1"]),
+        ("eth_estimateGas", [{"data": "0xzz"}]),
+        ("eth_estimateGas", [None]),
+        ("eth_getTransactionReceipt", ["0x11"]),
+        ("eth_sendRawTransaction", ["nothing"]),
+        ("eth_getLogs", [{"blockHash": "0x" + "11" * 32}]),
+        ("eth_getLogs", [{"address": "me", "fromBlock": "0x0", "toBlock": "0x1"}]),
+        ("eth_getLogs", [{"address": PARTY.address, "fromBlock": "0x0", "toBlock": "latest"}]),
+        ("eth_getLogs", [{"address": PARTY.address, "fromBlock": "0x0", "toBlock": "0x1", "topics": [[]]}]),
+        ("eth_getLogs", [{"address": PARTY.address, "fromBlock": "0x0", "toBlock": "0x1", "topics": [[None]]}]),
+        ("eth_getLogs", [{"address": PARTY.address, "fromBlock": "0x0", "toBlock": "0x1", "topics": 5}]),
+    ],
+    ids=str,
+)
+def test_what_is_not_compared_in_a_form_is_refused_in_it(world: World, method: str, params: list[Any]) -> None:
+    """A user's Web3 asks in any form. No node is asked, nor blamed, and no error is Python's own."""
+    pair = [HostileNode(world.chain, name) for name in ("first", "second")]
+    transport = QuorumTransport(pair)
+    for one in pair:
+        one.asked.clear()
+    with pytest.raises(RpcRefused, match="several nodes are not compared in this form: ask one of them"):
+        transport.request(method, params)
+    assert not any(one.asked for one in pair)
+
+
 def test_two_honest_nodes_outvote_a_liar_and_bonds_go_on(world: World) -> None:
     liar = HostileNode(world.chain)
     liar.lies["eth_getLogs"] = lambda params, true: true[1:]
-    chain = world.nodes(liar, honest=2)
+    chain = world.nodes(liar, honest=2, pace=1)
     address = world.cast.customer.address
     assert chain.logs(address, from_block=0) == ChainNode(world.chain).logs(address, from_block=0)
     assert chain.agreement.contradiction.startswith(
@@ -220,7 +261,7 @@ def test_two_honest_nodes_outvote_a_liar_and_bonds_go_on(world: World) -> None:
 
 def test_without_a_majority_nothing_new_is_begun_and_games_go_on(world: World) -> None:
     liar = HostileNode(world.chain)
-    chain = world.nodes(liar)
+    chain = world.nodes(liar, pace=1)
     liar.lies["eth_getLogs"] = lambda params, true: []
     sender = Sender(chain, PARTY)
     contract = VerificationGame(chain, world.cast.customer.address, sender)
@@ -291,7 +332,7 @@ def test_what_differs_about_the_tip_may_be_a_fork_until_it_lasts(world: World) -
 
 def test_a_made_up_event_and_a_missing_one_are_contradictions(world: World) -> None:
     liar = HostileNode(world.chain)
-    chain = world.nodes(liar, honest=2)
+    chain = world.nodes(liar, honest=2, pace=1)
     contract = VerificationGame(chain, world.cast.customer.address)
 
     def another_job(params: list[Any], true: Any) -> Any:
@@ -396,7 +437,7 @@ def test_a_transaction_that_all_refuse_is_refused_with_the_nodes_reason(world: W
 def test_a_node_without_the_contract_lags_and_another_code_is_a_contradiction(world: World) -> None:
     liar = HostileNode(world.chain)
     liar.lies["eth_getCode"] = lambda params, true: "0x"
-    chain = world.nodes(liar, honest=1)
+    chain = world.nodes(liar, honest=1, pace=1)
     VerificationGame.at(chain, world.cast.customer.address)
     assert not chain.agreement.contradiction
     liar.lies["eth_getCode"] = lambda params, true: "0x6001"

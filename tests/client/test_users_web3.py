@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from disputes import TERMS, Cast, Run
 from eth_tester import EthereumTester, PyEVMBackend
+from hexbytes import HexBytes
 from hostile_node import HostileNode
 from http_stand_in import serving
 from tiebreak.contract.enums import JobStatus
@@ -23,9 +26,11 @@ from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.rpc.web3_providers import TransportProvider
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC, devnet_account
 from tiebreak.transactions.sender import Sender
-from web3 import EthereumTesterProvider, HTTPProvider, Web3
-from web3.exceptions import ContractCustomError, Web3RPCError
+from web3 import EthereumTesterProvider, HTTPProvider, IPCProvider, Web3
+from web3.datastructures import AttributeDict
+from web3.exceptions import ContractCustomError, ContractLogicError, ProviderConnectionError, Web3RPCError
 from web3.middleware import Web3Middleware
+from web3.providers import BaseProvider
 
 
 class Counting(Web3Middleware):
@@ -142,6 +147,58 @@ def test_these_providers_serve_web3(several: bool, chain: EmbeddedChain, url: st
         }
     )
     assert w3.eth.send_raw_transaction(signed.raw_transaction) == signed.hash
+
+
+class Raising(BaseProvider):
+    """A provider that ends in an error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def make_request(self, method: Any, params: Any) -> Any:
+        raise self.error
+
+
+def test_a_node_that_does_not_answer_a_provider_in_time_is_unavailable(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "node.ipc"))
+        silent.listen()
+        with pytest.raises(ChainUnavailable, match=r"no usable answer from the chain at IPCProvider to .* \(Timeout\)"):
+            ChainNode(Web3(IPCProvider(tmp_path / "node.ipc", timeout=1))).head()
+    with pytest.raises(ChainUnavailable, match="no usable answer from the chain at Raising"):
+        ChainNode(Raising(ProviderConnectionError("nobody is there"))).head()
+    with pytest.raises(ChainUnavailable, match="no usable answer from the chain at HTTPProvider"):
+        ChainNode(Web3(HTTPProvider("http://[x", exception_retry_configuration=None))).head()
+
+
+class TransactionFailed(Exception):
+    """Of the name that eth-tester's error has."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ContractLogicError("no", data="0xzz"), TransactionFailed("b'open"), TransactionFailed("\ud800")],
+    ids=str,
+)
+def test_a_revert_whose_data_are_none_is_a_refusal(error: Exception) -> None:
+    with pytest.raises(RpcRefused, match="execution reverted") as caught:
+        ChainNode(Raising(error)).head()
+    assert caught.value.data is None
+
+
+class Refusing(BaseProvider):
+    """A provider whose errors are what web3 makes of JSON elsewhere."""
+
+    def make_request(self, method: Any, params: Any) -> Any:
+        data = AttributeDict({"data": HexBytes("0x1234")})
+        return {"jsonrpc": "2.0", "id": 0, "error": AttributeDict({"code": 3, "message": "no", "data": data})}
+
+
+def test_a_refusal_in_records_of_web3_keeps_its_data() -> None:
+    with pytest.raises(RpcRefused) as refused:
+        ChainNode(Refusing()).head()
+    assert (refused.value.code, refused.value.reason, refused.value.data) == (3, "no", b"\x12\x34")
 
 
 def test_a_provider_that_is_not_ours_ends_in_the_same_errors() -> None:

@@ -172,13 +172,14 @@ class GameCalls(ABC):
         return ContractCall.of("startGame", job)
 
     def in_turn(self, calls: Sequence[ContractCall]) -> ContractCall:
-        """Makes several moves, all or none of them."""
-        return ContractCall.of("inTurn", [self.encode(call) for call in calls])
+        """Makes several moves, all or none of them. Raises ValueError for a call that pays, which would fail."""
+        return ContractCall.of("inTurn", self._encoded(calls))
 
     def batch(self, calls: Sequence[ContractCall]) -> ContractCall:
         """Makes several calls in one transaction, each as if it had been sent alone. One that fails undoes only itself:
-        look at the events of the receipt, or at the contract, for what came of each."""
-        return ContractCall.of("batch", [self.encode(call) for call in calls])
+        look at the events of the receipt, or at the contract, for what came of each. Raises ValueError for a call that
+        pays, which would fail."""
+        return ContractCall.of("batch", self._encoded(calls))
 
     def bisect(self, game: int, descent: Descent) -> ContractCall:
         """Shows the row below the leftmost node in which the two sides differ."""
@@ -227,6 +228,12 @@ class GameCalls(ABC):
     def adjudicate(self, game: int, bits: int) -> ContractCall:
         """Gives the referee's verdict: the bits of the disputed element."""
         return ContractCall.of("adjudicate", game, bits)
+
+    def _encoded(self, calls: Sequence[ContractCall]) -> list[bytes]:
+        for call in calls:
+            if call.value:
+                raise ValueError(f"{call.function} pays {call.value} wei, and cannot be in a batch: send it alone.")
+        return [self.encode(call) for call in calls]
 
     def _purpose(self, what: str, job: int, spec_hash: bytes) -> str:
         """The name of a payment. A job's number alone is not unique: other contracts use it, too, and a reorganisation

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from eth_typing import ChecksumAddress
+from eth_utils.address import to_checksum_address
 
 from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game
@@ -60,7 +61,8 @@ class VerificationGame(GameCalls):
     ) -> None:
         """chain: a `Web3` with any provider and middleware, or a node that has confirmations and a stop event."""
         self.node = chain if isinstance(chain, ChainNode) else ChainNode(chain)
-        self.address = address
+        # In one form only: names of payments hold it, and events are known by it.
+        self.address = to_checksum_address(address)
         self.first_block = first_block
         self._sender = sender
         self._abi = ContractAbi.load("VerificationGame", *LIBRARIES, "Adjudicator", "Functions")

@@ -120,6 +120,7 @@ def is_removed(item: object) -> bool:
 def read_log(item: object) -> Log:
     """An event, checked. Raises InvalidAnswer."""
     log = record(item, "an event")
+    place = log.get("transactionIndex")
     return Log(
         address(log.get("address"), "an event's contract"),
         tuple(data(topic, "an event's topic", 32) for topic in sequence(log.get("topics"), "topics", 4)),
@@ -128,7 +129,7 @@ def read_log(item: object) -> Log:
         data(log.get("blockHash"), "an event's block hash", 32),
         data(log.get("transactionHash"), "an event's transaction", 32),
         quantity(log.get("logIndex"), "an event's index", 2**64 - 1),
-        quantity(log["transactionIndex"], "a transaction's index", 2**64 - 1) if "transactionIndex" in log else None,
+        None if place is None else quantity(place, "a transaction's index", 2**64 - 1),
     )
 
 

@@ -66,7 +66,9 @@ class ChainNode:
 
             source = Web3Transport(source)
         self._transport = source
-        self.confirmations = confirmations
+        self._confirmations = 0
+        if confirmations:
+            self.confirmations = confirmations
         self.stop = stop
         self._chain_id: int | None = None
         self._newest = 0
@@ -83,6 +85,15 @@ class ChainNode:
     @property
     def name(self) -> str:
         return self._transport.name
+
+    @property
+    def confirmations(self) -> int:
+        return self._confirmations
+
+    @confirmations.setter
+    def confirmations(self, blocks: int) -> None:
+        self._confirmations = blocks
+        self._transport.set_confirmations(blocks)
 
     @property
     def agreement(self) -> NodeAgreement:

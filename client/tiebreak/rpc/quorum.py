@@ -9,10 +9,11 @@ docs/threat-model.md says what a lying node gains. Answers hold what was compare
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
@@ -22,6 +23,7 @@ from tiebreak.deadlines import Halted, pause
 from tiebreak.rpc.answers import Block, Log, Receipt, Topic, block_json, log_json, read_topic, receipt_json
 from tiebreak.rpc.answers import data as read_data
 from tiebreak.rpc.answers import quantity as read_quantity
+from tiebreak.rpc.answers import sequence as read_sequence
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, WrongChain
 from tiebreak.rpc.newest_blocks import NewestBlocks
 from tiebreak.rpc.node import ChainNode, connect, transport_to
@@ -36,10 +38,14 @@ _MOST_PENDING = 64
 
 _COMPARED = frozenset(
     [
+        *("eth_chainId", "eth_blockNumber", "eth_maxPriorityFeePerGas"),
         *("eth_getBlockByNumber", "eth_getCode", "eth_getTransactionCount", "eth_call", "eth_getBalance"),
         *("eth_estimateGas", "eth_getTransactionReceipt", "eth_getLogs", "eth_sendRawTransaction"),
     ]
 )
+
+_NUMBER = re.compile("0x[0-9a-fA-F]{1,16}")
+"""A block's number; a hash is longer."""
 
 _ESTIMATES = 3
 _SECONDS_BETWEEN_ESTIMATES = 1.0
@@ -94,7 +100,8 @@ class QuorumTransport(Transport):
 
     def request(self, method: str, params: list[Any]) -> object:
         """An answer as `Transport.request`. Methods that `ChainNode` does not use are compared with nothing: the first
-        node that answers is believed. Those that it uses are refused in other forms (full transactions, tags)."""
+        node that answers is believed. Those that it uses are refused in other forms (full transactions, tags, pending
+        blocks, which are each node's own)."""
         match method, params:
             case "eth_chainId", []:
                 return hex(self._identity.chain_id)
@@ -102,35 +109,35 @@ class QuorumTransport(Transport):
                 return hex(self._head().number)
             case "eth_getBlockByNumber", ["latest", False]:
                 return block_json(self._head())
-            case "eth_getBlockByNumber", ["pending", False]:
-                return block_json(self._agreed or self._head())  # pending blocks are each node's own
             case "eth_getBlockByNumber", [str(tag), False] if _is_number(tag):
                 found = self._agreed_on(
                     f"block {int(tag, 16)}", lambda node: node.whole_block(int(tag, 16)), at=int(tag, 16)
                 )
                 return None if found is None else block_json(*found)
-            case "eth_getCode", [account, "latest"]:
+            case "eth_getCode", [str(account), "latest"]:
                 return as_json(self._code(account))
-            case "eth_getTransactionCount", [account, "pending"]:
+            case "eth_getTransactionCount", [str(account), "pending"]:
                 return hex(self._nonce(account))
-            case (("eth_call" | "eth_getBalance" | "eth_getTransactionCount"), [about, str(tag)]) if _is_state(tag):
-                value = self._state(method, about, None if tag == "latest" else int(tag, 16))
-                return hex(value) if isinstance(value, int) else as_json(value)
+            case (("eth_getBalance" | "eth_getTransactionCount"), [str(account), str(tag)]) if _is_state(tag):
+                return hex(self._quantity_of(method, account, _block(tag)))
+            case "eth_call", [Mapping() as call, str(tag)] if _is_state(tag):
+                return as_json(self._view_of(call, _block(tag)))
             case "eth_maxPriorityFeePerGas", []:
                 return hex(self._priority_fee())
-            case "eth_estimateGas", [call]:
+            case "eth_estimateGas", [Mapping() as call] if _is_data(call.get("data", "0x")):
                 return hex(self._estimate(call))
-            case "eth_getTransactionReceipt", [name]:
-                receipt = self._receipt(read_data(name, "a transaction's hash", 32))
+            case "eth_getTransactionReceipt", [str(name)] if _is_data(name, 32):
+                receipt = self._receipt(bytes.fromhex(name[2:]))
                 return None if receipt is None else receipt_json(receipt)
             case "eth_getLogs", [
                 {"address": str(address) | [str(address)], "fromBlock": str(first), "toBlock": str(until)} as wanted
-            ] if _is_number(first) and _is_number(until):
-                topics = [read_topic(one) for one in wanted.get("topics") or []]
-                logs = self._range(to_checksum_address(address), int(first, 16), int(until, 16), topics)
-                return [log_json(log) for log in logs]
-            case "eth_sendRawTransaction", [signed]:
-                return as_json(self._send(read_data(signed, "a transaction")))
+            ] if _is_number(first) and _is_number(until) and _is_data(address, 20):
+                topics = _topics(wanted.get("topics"))
+                if topics is not None:
+                    logs = self._range(to_checksum_address(address), int(first, 16), int(until, 16), topics)
+                    return [log_json(log) for log in logs]
+            case "eth_sendRawTransaction", [str(signed)] if _is_data(signed):
+                return as_json(self._send(bytes.fromhex(signed[2:])))
         if method in _COMPARED:
             raise RpcRefused(method, -32602, "several nodes are not compared in this form: ask one of them")
         return self._relayed(method, params)
@@ -160,6 +167,9 @@ class QuorumTransport(Transport):
     def view(self) -> int:
         return self._newest_blocks.view
 
+    def set_confirmations(self, blocks: int) -> None:
+        self._confirmations = blocks
+
     @property
     def _lead(self) -> Member:
         return self._newest_blocks.lead
@@ -181,42 +191,42 @@ class QuorumTransport(Transport):
 
     # Questions whose answers are compared.
 
-    def _code(self, account: ChecksumAddress) -> bytes:
+    def _code(self, account: str) -> bytes:
         """A contract's code. A node that shows none may lag behind, and is not believed against one that does."""
-        said = self._together(self._usable(), lambda node: node.code(account))
+        said = self._together(self._usable(), lambda node: node.code(cast(ChecksumAddress, account)))
         shown = [one for one in said if one.value]
         if not shown and not any(one.is_answer for one in said):
             raise self._no_answer(said)
         return self._decided(f"the code at {account}", shown) if shown else b""
 
-    def _state(self, method: str, about: Any, block: int | None) -> bytes | int:
-        """A part of the chain's state now, or after block number `block`. about: an account, or a call."""
+    def _view_of(self, call: Mapping[str, Any], block: int | None) -> bytes:
+        """The result of a call now, or after block number `block`."""
 
-        def ask(node: ChainNode, number: int | None) -> bytes | int:
-            answer = node.ask(method, about, "latest" if number is None else hex(number))
-            if method == "eth_call":
-                return read_data(answer, "a call")
-            if method == "eth_getBalance":
-                return read_quantity(answer, "a balance")
-            return read_quantity(answer, "a nonce", 2**64 - 1)
+        def ask(node: ChainNode, number: int | None) -> bytes:
+            return read_data(node.ask("eth_call", call, "latest" if number is None else hex(number)), "a call")
 
-        if method == "eth_call":
-            what = f"a view of {about.get('to')}"
-        else:
-            what = f"the {'balance' if method == 'eth_getBalance' else 'transactions'} of {about}"
+        return self._newest_or_at(f"a view of {call.get('to')}", ask, block)
+
+    def _quantity_of(self, method: str, account: str, block: int | None) -> int:
+        """The balance of an account in wei, or the number of its transactions, now or after block number `block`."""
+        name, most = ("balance", 2**256 - 1) if method == "eth_getBalance" else ("transactions", 2**64 - 1)
+        what = f"the {name} of {account}"
+
+        def ask(node: ChainNode, number: int | None) -> int:
+            return read_quantity(node.ask(method, account, "latest" if number is None else hex(number)), what, most)
+
         return self._newest_or_at(what, ask, block)
 
-    def _nonce(self, account: ChecksumAddress) -> int:
+    def _nonce(self, account: str) -> int:
         """Transactions of an account, those that wait for a block with them."""
-        said = self._together(self._usable(), lambda node: node.nonce(account, pending=True))
+        said = self._together(self._usable(), lambda node: node.nonce(cast(ChecksumAddress, account), pending=True))
         found = sorted(one.value for one in said if one.value is not None)
         if not found:
             raise self._no_answer(said)
         if found[0] == found[-1]:
             return found[0]
         # Nodes may differ in what waits for a block, but not by more than they keep.
-        least = self._state("eth_getTransactionCount", account, None)
-        assert isinstance(least, int)
+        least = self._quantity_of("eth_getTransactionCount", account, None)
         possible = [one for one in found if least <= one <= least + _MOST_PENDING]
         return possible[(len(possible) - 1) // 2] if possible else least
 
@@ -380,11 +390,32 @@ def _result(said: Said[T]) -> T:
 
 
 def _is_number(tag: str) -> bool:
-    return tag.startswith("0x")
+    return _NUMBER.fullmatch(tag) is not None
 
 
 def _is_state(tag: str) -> bool:
     return tag == "latest" or _is_number(tag)
+
+
+def _block(tag: str) -> int | None:
+    return None if tag == "latest" else int(tag, 16)
+
+
+def _is_data(value: object, length: int | None = None) -> bool:
+    try:
+        read_data(value, "data", length)
+    except InvalidAnswer:
+        return False
+    return True
+
+
+def _topics(wanted: object) -> list[Topic] | None:
+    """The conditions of a question about events; None for another form: nodes differ about what an empty list means."""
+    try:
+        topics = [read_topic(one) for one in read_sequence(wanted or [], "topics", 4)]
+    except InvalidAnswer:
+        return None
+    return None if () in topics else topics
 
 
 def quorum_of(

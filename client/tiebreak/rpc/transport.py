@@ -56,6 +56,9 @@ class Transport(ABC):
         """A number that changes when another node is believed: what was seen of the chain is to be read again then."""
         return 0
 
+    def set_confirmations(self, blocks: int) -> None:  # noqa: B027  (a single node has nobody to differ from)
+        """Says under how many blocks the nodes behind this transport have the same ones: higher up they may differ."""
+
 
 class RepeatingTransport(Transport):
     """JSON-RPC over any means that carries bytes there and back; subclasses say which.
@@ -193,8 +196,8 @@ class HttpTransport(RepeatingTransport):
 def shown_url(url: str, schemes: Sequence[str]) -> str | None:
     """The part of a URL that may be shown; None if it is none of these schemes, or has no host. Hosted nodes have their
     API key in the path or in the user part."""
-    parts = urllib.parse.urlsplit(url)
     try:
+        parts = urllib.parse.urlsplit(url)
         port = parts.port
     except ValueError:
         return None
@@ -217,13 +220,13 @@ class _Broken(Transient):
 
 def refusal(method: str, error: object) -> RpcRefused:
     """Reads the `error` member of a JSON-RPC answer, whatever it holds."""
-    if not isinstance(error, dict):
+    if not isinstance(error, Mapping):
         return RpcRefused(method, 0, "no reason given")
     code, message, payload = error.get("code"), error.get("message"), error.get("data")
-    if isinstance(payload, dict):  # some nodes wrap the data of a revert once more
+    if isinstance(payload, Mapping):  # some nodes wrap the data of a revert once more
         payload = payload.get("data")
     try:
-        revert = read_data(payload, "a revert")
+        revert = read_data(as_json(payload) if isinstance(payload, bytes) else payload, "a revert")
     except InvalidAnswer:
         revert = None
     reason = printable(message)[:300] if isinstance(message, str) else "no reason given"

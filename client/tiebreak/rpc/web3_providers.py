@@ -12,7 +12,16 @@ from typing import Any, cast
 
 from eth_abi.abi import encode
 from web3 import Web3
-from web3.exceptions import ContractLogicError, ProviderConnectionError
+from web3._utils.threads import Timeout
+from web3.exceptions import (
+    CannotHandleRequest,
+    ContractLogicError,
+    PersistentConnectionError,
+    ProviderConnectionError,
+    RequestTimedOut,
+    TimeExhausted,
+    TooManyRequests,
+)
 from web3.providers import BaseProvider
 from web3.types import RPCEndpoint, RPCResponse
 
@@ -24,6 +33,12 @@ from tiebreak.rpc.transport import Transport, as_json, refusal, shown_url
 restore_recursion_limit()
 
 _ERROR_STRING = bytes.fromhex("08c379a0")  # Error(string)
+
+_NO_ANSWER = (
+    *(OSError, Timeout, TimeExhausted, RequestTimedOut, TooManyRequests),
+    *(ProviderConnectionError, PersistentConnectionError, CannotHandleRequest),
+)
+"""Errors of web3's providers where a node cannot be reached, or not in time; those of `requests` are OSErrors."""
 
 
 class TransportProvider(BaseProvider):
@@ -77,6 +92,10 @@ class Web3Transport(Transport):
     def view(self) -> int:
         return self.w3.provider.chain.view if isinstance(self.w3.provider, TransportProvider) else 0
 
+    def set_confirmations(self, blocks: int) -> None:
+        if isinstance(self.w3.provider, TransportProvider):
+            self.w3.provider.chain.set_confirmations(blocks)
+
     def request(self, method: str, params: list[Any]) -> object:
         provider = self.w3.provider
         if method == "eth_getLogs":
@@ -89,7 +108,7 @@ class Web3Transport(Transport):
             return plain(response["result"])
         except ChainError:
             raise
-        except OSError as error:  # errors of `requests` are OSErrors, too
+        except _NO_ANSWER as error:
             raise ChainUnavailable(
                 f"no usable answer from the chain at {self.name} to {method} ({type(error).__name__}): start the node, "
                 "or check the address."
@@ -109,7 +128,14 @@ def _is_revert(error: BaseException) -> bool:
 
 
 def revert_data(error: Exception) -> bytes | None:
-    """The bytes that a reverted call returned, which eth-tester hands over in four forms."""
+    """The bytes that a reverted call returned, which eth-tester hands over in four forms; None for any other form."""
+    try:
+        return _revert_data(error)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _revert_data(error: Exception) -> bytes | None:
     if isinstance(error, ContractLogicError):
         return bytes.fromhex(error.data.removeprefix("0x")) if isinstance(error.data, str) else None
     # web3 replaces eth-tester's error by one with a shortened text; the original still has the bytes.
