@@ -23,12 +23,13 @@ from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
 CONTRACTS = Path(__file__).resolve().parent.parent / "contracts"
+BISECTION = "game/Bisection.sol"
 DEPTHS = (13, 4, 14, 5, 6)
 """Checkpoints, steps, a trace, chunks and segments."""
 
 HARNESS = """
 pragma solidity 0.8.37;
-import {Bisections, Descent, Search, Side} from "./Bisection.sol";
+import {Bisections, Descent, Search, Side} from "./game/Bisection.sol";
 import {Node} from "./Merkle.sol";
 contract Harness {
     using Bisections for Search;
@@ -53,10 +54,10 @@ contract Harness {
 
 def compiled(levels: int) -> bytes:
     """Creation code of the harness with moves of so many levels."""
-    sources = {name: (CONTRACTS / "src" / name).read_text() for name in ("Bisection.sol", "Merkle.sol")}
-    changed = sources["Bisection.sol"].replace("LEVELS = 4;", f"LEVELS = {levels};")
-    assert levels == 4 or changed != sources["Bisection.sol"]
-    texts = {**sources, "Bisection.sol": changed, "Harness.sol": HARNESS}
+    sources = {name: (CONTRACTS / "src" / name).read_text() for name in (BISECTION, "Merkle.sol")}
+    changed = sources[BISECTION].replace("LEVELS = 4;", f"LEVELS = {levels};")
+    assert levels == 4 or changed != sources[BISECTION]
+    texts = {**sources, BISECTION: changed, "Harness.sol": HARNESS}
     request = {
         "language": "Solidity",
         "sources": {name: {"content": text} for name, text in texts.items()},

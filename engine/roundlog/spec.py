@@ -158,9 +158,11 @@ class TrainingSpec:
 
 def check_rounding(policy: int, bits: int) -> None:
     """Raises SpecError for a rounding policy or a number of bits that there is not."""
+    _check_type("rounding_policy", int, policy)
+    _check_type("rounding_bits", int, bits)
     if not 23 <= bits <= 32:
         raise SpecError(f"rounding_bits {bits} is outside 23..32")
-    if not 0 <= policy < len(POLICY_NAMES):
+    if policy >= len(POLICY_NAMES):
         names = " nor ".join(f"{number} ({name})" for number, name in enumerate(POLICY_NAMES))
         raise SpecError(f"rounding_policy {policy} is neither {names}")
 

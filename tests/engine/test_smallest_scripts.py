@@ -35,6 +35,7 @@ SMALLEST: dict[str, list[str]] = {
     "bench_products": ["--rounds", "1"],
     "bench_resolution": ["--rounds", "1", "--only", "scatter"],
     "bench_search": ["--levels", "1"],
+    "compare_abi_codecs": ["--seconds", "1"],
     "compile_contracts": ["--check"],
     "count_entries": ["--model", "logistic", "--steps", "1"],
     "elementary_series": [],

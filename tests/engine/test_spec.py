@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roundlog.spec import SpecError, TrainingSpec
+from roundlog.spec import SpecError, TrainingSpec, check_rounding
 
 SPEC = TrainingSpec(
     steps=60,
@@ -121,6 +121,14 @@ def test_a_spec_that_no_run_can_follow_is_refused_in_one_sentence(changes: dict[
         with pytest.raises(SpecError) as error:
             act()
         assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize("odd", ["threshold", 0.5, True, None])
+def test_a_policy_or_a_number_of_bits_that_is_no_integer_is_refused_before_a_step_is_captured(odd: Any) -> None:
+    with pytest.raises(SpecError, match=r"^rounding_policy has to be an integer$"):
+        check_rounding(odd, 32)
+    with pytest.raises(SpecError, match=r"^rounding_bits has to be an integer$"):
+        check_rounding(0, odd)
 
 
 def edited(**changes: object) -> str:

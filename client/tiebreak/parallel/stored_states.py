@@ -19,7 +19,8 @@ from tiebreak.store.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """A job and states by content address, in the stores at these locations (implements `roundlog.parallel.Source`).
+    """A job and states by content address, in the stores at these locations. Implements
+    `roundlog.parallel.StateSource`.
 
     A worker that does not see the job's directory fetches the job without its data, and of these the blocks it uses."""
 
@@ -61,7 +62,7 @@ class Stores:
 @dataclass(frozen=True, slots=True)
 class LocalStates(Directories):
     """A job in a directory, whose data may lie in the stores at these locations, and states in files (implements
-    `roundlog.parallel.Source`)."""
+    `roundlog.parallel.StateSource`)."""
 
     locations: tuple[str, ...]
 

@@ -58,7 +58,7 @@ def of_family(*families: Family) -> Iterator[OperatorDefinition]:
 
 def signatures(family: Family, code: int) -> list[Signature]:
     """Signatures under a number of a descriptor; none if no operator has it."""
-    return [each for one in of_family(family) for each in one.formats if each.code == code]
+    return [each for one in DEFINITIONS.values() if one.family == family for each in one.formats if each.code == code]
 
 
 def code_names(family: Family) -> Iterator[tuple[int, str]]:
@@ -68,9 +68,10 @@ def code_names(family: Family) -> Iterator[tuple[int, str]]:
 
 def code_name(family: Family, code: int) -> str:
     """Name of one of them. Raises KeyError."""
-    for number, name in code_names(family):
-        if number == code:
-            return name
+    for one in of_family(family):
+        for each in one.formats:
+            if each.code == code:
+                return one.code_name(each)
     raise KeyError(code)
 
 

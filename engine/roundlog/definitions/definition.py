@@ -82,11 +82,6 @@ class Signature:
     output: DType | None
     code: int = 0
 
-    def expected(self, inputs: Sequence[DType]) -> tuple[DType | None, ...]:
-        """Dtypes that the inputs have to have, as many as the signature has: T is that of the first input of it."""
-        some = next((have for have, dtype in zip(inputs, self.inputs, strict=True) if dtype is None), None)
-        return tuple(dtype or some for dtype in self.inputs)
-
     def fits(self, inputs: Sequence[DType], output: DType) -> bool:
         """Whether these are such dtypes."""
         wanted = tuple(output if dtype is None else dtype for dtype in self.inputs)
@@ -129,7 +124,10 @@ class OperatorDefinition:
 
     def signature(self, first: DType) -> Signature | None:
         """Signature for a first input of this dtype."""
-        return next((one for one in self.formats if one.inputs[0] in (None, first)), None)
+        for one in self.formats:
+            if one.inputs[0] in (None, first):
+                return one
+        return None
 
     def code_name(self, signature: Signature) -> str:
         """Name of a code of MAP or FUNCTION in the reference and the contract: of MAP with the dtype that it takes."""

@@ -3,9 +3,10 @@ own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
-from roundlog.definitions import Copy, Family, signatures
+from roundlog.definitions import Copy, Family, Signature, signatures
 from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, DescriptorError, Input, Row
 from roundlog.program import DType
 
@@ -35,14 +36,15 @@ def check_descriptor(descriptor: Descriptor) -> None:
     _check_sizes(d.reduction, "the reduction shape")
     if len(d.inputs) > MAX_INPUTS:
         raise DescriptorError(f"has {len(d.inputs)} inputs, more than {MAX_INPUTS}")
-    if not signatures(d.family, d.code):
+    formats = signatures(d.family, d.code)
+    if not formats:
         raise DescriptorError(f"has the unknown code {d.code} of family {d.family.name}")
     if d.family in REDUCTIONS:
         if not 1 <= d.segment <= MAX_SEGMENT:
             raise DescriptorError(f"has segments of {d.segment} terms, expected 1 to {MAX_SEGMENT}")
     elif d.reduction or d.segment:
         raise DescriptorError(f"reduces over {list(d.reduction)}, which {d.family.name} does not")
-    _check_inputs(d)
+    _check_inputs(d, formats)
     _check_parameters(d)
     if d.family != Family.CONSTANT and d.root != bytes(32):
         raise DescriptorError(f"has a root, which {d.family.name} has no use for")
@@ -59,14 +61,14 @@ def _check_sizes(sizes: tuple[int, ...], what: str) -> None:
         raise DescriptorError(f"{what} {list(sizes)} is not made of sizes whose product is at most 2^40")
 
 
-def _check_inputs(d: Descriptor) -> None:
+def _check_inputs(d: Descriptor, formats: Sequence[Signature]) -> None:
     found = tuple(item.dtype for item in d.inputs)
     if d.family == Family.COPY:
         # The first valid read of any number of inputs, as many as `cat` has.
         fits = bool(found) and all(dtype == d.dtype for dtype in found)
         fits = fits and (d.code != Copy.FINITE or d.dtype == _F32)
     else:
-        fits = any(signature.fits(found, d.dtype) for signature in signatures(d.family, d.code))
+        fits = any(signature.fits(found, d.dtype) for signature in formats)
     if not fits:
         dtypes = ", ".join(map(str, found)) or "nothing"
         raise DescriptorError(f"reads {dtypes} and gives {d.dtype}, which {d.family.name} {int(d.code)} does not")

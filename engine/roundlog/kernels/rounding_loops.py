@@ -171,7 +171,7 @@ def round_sums(total: F64, errors: F64, magnitude: F64, terms: int, unit: float)
 
 
 CERTAIN, FOLLOWED, CONTRADICTED, SAMPLED, IMPOSSIBLE, MISSING = range(6)
-"""`roundlog.rounding.follow.Verdict`."""
+"""`roundlog.rounding.follow.ElementVerdict`."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

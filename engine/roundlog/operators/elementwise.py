@@ -32,9 +32,7 @@ class Elementwise(Direct):
         self._function = function
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        signature = self.definition.signature(inputs[0].dtype)
-        assert signature is not None
+        signature = self.need_form(inputs, attributes)
         return TensorType(broadcast(*(kind.shape for kind in inputs)), signature.output or inputs[-1].dtype)
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 import torch
 
 from roundlog.arithmetic import FULL_BITS
-from roundlog.definitions import DEFINITIONS, OperatorDefinition, OperatorKind
+from roundlog.definitions import DEFINITIONS, OperatorDefinition, OperatorKind, Signature
 from roundlog.operators.bounds import Ambiguous, Bound, mark
 from roundlog.program import Attribute, Program, ProgramError, TensorType
 
@@ -32,21 +32,26 @@ class Operator(ABC):
         """The output's type from the inputs' types. Raises ProgramError if the operator does not apply.
         `declared` is what the program says; only sources, whose type is not computable, may return it."""
 
-    def need_form(self, inputs: Types, attributes: Attributes) -> None:
-        """Raise ProgramError unless the inputs' number and dtypes, and the attributes, are the definition's."""
-        need_attributes(attributes, self.definition)
-        formats, arity = self.definition.formats, self.definition.arity
-        if self.definition.joins:
-            return
+    def need_form(self, inputs: Types, attributes: Attributes) -> Signature:
+        """The signature of these inputs. Raises ProgramError unless their number and dtypes, and the attributes, are
+        the definition's."""
+        definition = self.definition
+        need_attributes(attributes, definition)
+        formats, arity = definition.formats, definition.arity
+        if definition.joins:
+            return formats[0]
         if len(inputs) != arity:
             raise ProgramError(f"takes {arity} inputs, has {len(inputs)}")
-        signature = self.definition.signature(inputs[0].dtype) if inputs else formats[0]
-        if signature is None and len(formats) > 1:
+        found = definition.signature(inputs[0].dtype) if inputs else formats[0]
+        if found is None and len(formats) > 1:
             raise ProgramError(f"does not apply to {inputs[0]}")
-        expected = (signature or formats[0]).expected([kind.dtype for kind in inputs])
-        for position, (kind, dtype) in enumerate(zip(inputs, expected, strict=True)):
+        signature, any_one = found or formats[0], None
+        for position, (kind, dtype) in enumerate(zip(inputs, signature.inputs, strict=True)):
+            if dtype is None:
+                dtype = any_one = any_one or kind.dtype
             if kind.dtype != dtype:
                 raise ProgramError(f"input {position} is {kind}, expected {dtype}")
+        return signature
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

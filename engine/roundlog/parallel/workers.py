@@ -45,13 +45,13 @@ class ProcessWorker(Executor):
             return self._pool.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        process_workers = list((getattr(self._pool, "_processes", None) or {}).values())
+        processes = list((getattr(self._pool, "_processes", None) or {}).values())
         self._pool.shutdown(wait=wait and not cancel_futures, cancel_futures=cancel_futures)
         if cancel_futures:
             # The pool has no public way to end a call that runs before Python 3.14.
-            for process in process_workers:
+            for process in processes:
                 process.kill()  # one that is stopped would not end for less
-            for process in process_workers:
+            for process in processes:
                 # One that reads from a dead disk may not end before the disk answers.
                 process.join(_SECONDS_TO_END)
 
