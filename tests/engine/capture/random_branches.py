@@ -150,3 +150,8 @@ def _branch(rng: Random, depth: int) -> str:
 
 def _indented(statements: list[str]) -> str:
     return "\n".join("    " + line for statement in statements for line in statement.splitlines())
+
+
+def asserted(condition: object) -> None:
+    """An assert as Python has it: those of test modules are pytest's, which look at the text of what failed."""
+    assert condition
