@@ -30,6 +30,22 @@ def world(tmp_path: Path) -> World:
     return World(embedded_node(), tmp_path)
 
 
+def attest_with_model(world: World) -> Path:
+    """The second auditor attests to the model that the trainer has made, and says where it lies. Gives its file."""
+    (model,) = (world.root / "trainer").glob("job-*/run/checkpoints/00000015.safetensors")
+    by(world, "second").send(
+        world.contract.attest(
+            world.job,
+            spec_hash=posted(world).spec_hash,
+            checkpoint_root=posted(world).claim.checkpoint_root,
+            log_cid=posted(world).claim.log_cid,
+            model_cid=world.store.address_of_file(model),
+            bond=OPEN.attestation_bond,
+        )
+    )
+    return model
+
+
 def test_an_honest_auditor_attests_serves_the_model_and_is_paid(world: World) -> None:
     world.post(terms=OPEN)
     trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
@@ -114,17 +130,7 @@ def test_a_model_that_is_not_where_its_trainer_said_comes_from_an_auditor(world:
 
     trainer = TrainerRole(replace(honest, store=Elsewhere()), world.job)  # type: ignore[arg-type]
     world.run(trainer)
-    (model,) = (world.root / "trainer").glob("job-*/run/checkpoints/00000015.safetensors")
-    by(world, "second").send(
-        world.contract.attest(
-            world.job,
-            spec_hash=posted(world).spec_hash,
-            checkpoint_root=posted(world).claim.checkpoint_root,
-            log_cid=posted(world).claim.log_cid,
-            model_cid=world.store.address_of_file(model),
-            bond=OPEN.attestation_bond,
-        )
-    )
+    model = attest_with_model(world)
     world.pass_challenge_window()
     world.run(trainer, world.customer())
     assert world.status is JobStatus.FINAL and posted(world).claim.model_cid == CID
@@ -200,17 +206,7 @@ def test_a_model_that_its_trainer_lets_drip_comes_from_an_auditor(world: World) 
         auditor.step()
     assert posted(world).attestations == 0, "it cannot know that a model is there"
     assert dripping.asked == sorted(dripping.asked) and dripping.asked[1] > dripping.asked[0] > 0
-    (model,) = (world.root / "trainer").glob("job-*/run/checkpoints/00000015.safetensors")
-    by(world, "second").send(
-        world.contract.attest(
-            world.job,
-            spec_hash=posted(world).spec_hash,
-            checkpoint_root=posted(world).claim.checkpoint_root,
-            log_cid=posted(world).claim.log_cid,
-            model_cid=world.store.address_of_file(model),
-            bond=OPEN.attestation_bond,
-        )
-    )
+    model = attest_with_model(world)
     world.pass_challenge_window()
     customer = replace(world.context("customer"), store=dripping)  # type: ignore[arg-type]
     world.run(trainer, CustomerRole(customer, world.job, model=world.root / "model.safetensors"))

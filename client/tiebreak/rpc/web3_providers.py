@@ -116,7 +116,7 @@ class Web3Transport(Transport):
         except Exception as error:
             if _is_revert(error):
                 raise RpcRefused(method, REVERTED, "execution reverted", revert_data(error)) from error
-            # What a node of bad will makes up can end in any error of web3's and of its middleware.
+            # A hostile node's answer can end in any error of web3's and of its middleware.
             raise InvalidAnswer(
                 f"{self.name} did not answer {method} with JSON-RPC ({type(error).__name__}): check that it is a node."
             ) from error

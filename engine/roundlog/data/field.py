@@ -1,5 +1,5 @@
 """Fields of a data set: rows of numbers, as they are stored, and summaries of those that have been read once: the
-tree, of which 32 bytes a block are kept, and whether there is a NaN."""
+tree, down to its 32 bytes for each block, and whether there is a NaN."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _CHECKED_BYTES = 1024 * BLOCK_SIZE
 
 class StoredField(Field):
     """A field that is read again whenever it is used. Once it has been summarised, all that is used of it is what was
-    summarised, whoever writes to its file meanwhile: rows are read with the blocks that they lie in."""
+    summarised, even if its file is written to meanwhile: rows are read with the blocks that they lie in."""
 
     @abstractmethod
     def changed(self, start: int) -> StorageError:

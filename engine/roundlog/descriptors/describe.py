@@ -76,7 +76,7 @@ def _drop_index_axes(d: Descriptor) -> Descriptor:
 
 
 def _join_index_axes(d: Descriptor) -> Descriptor:
-    """Join neighbours of which every row makes the same as of one axis."""
+    """Join neighbouring axes that every row reads as it would read one."""
     axis = len(d.axes) - 2
     while axis >= 0:
         split = len(d.iteration)

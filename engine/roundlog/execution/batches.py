@@ -49,7 +49,7 @@ class TensorsOf(LazyTensors):
 
 
 class LazyStates(LazyTensors):
-    """A state of which this process does not hold every tensor."""
+    """A state whose tensors are not all held by this process."""
 
     @abstractmethod
     def root(self) -> bytes:

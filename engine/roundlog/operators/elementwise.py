@@ -69,7 +69,7 @@ KERNELS: dict[str, Callable[..., torch.Tensor]] = {
     "neg": torch.neg,
     "abs": torch.abs,
     "floor": torch.floor,
-    # By comparisons, so that which zero comes out does not depend on the backend. Nothing is greater than NaN.
+    # Comparisons decide which zero comes out, so that it does not depend on the backend. Nothing is greater than NaN.
     "maximum": lambda a, b: torch.where((a > b) | (a != a), a, b),
     "minimum": lambda a, b: torch.where((a < b) | (a != a), a, b),
     "eq": torch.eq,

@@ -46,7 +46,7 @@ class AfterOne:
         self._around = around
         self.grown = grown
         self._made = list(made)
-        # By now: later steps write into what the first one has made.
+        # Looked up once, here: later steps write into what the first one has made.
         self._of_tensor = {id(tensor): change for change in reversed(made) for tensor in tensors_in(change.after)}
         self.unsteady = frozenset(unsteady)
         self.unlike = frozenset(name for name, is_number in unsteady.items() if not is_number)

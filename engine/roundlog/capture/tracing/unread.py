@@ -16,7 +16,7 @@ _COUNT = "; a count that the step prints may stand in a tensor (count.add_(1), p
 
 
 class _Unread:
-    """Stands in for something that a step may not read, while it is traced, and notices whoever does."""
+    """Stands in for something that a step may not read, while it is traced, and notices when it is read."""
 
     is_read = False
 

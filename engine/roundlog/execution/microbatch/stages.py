@@ -162,7 +162,7 @@ class _Builder:
         node = self._program.nodes[value]
         if node.op == "constant" and need is not None and len(_bits(node)) == 1:
             return self._add(sliced_node(node, need, self._samples, ()), value)
-        # Stages check the state. Passes, of which there are many, read it unchecked.
+        # Stages check the state. Passes, which are many, read it unchecked.
         whole_ones = ("constant", "schedule", "iota") if self._is_pass else ("constant", "schedule", "iota", "state")
         if need is None and node.op in whole_ones:
             return self._add(Node(node.op, (), node.attributes, node.type, node.source), value)
