@@ -17,8 +17,11 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.customer_role import CustomerRole
 from tiebreak.roles.notices import What
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import ChainUnavailable
-from world import TERMS, World, acts
+from tiebreak.transactions.pending_transactions import Sent
+from tiebreak.transactions.sender import Sender
+from world import TERMS, World, acts, conv_task, ended
 
 
 @pytest.fixture
@@ -71,6 +74,29 @@ def test_a_fresh_process_remembers_its_games_without_executing_anything(world: W
     again = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
     assert acts(again)
     assert not [notice for notice in world.notices if notice.what is What.STEP]
+
+
+def test_a_customer_that_hears_of_its_own_move_a_look_later_goes_on(
+    quick_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = quick_world
+    world.post(conv_task())
+    customer = world.customer()
+    world.run(customer, TrainerRole(world.context("trainer"), world.job))
+    world.pass_challenge_window()
+    look, late = Sender.poll, []
+
+    def poll(sender: Sender, head: Block | None = None) -> list[Sent]:
+        """Nothing yet, the first time that anything is on its way."""
+        if sender.pending and not late:
+            late.append(sender)
+            return []
+        return look(sender, head)
+
+    monkeypatch.setattr(Sender, "poll", poll)
+    assert acts(customer) and late == [customer.context.sender]
+    assert world.status is JobStatus.FINAL
+    assert ended(customer).finished and (world.root / "model.safetensors").exists()
 
 
 @pytest.mark.slow

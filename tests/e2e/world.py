@@ -245,11 +245,16 @@ def ended(role: Role) -> Progress:
 
 
 def acts(role: Role) -> bool:
-    """Whether a role does something, which a slow node may take a while to take."""
+    """Whether a role does something, which a slow node may take a while to show."""
+    sender = role.context.sender
+    assert isinstance(sender, CountingSender)
+    paid = sender.fees
     for _ in range(20):
         progress = role.step()
-        if progress.acted or not progress.working:
-            return progress.acted
+        if progress.acted or sender.fees > paid:
+            return True
+        if not progress.working:
+            return False
     return False
 
 
