@@ -31,9 +31,6 @@ from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
-from tiebreak.adversary.cunning import cunning
-from tiebreak.adversary.engines import execution_of
-from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.contract.enums import Level, Outcome, Phase, Side
 from tiebreak.contract.events import Challenged, JobPosted
 from tiebreak.contract.game import VerificationGame
@@ -48,6 +45,9 @@ from tiebreak.rpc.answers import Receipt
 from tiebreak.rpc.node import ChainNode, connect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+from tiebreak_demo.adversary.cunning import cunning
+from tiebreak_demo.adversary.engines import execution_of
+from tiebreak_demo.adversary.tampering import Lie, tampered
 
 STEPS, INTERVAL = 80_000, 16
 LIED_INTERVAL, LIED_STEP = 3_210, 11

@@ -14,8 +14,6 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
-from tiebreak.adversary.engines import execution_of
-from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.game import VerificationGame
@@ -25,6 +23,8 @@ from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, NeedRo
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.chain_errors import ChainError
+from tiebreak_demo.adversary.engines import execution_of
+from tiebreak_demo.adversary.tampering import Lie, tampered
 
 from floods.simulated import Chain
 

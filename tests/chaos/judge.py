@@ -7,8 +7,8 @@ from collections import Counter
 from stage import ETHER, Stage
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase
 from tiebreak.contract.events import Appealed, Challenged, JobPosted
-from tiebreak.demo.ledger import transactions
 from tiebreak.rpc.transport import HttpTransport
+from tiebreak_demo.ledger import transactions
 
 UNDECIDED = (JobStatus.OPEN, JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPEALABLE)
 """Statuses of a job that is not over."""

@@ -18,7 +18,6 @@ from disks import obey
 from jobs import small_job
 from roundlog.training.auditor import Auditor
 from roundlog.training.trainer import Trainer
-from tiebreak.adversary import parties as _dishonest  # noqa: F401
 from tiebreak.cli import app as command_line
 from tiebreak.devnet import launcher as _devnet  # noqa: F401
 from tiebreak.roles import auditor_role as _auditor  # noqa: F401
@@ -27,6 +26,7 @@ from tiebreak.roles import follower_role as _follower  # noqa: F401
 from tiebreak.roles import referee_role as _referee  # noqa: F401
 from tiebreak.roles import trainer_role as _trainer  # noqa: F401
 from tiebreak.transactions import sender as _sender  # noqa: F401
+from tiebreak_demo.adversary import parties as _dishonest  # noqa: F401
 
 
 def _warm_up() -> None:

@@ -8,8 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from tiebreak import quantities
-from tiebreak.adversary.dishonest_queues import cheating, silenced
-from tiebreak.adversary.parties import fabricating_trainer, log_forging_trainer, lying_auditor, poisoning_trainer
 from tiebreak.cli import option_groups
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.role_process import RoleSetup, play
@@ -17,6 +15,8 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.role import Role
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.dishonest_queues import cheating, silenced
+from tiebreak_demo.adversary.parties import fabricating_trainer, log_forging_trainer, lying_auditor, poisoning_trainer
 
 
 class Kind(StrEnum):

@@ -4,14 +4,19 @@ huge."""
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "client" / "tiebreak"
+DEMO = ROOT.with_name("tiebreak_demo")
+"""The demo and, in a package of its own inside, parties that break the rules."""
 ENGINE = ROOT.parents[1] / "engine" / "roundlog"
 ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+FILES = [*ROOT.rglob("*.py"), *DEMO.rglob("*.py")]
 
 LEVELS = 8
 """Most levels of imports at the top of files within a room."""
@@ -54,7 +59,7 @@ def imports() -> dict[str, set[str]]:
 
 def test_no_rooms_import_each_other_in_a_circle() -> None:
     found = imports()
-    assert {"cli", "contract", "demo", "devnet", "game", "roles", "rpc", "store", "transactions"} <= set(found)
+    assert {"cli", "contract", "devnet", "game", "roles", "rpc", "store", "transactions"} <= set(found)
     list(TopologicalSorter(found).static_order())
 
 
@@ -66,9 +71,12 @@ def test_the_rooms_of_the_chain_stand_on_each_other() -> None:
     assert found["devnet"] == {"rpc", "transactions"}
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_has_few_levels_and_no_circle(room: str) -> None:
-    files = {f"tiebreak.{room}.{path.stem}": path for path in (ROOT / room).glob("*.py") if path.stem != "__init__"}
+@pytest.mark.parametrize(
+    "room", [*(ROOT / name for name in ROOMS), DEMO, DEMO / "adversary"], ids=lambda room: room.name
+)
+def test_a_room_has_few_levels_and_no_circle(room: Path) -> None:
+    package = ".".join(room.relative_to(ROOT.parent).parts)
+    files = {f"{package}.{path.stem}": path for path in room.glob("*.py") if path.stem != "__init__"}
     anywhere = {name: imported(path) & {*files} - {name} for name, path in files.items()}
     list(TopologicalSorter(anywhere).static_order())
     at_the_top = {name: imported(path, at_the_top=True) & {*files} - {name} for name, path in files.items()}
@@ -83,7 +91,7 @@ def test_the_client_imports_the_engine_by_its_faces() -> None:
     known = faces()
     assert {"roundlog", "roundlog.training", "roundlog.execution.ranks", "roundlog.rounding.ovt"} <= set(known)
     deep = []
-    for path in ROOT.rglob("*.py"):
+    for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 deep += [(path.name, one.name) for one in node.names if one.name.startswith("roundlog.")]
@@ -97,14 +105,14 @@ def test_the_client_imports_the_engine_by_its_faces() -> None:
 
 
 def test_every_file_has_a_name_of_its_own() -> None:
-    names = [path.name for path in ROOT.rglob("*.py") if path.name not in ("__init__.py", "__main__.py")]
+    names = [path.name for path in FILES if path.name not in ("__init__.py", "__main__.py")]
     assert len(names) > 100
     assert sorted({name for name in names if names.count(name) > 1}) == []
     assert sorted({*names} & {path.name for path in ENGINE.rglob("*.py")}) == []
 
 
 def test_files_are_neither_tiny_nor_huge() -> None:
-    lines = {path: len(path.read_text().splitlines()) for path in ROOT.rglob("*.py")}
+    lines = {path: len(path.read_text().splitlines()) for path in FILES}
     assert [path.name for path, count in lines.items() if count > LONGEST] == []
     faces = ("__init__.py", "__main__.py")
     assert [path.name for path, count in lines.items() if count < SHORTEST and path.name not in faces] == []
@@ -113,7 +121,7 @@ def test_files_are_neither_tiny_nor_huge() -> None:
 def test_every_public_class_has_a_name_of_its_own() -> None:
     names = [
         node.name
-        for path in ROOT.rglob("*.py")
+        for path in FILES
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
@@ -121,5 +129,18 @@ def test_every_public_class_has_a_name_of_its_own() -> None:
     assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
-def test_only_the_demo_knows_dishonest_parties() -> None:
-    assert {room for room, others in imports().items() if "adversary" in others} == {"demo"}
+def test_no_honest_room_imports_the_demo_or_dishonest_parties() -> None:
+    """The command of the demo imports its package while it runs; no other file does."""
+    known = {path.name: imported(path) for path in ROOT.rglob("*.py")}
+    assert [name for name, found in known.items() if any(one.startswith("tiebreak_demo") for one in found)] == [
+        "demo.py"
+    ]
+    command = [sys.executable, "-P", "-X", "importtime", "-m", "tiebreak", "demo", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "tiebreak.cli.demo" in done.stderr and "tiebreak_demo" not in done.stderr
+
+
+def test_dishonest_parties_know_nothing_of_the_demo() -> None:
+    found = {one for path in (DEMO / "adversary").glob("*.py") for one in imported(path)}
+    assert any(one.startswith("tiebreak_demo.adversary.") for one in found)
+    assert {one for one in found if one.startswith("tiebreak_demo") and "adversary" not in one} == set()

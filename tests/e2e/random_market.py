@@ -17,8 +17,6 @@ from eth_account import Account
 from eth_hash.auto import keccak
 from market import BLIND, FEE, OPEN, context
 from paced import Paced
-from tiebreak.adversary.dishonest_queues import SilentQueue
-from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
 from tiebreak.contract.enums import AuditStatus, JobStatus, Phase
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import JobView
@@ -35,6 +33,8 @@ from tiebreak.store import FolderStore
 from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+from tiebreak_demo.adversary.dishonest_queues import SilentQueue
+from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
 from world import CountingSender, World
 
 HONEST = "honest"

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import pytest
 from rich.console import Console, RenderableType
-from tiebreak.adversary.parties import lying_auditor
 from tiebreak.cli.account_summary import AccountSummary, Part, Reader
 from tiebreak.cli.live_status import LiveScreen
 from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_summary
@@ -18,6 +17,7 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.role import Role
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ChainUnavailable
+from tiebreak_demo.adversary.parties import lying_auditor
 from world import TERMS, World
 
 _HASH = re.compile(r"0x[0-9a-f]{64}|0x[0-9a-fA-F]{40}|baf[a-z2-7]{56}")

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.roles.auditor_role import AuditorRole
@@ -17,6 +16,7 @@ from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.quorum import quorum_of
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+from tiebreak_demo.adversary.parties import poisoning_trainer
 from world import NAMES, World
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "client"))

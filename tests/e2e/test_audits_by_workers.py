@@ -28,10 +28,6 @@ from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from test_endless_claims import diverging_task
-from tiebreak.adversary.dishonest_logs import spoiling, withholding
-from tiebreak.adversary.engines import execution_of, lying
-from tiebreak.adversary.parties import PoisonedBatches
-from tiebreak.adversary.tampering import Lie, hiding, tampered, turned
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Reason, Side
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles import engine
@@ -39,6 +35,10 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.shared_audits import SHARED, Workers
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store.store_errors import StoreUnavailable
+from tiebreak_demo.adversary.dishonest_logs import spoiling, withholding
+from tiebreak_demo.adversary.engines import execution_of, lying
+from tiebreak_demo.adversary.parties import PoisonedBatches
+from tiebreak_demo.adversary.tampering import Lie, hiding, tampered, turned
 from world import TERMS, Ticks, World, ended, linear_task
 
 STEPS, INTERVAL = 12, 2

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from market import CID, FEE, OPEN, attest, audit, by, context, posted
-from tiebreak.adversary.dishonest_logs import withholding
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
@@ -22,6 +21,7 @@ from tiebreak.store import ContentStore
 from tiebreak.store.dag_reader import Plan
 from tiebreak.store.store_errors import FetchTooSlow
 from tiebreak.transactions.fees import Funds
+from tiebreak_demo.adversary.dishonest_logs import withholding
 from world import Ticks, World, ended
 
 

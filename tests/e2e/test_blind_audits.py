@@ -19,7 +19,6 @@ from market import (
     sealed,
     statuses,
 )
-from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.contract.payouts import Shares
 from tiebreak.devnet.embedded import embedded_node
@@ -27,6 +26,7 @@ from tiebreak.quantities import in_ether
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
 from world import World, ended
 
 BOND = BLIND.attestation_bond

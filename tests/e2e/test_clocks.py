@@ -6,11 +6,11 @@ import threading
 from dataclasses import replace
 
 import pytest
-from tiebreak.adversary.dishonest_queues import silenced
-from tiebreak.adversary.parties import lying_auditor
 from tiebreak.contract.enums import JobStatus, Outcome, Reason, Side
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.dishonest_queues import silenced
+from tiebreak_demo.adversary.parties import lying_auditor
 from world import World, linear_task, with_terms
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.adversary.dishonest_queues import SilentQueue, silenced
-from tiebreak.adversary.parties import lying_auditor, poisoning_trainer, tampering_trainer
-from tiebreak.adversary.tampering import Lie
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.devnet.embedded import embedded_node
@@ -17,6 +14,9 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.overdue import HEAD_START
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order
+from tiebreak_demo.adversary.dishonest_queues import SilentQueue, silenced
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, tampering_trainer
+from tiebreak_demo.adversary.tampering import Lie
 from world import World, function_of, with_terms
 
 pytestmark = pytest.mark.slow

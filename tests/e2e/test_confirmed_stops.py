@@ -12,12 +12,12 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from test_endless_claims import diverging_task
-from tiebreak.adversary.engines import execution_of, lying
-from tiebreak.adversary.tampering import BentExecutor
 from tiebreak.roles.auditing import confirm_stop
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.engine import DisputeTrees, Engine
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.engines import execution_of, lying
+from tiebreak_demo.adversary.tampering import BentExecutor
 from world import World, ended, linear_task
 
 

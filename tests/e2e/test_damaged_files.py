@@ -11,8 +11,6 @@ from market import OPEN, audit
 from roundlog.data import files
 from roundlog.parallel.result import Sharing
 from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
-from tiebreak.adversary.parties import tampering_auditor, tampering_trainer
-from tiebreak.adversary.tampering import Lie
 from tiebreak.contract.enums import Outcome, Phase, Side
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditing import ALONE
@@ -23,6 +21,8 @@ from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.shared_audits import SHARED, Workers
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store.store_errors import StoreUnavailable
+from tiebreak_demo.adversary.parties import tampering_auditor, tampering_trainer
+from tiebreak_demo.adversary.tampering import Lie
 from world import Ticks, World, linear_task
 
 DATA, INITIAL = "data.safetensors", "initial.safetensors"

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tiebreak.cli.app import app
-from tiebreak.demo import play
-from tiebreak.demo.processes import A, B, ChildProcesses
-from tiebreak.demo.report import USUAL, AccountReport, Check, Contrast, Dispute, LiePlace, Report, Story, StoryName
-from tiebreak.demo.screen import Screen, ether, shortened
+from tiebreak_demo import play
+from tiebreak_demo.processes import A, B, ChildProcesses
+from tiebreak_demo.report import USUAL, AccountReport, Check, Contrast, Dispute, LiePlace, Report, Story, StoryName
+from tiebreak_demo.screen import Screen, ether, shortened
 from typer.testing import CliRunner
 
 ETHER = 10**18

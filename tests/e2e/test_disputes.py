@@ -14,14 +14,14 @@ from itertools import product
 
 import pytest
 from rich.console import Console
-from tiebreak.adversary.frauds import FraudKind
-from tiebreak.adversary.trainings import TRAININGS
 from tiebreak.contract.enums import Side
-from tiebreak.demo.disputes import SIDES, Bench, play_one, prepare
-from tiebreak.demo.report import Dispute
-from tiebreak.demo.scene import Scene
-from tiebreak.demo.screen import Screen
 from tiebreak.devnet.launcher import find_anvil
+from tiebreak_demo.adversary.frauds import FraudKind
+from tiebreak_demo.adversary.trainings import TRAININGS
+from tiebreak_demo.disputes import SIDES, Bench, play_one, prepare
+from tiebreak_demo.report import Dispute
+from tiebreak_demo.scene import Scene
+from tiebreak_demo.screen import Screen
 
 CHAINS = ("embedded", "anvil")
 Case = tuple[str, int, Side, FraudKind]

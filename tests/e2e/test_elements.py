@@ -14,14 +14,14 @@ from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.execution import Executor
 from roundlog.program import Program, first_store
 from roundlog.training.job import Job
-from tiebreak.adversary.dishonest_queues import silenced
-from tiebreak.adversary.engines import execution_of, lying
-from tiebreak.adversary.parties import hiding_trainer, tampering_auditor, tampering_trainer
-from tiebreak.adversary.tampering import Lie
 from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.dishonest_queues import silenced
+from tiebreak_demo.adversary.engines import execution_of, lying
+from tiebreak_demo.adversary.parties import hiding_trainer, tampering_auditor, tampering_trainer
+from tiebreak_demo.adversary.tampering import Lie
 from torch import nn
 from world import World, linear_task
 

@@ -12,13 +12,13 @@ from roundlog.dispute import FabricatedValues
 from roundlog.program import first_store
 from roundlog.training.job import Job, run_bytes
 from roundlog.training.options import RunOptions
-from tiebreak.adversary.parties import hiding_trainer, poisoning_trainer, tampering_auditor, tampering_trainer
-from tiebreak.adversary.tampering import Lie
 from tiebreak.contract.enums import JobStatus, Level, Outcome, Reason
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleLimits
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.parties import hiding_trainer, poisoning_trainer, tampering_auditor, tampering_trainer
+from tiebreak_demo.adversary.tampering import Lie
 from torch import nn
 from world import TERMS, World, ended, linear_task
 

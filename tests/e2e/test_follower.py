@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from roundlog.execution import StepExecutor
 from roundlog.training.job import Job as EngineJob
-from tiebreak.adversary.engines import execution_of, lying, prescribed_executor
-from tiebreak.adversary.parties import lying_auditor
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.background_jobs import Threads
 from tiebreak.roles.follower_role import JobFollower
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.engines import execution_of, lying, prescribed_executor
+from tiebreak_demo.adversary.parties import lying_auditor
 from world import World, linear_task, with_terms
 
 

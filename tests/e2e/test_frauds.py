@@ -17,9 +17,9 @@ from roundlog.training.options import RunOptions
 from roundlog.training.repetition import replay, replay_state
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
-from tiebreak.adversary.frauds import Fraud, FraudKind
-from tiebreak.adversary.places import all_frauds
-from tiebreak.adversary.trainings import TRAININGS
+from tiebreak_demo.adversary.frauds import Fraud, FraudKind
+from tiebreak_demo.adversary.places import all_frauds
+from tiebreak_demo.adversary.trainings import TRAININGS
 
 pytestmark = pytest.mark.slow
 

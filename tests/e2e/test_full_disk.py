@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 from market import FEE, OPEN, posted
-from tiebreak.adversary.dishonest_queues import silenced
-from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.operation.alarms import Cause
@@ -24,6 +22,8 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.transactions.journal import Entry, Journal
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.reserve import Reserve
+from tiebreak_demo.adversary.dishonest_queues import silenced
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 from world import NAMES, CountingSender, World
 
 MIB = 1 << 20

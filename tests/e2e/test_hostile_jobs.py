@@ -10,7 +10,6 @@ from disputes import made
 from roundlog.commitments import MerkleTree
 from roundlog.data import fields_of, write_fields
 from roundlog.training.job import Job, JobError
-from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.contract.code import ContractCode
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
@@ -28,6 +27,7 @@ from tiebreak.roles.policy import Policy
 from tiebreak.roles.time_to_answer import MeasuredPace
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import FolderStore
+from tiebreak_demo.adversary.parties import poisoning_trainer
 from world import TERMS, World, conv_task, ended, linear_task
 
 

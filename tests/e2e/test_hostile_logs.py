@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.adversary.dishonest_logs import spoiling
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
+from tiebreak_demo.adversary.dishonest_logs import spoiling
 from world import World, ended
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,6 @@ from typing import NoReturn
 import pytest
 from market import BLIND
 from roundlog.training.job import Job
-from tiebreak.adversary.parties import poisoning_trainer, tampering_trainer
-from tiebreak.adversary.tampering import Lie
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.contract.structs import JobView
 from tiebreak.devnet.launcher import start_devnet
@@ -29,6 +27,8 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import ChainNode, connect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+from tiebreak_demo.adversary.parties import poisoning_trainer, tampering_trainer
+from tiebreak_demo.adversary.tampering import Lie
 from world import NAMES, TERMS, World, function_of, linear_task
 
 FORK = multiprocessing.get_context("fork")

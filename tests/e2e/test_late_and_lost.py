@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tiebreak.adversary.dishonest_queues import silenced
-from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Side
 from tiebreak.contract.game import VerificationGame
@@ -21,6 +19,8 @@ from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.transactions.pending_transactions import Sent
 from tiebreak.transactions.sender import Sender
+from tiebreak_demo.adversary.dishonest_queues import silenced
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 from world import TERMS, World, acts, conv_task, ended
 
 

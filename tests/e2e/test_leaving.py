@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 from roundlog.training.job import Job
-from tiebreak.adversary.dishonest_queues import silenced
-from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.contract.enums import JobStatus, Outcome, Phase
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.background_jobs import Threads
@@ -21,6 +19,8 @@ from tiebreak.roles.notices import What
 from tiebreak.roles.role import Role
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ContractError
+from tiebreak_demo.adversary.dishonest_queues import silenced
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 from world import Ticks, World, ended, linear_task
 
 

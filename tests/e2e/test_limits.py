@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.contract.enums import JobStatus
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import What
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.transactions.spending import DAY
+from tiebreak_demo.adversary.parties import poisoning_trainer
 from world import TERMS, World
 
 pytestmark = pytest.mark.slow

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 from roundlog.execution import StepExecutor
-from tiebreak.adversary.engines import execution_of, lying, prescribed_executor
-from tiebreak.adversary.parties import lying_auditor
 from tiebreak.contract.enums import Outcome
 from tiebreak.roles.engine import Kept
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.engines import execution_of, lying, prescribed_executor
+from tiebreak_demo.adversary.parties import lying_auditor
 from world import World, with_terms
 
 LIARS = {"auditor": 8, "second": 7, "deployer": 4}

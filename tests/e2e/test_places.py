@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from market import BLIND, FEE, audit, by, context, pass_audits, pass_openings, posted, room, sealed, statuses
 from paced import Paced
-from tiebreak.adversary.parties import poisoning_trainer
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
@@ -22,6 +21,7 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.spending import Spending
+from tiebreak_demo.adversary.parties import poisoning_trainer
 from world import World, ended
 
 BOND = BLIND.attestation_bond

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tiebreak.adversary.parties import tampering_auditor
-from tiebreak.adversary.tampering import Lie
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason
 from tiebreak.roles import referee_role as referees
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.parties import tampering_auditor
+from tiebreak_demo.adversary.tampering import Lie
 from world import TERMS, World, function_of
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tiebreak.adversary.parties import lying_auditor
 from tiebreak.contract.enums import Outcome, Side
 from tiebreak.operation.alarms import OUTAGE_SECONDS, Cause
 from tiebreak.operation.messenger import Messenger
@@ -22,6 +21,7 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.node import ChainNode
 from tiebreak.store.store_errors import StoreUnavailable
+from tiebreak_demo.adversary.parties import lying_auditor
 from world import TERMS, World
 
 

@@ -126,7 +126,7 @@ def test_an_auditor_of_two_ranks_attests_to_a_trainer_of_two_and_wins_against_a_
     """No rank is lost, and one pair of ranks audits both jobs."""
     honest, wrong = market.post(), market.post()
     trainer = market.start("trainer", [*BY_TWO, "trainer", "run", "--job", honest])
-    liar = [sys.executable, "-m", "tiebreak.adversary.process", "poison", wrong, 17]
+    liar = [sys.executable, "-m", "tiebreak_demo.adversary.process", "poison", wrong, 17]
     liar_process = market.start("second", liar)
     audits = ["auditor", "run", "--trust-referee", market.referee, "--micro-batches", 4]
     auditor = market.start("auditor", [*BY_TWO, *audits])
@@ -259,7 +259,7 @@ def test_whoever_is_killed_at_a_random_moment_the_right_root_is_claimed_once(mar
 def test_a_game_is_won_by_another_number_of_ranks_than_began_it(market: Market, before: int, after: int) -> None:
     """The first were killed in its midst. A helper that stands for good changes nothing."""
     job = market.post()
-    liar = market.start("second", [sys.executable, "-m", "tiebreak.adversary.process", "poison", job, 17])
+    liar = market.start("second", [sys.executable, "-m", "tiebreak_demo.adversary.process", "poison", job, 17])
     words = [*TIEBREAK, "auditor", "run", "--job", job]
     contract = market.world.contract
 

@@ -21,8 +21,6 @@ from market import (
     sealed,
     statuses,
 )
-from tiebreak.adversary.dishonest_queues import silenced
-from tiebreak.adversary.parties import lying_auditor
 from tiebreak.contract.enums import AuditStatus, JobStatus, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
@@ -35,6 +33,8 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import connect
 from tiebreak.store import FolderStore, StoreError
 from tiebreak.transactions.sender import Sender
+from tiebreak_demo.adversary.dishonest_queues import silenced
+from tiebreak_demo.adversary.parties import lying_auditor
 from world import World
 
 BOND = BLIND.attestation_bond

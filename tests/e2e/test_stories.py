@@ -16,8 +16,14 @@ from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.run import Run
-from tiebreak.adversary.dishonest_queues import cheating, silenced
-from tiebreak.adversary.parties import (
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
+from tiebreak.roles import engine
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.engine import Engine
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.dishonest_queues import cheating, silenced
+from tiebreak_demo.adversary.parties import (
     fabricating_trainer,
     log_forging_trainer,
     lying_auditor,
@@ -25,13 +31,7 @@ from tiebreak.adversary.parties import (
     tampering_auditor,
     tampering_trainer,
 )
-from tiebreak.adversary.tampering import Lie
-from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
-from tiebreak.roles import engine
-from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.engine import Engine
-from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.tampering import Lie
 from world import TERMS, World, acts, conv_task, ended, function_of, linear_task, wide_task
 
 REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond

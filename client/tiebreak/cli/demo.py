@@ -10,10 +10,10 @@ import typer
 from tiebreak import quantities
 from tiebreak.cli.dashboard import DEFAULT_PORT
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
-from tiebreak.demo.report import USUAL, StoryName
 
 if TYPE_CHECKING:
-    from tiebreak.demo.scene import Page
+    from tiebreak_demo.report import StoryName
+    from tiebreak_demo.scene import Page
 
 
 def demo(
@@ -22,7 +22,7 @@ def demo(
         int, typer.Option(min=10, help="Training steps of all stories but `operator`, a multiple of 5.")
     ] = 60,
     story: Annotated[
-        list[StoryName] | None,
+        list[str] | None,
         typer.Option(
             metavar="NAME", help="Play only this one: honest, poisoned, alarms, market or operator. Repeatable."
         ),
@@ -60,16 +60,15 @@ def demo(
         raise typer.BadParameter(f"{steps} is not a multiple of 5.", param_hint="--steps")
     if report is not None and (report.is_dir() or not report.parent.is_dir()):
         raise CommandError(f"the report {report} cannot be written: name a file in a directory that is there.")
+    asked = _stories(story or [])
     import json
 
     from rich.console import Console
     from roundlog.storage import replace_file
-
-    from tiebreak.demo.play import play
+    from tiebreak_demo.play import play
 
     page = _page(port) if dashboard else None
-    stories = tuple(dict.fromkeys(story or USUAL))
-    found = play(Console(highlight=False), steps=steps, asked=stories, pace=pace, page=page)
+    found = play(Console(highlight=False), steps=steps, asked=asked, pace=pace, page=page)
     if report is not None:
         with replace_file(report) as file:
             file.write((json.dumps(found.as_json(), indent=2) + "\n").encode())
@@ -77,9 +76,20 @@ def demo(
         raise typer.Exit(ANSWER_IS_NO)
 
 
+def _stories(names: list[str]) -> tuple[StoryName, ...]:
+    """The stories of these names, each once; the usual ones for none. Raises BadParameter."""
+    from tiebreak_demo.report import USUAL, StoryName
+
+    known = [str(one) for one in StoryName]
+    if unknown := [name for name in names if name not in known]:
+        listed = ", ".join(map(repr, known))
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {listed}.", param_hint="--story")
+    return tuple(map(StoryName, dict.fromkeys(names))) or USUAL
+
+
 def _page(port: int) -> Page:
     """The page at a port. Raises CommandError, ServerError."""
-    from tiebreak.demo.scene import Page
+    from tiebreak_demo.scene import Page
 
     try:
         return Page(port)

@@ -85,7 +85,7 @@ _CODES = {
 }
 """Code of an error by the name of its class, or of the nearest class that it descends from."""
 
-_OUR_PACKAGES = frozenset(["roundlog", "tiebreak"])
+_OUR_PACKAGES = frozenset(["roundlog", "tiebreak", "tiebreak_demo"])
 
 _REMEDIES = {
     "JobError": "copy the job again, or make it again with `tiebreak job create`",

@@ -20,7 +20,6 @@ from roundlog.spec import TrainingSpec
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from tiebreak.adversary.engines import execution_of
 from tiebreak.contract.enums import Outcome, Phase, Side
 from tiebreak.contract.structs import GameView
 from tiebreak.game import (
@@ -45,6 +44,7 @@ from tiebreak.game import (
     next_move,
 )
 from tiebreak.roles.engine import DisputeTrees
+from tiebreak_demo.adversary.engines import execution_of
 
 
 def job_of(program: Program, inputs: StepInputs) -> Job:

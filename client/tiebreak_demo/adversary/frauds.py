@@ -16,13 +16,13 @@ from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Rounding
 from roundlog.training import Job
-
-from tiebreak.adversary.engines import MakeExecution, execution_of, lying, prescribed_batches, prescribed_executor
-from tiebreak.adversary.tampering import Lie, tampered
 from tiebreak.contract.enums import Side
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.trainer_role import TrainerRole
+
+from tiebreak_demo.adversary.engines import MakeExecution, execution_of, lying, prescribed_batches, prescribed_executor
+from tiebreak_demo.adversary.tampering import Lie, tampered
 
 
 class FraudKind(StrEnum):

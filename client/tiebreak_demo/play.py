@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tiebreak.demo.processes import PATIENCE, A, B, ChildProcesses, Machine
-from tiebreak.demo.report import USUAL, Check, Contrast, Report, Story, StoryName
-from tiebreak.demo.screen import Screen
+from tiebreak_demo.processes import PATIENCE, A, B, ChildProcesses, Machine
+from tiebreak_demo.report import USUAL, Check, Contrast, Report, Story, StoryName
+from tiebreak_demo.screen import Screen
 
 if TYPE_CHECKING:
-    from tiebreak.demo.scene import Page, Scene
+    from tiebreak_demo.scene import Page, Scene
 
 INTERVAL = 5
 
@@ -61,7 +61,7 @@ def play(
 
 
 def _scene(directory: Path, kind: str, scenes: ExitStack, pace: float | None) -> Scene:
-    from tiebreak.demo.scene import PACE, Scene
+    from tiebreak_demo.scene import PACE, Scene
 
     directory.mkdir()
     return scenes.enter_context(Scene(directory, kind=kind, pace=PACE if pace is None else pace))
@@ -89,8 +89,8 @@ def _play_usual(
 
 
 def _play_stories(scene: Scene, screen: Screen, report: Report, job_dir: Path) -> None:
-    from tiebreak.demo import stories
-    from tiebreak.demo.stage import Stage
+    from tiebreak_demo import stories
+    from tiebreak_demo.stage import Stage
 
     everyone = [scene.customer, scene.trainer, scene.auditor, scene.referee]
     accusers = [scene.customer, scene.trainer, scene.liar, scene.silent, scene.referee]
@@ -128,7 +128,7 @@ def _play_disputes(
     directory: Path, screen: Screen, report: Report, scenes: ExitStack, pace: float | None, page: Page | None
 ) -> None:
     """The story about single operators, whose parties are roles in this process."""
-    from tiebreak.demo import disputes
+    from tiebreak_demo import disputes
 
     # Many games: anvil, where it is installed, is faster, and comes to the same in every game.
     scene = _scene(directory, "auto", scenes, pace)
@@ -141,7 +141,7 @@ def _play_market(
     directory: Path, screen: Screen, report: Report, scenes: ExitStack, pace: float | None, page: Page | None
 ) -> None:
     """The story about paid audits, whose parties are roles in this process."""
-    from tiebreak.demo import market
+    from tiebreak_demo import market
 
     screen.heading("Audits that pay")
     scene = _scene(directory, "embedded", scenes, pace)
@@ -192,7 +192,7 @@ def play_contrast(contrast: Contrast, children: ChildProcesses, screen: Screen, 
         if name == "trained":
             screen.line(machine.name, f"plain PyTorch trains to {value[:16]}…")
 
-    command = [sys.executable, "-P", "-m", "tiebreak.demo.plain", str(job_dir)]
+    command = [sys.executable, "-P", "-m", "tiebreak_demo.plain", str(job_dir)]
     for machine in (A, B):
         children.start(machine.name, command, machine.environment(), lambda line, machine=machine: hear(machine, line))  # type: ignore[misc]
         screen.bar(machine.name, "plain training", 0, steps)

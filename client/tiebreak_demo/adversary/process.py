@@ -18,9 +18,6 @@ from typing import Annotated
 
 import typer
 from eth_utils.address import to_checksum_address
-
-from tiebreak.adversary.dishonest_queues import silenced
-from tiebreak.adversary.parties import lying_auditor, poisoning_trainer
 from tiebreak.contract.game import VerificationGame
 from tiebreak.process_resources import usable_memory
 from tiebreak.quantities import interval
@@ -32,6 +29,9 @@ from tiebreak.store import open_stores
 from tiebreak.store.location import locations
 from tiebreak.transactions.keys import load_account
 from tiebreak.transactions.sender import Sender
+
+from tiebreak_demo.adversary.dishonest_queues import silenced
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 
 
 class Misbehaviour(StrEnum):

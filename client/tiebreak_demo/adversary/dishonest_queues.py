@@ -6,7 +6,6 @@ from dataclasses import replace
 from hashlib import sha256
 
 from roundlog.commitments import node_hash
-
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import Descent, NextRoot
 from tiebreak.roles.context import RoleContext

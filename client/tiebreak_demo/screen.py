@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
-
-from tiebreak.demo.report import Check, Dispute, Report
 from tiebreak.rpc.chain_errors import printable
+
+from tiebreak_demo.report import Check, Dispute, Report
 
 _WHO = 16
 _DOING = 28

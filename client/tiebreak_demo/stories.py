@@ -7,12 +7,12 @@ from pathlib import Path
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.storage import load_tensors
 from roundlog.training import Job
-
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.contract.payouts import Shares
 from tiebreak.contract.structs import GameView
-from tiebreak.demo.scene import Party
-from tiebreak.demo.stage import TERMS, Stage
+
+from tiebreak_demo.scene import Party
+from tiebreak_demo.stage import TERMS, Stage
 
 REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond
 

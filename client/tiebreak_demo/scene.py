@@ -13,10 +13,7 @@ from types import TracebackType
 from eth_account.signers.local import LocalAccount
 from eth_typing import ChecksumAddress
 from rich.console import Console
-
 from tiebreak.contract.game import VerificationGame
-from tiebreak.demo.ledger import Spent, transactions
-from tiebreak.demo.processes import A, B, ChildProcesses, Machine
 from tiebreak.devnet.launcher import start_devnet
 from tiebreak.process_resources import environment_of_others
 from tiebreak.roles.context import RoleContext
@@ -26,6 +23,9 @@ from tiebreak.rpc.transport import HttpTransport
 from tiebreak.store import open_store
 from tiebreak.transactions.keys import KEY_VARIABLE, devnet_account
 from tiebreak.transactions.sender import Sender
+
+from tiebreak_demo.ledger import Spent, transactions
+from tiebreak_demo.processes import A, B, ChildProcesses, Machine
 
 PACE = 0.5
 """Seconds between two looks of a party at the chain: every look costs its process some milliseconds, on cores that

@@ -17,23 +17,23 @@ from roundlog.descriptors import describe
 from roundlog.dispute import half_of
 from roundlog.program import first_store
 from roundlog.training import Auditor, Run, Trainer
-
-from tiebreak.adversary.dishonest_queues import RememberingQueue
-from tiebreak.adversary.frauds import Fraud, FraudKind, fraudulent_challenger, fraudulent_trainer
-from tiebreak.adversary.places import all_frauds
-from tiebreak.adversary.trainings import TRAININGS, Training
 from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import ElementProven
 from tiebreak.contract.payouts import Shares
 from tiebreak.contract.structs import GameView, JobView
-from tiebreak.demo.ledger import gas_by_level
-from tiebreak.demo.report import Dispute, LiePlace, Report, StoryName
-from tiebreak.demo.scene import PACE, Party, Scene
-from tiebreak.demo.screen import QuietScreen, Screen
-from tiebreak.demo.stage import TERMS, Stage
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer_role import TrainerRole
+
+from tiebreak_demo.adversary.dishonest_queues import RememberingQueue
+from tiebreak_demo.adversary.frauds import Fraud, FraudKind, fraudulent_challenger, fraudulent_trainer
+from tiebreak_demo.adversary.places import all_frauds
+from tiebreak_demo.adversary.trainings import TRAININGS, Training
+from tiebreak_demo.ledger import gas_by_level
+from tiebreak_demo.report import Dispute, LiePlace, Report, StoryName
+from tiebreak_demo.scene import PACE, Party, Scene
+from tiebreak_demo.screen import QuietScreen, Screen
+from tiebreak_demo.stage import TERMS, Stage
 
 LIE_AT = 4
 """The step that is lied about: the second one of the second interval."""

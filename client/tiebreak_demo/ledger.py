@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
-
 from tiebreak.contract.enums import Level
 from tiebreak.contract.events import (
     Bisected,

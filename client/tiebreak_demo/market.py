@@ -12,18 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from roundlog.commitments import MerkleTree
-
-from tiebreak.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.contract.payouts import Shares, fee_share
 from tiebreak.contract.structs import GameView, JobView
-from tiebreak.demo.report import Report, Story, StoryName
-from tiebreak.demo.scene import PACE, Scene
-from tiebreak.demo.screen import Screen
-from tiebreak.demo.stage import TERMS, Stage
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer_role import TrainerRole
+
+from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
+from tiebreak_demo.report import Report, Story, StoryName
+from tiebreak_demo.scene import PACE, Scene
+from tiebreak_demo.screen import Screen
+from tiebreak_demo.stage import TERMS, Stage
 
 _ETHER = 10**18
 MARKET = replace(

@@ -10,15 +10,15 @@ import torch
 from roundlog.execution import CPU, Batches, StepExecutor
 from roundlog.program import first_store
 from roundlog.training import Job
-
-from tiebreak.adversary.dishonest_logs import forge, spoiling
-from tiebreak.adversary.dishonest_queues import FabricatingQueue, ResigningQueue
-from tiebreak.adversary.engines import CopyingEngine, execution_of, lying
-from tiebreak.adversary.tampering import Lie, hiding, tampered
 from tiebreak.contract.enums import Side
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.trainer_role import TrainerRole
+
+from tiebreak_demo.adversary.dishonest_logs import forge, spoiling
+from tiebreak_demo.adversary.dishonest_queues import FabricatingQueue, ResigningQueue
+from tiebreak_demo.adversary.engines import CopyingEngine, execution_of, lying
+from tiebreak_demo.adversary.tampering import Lie, hiding, tampered
 
 
 class PoisonedBatches(Batches):

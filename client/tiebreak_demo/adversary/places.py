@@ -16,8 +16,8 @@ from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder, Window, certify, ends, without_log
 from roundlog.training import Run, RunOptions, replay, replay_state
 
-from tiebreak.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, FraudKind
-from tiebreak.adversary.trainings import Training
+from tiebreak_demo.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, FraudKind
+from tiebreak_demo.adversary.trainings import Training
 
 _POSITION = 2
 """Position in the batch of the sample that is swapped."""

@@ -11,7 +11,6 @@ import numpy as np
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.operators import Inexact, operator
 from roundlog.training import Job, log_header, log_path
-
 from tiebreak.store import ContentStore
 
 

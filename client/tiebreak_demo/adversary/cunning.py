@@ -7,7 +7,6 @@ from typing import Any, cast
 from roundlog.adjudication import ExactSum, IntegerSum, RunningResult, wrap
 from roundlog.adjudication import binary32 as ieee
 from roundlog.dispute import RunningResults
-
 from tiebreak.contract.enums import Side
 from tiebreak.game import Output, Place, Tree
 from tiebreak.roles.engine import DisputeTrees

@@ -10,11 +10,11 @@ from pathlib import Path
 from roundlog.commitments import MerkleTree
 from roundlog.execution import Batches, BatchSource, Executor, StepExecutor
 from roundlog.training import Execution, Job, Run, StepEvent, TrainingResult, checkpoint_path
-
-from tiebreak.adversary.cunning import cunning
 from tiebreak.contract.enums import Side
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees, Engine
+
+from tiebreak_demo.adversary.cunning import cunning
 
 MakeExecution = Callable[[Job, int, Path], Execution]
 

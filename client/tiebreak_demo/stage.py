@@ -11,13 +11,14 @@ from typing import Any
 
 from tiebreak.contract.events import Challenged
 from tiebreak.contract.structs import GameView, JobView, Terms
-from tiebreak.demo.processes import PATIENCE, ChildProcesses
-from tiebreak.demo.report import AccountReport, Check, Story
-from tiebreak.demo.scene import Party, Scene
-from tiebreak.demo.screen import Screen
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer_role import CustomerRole, post_job
 from tiebreak.roles.notices import plain
+
+from tiebreak_demo.processes import PATIENCE, ChildProcesses
+from tiebreak_demo.report import AccountReport, Check, Story
+from tiebreak_demo.scene import Party, Scene
+from tiebreak_demo.screen import Screen
 
 _ETHER = 10**18
 TERMS = Terms(
@@ -69,7 +70,9 @@ class Stage:
     def act(self, party: Party, kind: str, step: int) -> None:
         """Starts a party that breaks the rules."""
         words = (kind, str(self.job), str(step))
-        self.start(party, [sys.executable, "-P", "-m", "tiebreak.adversary.process", *words, *self.scene.manner(party)])
+        self.start(
+            party, [sys.executable, "-P", "-m", "tiebreak_demo.adversary.process", *words, *self.scene.manner(party)]
+        )
 
     def until(self, done: Callable[[JobView], bool]) -> None:
         """Lets the processes work until the job on the chain is in the wanted state. Raises ProcessFailed."""
