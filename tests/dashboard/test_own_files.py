@@ -28,8 +28,8 @@ from tiebreak.dashboard.background_work import BackgroundWork, passes
 from tiebreak.dashboard.local_files import LocalFiles
 from tiebreak.dashboard.own_replay import OwnReplay, Replays
 from tiebreak.dashboard.showing import UNKNOWN
-from tiebreak.parallel.elsewhere import fetch_without_data
 from tiebreak.roles.engine import DisputeTrees
+from tiebreak.segment_audits.elsewhere import fetch_without_data
 from tiebreak.store import FolderStore
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.replicated_store import ReplicatedStore

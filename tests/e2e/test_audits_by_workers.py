@@ -19,11 +19,11 @@ from market import OPEN, audit
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.execution import StepResult
 from roundlog.operators import StepInputs
-from roundlog.parallel.listing import CHECKPOINTS_FILE, read_listing
-from roundlog.parallel.result import Sharing
-from roundlog.parallel.workers import MakeWorker
 from roundlog.program import first_store
 from roundlog.rounding import Rounding
+from roundlog.segment_audits.listing import CHECKPOINTS_FILE, read_listing
+from roundlog.segment_audits.result import Sharing
+from roundlog.segment_audits.workers import MakeWorker
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer

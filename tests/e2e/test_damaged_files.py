@@ -9,8 +9,8 @@ import pytest
 from audit_workers import Stand
 from market import OPEN, audit
 from roundlog.data import files
-from roundlog.parallel.result import Sharing
-from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.result import Sharing
+from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
 from tiebreak.contract.enums import Outcome, Phase, Side
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditing import ALONE

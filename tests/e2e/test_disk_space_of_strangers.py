@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from crafted_blocks import Blocks, repeated
 from disputes import made
-from roundlog.parallel.listing import CHECKPOINTS_FILE
+from roundlog.segment_audits.listing import CHECKPOINTS_FILE
 from roundlog.training.job import Job
 from roundlog.training.run_files import DATA, JOB_FILES
 from tiebreak.contract.enums import JobStatus

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2] / "engine" / "roundlog"
 ORDER = [
     *("spec", "program", "definitions", "kernels", "storage", "arithmetic", "commitments", "randomness", "data"),
     *("descriptors", "log", "operators", "adjudication", "rounding", "execution", "capture", "examples", "training"),
-    *("dispute", "parallel"),
+    *("dispute", "segment_audits"),
 ]
 """Rooms, from the lowest to the highest: each imports lower ones only."""
 
@@ -32,7 +32,7 @@ EXCEPTIONS = {
 }
 """Files, or folders, that may be shorter than the others, and have a name that another file has, and why."""
 
-DOORS = ("roundlog.execution.ranks", "roundlog.kernels.cuda", "roundlog.parallel.cluster", "tiebreak.dashboard")
+DOORS = ("roundlog.execution.ranks", "roundlog.kernels.cuda", "roundlog.segment_audits.cluster", "tiebreak.dashboard")
 """Parts that few need; and what only they, or the command line, load."""
 BEHIND_DOORS = ("ray", "triton", "starlette", "uvicorn", "jinja2")
 
@@ -127,7 +127,7 @@ import roundlog, tiebreak.roles
 
 faces = [m.name for m in pkgutil.iter_modules(roundlog.__path__, "roundlog.")]
 roles = [m.name for m in pkgutil.iter_modules(tiebreak.roles.__path__, "tiebreak.roles.")]
-for name in [*faces, *roles, "roundlog.training.verdict", "roundlog.training.trainer", "roundlog.parallel.audit"]:
+for name in [*faces, *roles, "roundlog.training.verdict", "roundlog.training.trainer", "roundlog.segment_audits.audit"]:
     importlib.import_module(name)
 doors = {doors!r}
 print([m for m in sorted(sys.modules) if any(m == door or m.startswith(door + ".") for door in doors)])

@@ -31,7 +31,7 @@ SMALLEST: dict[str, list[str]] = {
     "bench_capture": ["--rounds", "1", "--only", "a linear layer"],
     "bench_dagpb": [],
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
-    "bench_parallel_audit": ["--rounds", "1", "--intervals", "2", "--steps", "1"],
+    "bench_segment_audits": ["--rounds", "1", "--intervals", "2", "--steps", "1"],
     "bench_products": ["--rounds", "1"],
     "bench_resolution": ["--rounds", "1", "--only", "scatter"],
     "bench_search": ["--levels", "1"],

@@ -17,7 +17,14 @@ from typing import Any
 
 from rank_processes import free_port
 
-_PRELOADED = ["torch", "numpy", "roundlog", "roundlog.parallel.audit", "roundlog.execution.ranks", "tiebreak.store"]
+_PRELOADED = [
+    "torch",
+    "numpy",
+    "roundlog",
+    "roundlog.segment_audits.audit",
+    "roundlog.execution.ranks",
+    "tiebreak.store",
+]
 _PATIENCE = 240.0
 """Seconds after which a process that has not ended counts as one that hangs."""
 

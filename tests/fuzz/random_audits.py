@@ -14,15 +14,15 @@ from published_runs import require_a_game_can_be_won
 from random_claims import Claim
 from random_work import Reading, Running, audit
 from roundlog.execution.microbatch.analysis import samples_of
-from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.listing import Listing, Look, listing_of_run, settled
-from roundlog.parallel.result import ParallelAudit, Reports, Sharing
-from roundlog.parallel.segment import Answer, SegmentOrder, StateSource, audit_segment
-from roundlog.parallel.workers import MakeWorker, process_workers
+from roundlog.segment_audits.audit import audit_by_segments
+from roundlog.segment_audits.listing import Listing, Look, listing_of_run, settled
+from roundlog.segment_audits.result import Reports, SegmentAudit, Sharing
+from roundlog.segment_audits.segment import Answer, SegmentOrder, StateSource, audit_segment
+from roundlog.segment_audits.workers import MakeWorker, process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
 from roundlog.training.repetition import draw_intervals, repeat
-from tiebreak.parallel.stored_states import LocalStates, Stores
+from tiebreak.segment_audits.stored_states import LocalStates, Stores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ def by_workers(it: Auditing, look: Look | None = None, *, share: float = 1.0, sp
         sharing = Sharing(make=make, workers=len(kinds), repeat_share=repeats, share=share, common_disk=True)
         told += f"workers {'+'.join(kinds)}, repeats {repeats}, {options.micro_batches} parts, share {share}; "
         try:
-            found = audit_in_parallel(
+            found = audit_by_segments(
                 it.job,
                 look or settled(it.claim.listing),
                 it.source,
@@ -152,7 +152,7 @@ def by_workers(it: Auditing, look: Look | None = None, *, share: float = 1.0, sp
     return told
 
 
-def _judge(it: Auditing, found: ParallelAudit, told: str, share: float) -> None:
+def _judge(it: Auditing, found: SegmentAudit, told: str, share: float) -> None:
     if found.wrong is not None:
         assert not it.claim.is_right, f"{told}an honest trainer is accused of interval {found.wrong.interval}"
         claimed = it.claim.roots[: len(found.state_roots)]
@@ -207,7 +207,7 @@ def restless(it: Auditing) -> str:
 
     options, workers = RunOptions(micro_batches=it.micro_batches), it.draw.randint(1, 3)
     sharing = Sharing(make=_stands(it.draw, ["honest"] * workers), workers=workers, common_disk=True)
-    found = audit_in_parallel(it.job, look, it.source, it.where, sharing, options, poll=0.005)
+    found = audit_by_segments(it.job, look, it.source, it.where, sharing, options, poll=0.005)
     told = f"restless trainer, {workers} workers; "
     if found.wrong is None:
         assert found.is_whole and found.state_roots == it.honest, f"{told}another run is called right"

@@ -21,15 +21,15 @@ from random_audits import Auditing
 from random_claims import LIES, Claim, claim_of
 from random_work import Reading
 from roundlog.data import summarised
-from roundlog.parallel.local import Directories
-from roundlog.parallel.segment import Segment, SegmentOrder, StateSource, audit_segment
-from roundlog.parallel.worker_pool import NoWorkersError
+from roundlog.segment_audits.local import Directories
+from roundlog.segment_audits.segment import Segment, SegmentOrder, StateSource, audit_segment
+from roundlog.segment_audits.worker_pool import NoWorkersError
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.trainer import Trainer
 from shaky_store import ShakyStore
-from tiebreak.parallel.elsewhere import fetch_without_data, read_elsewhere
-from tiebreak.parallel.fetching import fetch_named, job_plan
+from tiebreak.segment_audits.elsewhere import fetch_without_data, read_elsewhere
+from tiebreak.segment_audits.fetching import fetch_named, job_plan
 from tiebreak.store import FolderStore, StoreError, dag_builder, replicated_store
 from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store import Store

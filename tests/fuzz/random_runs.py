@@ -30,8 +30,8 @@ from roundlog.capture.task import STORED
 from roundlog.commitments import state_root
 from roundlog.execution import StoppedError
 from roundlog.execution.microbatch.analysis import samples_of
-from roundlog.parallel.listing import Listing, read_listing, recorded
-from roundlog.parallel.segment import starting_state
+from roundlog.segment_audits.listing import Listing, read_listing, recorded
+from roundlog.segment_audits.segment import starting_state
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training.export import trained_state
 from roundlog.training.job import Job, JobLimits
@@ -39,8 +39,8 @@ from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.run_files import checkpoint_path
 from roundlog.training.trainer import Trainer
 from safetensors.torch import load_model
-from tiebreak.parallel.elsewhere import fetch_without_data
-from tiebreak.parallel.stored_states import Stores
+from tiebreak.segment_audits.elsewhere import fetch_without_data
+from tiebreak.segment_audits.stored_states import Stores
 from tiebreak.store import FolderStore
 
 _SECONDS_TO_STOP = 60

@@ -11,13 +11,13 @@ from typing import Any
 
 from roundlog.data import files
 from roundlog.execution.ranks import Ranks, dismiss
-from roundlog.parallel.listing import Publisher
+from roundlog.segment_audits.listing import Publisher
 from roundlog.training import verdict as verdicts
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.rank_runs import agree, by_ranks, help_rank_0
 from roundlog.training.trainer import Trainer
-from tiebreak.parallel.stored_states import read_job
+from tiebreak.segment_audits.stored_states import read_job
 from tiebreak.store import open_stores
 
 

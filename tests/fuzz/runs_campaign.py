@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-_TESTS = ("engine", "engine/ranks", "engine/parallel", "engine/microbatch")
+_TESTS = ("engine", "engine/ranks", "engine/segment_audits", "engine/microbatch")
 
 
 def main() -> int:

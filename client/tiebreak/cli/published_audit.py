@@ -14,13 +14,13 @@ from tiebreak.cli import option_groups
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.network import ContractOptions
-from tiebreak.cli.parallel import WorkerOptions, plain_audit, show_audit
+from tiebreak.cli.segment_audits import WorkerOptions, plain_audit, show_audit
 
 if TYPE_CHECKING:
-    from roundlog.parallel import ParallelAudit
+    from roundlog.segment_audits import SegmentAudit
     from roundlog.training import Receipt
 
-    from tiebreak.parallel.published_run import PublishedRun, Whereabouts
+    from tiebreak.segment_audits.published_run import PublishedRun, Whereabouts
     from tiebreak.store.store import Store
 
 _PANEL = "Of a published run"
@@ -55,7 +55,7 @@ class PublishedOptions(ContractOptions):
 def is_published(text: str) -> bool:
     """Whether an argument of `audit` names a published run: a content address, the number of a posted job, or a file
     with a receipt, and no directory."""
-    from tiebreak.parallel.published_run import is_address
+    from tiebreak.segment_audits.published_run import is_address
 
     path = Path(text)
     return not path.is_dir() and (is_address(text) or _is_number(text) or path.is_file())
@@ -73,13 +73,13 @@ def audit_published(
 ) -> None:
     """Fetches a run and its job, audits the wanted share of it, and writes down what was found. All else that it needs
     lies in a temporary directory. Exits as `tiebreak audit` does."""
-    from roundlog.parallel import Reports, audit_in_parallel, settled
+    from roundlog.segment_audits import Reports, audit_by_segments, settled
     from roundlog.training import JobLimits
 
     from tiebreak.cli import output
-    from tiebreak.parallel.published_run import fetch
-    from tiebreak.parallel.stored_states import Stores, read_job
     from tiebreak.private_room import private_room
+    from tiebreak.segment_audits.published_run import fetch
+    from tiebreak.segment_audits.stored_states import Stores, read_job
 
     workers.require_some()
     require_place_for(published.result)
@@ -107,7 +107,7 @@ def audit_published(
             reports = Reports(progress=progress, event=output.warn)
             chosen = computing.run_options(micro_batches)
             look, audited = settled(run.listing), room.path / "audited"
-            found = audit_in_parallel(job, look, source, audited, sharing, chosen, reports=reports)
+            found = audit_by_segments(job, look, source, audited, sharing, chosen, reports=reports)
         made = _result(run, found)
         file = published.result or free_name(run.spec.run_id.hex()[:_NAMED])
         made.write(file)
@@ -164,7 +164,7 @@ def _find(store: Store, address: str, claim: str | None, room: Path, published: 
     from dataclasses import replace
 
     from tiebreak.cli.job_files import as_root
-    from tiebreak.parallel.published_run import find
+    from tiebreak.segment_audits.published_run import find
 
     if _is_number(address) and not Path(address).is_file():
         return _posted(int(address), claim, published)
@@ -183,7 +183,7 @@ def _find(store: Store, address: str, claim: str | None, room: Path, published: 
 def _posted(number: int, claim: str | None, published: PublishedOptions) -> Whereabouts:
     """Where the chain says that a job and its claim lie, and what they have to be. Raises CommandError, ChainError."""
     from tiebreak.cli.views import find_job
-    from tiebreak.parallel.published_run import Whereabouts, is_address
+    from tiebreak.segment_audits.published_run import Whereabouts, is_address
 
     if claim is not None:
         raise WrongUsage("the claim about a posted job is on the chain: leave --claim away.")
@@ -200,7 +200,7 @@ def _posted(number: int, claim: str | None, published: PublishedOptions) -> Wher
     )
 
 
-def _result(run: PublishedRun, found: ParallelAudit) -> Receipt:
+def _result(run: PublishedRun, found: SegmentAudit) -> Receipt:
     """The findings, as a receipt of the claimed roots."""
     import re
     from importlib.metadata import version

@@ -15,9 +15,9 @@ from tiebreak.cli.job_terms import AcceptedTerms
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.operation import Operation
 from tiebreak.cli.option_groups import DEFAULT_POLL, TAKING_PART, Poll, SpendingLimits, examples, takes_groups
-from tiebreak.cli.parallel import WorkerOptions
 from tiebreak.cli.ranks import refuse_ranks
 from tiebreak.cli.role_process import RoleSetup, play
+from tiebreak.cli.segment_audits import WorkerOptions
 
 if TYPE_CHECKING:
     from tiebreak.roles.context import RoleContext

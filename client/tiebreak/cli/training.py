@@ -15,15 +15,15 @@ from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import check_roots, published_job, read_claim, read_job
 from tiebreak.cli.option_groups import examples, takes_groups
 from tiebreak.cli.output import Listener
-from tiebreak.cli.parallel import WorkerOptions, audit_by_workers
 from tiebreak.cli.published_audit import PublishedOptions, audit_published, is_published
 from tiebreak.cli.ranks import rank_group, refuse_ranks
+from tiebreak.cli.segment_audits import WorkerOptions, audit_by_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roundlog.parallel import Publisher
     from roundlog.rounding import RecordingRounding
+    from roundlog.segment_audits import Publisher
     from roundlog.training import Job, Validation
 
 _VALIDATION = "Validation"
@@ -97,7 +97,7 @@ def train(
 
     Several processes that torchrun starts share every batch, and come to the same root; rank 0 writes and prints.
     """
-    from roundlog.parallel import Publisher
+    from roundlog.segment_audits import Publisher
     from roundlog.training import Trainer
 
     from tiebreak.cli import output

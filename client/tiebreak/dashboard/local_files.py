@@ -82,7 +82,7 @@ class LocalFiles:
         """The job in a directory, whose data may lie in the store. Raises JobError."""
         from roundlog.training import Job, JobLimits
 
-        from tiebreak.parallel.elsewhere import lies_elsewhere, read_elsewhere
+        from tiebreak.segment_audits.elsewhere import lies_elsewhere, read_elsewhere
 
         return read_elsewhere(directory, JobLimits(), self._store) if lies_elsewhere(directory) else Job.read(directory)
 
@@ -137,7 +137,7 @@ def _run_id(run: Path) -> str:
 
 
 def _fetch_names(store: Store, cid: str, root: bytes) -> Names | None:
-    from tiebreak.parallel.fetching import program_plan
+    from tiebreak.segment_audits.fetching import program_plan
 
     with TemporaryDirectory(prefix="tiebreak-dashboard-") as name:
         room = Path(name) / "job"

@@ -58,7 +58,7 @@ def order(priorities: Mapping[K, Priority], now: float) -> list[K]:
 
 
 class Lane(Enum):
-    """Lanes of work that run in parallel."""
+    """Lanes of work, side by side."""
 
     FILES = "files"
     """Fetching of files, which mostly waits for others."""

@@ -23,8 +23,8 @@ from roundlog.dispute import (
     trace_step,
 )
 from roundlog.execution.microbatch import samples_of
-from roundlog.parallel import Look, ParallelAudit, Reports, Sharing, StateSource, audit_in_parallel
 from roundlog.rounding import without_log
+from roundlog.segment_audits import Look, Reports, SegmentAudit, Sharing, StateSource, audit_by_segments
 from roundlog.training import (
     DEFAULT_OPTIONS,
     Job,
@@ -263,10 +263,10 @@ class Engine:
         *,
         challenged: bytes | None,
         reports: Reports,
-    ) -> ParallelAudit:
-        """Audits a claim by many workers. Raises as `audit_in_parallel`."""
+    ) -> SegmentAudit:
+        """Audits a claim by many workers. Raises as `audit_by_segments`."""
         options = self._options(job)
-        return audit_in_parallel(job, look, source, run_dir, sharing, options, challenged=challenged, reports=reports)
+        return audit_by_segments(job, look, source, run_dir, sharing, options, challenged=challenged, reports=reports)
 
     def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
         """The dispute trees of a run that was executed in `run_dir`. state_roots: one an interval."""

@@ -21,9 +21,9 @@ from roundlog.training import kept_bytes, log_header, log_path, most_job_bytes, 
 from tiebreak.contract.denylist import why_broken
 from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.contract.structs import JobView
-from tiebreak.parallel.fetching import fetch_named, job_plan, log_plan
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.rooms import size_of
+from tiebreak.segment_audits.fetching import fetch_named, job_plan, log_plan
 from tiebreak.store.staging import require_space, set_back
 from tiebreak.store.store_errors import (
     ContentTooLarge,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from roundlog.parallel import Publisher
+from roundlog.segment_audits import Publisher
 from roundlog.training import checkpoint_path
 
 from tiebreak.contract.structs import JobView
@@ -25,7 +25,7 @@ class PublishedAddresses:
 
 class Publishing:
     """Log and model of a run that a role has recorded, in the directory `run` of the job's room, and every
-    `checkpoints`-th of its checkpoints (0: none), which the log's directory lists (`roundlog.parallel.listing`)."""
+    `checkpoints`-th of its checkpoints (0: none), which the log's directory lists (`roundlog.segment_audits.listing`)."""
 
     def __init__(self, role: JobRole, run: str, checkpoints: int = 0) -> None:
         self._role = role

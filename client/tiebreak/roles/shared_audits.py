@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundlog.commitments import MerkleTree
-from roundlog.parallel import (
+from roundlog.segment_audits import (
     CHECKPOINTS_FILE,
     Listing,
     ListingError,
     NoWorkersError,
-    ParallelAudit,
     Reports,
+    SegmentAudit,
     Sharing,
     keep_published,
     read_listing,
@@ -24,12 +24,12 @@ from roundlog.parallel import (
 from roundlog.training import Job, JobLimits, Run
 
 from tiebreak.contract.structs import JobView
-from tiebreak.parallel.stored_states import Stores
 from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Priority
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import Refused
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import What
+from tiebreak.segment_audits.stored_states import Stores
 
 SHARED = "shared"
 """Name of such an audit's directory in the job's room."""
@@ -158,7 +158,7 @@ class SharedAudit:
 
         return progress
 
-    def _tell(self, found: ParallelAudit) -> None:
+    def _tell(self, found: SegmentAudit) -> None:
         tell = self._role.notify_job
         for text in found.distrusted:
             tell(What.WARNING, f"does not believe {text}")

@@ -23,8 +23,8 @@ from tiebreak.contract.struct_bases import ANYONE
 from tiebreak.contract.structs import ChunkOpening
 from tiebreak.game import Output
 from tiebreak.game.moves import opening_arguments
-from tiebreak.parallel.elsewhere import fetch_without_data, read_elsewhere
 from tiebreak.roles.engine import DisputeTrees
+from tiebreak.segment_audits.elsewhere import fetch_without_data, read_elsewhere
 from tiebreak.store import FolderStore
 from web3.exceptions import ContractLogicError
 

@@ -14,8 +14,8 @@ import torch
 from audit_workers import honest
 from cli_world import Run, refused
 from roundlog.commitments import MerkleTree, state_root
-from roundlog.parallel import workers
-from roundlog.parallel.listing import CHECKPOINTS_FILE, read_listing
+from roundlog.segment_audits import workers
+from roundlog.segment_audits.listing import CHECKPOINTS_FILE, read_listing
 from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.job import Job
 from roundlog.training.run import Run as TrainingRun
@@ -40,7 +40,7 @@ class World:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     torch.set_num_threads(1)
-    room = tmp_path_factory.mktemp("parallel")
+    room = tmp_path_factory.mktemp("workers")
     job = Job.from_task(linear_task(steps=2 * INTERVALS, interval=2))
     job.write(room / "job")
     root = Trainer(job, room / "honest").run().checkpoint_root
@@ -181,7 +181,7 @@ def test_a_followed_run_that_nobody_carries_on_is_told(
     job, directory = Job.read(world.job), tmp_path / "run"
     shutil.copytree(world.honest, directory)
     rewrite(directory, job, TrainingRun(job, world.honest).recorded_roots()[:2])
-    monkeypatch.setattr("tiebreak.cli.parallel._QUIET", 0.3)
+    monkeypatch.setattr("tiebreak.cli.segment_audits._QUIET", 0.3)
     carried_on = threading.Timer(1.0, lambda: Trainer(job, directory).run())
     carried_on.start()
     words = ("audit", world.job, "--run", tmp_path / "audit", "--claim", directory, "--workers", 1, "--follow")

@@ -15,15 +15,15 @@ from audit_workers import honest
 from cli_world import Chain, Run, Trained, refused
 from http_stand_in import serving
 from roundlog.data import RemoteDataError
-from roundlog.parallel import workers
+from roundlog.segment_audits import workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run_files import JOB_FILES
 from tasks import linear_task
 from test_cli_ranks import by_hand, ended
 from test_store_ranges import with_ranges
 from tiebreak.cli.job_files import read_job
-from tiebreak.parallel.elsewhere import lies_elsewhere
-from tiebreak.parallel.stored_states import Stores
+from tiebreak.segment_audits.elsewhere import lies_elsewhere
+from tiebreak.segment_audits.stored_states import Stores
 from tiebreak.store import FolderStore
 from tiebreak.store.dag_builder import CHUNK
 from tiebreak.transactions.keys import devnet_account

@@ -21,8 +21,8 @@ from audit_workers import honest
 from cli_world import Run, refused
 from http_stand_in import Request, giving_blocks, serving
 from roundlog.commitments import state_root
-from roundlog.parallel import workers
-from roundlog.parallel.listing import CHECKPOINTS_FILE
+from roundlog.segment_audits import workers
+from roundlog.segment_audits.listing import CHECKPOINTS_FILE
 from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.audit_record import parse_audit_record
 from roundlog.training.job import Job

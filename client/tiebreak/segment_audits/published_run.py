@@ -11,8 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundlog.commitments import MerkleTree
-from roundlog.parallel import CHECKPOINTS_FILE, MAX_LIST_BYTES, Listing, ListingError, read_address_of_job, read_listing
 from roundlog.program import Program
+from roundlog.segment_audits import (
+    CHECKPOINTS_FILE,
+    MAX_LIST_BYTES,
+    Listing,
+    ListingError,
+    read_address_of_job,
+    read_listing,
+)
 from roundlog.spec import TrainingSpec
 from roundlog.training import (
     JOB_FILES,
@@ -24,7 +31,7 @@ from roundlog.training import (
     require_memory,
 )
 
-from tiebreak.parallel.elsewhere import fetch_without_data
+from tiebreak.segment_audits.elsewhere import fetch_without_data
 from tiebreak.store.cid import Cid
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import InvalidCid, MalformedContent, short

@@ -1,4 +1,4 @@
-"""Workers for tests of audits in parallel: calls in this process, honest, lying, dying and hanging."""
+"""Workers for tests of audits by segments: calls in this process, honest, lying, dying and hanging."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from roundlog.parallel.listing import Listing
-from roundlog.parallel.local import Directories
-from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.listing import Listing
+from roundlog.segment_audits.local import Directories
+from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run_files import checkpoint_path
 

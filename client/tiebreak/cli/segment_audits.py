@@ -18,7 +18,7 @@ from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import fetched
 
 if TYPE_CHECKING:
-    from roundlog.parallel import Listing, Look, ParallelAudit, Sharing, StateSource
+    from roundlog.segment_audits import Listing, Look, SegmentAudit, Sharing, StateSource
     from roundlog.training import Job
 
     from tiebreak.cli.audit_output import States
@@ -99,7 +99,7 @@ class WorkerOptions:
         Raises ClusterError."""
         from os import cpu_count
 
-        from roundlog.parallel import Sharing, process_workers
+        from roundlog.segment_audits import Sharing, process_workers
 
         if self.cluster is None:
             workers = self.workers or 1
@@ -108,7 +108,7 @@ class WorkerOptions:
             return Sharing(
                 make=process_workers(each), workers=workers, repeat_share=repeats, share=self.share, common_disk=True
             )
-        from roundlog.parallel import cluster_workers, connect_cluster
+        from roundlog.segment_audits import cluster_workers, connect_cluster
 
         processors = connect_cluster(self.cluster)
         each = threads or 1
@@ -131,7 +131,7 @@ def audit_by_workers(
 ) -> None:
     """Audits the claim of a run directory, or of a log's content address, and prints what was found. follow: the run
     may still be under way. Exits as `tiebreak audit` does."""
-    from roundlog.parallel import Reports, audit_in_parallel
+    from roundlog.segment_audits import Reports, audit_by_segments
 
     from tiebreak.cli import output
 
@@ -145,7 +145,7 @@ def audit_by_workers(
     with output.progress("auditing intervals", job.spec.intervals) as bar:
         reports = Reports(progress=lambda done, total: bar.done(done), event=output.warn)
         chosen = computing.run_options(micro_batches)
-        found = audit_in_parallel(job, look, source, run, sharing, chosen, reports=reports)
+        found = audit_by_segments(job, look, source, run, sharing, chosen, reports=reports)
     claimed = look()
     states = claimed_states(Path(claim), job, claimed.roots) if Path(claim).is_dir() and claimed.complete else None
     if json:
@@ -168,12 +168,12 @@ def _claimed(
     workers: WorkerOptions,
 ) -> tuple[Look, StateSource]:
     """The claim, and the source from which workers get it. Raises CommandError, StoreError."""
-    from roundlog.parallel import listing_of_run, settled
+    from roundlog.segment_audits import listing_of_run, settled
     from roundlog.storage import StorageError
     from roundlog.training import JobLimits
 
     from tiebreak.cli.job_files import check_roots, read_claim
-    from tiebreak.parallel.stored_states import LocalStates
+    from tiebreak.segment_audits.stored_states import LocalStates
 
     limits = JobLimits(memory_bytes=computing.max_memory, micro_batches=micro_batches)
     directory = Path(claim).resolve()
@@ -237,10 +237,10 @@ class _Novelty:
 def _from_store(
     job_directory: Path, job: Job, run: Path, claim: str, limits: Any, content: ContentOptions, workers: WorkerOptions
 ) -> tuple[Look, StateSource]:
-    from roundlog.parallel import CHECKPOINTS_FILE, MAX_LIST_BYTES, ListingError, read_listing, settled
+    from roundlog.segment_audits import CHECKPOINTS_FILE, MAX_LIST_BYTES, ListingError, read_listing, settled
 
-    from tiebreak.parallel.elsewhere import addresses_of, lies_elsewhere
-    from tiebreak.parallel.stored_states import Stores
+    from tiebreak.segment_audits.elsewhere import addresses_of, lies_elsewhere
+    from tiebreak.segment_audits.stored_states import Stores
 
     run.mkdir(parents=True, exist_ok=True)
     store, log = content.open_content(), run / "claimed-log"
@@ -267,7 +267,7 @@ def _from_store(
     )
 
 
-def plain_audit(job: Job, found: ParallelAudit, states: States | None) -> dict[str, object]:
+def plain_audit(job: Job, found: SegmentAudit, states: States | None) -> dict[str, object]:
     """The result for programs."""
     wrong = found.wrong
     return {
@@ -290,11 +290,11 @@ def plain_audit(job: Job, found: ParallelAudit, states: States | None) -> dict[s
     }
 
 
-def _fetched(job: Job, found: ParallelAudit) -> int | None:
+def _fetched(job: Job, found: SegmentAudit) -> int | None:
     return None if fetched(job) is None else found.fetched
 
 
-def show_audit(job: Job, found: ParallelAudit, sharing: Sharing, states: States | None) -> None:
+def show_audit(job: Job, found: SegmentAudit, sharing: Sharing, states: States | None) -> None:
     """Prints the result for people."""
     from tiebreak.cli import output
 
@@ -334,7 +334,7 @@ def show_audit(job: Job, found: ParallelAudit, sharing: Sharing, states: States 
         output.show_line(text)
 
 
-def _has_ended(job: Job, found: ParallelAudit) -> bool:
+def _has_ended(job: Job, found: SegmentAudit) -> bool:
     """Whether all of the run was published when the audit ended; a run that is followed may be wrong before."""
     return len(found.state_roots) == job.spec.intervals
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from audit_workers import source_of
 from published_runs import INTERVALS, Liar, Trained, train
-from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.listing import Listing
-from roundlog.parallel.result import ParallelAudit, Sharing
-from roundlog.parallel.segment import Answer, audit_segment
+from roundlog.segment_audits.audit import audit_by_segments
+from roundlog.segment_audits.listing import Listing
+from roundlog.segment_audits.result import SegmentAudit, Sharing
+from roundlog.segment_audits.segment import Answer, audit_segment
 
 TURN = 0.1
 """Time between two looks. The trainer takes 1 for an interval."""
@@ -58,7 +58,7 @@ class Slow(Executor):
 
 def follow(
     trained: Trained, whole: Listing, run_dir: Path, *, workers: int, time: float, late: float = 0.0
-) -> tuple[ParallelAudit, float]:
+) -> tuple[SegmentAudit, float]:
     """The audit of a run that publishes an interval at each full hour, and when it ends. late: when it begins."""
     clock = Clock(now=late)
 
@@ -70,7 +70,7 @@ def follow(
 
     sharing = Sharing(make=lambda number: Slow(clock, time), workers=workers, common_disk=True)
     source = source_of(trained.directory / "job")
-    return audit_in_parallel(trained.job, look, source, run_dir, sharing, poll=0.0), clock.now
+    return audit_by_segments(trained.job, look, source, run_dir, sharing, poll=0.0), clock.now
 
 
 @pytest.mark.slow_but("2-1.7")

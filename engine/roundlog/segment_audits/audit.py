@@ -22,28 +22,28 @@ from pathlib import Path
 
 from roundlog.commitments import MerkleTree
 from roundlog.data import fetched_bytes
-from roundlog.parallel import slow_workers
-from roundlog.parallel.listing import Listing, Look, settled
-from roundlog.parallel.local import Computed, compute_here
-from roundlog.parallel.plan import Fact, Facts, Plan, draw_sample, units
-from roundlog.parallel.result import ParallelAudit, Reports, Sharing, Wrong
-from roundlog.parallel.segment import Answer, Segment, SegmentOrder, StateSource
-from roundlog.parallel.slow_workers import Pace, StandIn
-from roundlog.parallel.worker_pool import Assignment, NoWorkersError, Purpose, Report, Worker, WorkerPool, plainly
+from roundlog.segment_audits import slow_workers
+from roundlog.segment_audits.listing import Listing, Look, settled
+from roundlog.segment_audits.local import Computed, compute_here
+from roundlog.segment_audits.plan import Fact, Facts, Plan, draw_sample, units
+from roundlog.segment_audits.result import Reports, SegmentAudit, Sharing, Wrong
+from roundlog.segment_audits.segment import Answer, Segment, SegmentOrder, StateSource
+from roundlog.segment_audits.slow_workers import Pace, StandIn
+from roundlog.segment_audits.worker_pool import Assignment, NoWorkersError, Purpose, Report, Worker, WorkerPool, plainly
 from roundlog.storage import StorageError
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
 from roundlog.training.run import Run, RunError
 
 ROLE = "parallel auditor"
-"""The role of a run directory of such an audit."""
+"""The role of a run directory of such an audit, as it stands on disk: an audit that was begun under it carries on."""
 
 _MOST_LOSSES = 10
 """Workers in a row that may be lost over one segment, before it is the segment's fault."""
 _HERE = "this process"
 
 
-def audit_in_parallel(
+def audit_by_segments(
     job: Job,
     look: Look,
     source: StateSource,
@@ -54,7 +54,7 @@ def audit_in_parallel(
     challenged: bytes | None = None,
     reports: Reports | None = None,
     poll: float = 0.2,
-) -> ParallelAudit:
+) -> SegmentAudit:
     """Audits what `look` shows until all of it is audited, or one interval is wrong. A killed audit carries on in its
     directory, which afterwards is that of a run with the roots of the result.
 
@@ -140,7 +140,7 @@ class _Audit:
     def _tell_progress(self) -> None:
         self._reports.progress(*self._plan.progress)
 
-    def run(self) -> ParallelAudit:
+    def run(self) -> SegmentAudit:
         with closing(WorkerPool(self._sharing.make, self._sharing.workers)) as pool:
             while not self._plan.is_done or self._unsettled:
                 self._tell_progress()
@@ -176,10 +176,10 @@ class _Audit:
             roots[wrong.interval] = wrong.root
         return roots
 
-    def _result(self, wrong: Wrong | None, pool: WorkerPool) -> ParallelAudit:
+    def _result(self, wrong: Wrong | None, pool: WorkerPool) -> SegmentAudit:
         parts = units(self._plan.listing)
         drawn = [part for part in parts if self._wanted is None or part.first in self._wanted]
-        return ParallelAudit(
+        return SegmentAudit(
             state_roots=self._roots(wrong),
             right=self._plan.right(),
             wrong=wrong,

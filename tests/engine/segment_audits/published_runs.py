@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from audit_workers import honest, listing_of, source_of
 from roundlog.commitments import MerkleTree, state_root
-from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.listing import Listing, settled
-from roundlog.parallel.result import ParallelAudit, Reports, Sharing
-from roundlog.parallel.workers import MakeWorker
+from roundlog.segment_audits.audit import audit_by_segments
+from roundlog.segment_audits.listing import Listing, settled
+from roundlog.segment_audits.result import Reports, SegmentAudit, Sharing
+from roundlog.segment_audits.workers import MakeWorker
 from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
@@ -50,11 +50,11 @@ class Trained:
         reports: Reports | None = None,
         challenged: bytes | None = None,
         **sharing: float,
-    ) -> ParallelAudit:
+    ) -> SegmentAudit:
         shared = Sharing(make=make, workers=workers, common_disk=True, **sharing)
         look = settled(listing or self.listing())
         source = source_of(self.directory / "job")
-        return audit_in_parallel(
+        return audit_by_segments(
             self.job, look, source, run_dir, shared, challenged=challenged, reports=reports, poll=0.01
         )
 
@@ -104,7 +104,7 @@ def first_difference(ours: list[bytes], theirs: list[bytes]) -> int:
     return next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
 
 
-def require_a_game_can_be_won(job: Job, found: ParallelAudit, claimed: list[bytes], run_dir: Path) -> None:
+def require_a_game_can_be_won(job: Job, found: SegmentAudit, claimed: list[bytes], run_dir: Path) -> None:
     """What a game asks for: the trees differ first at an interval that the contract finds wrong, from the state that
     both sides agree on, and this party has the steps of it."""
     assert found.wrong is not None and found.checkpoint_root != MerkleTree(claimed).root

@@ -29,8 +29,8 @@ from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
 
-from roundlog.parallel.listing import Listing
-from roundlog.parallel.segment import Segment, Start
+from roundlog.segment_audits.listing import Listing
+from roundlog.segment_audits.segment import Segment, Start
 from roundlog.storage import open_regular, sync_directory
 
 

@@ -7,8 +7,8 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, 
 from dataclasses import dataclass, field
 from enum import Enum
 
-from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
-from roundlog.parallel.workers import MakeWorker
+from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.workers import MakeWorker
 
 _SHOWN = 80
 """Most characters of a name that a worker gives itself."""

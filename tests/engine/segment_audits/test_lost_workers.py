@@ -21,12 +21,12 @@ import torch
 from audit_workers import Stand, named
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.data import RemoteDataError
-from roundlog.parallel import slow_workers
-from roundlog.parallel.result import ParallelAudit, Reports
-from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
-from roundlog.parallel.slow_workers import NotNeeded, StandIn
-from roundlog.parallel.worker_pool import NoWorkersError
-from roundlog.parallel.workers import ProcessWorker
+from roundlog.segment_audits import slow_workers
+from roundlog.segment_audits.result import Reports, SegmentAudit
+from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.slow_workers import NotNeeded, StandIn
+from roundlog.segment_audits.worker_pool import NoWorkersError
+from roundlog.segment_audits.workers import ProcessWorker
 
 
 @pytest.fixture(scope="module")
@@ -129,9 +129,9 @@ class Stopped:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
 
-    def ended(self, audit: Callable[[], ParallelAudit], seconds: float = 100) -> ParallelAudit | None:
+    def ended(self, audit: Callable[[], SegmentAudit], seconds: float = 100) -> SegmentAudit | None:
         """The result of an audit; None if it does not end in time. The workers' processes end in any case."""
-        found: list[ParallelAudit] = []
+        found: list[SegmentAudit] = []
         thread = threading.Thread(target=lambda: found.append(audit()), daemon=True)
         thread.start()
         thread.join(seconds)
@@ -275,7 +275,7 @@ def test_a_process_without_memory_leaves_the_work_to_workers(
     def fails(*given: object) -> None:
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr("roundlog.parallel.audit.compute_here", fails)
+    monkeypatch.setattr("roundlog.segment_audits.audit.compute_here", fails)
     events: list[str] = []
     made = Slow(seconds=0.5)
     reports = Reports(event=events.append)

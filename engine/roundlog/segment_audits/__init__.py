@@ -1,4 +1,4 @@
-"""Audits by many workers at a time: a run cut at its published states, whose intervals are executed side by side.
+"""Audits by segments: a run cut at its published states, whose segments many workers execute side by side.
 
 What a name needs is loaded when it is first used, since PyTorch takes seconds, and Ray is an optional extra.
 """
@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roundlog.parallel.audit import audit_in_parallel
-    from roundlog.parallel.cluster import cluster_workers, connect_cluster
-    from roundlog.parallel.listing import (
+    from roundlog.segment_audits.audit import audit_by_segments
+    from roundlog.segment_audits.cluster import cluster_workers, connect_cluster
+    from roundlog.segment_audits.listing import (
         CHECKPOINTS_FILE,
         MAX_LIST_BYTES,
         Listing,
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
         read_listing,
         settled,
     )
-    from roundlog.parallel.local import Directories, keep_published
-    from roundlog.parallel.plan import units
-    from roundlog.parallel.result import ParallelAudit, Reports, Sharing
-    from roundlog.parallel.segment import StateSource, UnusableState
-    from roundlog.parallel.worker_pool import NoWorkersError
-    from roundlog.parallel.workers import process_workers
+    from roundlog.segment_audits.local import Directories, keep_published
+    from roundlog.segment_audits.plan import units
+    from roundlog.segment_audits.result import Reports, SegmentAudit, Sharing
+    from roundlog.segment_audits.segment import StateSource, UnusableState
+    from roundlog.segment_audits.worker_pool import NoWorkersError
+    from roundlog.segment_audits.workers import process_workers
 
 _FILES = {
     "CHECKPOINTS_FILE": "listing",
@@ -39,13 +39,13 @@ _FILES = {
     "Look": "listing",
     "MAX_LIST_BYTES": "listing",
     "NoWorkersError": "worker_pool",
-    "ParallelAudit": "result",
+    "SegmentAudit": "result",
     "Publisher": "listing",
     "Reports": "result",
     "Sharing": "result",
     "StateSource": "segment",
     "UnusableState": "segment",
-    "audit_in_parallel": "audit",
+    "audit_by_segments": "audit",
     "cluster_workers": "cluster",
     "connect_cluster": "cluster",
     "keep_published": "local",
@@ -66,13 +66,13 @@ __all__ = [
     "ListingError",
     "Look",
     "NoWorkersError",
-    "ParallelAudit",
     "Publisher",
     "Reports",
+    "SegmentAudit",
     "Sharing",
     "StateSource",
     "UnusableState",
-    "audit_in_parallel",
+    "audit_by_segments",
     "cluster_workers",
     "connect_cluster",
     "keep_published",
@@ -88,5 +88,5 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name not in _FILES:
-        raise AttributeError(f"roundlog.parallel has no {name}: its public names are {', '.join(__all__)}")
-    return getattr(import_module(f"roundlog.parallel.{_FILES[name]}"), name)
+        raise AttributeError(f"roundlog.segment_audits has no {name}: its public names are {', '.join(__all__)}")
+    return getattr(import_module(f"roundlog.segment_audits.{_FILES[name]}"), name)

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from published_runs import Liar, Trained, train
-from roundlog.parallel.cluster import ClusterError, ClusterWorker, cluster_workers, connect_cluster
+from roundlog.segment_audits.cluster import ClusterError, ClusterWorker, cluster_workers, connect_cluster
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from roundlog.parallel import Directories, UnusableState
+from roundlog.segment_audits import Directories, UnusableState
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training import Job, JobLimits, most_state_bytes
 
-from tiebreak.parallel.elsewhere import fetch_without_data, lies_elsewhere, read_elsewhere
+from tiebreak.segment_audits.elsewhere import fetch_without_data, lies_elsewhere, read_elsewhere
 from tiebreak.store import StoreError, open_stores
 from tiebreak.store.store import Store
 
@@ -20,7 +20,7 @@ from tiebreak.store.store import Store
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
     """A job and states by content address, in the stores at these locations. Implements
-    `roundlog.parallel.StateSource`.
+    `roundlog.segment_audits.StateSource`.
 
     A worker that does not see the job's directory fetches the job without its data, and of these the blocks it uses."""
 
@@ -62,7 +62,7 @@ class Stores:
 @dataclass(frozen=True, slots=True)
 class LocalStates(Directories):
     """A job in a directory, whose data may lie in the stores at these locations, and states in files (implements
-    `roundlog.parallel.StateSource`)."""
+    `roundlog.segment_audits.StateSource`)."""
 
     locations: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""Sharing, listeners and result of an audit in parallel."""
+"""Sharing, listeners and result of an audit by segments."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from roundlog.commitments import MerkleTree
-from roundlog.parallel.plan import fewest_parts, miss_probability
-from roundlog.parallel.workers import MakeWorker
+from roundlog.segment_audits.plan import fewest_parts, miss_probability
+from roundlog.segment_audits.workers import MakeWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Wrong:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelAudit:
+class SegmentAudit:
     """The result of an audit by many workers."""
 
     state_roots: list[bytes]

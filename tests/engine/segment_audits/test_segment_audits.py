@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from audit_workers import Stand, honest, named, source_of
 from published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
-from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.listing import Listing, settled
-from roundlog.parallel.plan import draw_sample, fewest_parts, miss_probability
-from roundlog.parallel.result import Reports, Sharing
-from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
-from roundlog.parallel.worker_pool import NoWorkersError
-from roundlog.parallel.workers import MakeWorker, process_workers
+from roundlog.segment_audits.audit import audit_by_segments
+from roundlog.segment_audits.listing import Listing, settled
+from roundlog.segment_audits.plan import draw_sample, fewest_parts, miss_probability
+from roundlog.segment_audits.result import Reports, Sharing
+from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.worker_pool import NoWorkersError
+from roundlog.segment_audits.workers import MakeWorker, process_workers
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.training.job import Job
 from roundlog.training.run import Run, RunError
@@ -173,7 +173,7 @@ def test_a_share_is_one_of_the_list_that_it_was_drawn_of(trained: Trained, tmp_p
     """Were its states taken away afterwards, one drawn interval of eight would count as the whole run."""
     lists = iter([trained.listing()])
     shared = Sharing(make=honest, workers=1, common_disk=True, share=0.1)
-    found = audit_in_parallel(
+    found = audit_by_segments(
         trained.job,
         lambda: next(lists, Listing(roots=tuple(trained.roots))),
         source_of(trained.directory / "job"),
@@ -378,7 +378,7 @@ def test_jobs_numbers_and_directories_that_make_no_sense_are_refused(trained: Tr
     by_log = Job.from_task(linear_task(steps=2, interval=2), policy=POLICY_THRESHOLD)
     sharing = Sharing(make=honest, workers=1)
     with pytest.raises(RunError, match="the log decides"):
-        audit_in_parallel(by_log, settled(Listing(roots=())), source_of(tmp_path), tmp_path / "a", sharing)
+        audit_by_segments(by_log, settled(Listing(roots=())), source_of(tmp_path), tmp_path / "a", sharing)
     for wrong in ({"workers": 0}, {"share": 0.0}, {"share": 1.5}, {"repeat_share": -0.1}):
         with pytest.raises(ValueError, match="needs 1 or more workers, and shares"):
             trained.audit(tmp_path / "b", **wrong)
@@ -408,7 +408,7 @@ def test_what_is_published_later_is_audited_later(trained: Trained, tmp_path: Pa
 
     sharing = Sharing(make=lambda n: Stand(named(f"{n}"), hangs=lambda order: False), workers=2)
     source = source_of(trained.directory / "job")
-    found = audit_in_parallel(trained.job, look, source, tmp_path / "audit", sharing, poll=0.01)
+    found = audit_by_segments(trained.job, look, source, tmp_path / "audit", sharing, poll=0.01)
     assert found.is_whole or (found.wrong is not None and found.wrong.interval in (1, 2) and looks <= 4)
 
 

@@ -8,8 +8,8 @@ import pytest
 from audit_workers import Stand
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.commitments import MerkleTree
-from roundlog.parallel import slow_workers
-from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits import slow_workers
+from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from audit_workers import Behaviour, named, source_of
 from published_runs import INTERVALS, Liar, Trained, train
-from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.listing import Listing
-from roundlog.parallel.result import Sharing
-from roundlog.parallel.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.audit import audit_by_segments
+from roundlog.segment_audits.listing import Listing
+from roundlog.segment_audits.result import Sharing
+from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
 from roundlog.training.options import RunOptions
 
 
@@ -157,7 +157,7 @@ def test_random_lists_have_the_verdict_of_what_was_shown(
         )
         where = tmp_path / f"{seed}" / "audit"
         source = source_of(trained.directory / "job")
-        found = audit_in_parallel(trained.job, publishing.look, source, where, sharing, RunOptions(), poll=0.0005)
+        found = audit_by_segments(trained.job, publishing.look, source, where, sharing, RunOptions(), poll=0.0005)
         if found.wrong is None:
             assert list(publishing.roots) == trained.roots, f"{seed}: a lie is called right"
             assert found.is_whole and found.state_roots == trained.roots, seed

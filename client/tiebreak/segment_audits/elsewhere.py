@@ -16,7 +16,7 @@ from roundlog.data import Unavailable
 from roundlog.storage import StorageError, read_record, write_record
 from roundlog.training import DATA, Job, JobError, JobLimits
 
-from tiebreak.parallel.fetching import Accept, fetch_named, job_plan
+from tiebreak.segment_audits.fetching import Accept, fetch_named, job_plan
 from tiebreak.store.cid import Cid
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import DestinationExists, StoreError

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from roundlog.parallel import CHECKPOINTS_FILE, most_list_bytes
 from roundlog.program import Program
+from roundlog.segment_audits import CHECKPOINTS_FILE, most_list_bytes
 from roundlog.spec import TrainingSpec
 from roundlog.training import (
     BEFORE_THE_PROGRAM,

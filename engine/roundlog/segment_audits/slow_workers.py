@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import torch
 
-from roundlog.parallel.plan import Plan
-from roundlog.parallel.segment import Segment
-from roundlog.parallel.worker_pool import Assignment, WorkerPool
+from roundlog.segment_audits.plan import Plan
+from roundlog.segment_audits.segment import Segment
+from roundlog.segment_audits.worker_pool import Assignment, WorkerPool
 
 SLOW = 4.0
 """A worker that takes so many times as long as the slowest so far is not waited for alone."""

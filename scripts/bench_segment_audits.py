@@ -1,6 +1,6 @@
 """The efficiency of an audit by workers: the time that one worker needs for all intervals, and the wall time of many.
 
-    .venv/bin/python scripts/bench_parallel_audit.py [--workers 2] [--rounds 3] [--intervals 32] [--steps 16]
+    .venv/bin/python scripts/bench_segment_audits.py [--workers 2] [--rounds 3] [--intervals 32] [--steps 16]
                                                      [--json FILE]
 
 A small GPT (2 million parameters) is trained once, with a checkpoint after every interval of so many steps. Each round
@@ -28,11 +28,11 @@ from pathlib import Path
 import torch
 from roundlog.capture import Task
 from roundlog.examples.gpt import GPT, loss
-from roundlog.parallel.audit import audit_in_parallel
-from roundlog.parallel.listing import listing_of_run, settled
-from roundlog.parallel.local import Directories
-from roundlog.parallel.result import ParallelAudit, Sharing
-from roundlog.parallel.workers import process_workers
+from roundlog.segment_audits.audit import audit_by_segments
+from roundlog.segment_audits.listing import listing_of_run, settled
+from roundlog.segment_audits.local import Directories
+from roundlog.segment_audits.result import SegmentAudit, Sharing
+from roundlog.segment_audits.workers import process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.trainer import Trainer
 
@@ -69,13 +69,13 @@ def task(intervals: int, steps: int) -> Task:
     )
 
 
-def audit(room: Path, job: Job, name: str, workers: int) -> tuple[ParallelAudit, float]:
+def audit(room: Path, job: Job, name: str, workers: int) -> tuple[SegmentAudit, float]:
     """An audit of the run in `room`, and its wall time in seconds."""
     source = Directories(room / "job", JobLimits())
     sharing = Sharing(make=process_workers(threads=1), workers=workers, common_disk=True)
     look = settled(listing_of_run(room / "run", job.spec))
     started = time.perf_counter()
-    found = audit_in_parallel(job, look, source, room / name, sharing)
+    found = audit_by_segments(job, look, source, room / name, sharing)
     wall = time.perf_counter() - started
     assert found.is_whole and found.lost == 0, "a run that is right, by workers that live"
     return found, wall
@@ -108,7 +108,7 @@ def main() -> None:
     if given.workers < 2 or given.workers > (os.cpu_count() or 1):
         parser.error(f"--workers has to be from 2 to the number of processors, {os.cpu_count()}")
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="bench-parallel-") as name:
+    with tempfile.TemporaryDirectory(prefix="bench-segment-audits-") as name:
         room = Path(name)
         job = Job.from_task(task(given.intervals, given.steps))
         job.write(room / "job")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from roundlog.parallel.segment import Start
+from roundlog.segment_audits.segment import Start
 from roundlog.spec import TrainingSpec
 from roundlog.storage import StorageError, open_regular, read_record, write_record
 from roundlog.training.run import root_sum

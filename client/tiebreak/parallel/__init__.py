@@ -1,1 +1,0 @@
-"""Published runs for audits by many workers: jobs and states from content stores."""

@@ -1,0 +1,1 @@
+"""Published runs for audits by segments: jobs and states from content stores."""
