@@ -124,7 +124,7 @@ def _claim(verdict: Verdict) -> str:
     from roundlog.training import LogStanding
 
     if verdict.right is None:
-        return "undecided: under the policy threshold the log decides, and this one cannot be used in whole"
+        return "undecided: under this job's rounding policy the log decides, and this one cannot be used in whole"
     if not verdict.right:
         return "WRONG: another root"
     if verdict.log is LogStanding.SAMPLED:

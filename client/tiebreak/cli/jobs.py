@@ -120,7 +120,7 @@ def create(
     reward = posted.reward
     if reward is not None and policy == RoundingPolicy.THRESHOLD:
         raise CommandError(
-            "under threshold the trainer's log decides, which no contract can judge: leave --reward away."
+            f"under {policy} the trainer's log decides, which no contract can judge: leave --reward away."
         )
     if reward is not None and bits not in (None, _CONTRACTS_BITS):
         raise CommandError(

@@ -93,7 +93,7 @@ def fact(name: str, value: Any, *, words: str = "") -> Fact:
     if isinstance(value, bool) or not isinstance(value, int):
         return Fact(label, bounded(str(value)))
     if name == "rounding_policy":
-        return Fact(label, POLICIES.get(value, str(value)))
+        return Fact(label, POLICIES[value] if value in range(len(POLICIES)) else str(value))
     if any(word in name for word in _SECONDS):
         return Fact(label, span(value), "span", f"{value:,} seconds")
     if name.endswith(_INSTANTS):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from roundlog.spec import POLICY_NAMES
+
 from tiebreak.contract.enums import Finding, Level, Outcome, Phase, Reason, Side
 
 FIELDS = {
@@ -114,7 +116,7 @@ FINDINGS = {
 
 SIDES = {Side.TRAINER: "trainer", Side.CHALLENGER: "challenger"}
 
-POLICIES = {0: "certified: the exact value decides", 1: "threshold: the log decides"}
+POLICIES = [f"{name}: {what} decides" for name, what in zip(POLICY_NAMES, ("the exact value", "the log"), strict=True)]
 
 
 def field_words(name: str) -> str:

@@ -68,7 +68,7 @@ def _one_ulp(x: torch.Tensor) -> torch.Tensor:
 
 
 def _the_other_side(x: torch.Tensor) -> torch.Tensor:
-    """A number on the other side of the threshold of any dropout."""
+    """A number that any dropout decides about otherwise."""
     return torch.where(x < 0.5, 1 - 2.0**-24, 0.0)
 
 
