@@ -55,7 +55,7 @@ class Order:
 
 
 @dataclass(slots=True)
-class _Parcel:
+class _Submission:
     """A transaction and the orders in it."""
 
     sent: Sent
@@ -82,7 +82,7 @@ class TransactionQueue:
         self.spending: Spending | None = None
         """Record of the money in new undertakings; None: nobody counts it."""
         self._held: SpendingLimit | None = None
-        self._under_way: list[_Parcel] = []
+        self._under_way: list[_Submission] = []
         self._jobs = 0
         self._jobs_asked_at: int | None = None
 
@@ -97,7 +97,7 @@ class TransactionQueue:
         """Reads results of transactions and news of the chain, once."""
         if self._sender.reserve.missing:
             self._sender.reserve.fill()
-        self._hear()
+        self._read_results()
         news = self.watch.look()
         if news is not None:
             posted = [event.job for event in news.events if isinstance(event, JobPosted)]
@@ -152,7 +152,7 @@ class TransactionQueue:
         if self._funds is None or self._has_paid or clock - self._funds_at > _SECONDS_BETWEEN_BALANCES:
             self._funds, self._funds_at = funds(self.contract.node, self._sender.address, bond), clock
             self._has_paid = False
-        waiting = [self._orders, *(parcel.orders for parcel in self._under_way)]
+        waiting = [self._orders, *(submission.orders for submission in self._under_way)]
         payments = [order for orders in waiting for order in orders.values() if order.call.value]
         promised = sum(order.call.value for order in payments if order.call.arguments[0] != job)
         return replace(self._funds, bond=bond, balance=max(0, self._funds.balance - promised))
@@ -179,7 +179,7 @@ class TransactionQueue:
         something while the nodes contradict each other or a limit on spending is reached; `failed` is called then."""
         call = order.call
         name = call.purpose or purpose_of(self.contract.address, self.contract.encode(call), call.value)
-        if name in self._orders or any(name in parcel.orders for parcel in self._under_way):
+        if name in self._orders or any(name in submission.orders for submission in self._under_way):
             return False
         try:
             self._begin(name, order)
@@ -238,15 +238,15 @@ class TransactionQueue:
         if not self._orders or len(self._sender.pending) >= MOST_UNDER_WAY:
             return False
         orders, self._orders = self._orders, {}
-        parcels: dict[int, _Parcel] = {}
+        submissions: dict[int, _Submission] = {}
         for name, order in orders.items():
             if order.call.value and (sent := self._submitted(name, order)) is not None:
-                parcels.setdefault(id(sent), _Parcel(sent)).orders[name] = order
+                submissions.setdefault(id(sent), _Submission(sent)).orders[name] = order
         moves = {name: order for name, order in orders.items() if not order.call.value}
         for name, sent in self._submitted_together(moves):
-            parcels.setdefault(id(sent), _Parcel(sent)).orders[name] = moves[name]
-        self._under_way += parcels.values()
-        return bool(parcels) and self._hear()
+            submissions.setdefault(id(sent), _Submission(sent)).orders[name] = moves[name]
+        self._under_way += submissions.values()
+        return bool(submissions) and self._read_results()
 
     def _submitted(self, name: str, order: Order) -> Sent | None:
         """A payment, sent in a transaction of its own; None if it is refused."""
@@ -280,19 +280,19 @@ class TransactionQueue:
             elif answer.sent is not None:
                 yield purpose, answer.sent
 
-    def _hear(self) -> bool:
-        """Whether any order was mined since the last call."""
+    def _read_results(self) -> bool:
+        """Reads the results of transactions. Returns whether any order was mined since the last call."""
         if not self._under_way:
             return False
         self._sender.poll()
         mined = False
-        for parcel in list(self._under_way):
-            receipt, error = parcel.sent.receipt, parcel.sent.error
+        for submission in list(self._under_way):
+            receipt, error = submission.sent.receipt, submission.sent.error
             if receipt is None and error is None:
                 continue
-            self._under_way.remove(parcel)
-            self._has_paid |= any(order.call.value for order in parcel.orders.values())
-            for name, order in parcel.orders.items():
+            self._under_way.remove(submission)
+            self._has_paid |= any(order.call.value for order in submission.orders.values())
+            for name, order in submission.orders.items():
                 if receipt is not None:
                     self._settle(name, order, receipt)
                 if receipt is not None and receipt.succeeded:
