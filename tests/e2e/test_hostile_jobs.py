@@ -15,8 +15,7 @@ from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.game import next_root_of
 from tiebreak.quantities import in_ether, in_time
-from tiebreak.roles import fetched_content
-from tiebreak.roles import job_role as roles
+from tiebreak.roles import fetched_content, long_work
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleLimits
 from tiebreak.roles.customer_role import post_job
@@ -249,7 +248,7 @@ def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypa
     def measured(role: JobRole) -> Progress:
         with monkeypatch.context() as patch:
             paces: list[MeasuredPace] = []
-            patch.setattr(roles, "least_clock", lambda program, spec, pace, *more: paces.append(pace) or 10**9)
+            patch.setattr(long_work, "least_clock", lambda program, spec, pace, *more: paces.append(pace) or 10**9)
             progress = ended(role)
             assert len(paces) == 1 and 0 < paces[0].step < 1
         return progress

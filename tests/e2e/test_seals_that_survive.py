@@ -71,16 +71,20 @@ def test_the_salt_is_on_disk_for_the_owners_eyes_before_the_seal_is_sent(world: 
     assert stat.S_IMODE((room(world, "trainer") / "sealed-claim.json").stat().st_mode) == 0o600
 
 
+def sealing_of(role: AuditorRole, kind: str) -> Sealing:
+    return Sealing(role.chain, role.long_work, kind)
+
+
 def test_a_damaged_file_of_a_seal_is_told_and_does_no_harm(world: World) -> None:
     world.post(terms=BLIND)
-    sealing = Sealing(AuditorRole(world.context("auditor"), world.job), "audit")
+    sealing = sealing_of(AuditorRole(world.context("auditor"), world.job), "audit")
     secret = sealing.of_audit(posted(world), bytes(32))
     assert sealing.kept(posted(world)) is None and sealing.keep(posted(world), secret) == secret
     for content in (b"", b"[]", b"{}", b'{"checkpoint_root": 1}', b"[" * 9000, b"\xff" * 70_000):
         (room(world, "auditor") / "sealed-audit.json").write_bytes(content)
         world.notices.clear()
         assert sealing.kept(posted(world)) is None
-        sealing = Sealing(AuditorRole(world.context("auditor"), world.job), "audit")  # a new one warns anew
+        sealing = sealing_of(AuditorRole(world.context("auditor"), world.job), "audit")  # a new one warns anew
         assert sealing.keep(posted(world), secret) == secret and sealing.kept(posted(world)) == secret
         assert "sealed-audit.json is damaged" in world.notices[0].text
 
@@ -89,7 +93,7 @@ def test_a_damaged_file_of_a_seal_is_told_and_does_no_harm(world: World) -> None
 def test_a_salt_belongs_to_its_account_job_and_kind(world: World) -> None:
     def salt(name: str, kind: str, job: int) -> bytes:
         role = AuditorRole(world.context(name), job)
-        return Sealing(role, kind).of_audit(posted(world), bytes(32)).salt
+        return sealing_of(role, kind).of_audit(posted(world), bytes(32)).salt
 
     world.post(terms=BLIND)
     salts = [salt(*of) for of in (("auditor", "audit", 1), ("second", "audit", 1), ("auditor", "claim", 1))]

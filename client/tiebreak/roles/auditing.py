@@ -21,7 +21,7 @@ from tiebreak.deadlines import Pauses
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import fetch_log, require_decidable
-from tiebreak.roles.job_role import MEASURED_STEPS, JobRole
+from tiebreak.roles.long_work import MEASURED_STEPS, LongWork
 from tiebreak.roles.notices import What
 from tiebreak.roles.shared_audits import SHARED, SharedAudit, Workers
 from tiebreak.store.store_errors import StoreUnavailable
@@ -48,10 +48,12 @@ class _LogArrived(Exception):
 class Auditing:
     """The audit of an auditor in one job."""
 
-    def __init__(self, role: JobRole, *, verify_log: float, use_log: bool, workers: Workers | None = None) -> None:
+    def __init__(
+        self, long_work: LongWork, *, verify_log: float, use_log: bool, workers: Workers | None = None
+    ) -> None:
         """All arguments are as of `AuditorRole`."""
-        self._role = role
-        self._shared = None if workers is None else SharedAudit(role, workers)
+        self._long_work = long_work
+        self._shared = None if workers is None else SharedAudit(long_work, workers)
         self._verify_log = verify_log
         self._use_log = use_log
         self._log_time: dict[tuple[str, bool], float] = {}
@@ -70,26 +72,26 @@ class Auditing:
     @property
     def is_under_way(self) -> bool:
         """Whether an audit runs, or waits for its turn."""
-        return self._role.is_begun(_AUDIT) and not self._role.is_done(_AUDIT)
+        return self._long_work.is_begun(_AUDIT) and not self._long_work.is_done(_AUDIT)
 
     @property
     def seconds_left(self) -> float | None:
         """Seconds until a blind audit that runs now is done; None if that is not known yet, or if this machine could
         play no game about it."""
-        return self._role.seconds_left(_AUDIT) if self._is_fit else None
+        return self._long_work.seconds_left(_AUDIT) if self._is_fit else None
 
     def rest(self) -> None:
         """Frees the memory of an audit that nothing needs at present; it is on disk."""
         for what in (_AUDIT, "recalling", "stop"):
-            self._role.forget(what)
+            self._long_work.forget(what)
 
     def trees(self, posted: JobView, priority: Priority, root: bytes) -> DisputeTrees | None:
         """The trees that games are played with; None until they are ready. An audit of a former process that came to
         the checkpoint root `root` is read; otherwise the job is audited again."""
-        if not self._role.files_are_here(posted, priority):
+        if not self._long_work.files_are_here(posted, priority):
             return None
-        if not self._role.is_done(_AUDIT):
-            recalled = self._role.recalled(
+        if not self._long_work.is_done(_AUDIT):
+            recalled = self._long_work.recalled(
                 posted, priority, (BLIND, ALONE, SHARED), "reading the audit again", root=root
             )
             if recalled is None:
@@ -110,7 +112,7 @@ class Auditing:
             return
         if log.error is None and log.result():
             self._without_list = None
-            self._role.forget(_AUDIT)
+            self._long_work.forget(_AUDIT)
         else:
             self._ask_again()
 
@@ -118,13 +120,13 @@ class Auditing:
         """The audit, resumed or read from its directory; None until it is done. challenged: the root that this account
         has challenged the claim with, if it has."""
         if not priority.bonded:
-            require_decidable(self._role.context, posted)
-        if not self._role.files_are_here(posted, priority):
+            require_decidable(self._long_work.context, posted)
+        if not self._long_work.files_are_here(posted, priority):
             return None
         bonded, about = priority.bonded, posted.claim.checkpoint_root
         if posted.terms.opening_window:
             # One run, whether the claim is open already or not: it needs neither the claim nor a log.
-            return self._role.work(
+            return self._long_work.result(
                 Lane.RUNS,
                 _AUDIT,
                 lambda background_job: self._repeat(posted, background_job, bonded),
@@ -134,11 +136,11 @@ class Auditing:
         log = self._log(posted, priority) if self._use_log or self._shared is not None else None
         if self._shared is not None and log is not None:
             # The list of what is published lies beside the log.
-            is_whole = self._without_list == about and self._role.is_begun(_AUDIT)
+            is_whole = self._without_list == about and self._long_work.is_begun(_AUDIT)
             if not is_whole and (not log.done or self._waits_for_store(posted, priority, log)):
                 return None
             arrived = log
-            return self._role.work(
+            return self._long_work.result(
                 Lane.RUNS,
                 _AUDIT,
                 lambda background_job: self._audit_shared(posted, arrived, background_job, priority, challenged),
@@ -146,7 +148,7 @@ class Auditing:
                 "the audit",
                 about=about,
             )
-        return self._role.work(
+        return self._long_work.result(
             Lane.RUNS,
             _AUDIT,
             lambda background_job: self._audit(posted, log, background_job, bonded),
@@ -160,7 +162,7 @@ class Auditing:
         none. No list until that is known."""
         if (too_large := self.too_large(trees.job)) is not None:
             return [too_large]
-        return self._role.work(
+        return self._long_work.result(
             Lane.GAMES,
             "stop",
             lambda background_job: [confirm_stop(trees)],
@@ -172,7 +174,7 @@ class Auditing:
     def too_large(self, job: engine.Job) -> str | None:
         """The reason why a disputed step could not be executed here; None if it could. Audits cut batches, but a
         disputed step is executed whole."""
-        need, most = engine.run_bytes(job.program, job.spec), self._role.context.limits.memory_bytes
+        need, most = engine.run_bytes(job.program, job.spec), self._long_work.context.limits.memory_bytes
         if need <= most:
             return None
         return f"a whole step of it takes up to {need} bytes of memory, more than the {most} allowed"
@@ -181,9 +183,9 @@ class Auditing:
 
     def _repeat(self, posted: JobView, background_job: BackgroundJob[DisputeTrees], bonded: bool) -> DisputeTrees:
         """Repeats the run without its log and its claim, and records a log."""
-        role = self._role
-        job, room = role.read_job(posted), role.context.room(role.job, posted)
-        taken, steps = role.on_step(background_job, posted, job, "auditing", bonded=bonded), 0
+        work = self._long_work
+        job, room = work.read_job(posted), work.room(posted)
+        taken, steps = work.on_step(background_job, posted, job, "auditing", bonded=bonded), 0
         self._is_fit = False
 
         def on_step(event: StepEvent) -> None:
@@ -196,8 +198,8 @@ class Auditing:
         if self.too_large(job) is None:
             # With a run that stops there is nothing to attest to, and the dispute about it needs fabricated values.
             with suppress(StoppedError):
-                found = role.context.engine.train(job, room / BLIND, on_step)
-                return self._finished(role.context.engine.trees(job, room / BLIND, found.state_roots))
+                found = work.context.engine.train(job, room / BLIND, on_step)
+                return self._finished(work.context.engine.trees(job, room / BLIND, found.state_roots))
         return self._judged(posted, job, None, None, on_step)
 
     # Open.
@@ -205,42 +207,42 @@ class Auditing:
     def _log(self, posted: JobView, priority: Priority) -> BackgroundJob[list[Path]]:
         """The job that fetches the log. The audit does not wait for it; its result is an empty list if the log
         cannot be had."""
-        role = self._role
+        work = self._long_work
         deadline = priority.deadline if priority.bonded else posted.claim.challenge_deadline
-        now = role.context.now()
+        now = work.context.now()
         share = min(_MOST_LOG_SECONDS, max(0.0, deadline - now) / _LOG_SHARE)
         until = self._log_time.setdefault((posted.claim.log_cid, priority.bonded), now + share)
         within = until - now if now < until else share
-        room = role.context.room(role.job, posted)
-        told = partial(role.notify_job, What.WARNING)
+        room = work.room(posted)
+        told = partial(work.tell, What.WARNING)
 
         def fetch(background_job: BackgroundJob[list[Path]]) -> list[Path]:
-            found = fetch_log(role.context, posted, room, within=within, bonded=priority.bonded, warn=told)
+            found = fetch_log(work.context, posted, room, within=within, bonded=priority.bonded, warn=told)
             return [] if found is None else [found]
 
-        return role.begin(Lane.FILES, "log", fetch, priority, "fetching the log", about=posted.claim.log_cid)
+        return work.begin(Lane.FILES, "log", fetch, priority, "fetching the log", about=posted.claim.log_cid)
 
     def _waits_for_store(self, posted: JobView, priority: Priority, log: BackgroundJob[list[Path]]) -> bool:
         """Whether the log is asked for again because the store is away, for as long as a slow one is waited for."""
         if not isinstance(log.error, StoreUnavailable):
             return False
-        if self._role.context.now() >= self._log_time[posted.claim.log_cid, priority.bonded]:
+        if self._long_work.context.now() >= self._log_time[posted.claim.log_cid, priority.bonded]:
             return False
         text = (
             f"the list that workers start from is asked for again, before the claim is audited as a whole: {log.error}"
         )
-        self._role.notify_job(What.WARNING, text)
+        self._long_work.tell(What.WARNING, text)
         self._ask_again()
         return True
 
     def _ask_again(self) -> None:
         """Has the log asked for again, after a pause that grows."""
-        now = self._role.context.clock()
+        now = self._long_work.context.clock()
         if self._log_again is None:
             self._log_again = now + self._log_pauses.next()
         elif now >= self._log_again:
             self._log_again = None
-            self._role.forget("log")
+            self._long_work.forget("log")
 
     def _audit_shared(
         self,
@@ -252,7 +254,7 @@ class Auditing:
     ) -> DisputeTrees:
         """The audit by many workers, or else as a whole. log: has arrived, or cannot be had."""
         assert self._shared is not None
-        job = self._role.read_job(posted)
+        job = self._long_work.read_job(posted)
         directory = None if log.error is not None else next(iter(log.result()), None)
         self._without_list = posted.claim.checkpoint_root if directory is None else None
         found = self._shared.run(posted, job, directory, background_job, priority, challenged=challenged)
@@ -268,8 +270,8 @@ class Auditing:
         bonded: bool,
     ) -> DisputeTrees:
         """The audit of a claim. The log is a hint: if it comes late it is left out."""
-        role = self._role
-        job = role.read_job(posted)
+        work = self._long_work
+        job = work.read_job(posted)
 
         def arrived() -> list[Path]:
             return log.result() if log is not None and log.done and log.error is None else []
@@ -279,7 +281,7 @@ class Auditing:
                 raise _LogArrived
 
         def told_by(also: Callable[[StepEvent], None]) -> Callable[[StepEvent], None]:
-            on_step = role.on_step(background_job, posted, job, "auditing", bonded=bonded)
+            on_step = work.on_step(background_job, posted, job, "auditing", bonded=bonded)
 
             def told(event: StepEvent) -> None:
                 also(event)
@@ -291,7 +293,7 @@ class Auditing:
         if not arrived():
             if log is not None and log.done:
                 text = f"the log {posted.claim.log_cid} cannot be had: the audit goes without it"
-                role.notify_job(What.WARNING, text)
+                work.tell(What.WARNING, text)
             with suppress(_LogArrived):
                 return self._judged(posted, job, claim, None, told_by(look_for_log))
         return self._judged(posted, job, claim, arrived()[0], told_by(lambda event: None))
@@ -304,21 +306,21 @@ class Auditing:
         log_dir: Path | None,
         on_step: Callable[[StepEvent], None],
     ) -> DisputeTrees:
-        role = self._role
-        verdict = role.context.engine.audit(
+        work = self._long_work
+        verdict = work.context.engine.audit(
             job,
-            role.context.room(role.job, posted) / ALONE,
+            work.room(posted) / ALONE,
             on_step,
             claim=claim,
             log_dir=log_dir,
             verify_log=self._verify_log,
-            on_distrust=lambda why: role.notify_job(What.COMPUTED, f"auditing again without the log: {why}"),
+            on_distrust=lambda why: work.tell(What.COMPUTED, f"auditing again without the log: {why}"),
         )
         self._tell(verdict)
-        return self._finished(role.context.engine.trees(job, verdict.run_dir, verdict.state_roots))
+        return self._finished(work.context.engine.trees(job, verdict.run_dir, verdict.state_roots))
 
     def _tell(self, verdict: Verdict) -> None:
-        tell = self._role.notify_job
+        tell = self._long_work.tell
         for finding in verdict.findings[:_FINDINGS_TOLD]:
             where = f"step {finding.step}, operator {finding.operator}, element {finding.element}"
             tell(What.COMPUTED, f"the log is wrong at {where}: {finding.message}")
@@ -330,7 +332,7 @@ class Auditing:
             tell(What.COMPUTED, f"the run has no end: {verdict.stopped}")
 
     def _finished(self, trees: DisputeTrees) -> DisputeTrees:
-        self._role.notify_job(What.COMPUTED, f"audited to checkpoint root 0x{trees.claim.root.hex()}")
+        self._long_work.tell(What.COMPUTED, f"audited to checkpoint root 0x{trees.claim.root.hex()}")
         return trees
 
 

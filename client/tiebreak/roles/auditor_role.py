@@ -11,7 +11,7 @@ from dataclasses import replace
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.contract.structs import AuditView, GameView, JobView
 from tiebreak.roles.appealing import Appealing
-from tiebreak.roles.attesting import Attesting, audit_of, bond_in
+from tiebreak.roles.attesting import Attesting, bond_in
 from tiebreak.roles.auditing import Auditing
 from tiebreak.roles.background_jobs import Priority
 from tiebreak.roles.blind_audits import BlindAudits
@@ -46,11 +46,11 @@ class AuditorRole(JobRole):
         published, in place of this process alone; audits that are sealed are made here all the same."""
         super().__init__(context, job)
         self._only_with_bond = only_with_bond
-        self._games = Games(self, Side.CHALLENGER)
-        self._auditing = Auditing(self, verify_log=verify_log, use_log=use_log, workers=workers)
-        self._attesting = Attesting(self)
-        self._blind = BlindAudits(self, self._auditing, self._attesting)
-        self._appealing = Appealing(self, self._auditing)
+        self._games = Games(self.chain, self.long_work, Side.CHALLENGER)
+        self._auditing = Auditing(self.long_work, verify_log=verify_log, use_log=use_log, workers=workers)
+        self._attesting = Attesting(self.chain, self.long_work)
+        self._blind = BlindAudits(self.chain, self.long_work, self._auditing, self._attesting)
+        self._appealing = Appealing(self.chain, self.long_work, self._auditing)
         self._told_stakes = False
 
     # The work.
@@ -63,11 +63,11 @@ class AuditorRole(JobRole):
         # A challenger's bond in an appeal is that of the game which it has won.
         own = [game for game in begun.values() if self._began(game)]
         bonds = sum(game.challenger_bond for game in own if game.phase is not Phase.OVER or game.bond_held)
-        return bonds + bond_in(posted, audit_of(self), self.context.now())
+        return bonds + bond_in(posted, self.chain.audit(), self.context.now())
 
     def _challenges(self) -> dict[int, GameView]:
         """Games in which this account is the challenger; also of appeals against a game that it has won."""
-        return self.games(lambda game: game.challenger == self.context.address)
+        return self.chain.games(lambda game: game.challenger == self.context.address)
 
     def _began(self, game: GameView) -> bool:
         """Whether the bond of a game's beginning is this account's."""
@@ -76,8 +76,8 @@ class AuditorRole(JobRole):
     def consider(self, posted: JobView) -> Progress:
         if posted.status is JobStatus.OPEN:
             return Progress(state="waits for a claim")
-        mine, audit = self._challenges(), audit_of(self)
-        self._games.tell_ended(mine)
+        mine, audit = self._challenges(), self.chain.audit()
+        self.carry_out(self._games.tell_ended(mine))
         held = self.bond_held(posted)
         void = [
             number
@@ -102,10 +102,10 @@ class AuditorRole(JobRole):
             case JobStatus.CLAIMED:
                 return self._during_claim(posted, mine, audit)
             case JobStatus.APPEALABLE if audit is not None and attested:
-                return self._appealing.consider(posted, audit)
+                return self.carry_out(self._appealing.consider(posted, audit))
             case JobStatus.APPEALABLE if held or self._has_a_share(posted, mine):
                 return self._during_appeals(posted, mine)
-        if (collecting := self._attesting.collect(posted, audit)) is not None:
+        if (collecting := self.carry_out(self._attesting.collect(posted, audit))) is not None:
             return collecting
         if attested and posted.audits.lost:
             return self.leave(f"job {self.job} is REJECTED, and the verdict has taken the bond of the attestation")
@@ -122,9 +122,9 @@ class AuditorRole(JobRole):
         if live:
             return self._play(posted, live)
         if appeals := posted.live_games + posted.queued_games:
-            end_overdue(self, self._live())
+            self.carry_out(end_overdue(self.chain, self._live()))
             return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
-        return end_appeals(self, posted)
+        return self.carry_out(end_appeals(self.chain, posted))
 
     def _has_a_share(self, posted: JobView, mine: dict[int, GameView]) -> bool:
         """Whether a challenge of this auditor, which another one's verdict has made void, holds the root that has won:
@@ -136,7 +136,7 @@ class AuditorRole(JobRole):
         """Do what is due while claim and audits are sealed."""
         if (why := self._unwanted(posted)) is not None and audit is None:
             return self.leave(f"job {self.job} is left alone: {why}")
-        return self._blind.before_opening(posted, audit)
+        return self.progress_of(self._blind.before_opening(posted, audit))
 
     def _unwanted(self, posted: JobView) -> str | None:
         """The objection, in one clause, to an audit of this job; None if there is none."""
@@ -153,10 +153,11 @@ class AuditorRole(JobRole):
         if audit is not None and audit.status is AuditStatus.ATTESTED:
             if not posted.terms.opening_window or self._blind.is_published(posted):
                 self._auditing.rest()
-            return self._attesting.await_end(posted)
-        if audit is not None and audit.status is AuditStatus.SEALED and not self._blind.is_never_filled(posted, audit):
+            return self.carry_out(self._attesting.await_end(posted))
+        is_sealed = audit is not None and audit.status is AuditStatus.SEALED
+        if audit is not None and is_sealed and not self.carry_out(self._blind.is_never_filled(posted, audit)):
             if now <= posted.audits.audit_opening_deadline:
-                return self._blind.open(posted, audit)
+                return self.carry_out(self._blind.open(posted, audit))
             self.notify_job(What.WARNING, "its sealed audit was not opened in time, so its bond is lost")
         # Attestations are read before the audit and after it, not while it runs.
         asks = not posted.terms.attestations_needed and not self._auditing.is_under_way
@@ -166,7 +167,7 @@ class AuditorRole(JobRole):
             return self.leave(f"the window for challenges to job {self.job} is closed")
         if (why := self._unwanted(posted)) is not None:
             return self.leave(f"job {self.job} is left alone: {why}")
-        if (missing := self.missing_funds(posted.terms.challenger_bond)) is not None:
+        if (missing := self.carry_out(self.chain.missing_funds(posted.terms.challenger_bond))) is not None:
             return Progress(state=missing)
         trees = self._auditing.audited(posted, self._priority(posted))
         if trees is None:
@@ -193,7 +194,7 @@ class AuditorRole(JobRole):
         if posted.terms.attestations_needed:
             if (why := self._auditing.too_large(trees.job)) is not None:
                 return self.leave(f"the claim on job {self.job} is right, and gets no attestation from here: {why}")
-            return self._attesting.attest(posted, trees, self._priority(posted))
+            return self.progress_of(self._attesting.attest(posted, trees, self._priority(posted)))
         call = self.context.contract.attest(self.job, spec_hash=posted.spec_hash, checkpoint_root=root)
         self.order("attest", call, job=self.job)
         return Progress(state="attests")
@@ -209,7 +210,7 @@ class AuditorRole(JobRole):
         if objection is not None:
             wrong = f"the claim on job {self.job} is wrong (root 0x{root.hex()})"
             return self.leave(f"{wrong}, but not challenged: {objection}")
-        if not self.confirmed(posted):
+        if not self.chain.confirmed(posted):
             return Progress(working=True, state="waits until the claim lies deep enough")
         if not self._told_stakes:
             self._told_stakes = True
@@ -222,16 +223,16 @@ class AuditorRole(JobRole):
             claimed_root=claimed,
             checkpoint_root=root,
             bond=bond,
-            purpose=f"challenge 0x{claimed.hex()} on {self.intention(posted)}",
+            purpose=f"challenge 0x{claimed.hex()} on {self.chain.intention(posted)}",
         )
         self.order("challenge the claim", call, job=self.job)
         return Progress(state="challenges")
 
     def _play(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
         running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
-        start_waiting(self, posted)
+        self.carry_out(start_waiting(self.chain, posted))
         # While all own games are queued, games of others whose clocks ran out hold them up.
-        end_overdue(self, running or self._live())
+        self.carry_out(end_overdue(self.chain, running or self._live()))
         due = earliest_deadline(running.values(), Side.CHALLENGER)
         priority = Priority(
             deadline=due or self.context.now() + posted.terms.clock_allowance,
@@ -244,7 +245,7 @@ class AuditorRole(JobRole):
             return Progress(working=True, state="gets its audit ready for a game", deadline=due)
         if not running:
             return Progress(state="waits until its game begins")
-        return self._games.play(running, trees)
+        return self.carry_out(self._games.play(running, trees))
 
     def _help_others(self, claim_is_right: bool, trees: DisputeTrees) -> Progress:
         """Make moves after the challenge deadline, in the games of others that hold the right root."""
@@ -253,13 +254,13 @@ class AuditorRole(JobRole):
         root, live = trees.claim.root, self._live()
         mates = {number: game for number, game in live.items() if game.levels[0].roots[Side.CHALLENGER] == root}
         for number, game in mates.items():
-            self._games.help_along(number, game, trees)
+            self.carry_out(self._games.help_along(number, game, trees))
         # A game that is lost by the clock is left alone, unless a game that can be won waits behind it.
         waits = any(game.phase is Phase.QUEUED for game in mates.values())
         won = {number: game for number, game in mates.items() if not game.deadlines[Side.CHALLENGER]}
-        end_overdue(self, live if waits else won)
+        self.carry_out(end_overdue(self.chain, live if waits else won))
         return Progress(state="the claim is wrong, but only the games of others can still show it")
 
     def _live(self) -> dict[int, GameView]:
         """Games of the job that are not over, including queued ones."""
-        return self.games(lambda game: game.phase is not Phase.OVER)
+        return self.chain.games(lambda game: game.phase is not Phase.OVER)

@@ -12,7 +12,9 @@ from tiebreak.quantities import in_ether, in_utc
 from tiebreak.roles.attesting import Attesting
 from tiebreak.roles.auditing import BLIND, Auditing
 from tiebreak.roles.background_jobs import Priority
-from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.job_decisions import Decisions, Leave, MakeCall, Tell, WholeLook
+from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_unopened
 from tiebreak.roles.publishing import PublishedAddresses, Publishing
@@ -31,45 +33,45 @@ _MOST_REPLACED = 3
 class BlindAudits:
     """The sealed audit of an auditor in one job."""
 
-    def __init__(self, role: JobRole, auditing: Auditing, attesting: Attesting) -> None:
-        self._role = role
+    def __init__(self, chain: JobOnChain, long_work: LongWork, auditing: Auditing, attesting: Attesting) -> None:
+        self._chain = chain
         self._auditing = auditing
         self._attesting = attesting
-        self._sealing = Sealing(role, "audit")
-        self._place = Sealing(role, "place")
+        self._sealing = Sealing(chain, long_work, "audit")
+        self._place = Sealing(chain, long_work, "place")
         self._told_late = False
         self._replaced = 0
         """Seals that were not known to this process, and that it has replaced."""
-        self._publishing = Publishing(role, BLIND)
+        self._publishing = Publishing(long_work, BLIND)
 
-    def before_opening(self, posted: JobView, audit: AuditView | None) -> Progress:
+    def before_opening(self, posted: JobView, audit: AuditView | None) -> WholeLook:
         """Repeats the run and seals its root, of a job in status SEALED; then waits for the claim."""
-        role, now = self._role, self._role.context.now()
+        job, now = self._chain.job, self._chain.now()
         deadline = posted.audits.audit_deadline
         if audit is not None and (now > deadline or self._is_filled(posted, audit)):
             self._auditing.rest()
-            return end_unopened(role, posted)
+            return (yield from end_unopened(self._chain, posted))
         if now > posted.audits.opening_deadline:
-            return role.leave(f"the trainer has not opened its claim on job {role.job} in time")
+            return Leave(f"the trainer has not opened its claim on job {job} in time")
         if now > deadline:
             return Progress(state="waits for the claim to be opened", until=posted.audits.opening_deadline + 1)
-        if audit is None and (why := self._attesting.objection(posted)) is not None:
+        if audit is None and (why := (yield from self._attesting.objection(posted))) is not None:
             self._auditing.rest()  # what was executed is on disk
-            return Progress(state=f"seals no audit of job {role.job}: {why}", until=deadline + 1)
+            return Progress(state=f"seals no audit of job {job}: {why}", until=deadline + 1)
         priority = Priority(deadline=deadline, stake=posted.terms.trainer_bond, bonded=audit is not None)
         trees = self._auditing.audited(posted, priority)
         if trees is None:
-            return self._while_working(posted, audit)
+            return (yield from self._while_working(posted, audit))
         doubts = self._auditing.doubts(posted, trees, priority)
         if doubts is None:
             return Progress(working=True, state="asks for a second opinion on a stop")
         if doubts[0] is not None:
             lost = "" if audit is None else ", so that the bond of its place is lost"
-            role.notify_job(What.WARNING, f"seals no audit of job {role.job}: {doubts[0]}{lost}")
+            yield Tell(What.WARNING, f"seals no audit of job {job}: {doubts[0]}{lost}")
             return Progress(state=f"seals no audit: {doubts[0]}", until=deadline + 1)
-        if audit is None and not role.confirmed(posted):
+        if audit is None and not self._chain.confirmed(posted):
             return Progress(working=True, state="waits until the sealed claim lies deep enough")
-        return self._seal(posted, trees.claim.root, audit)
+        return (yield from self._seal(posted, trees.claim.root, audit))
 
     def _is_filled(self, posted: JobView, audit: AuditView) -> bool:
         """Whether the seal that the chain shows is that of the audit whose root and salt are on this disk."""
@@ -81,103 +83,103 @@ class BlindAudits:
         taken = self._place.kept(posted)
         return taken is not None and self._place.seal(taken) == audit.seal
 
-    def is_never_filled(self, posted: JobView, audit: AuditView) -> bool:
+    def is_never_filled(self, posted: JobView, audit: AuditView) -> Decisions[bool]:
         """Whether an audit is a place that was not filled in time, so that its bond is lost; which is told."""
         if not self._is_empty(posted, audit):
             return False
         why = "its audit was not done in time, so that the bond of the place that it had taken is lost"
-        self._role.notify_job(What.WARNING, why)
+        yield Tell(What.WARNING, why)
         return True
 
-    def _while_working(self, posted: JobView, audit: AuditView | None) -> Progress:
+    def _while_working(self, posted: JobView, audit: AuditView | None) -> Decisions[Progress]:
         """Takes a place that has a share once the run is sure to be done in time, whatever its data; tells if it is not
         done in time after all."""
         deadline, left = posted.audits.audit_deadline, self._auditing.seconds_left
-        time = deadline - self._role.context.now() - BLOCKS_A_MOVE * self._role.context.queue.block_seconds()
+        time = deadline - self._chain.now() - BLOCKS_A_MOVE * self._chain.block_seconds()
         if audit is None:
             share = sure_fee(posted.terms, posted.audits.count)
-            if share and left is not None and _DEAREST * left <= time and self._role.confirmed(posted):
-                self._pay(posted, self._place.of_audit(posted, bytes(32)), self._place, "take a place for its audit")
+            if share and left is not None and _DEAREST * left <= time and self._chain.confirmed(posted):
+                nothing = self._place.of_audit(posted, bytes(32))
+                yield from self._pay(posted, nothing, self._place, "take a place for its audit")
                 return Progress(state="takes a place, and audits blindly", until=deadline)
             return Progress(working=True, state="audits blindly", until=deadline)
         if left is not None and left > time and not self._told_late:
             self._told_late = True
-            late = f"the audit of job {self._role.job} will not be done by {in_utc(deadline)}, as fast as it goes now"
+            late = f"the audit of job {self._chain.job} will not be done by {in_utc(deadline)}, as fast as it goes now"
             bond = in_ether(posted.terms.attestation_bond)
             remedy = f"give it the machine alone, or the bond of {bond} on its place is lost"
-            self._role.notify_job(What.ALERT, f"{late}: {remedy}")
+            yield Tell(What.ALERT, f"{late}: {remedy}")
         return Progress(working=True, state="audits blindly, and has its place", deadline=deadline)
 
-    def _seal(self, posted: JobView, root: bytes, audit: AuditView | None) -> Progress:
+    def _seal(self, posted: JobView, root: bytes, audit: AuditView | None) -> Decisions[Progress]:
         """Seals a root: with a bond, or in the place that this account has."""
-        role = self._role
         secret = self._sealing.keep(posted, self._sealing.of_audit(posted, root))
         if secret.checkpoint_root != root:
             # Never on a sound machine: the same job always comes to the same root.
             why = "this audit came to another root than an earlier one, which may be sealed already: check this machine"
-            role.notify_job(What.WARNING, why)
+            yield Tell(What.WARNING, why)
             return Progress(state=why)
         if audit is None:
-            self._pay(posted, secret, self._sealing, "seal its audit")
+            yield from self._pay(posted, secret, self._sealing, "seal its audit")
             return Progress(state="seals its audit")
         is_known = self._is_empty(posted, audit)
         # Two processes with one key must not replace each other's seals for ever.
         if not is_known and self._replaced == _MOST_REPLACED:
             why = "another process of this account has sealed this audit: stop one of the two, which cannot open it"
-            role.notify_job(What.WARNING, why)
+            yield Tell(What.WARNING, why)
             return Progress(state=why, deadline=posted.audits.audit_deadline)
         text = "seal its audit in the place that it has"
-        is_new = role.order(
-            text, role.context.contract.replace_seal(role.job, seal=self._sealing.seal(secret)), job=role.job
-        )
-        self._replaced += is_new and not is_known
+        call = self._chain.calls.replace_seal(self._chain.job, seal=self._sealing.seal(secret))
+        is_new = yield MakeCall(text, call)
+        self._replaced += bool(is_new) and not is_known
         return Progress(state="seals its audit", deadline=posted.audits.audit_deadline)
 
-    def _pay(self, posted: JobView, secret: Secret, sealing: Sealing, text: str) -> None:
-        """Orders the one payment of this audit's bond: its name is the same for a place and for a seal, so that a bond
+    def _pay(self, posted: JobView, secret: Secret, sealing: Sealing, text: str) -> Decisions[None]:
+        """Makes the one payment of this audit's bond: its name is the same for a place and for a seal, so that a bond
         is paid once, whichever of them was sent before a kill."""
-        role, terms = self._role, posted.terms
+        chain, terms = self._chain, posted.terms
         kept = sealing.keep(posted, secret)
-        self._attesting.tell_stakes(posted)
-        call = role.context.contract.seal_audit(
-            role.job,
+        yield from self._attesting.tell_stakes(posted)
+        call = chain.calls.seal_audit(
+            chain.job,
             spec_hash=posted.spec_hash,
             seal=sealing.seal(kept),
             bond=terms.attestation_bond,
-            last_place=role.context.policy.last_place(terms),
+            last_place=chain.policy.last_place(terms),
         )
-        role.order(text, call, job=role.job)
+        yield MakeCall(text, call)
 
-    def open(self, posted: JobView, audit: AuditView) -> Progress:
+    def open(self, posted: JobView, audit: AuditView) -> Decisions[Progress]:
         """Opens the sealed audit, of a job in status CLAIMED, within the window."""
         deadline = posted.audits.audit_opening_deadline
         priority = Priority(deadline=deadline, stake=posted.terms.attestation_bond, bonded=True)
-        secret = self._secret(posted, audit, priority)
+        secret = yield from self._secret(posted, audit, priority)
         if secret is None:
             return Progress(working=True, state="gets its audit ready to open", deadline=deadline)
         root = secret.checkpoint_root
         if root != posted.claim.checkpoint_root:
             text = f"open its audit, whose root 0x{root.hex()} challenges the claim"
-            self._open(text, root, PublishedAddresses("", ""), secret)
+            yield self._opening(text, root, PublishedAddresses("", ""), secret)
             return Progress(state="opens its audit", deadline=deadline)
         trees = self._auditing.trees(posted, priority, root)
         if trees is None:
             return Progress(working=True, state="gets its log and model ready", deadline=deadline)
         served = self._publishing.published(posted, priority)
         # In the second half of the window it no longer waits for a store: the bond is lost at its end.
-        if served is None and self._role.context.now() > deadline - posted.terms.opening_window // 2:
+        if served is None and self._chain.now() > deadline - posted.terms.opening_window // 2:
             served = self._publishing.addresses(posted, priority)
         if served is None:
             return Progress(working=True, state="publishes its log and model", deadline=deadline)
         text = "open its audit, which attests to the claim, and to serving log and model"
-        self._open(text, root, served, secret)
+        yield self._opening(text, root, served, secret)
         return Progress(state="opens its audit", deadline=deadline)
 
-    def _open(self, text: str, root: bytes, served: PublishedAddresses, secret: Secret) -> None:
-        role = self._role
+    def _opening(self, text: str, root: bytes, served: PublishedAddresses, secret: Secret) -> MakeCall:
+        """The call that opens the sealed audit."""
+        chain = self._chain
         addresses = {"log_cid": served.log_cid, "model_cid": served.model_cid}
-        call = role.context.contract.open_audit(role.job, checkpoint_root=root, **addresses, salt=secret.salt)
-        role.order(text, call, job=role.job)
+        call = chain.calls.open_audit(chain.job, checkpoint_root=root, **addresses, salt=secret.salt)
+        return MakeCall(text, call)
 
     def is_published(self, posted: JobView) -> bool:
         """Whether log and model of an attestation are published by this process; has it done if not. The audit may have
@@ -190,7 +192,7 @@ class BlindAudits:
                 self._publishing.published(posted, priority)
         return self._publishing.is_done
 
-    def _secret(self, posted: JobView, audit: AuditView, priority: Priority) -> Secret | None:
+    def _secret(self, posted: JobView, audit: AuditView, priority: Priority) -> Decisions[Secret | None]:
         """The content of the seal that the chain shows: from disk, or computed again. None until it is there; if it
         cannot be, that is told."""
         known = self._sealing.kept(posted)
@@ -203,5 +205,5 @@ class BlindAudits:
         if self._sealing.seal(again) == audit.seal:
             return again
         why = "the sealed audit cannot be opened: its file is lost, and its salt does not follow from the key"
-        self._role.notify_job(What.WARNING, why)
+        yield Tell(What.WARNING, why)
         return None

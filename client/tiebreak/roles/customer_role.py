@@ -146,9 +146,9 @@ class CustomerRole(JobRole):
         return self.leave(f"job {self.job} is {posted.status.name}: refunded")
 
     def _watch(self, posted: JobView) -> Progress:
-        start_waiting(self, posted)
+        self.carry_out(start_waiting(self.chain, posted))
         if games := posted.live_games + posted.queued_games:
-            end_overdue(self, self.context.queue.games_of(self.job))
+            self.carry_out(end_overdue(self.chain, self.context.queue.games_of(self.job)))
             return Progress(state=f"waits for {games} games")
         deadline = posted.claim.challenge_deadline
         if self.context.now() <= deadline:
@@ -181,15 +181,15 @@ class CustomerRole(JobRole):
     def _await_appeals(self, posted: JobView) -> Progress:
         """The claim is rejected; the reward comes back once the auditors that attested to it had time to appeal."""
         if games := posted.live_games + posted.queued_games:
-            end_overdue(self, self.context.queue.games_of(self.job))
+            self.carry_out(end_overdue(self.chain, self.context.queue.games_of(self.job)))
             return Progress(state=f"waits for {games} appeals")
-        return end_appeals(self, posted)
+        return self.carry_out(end_appeals(self.chain, posted))
 
     def _collect(self, posted: JobView) -> Progress:
         priority = Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)
-        if not self.files_are_here(posted, priority):
+        if not self.long_work.files_are_here(posted, priority):
             return Progress(working=True, state="fetches the job's files")
-        if self._model.exists() and not self.is_done("model"):
+        if self._model.exists() and not self.long_work.is_done("model"):
             return self._found(posted, priority)
 
         def fetch(background_job: BackgroundJob[Path]) -> Path:
@@ -200,7 +200,7 @@ class CustomerRole(JobRole):
             self.notify_job(What.FETCHED, f"the trained model is in {self._model}")
             return self._model
 
-        if self.work(Lane.FILES, "model", fetch, priority, "fetching the model") is None:
+        if self.long_work.result(Lane.FILES, "model", fetch, priority, "fetching the model") is None:
             return Progress(working=True, state="fetches the model")
         return self.leave(f"the model is in {self._model}")
 
@@ -209,10 +209,10 @@ class CustomerRole(JobRole):
         place, state = self._model.stat(), posted.claim.final_state_root
 
         def check(background_job: BackgroundJob[list[str | None]]) -> list[str | None]:
-            return [wrong_state(self._model, self.read_job(posted).program, state)]
+            return [wrong_state(self._model, self.long_work.read_job(posted).program, state)]
 
         about = place.st_ino, place.st_size, place.st_mtime_ns
-        checked = self.work(Lane.FILES, "checking", check, priority, "checking the model", about=about)
+        checked = self.long_work.result(Lane.FILES, "checking", check, priority, "checking the model", about=about)
         if checked is None:
             return Progress(working=True, state=f"checks {self._model}")
         if checked[0] is None:
@@ -224,11 +224,11 @@ class CustomerRole(JobRole):
     def _fetch_model(self, posted: JobView, path: Path) -> None:
         """Fetches the model from the claim's address, or else from one by which an auditor has promised to serve it.
         Raises Refused or StoreError if none has it. An address that lets the model drip does not hold up the next."""
-        job = self.read_job(posted)
+        job = self.long_work.read_job(posted)
         audits = self.context.queue.watch.audits_of(self.job)
         served = [audit.model_cid for audit in audits if audit.model_cid]
         errors: list[Refused | StoreError] = []
-        within = self.patience("model")
+        within = self.long_work.patience("model")
         for cid in dict.fromkeys([posted.claim.model_cid, *served]):
             try:
                 fetch_state(self.context, cid, job.program, posted.claim.final_state_root, path, within=within)

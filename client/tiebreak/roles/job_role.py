@@ -1,43 +1,20 @@
-"""The base of roles in one job: decides what is due on the job, and has long work done apart from the games."""
+"""The base of roles in one job: looks at the job, carries out the decisions of its parts, and leaves in the end."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Sequence
-from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
-from roundlog import training as engine
-from roundlog.arithmetic import MachineError
-from roundlog.storage import StorageError
-from roundlog.training import StepEvent
-
-from tiebreak.contract.structs import GameView, JobView
-from tiebreak.deadlines import Pauses
-from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Lane, Priority
+from tiebreak.contract.structs import JobView
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.fetched_content import Damaged, Refused, fetch_job, read_files
-from tiebreak.roles.notices import Notice, Progress, What
-from tiebreak.roles.role import OUTAGES, Ending, Role, sentence
-from tiebreak.roles.time_to_answer import MeasuredPace, least_clock
-from tiebreak.rpc.chain_errors import AccountError, ContractError, NotConfirmed
-from tiebreak.store.store_errors import causes
-from tiebreak.transactions.spending import SpendingLimit
+from tiebreak.roles.fetched_content import Refused
+from tiebreak.roles.job_decisions import Action, Decisions, Leave, Tell, WholeLook
+from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.long_work import LongWork
+from tiebreak.roles.notices import Progress, What
+from tiebreak.roles.role import Ending, Role
 
 T = TypeVar("T")
-
-FOR_GOOD = (Refused, MachineError, AccountError)
-"""Errors that no second attempt would change."""
-
-_SECONDS_TO_ANOTHER_ATTEMPT = 30.0
-MEASURED_STEPS = 3
-"""Steps that are timed before a job's clocks are judged."""
-
-
-class FilesDamaged(Exception):
-    """A job's files are not what they were when they were fetched."""
 
 
 class JobRole(Role):
@@ -47,29 +24,21 @@ class JobRole(Role):
         super().__init__(context)
         self.job = job
         self._ending = Ending(context.contract.node.confirmations)
-        self._background_jobs: dict[str, BackgroundJob[object]] = {}
-        self._pauses: dict[str, Pauses] = {}
-        self._patience: dict[str, Pauses] = {}
-        self._again: dict[str, float] = {}
-        self._spec_hash: bytes | None = None
+        self.chain = JobOnChain(context, job)
+        self.long_work = LongWork(context, job, role=self.name, tell=self.notify_job, stops=lambda: self.stop.is_set())
         self._leaves = False
-        self._block_seconds = 0.0
-        self._files: Path | None = None
-        """Directory of the job's files, once it is known."""
-        self._are_damaged = False
 
     # Looking.
 
     def look(self) -> Progress:
         self.context.queue.watch.follow(self.job)
-        posted = self.posted()
+        posted = self.chain.posted()
         if posted is None:
             # The node may lag behind, or the job may be posted later.
             return Progress(state=f"there is no job {self.job} yet")
-        if posted.spec_hash != self._spec_hash:
+        if posted.spec_hash != self.long_work.spec_hash:
             self._begin_anew(posted)
-        if self._are_damaged:
-            self._read_files_again()
+        self.long_work.mend_files()
         self._leaves = False
         try:
             progress = self.consider(posted)
@@ -93,7 +62,7 @@ class JobRole(Role):
         short."""
         room = self.context.room(self.job, posted)
         if refused:
-            self.drop_work()
+            self.long_work.drop()
             self.context.rooms.remove_fetched(room)
         elif not self.bond_held(posted):
             self.context.rooms.leave(room)
@@ -115,33 +84,8 @@ class JobRole(Role):
         """Schedules refused work for another attempt after a pause. Memory may be short at present, or a limit lower
         than when the bond was paid."""
         self.notify_job(What.WARNING, why)
-        for what, background_job in list(self._background_jobs.items()):
-            if isinstance(background_job.error, Refused):
-                self.forget(what)
-                self._again[what] = self.context.clock() + _SECONDS_TO_ANOTHER_ATTEMPT
+        self.long_work.try_again()
         return Progress(state=why, stake=held)
-
-    def posted(self) -> JobView | None:
-        """The job as the chain shows it now; None if it shows none."""
-        try:
-            return self.context.queue.watch.job(self.job)
-        except ContractError as error:
-            if error.name == "WrongJobStatus":
-                return None
-            raise
-
-    def confirmed(self, posted: JobView) -> bool:
-        """Whether the job and the claim on it are confirmed. Only then is a bond put on them."""
-        try:
-            deep = self.context.queue.watch.confirmed_job(self.job)
-        except NotConfirmed:
-            return False
-        return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
-
-    def intention(self, posted: JobView) -> str:
-        """The job's part in the name of a payment that is made once. A job's number alone is not unique: other
-        contracts use it, too, and a reorganisation may give it to another job."""
-        return f"job {self.job} of {self.context.contract.address} with spec 0x{posted.spec_hash.hex()}"
 
     def leave(self, why: str) -> Progress:
         """Ends the role, after it has seen the same reason often enough and deep enough, and has withdrawn all that it
@@ -152,249 +96,49 @@ class JobRole(Role):
             return Progress(working=True, state=f"{why}, if the chain's nodes agree")
         if self.context.queue.is_busy or self.withdraw():
             return Progress(working=True, state=why)
-        if not self._ending.seen(why, self.newest_block()):
+        if not self._ending.seen(why, self.chain.newest_block()):
             return Progress(working=True, state=f"{why}; looks once more")
         return Progress(finished=True, state=why)
 
-    def newest_block(self) -> int:
-        """Number of the newest block seen."""
-        head = self.context.queue.watch.head
-        assert head is not None, "look first"
-        return head.number
-
     def _begin_anew(self, posted: JobView) -> None:
         """Drops results of another job. Results belong to a spec, not to the number that the chain has given to it."""
-        if self._spec_hash is not None:
+        if self.long_work.spec_hash is not None:
             self.notify_job(
                 What.WARNING, f"job {self.job} is another job than before: a reorganisation has given its number away"
             )
-        self.drop_work()
-        self._spec_hash = posted.spec_hash
+        self.long_work.begin_anew(posted.spec_hash)
         self.context.rooms.enter(self.context.room(self.job, posted))
 
-    # Long work.
-
-    def work(
-        self,
-        lane: Lane,
-        what: str,
-        call: Callable[[BackgroundJob[T]], T],
-        priority: Priority,
-        doing: str,
-        *,
-        about: Hashable = None,
-    ) -> T | None:
-        """The result of `call`; None until it is done. `call` runs apart from the games. It runs again, after a pause,
-        if it fails with an error that may pass, and it runs anew if `about` changes. Raises its error if that is in
-        `FOR_GOOD`, and Interrupted."""
-        if self._again.get(what, 0.0) > self.context.clock():
-            return None
-        background_job = self.begin(lane, what, call, priority, doing, about=about)
-        if not background_job.done:
-            return None
-        try:
-            return background_job.result()
-        except FOR_GOOD:
-            raise
-        except Interrupted:
-            self.forget(what)
-            raise
-        except Exception as error:
-            # An error in long work must not end the games of this job or of others.
-            self.forget(what)
-            text = sentence(error) if isinstance(error, OUTAGES) else f"{type(error).__name__}: {error}"
-            self.notify_job(What.WARNING, f"{doing} did not succeed: {text}")
-            self._are_damaged = self._are_damaged or self._is_about_files(error)
-            pauses = self._pauses.setdefault(what, Pauses(first=1.0, most=30.0 if lane is Lane.GAMES else 300.0))
-            self._again[what] = self.context.clock() + pauses.next()
-            return None
-
-    def begin(
-        self,
-        lane: Lane,
-        what: str,
-        call: Callable[[BackgroundJob[T]], T],
-        priority: Priority,
-        doing: str,
-        *,
-        about: Hashable = None,
-    ) -> BackgroundJob[T]:
-        """The background job behind `work`."""
-        key = (id(self), self._spec_hash, what, about)
-        if what in self._background_jobs and self._background_jobs[what].key != key:
-            self.forget(what)
-        background_job = self.context.background_jobs.ask(lane, key, call, priority, doing)
-        self._background_jobs[what] = background_job  # type: ignore[assignment]  # of whatever type
-        return background_job
-
-    def forget(self, what: str) -> None:
-        """Drops a piece of work, done or not."""
-        background_job = self._background_jobs.pop(what, None)
-        if background_job is not None:
-            self.context.background_jobs.forget(background_job.key)
-
-    def is_begun(self, what: str) -> bool:
-        """Whether a piece of work was asked for."""
-        return what in self._background_jobs
-
-    def is_done(self, what: str) -> bool:
-        """Whether a piece of work has a result."""
-        background_job = self._background_jobs.get(what)
-        return background_job is not None and background_job.done and background_job.error is None
-
-    def seconds_left(self, what: str) -> float | None:
-        """Seconds until a run is done here, with those before it without which a bond is lost; None if that is not
-        measured."""
-        if (background_job := self._background_jobs.get(what)) is None or not background_job.measured().seconds:
-            return None
-        return background_job.measured().seconds + self.context.background_jobs.promised(background_job.key)
-
-    def drop_work(self) -> None:
-        """Drops all work for the job."""
-        for what in list(self._background_jobs):
-            self.forget(what)
-        self._again.clear()
-
     def doing(self) -> list[str]:
-        found = []
-        for background_job in self._background_jobs.values():
-            if not background_job.done:
-                steps = f" (step {background_job.steps} of {background_job.total})" if background_job.total else ""
-                found.append(f"{background_job.doing} of job {self.job}{steps}")
-        return found
+        return self.long_work.doing()
 
-    def files_are_here(self, posted: JobView, priority: Priority) -> bool:
-        """Whether the job's files are in its room and were checked. They are not kept in memory; `read_job` reads them
-        again. Raises Refused."""
-        self._block_seconds = self.context.queue.block_seconds()
+    # Decisions of parts.
 
-        room = self.context.room(self.job, posted)
+    def carry_out(self, decisions: Decisions[T]) -> T:
+        """Takes each action of a part when the part has decided on it. Returns the part's result."""
+        taken: bool | None = None
+        while True:
+            try:
+                action = decisions.send(taken)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # the result of a generator is typed nowhere else
+            taken = self._take(action)
 
-        def fetch(background_job: BackgroundJob[bool]) -> bool:
-            told = partial(self.notify_job, What.WARNING)
-            within = self.patience("files")
-            fetch_job(self.context, posted, room, within=within, bonded=priority.bonded, warn=told)
+    def _take(self, action: Action) -> bool:
+        if isinstance(action, Tell):
+            self.notify_job(action.what, action.text, game=action.game)
             return True
+        return self.order(action.text, action.call, job=self.job, game=action.game)
 
-        return self.work(Lane.FILES, "files", fetch, priority, "fetching the files") is not None
-
-    def patience(self, what: str) -> float:
-        """Seconds for an attempt to fetch content of others; more with each attempt. What has come by then is kept. A
-        store or peer that lets every block drip must not hold what waits behind it, or what can be had elsewhere."""
-        return self._patience.setdefault(what, Pauses(first=60.0, most=3600.0)).next()
-
-    def read_job(self, posted: JobView) -> engine.Job:
-        """The job, read from the files in its room; for work that runs apart from the games. Raises Refused, and
-        FilesDamaged, after which they are mended before the work is done again."""
-        self._files = self.context.room(self.job, posted) / "job"
-        try:
-            return read_files(self.context, posted, self._files)
-        except Damaged as error:
-            raise FilesDamaged(str(error)) from error
-
-    def _is_about_files(self, error: BaseException) -> bool:
-        """Whether an error is about the job's files, which stay on the disk while they are used."""
-        return any(
-            isinstance(cause, FilesDamaged) or (isinstance(cause, StorageError) and cause.path.parent == self._files)
-            for cause in causes(error)
-        )
-
-    def _read_files_again(self) -> None:
-        """Drops what holds the job's files, so that they are read again, and mended. What is executed is on disk."""
-        self._are_damaged = False
-        for what, background_job in list(self._background_jobs.items()):
-            if background_job.done if what == "files" else background_job.lane is not Lane.FILES:
-                self.forget(what)
-
-    def recalled(
-        self, posted: JobView, priority: Priority, runs: Sequence[str], doing: str, *, root: bytes | None = None
-    ) -> list[DisputeTrees] | None:
-        """The dispute trees of a finished run, read without executing anything, as a list of one. The list is empty if
-        there is no such run, or it came to another checkpoint root than `root`; None until that is known. runs:
-        directories in the job's room, in the order in which they are tried."""
-
-        def recall(background_job: BackgroundJob[list[DisputeTrees]]) -> list[DisputeTrees]:
-            job, room = self.read_job(posted), self.context.room(self.job, posted)
-            for run in runs:
-                found = self.context.engine.recall(job, room / run) if (room / run).is_dir() else None
-                if found is not None and root in (None, found.claim.root):
-                    return [found]
-            return []
-
-        return self.work(Lane.GAMES, "recalling", recall, priority, doing, about=root)
-
-    def on_step(
-        self, background_job: BackgroundJob[T], posted: JobView, job: engine.Job, doing: str, *, bonded: bool
-    ) -> Callable[[StepEvent], None]:
-        """A callback for the engine: reports progress, gives way to more urgent work, and obeys `stop`. Before a bond
-        is paid it checks the clocks of games against the measured time of a step."""
-        spec, seen = job.spec, [float("inf")]
-
-        def measured() -> float:
-            # Games are played without the help of other ranks.
-            engine = self.context.engine
-            return min(seen) if engine.helpers is None else engine.step_seconds(job)
-
-        def told(event: StepEvent) -> None:
-            self.context.notify(
-                Notice(
-                    role=self.name,
-                    what=What.STEP,
-                    text=doing,
-                    job=self.job,
-                    done=event.step + 1,
-                    total=spec.steps,
-                    loss=event.loss,
-                )
-            )
-            if self.stop.is_set():
-                raise Interrupted
-            # The first step may include the compilation of kernels.
-            seen.append(event.seconds)
-            if not bonded and len(seen) == MEASURED_STEPS + 1:
-                self.require_time(posted, job, measured())
-            elif not bonded and len(seen) <= MEASURED_STEPS and event.step + 1 == spec.steps:
-                self.require_time(posted, job, min(measured(), self.context.engine.step_seconds(job)))
-            # A pause at the first step of an interval loses only that step.
-            background_job.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)
-
-        return told
-
-    def require_time(
-        self, posted: JobView, job: engine.Job, step_seconds: float, *, intervals_apart: int | None = None
-    ) -> None:
-        """Checks a job's clocks against the time that its games take here. intervals_apart: most intervals between two
-        states that are kept; None: as the engine keeps them. Raises Refused if the clocks are too short."""
-        pace, apart = MeasuredPace(block=self._block_seconds, step=step_seconds), intervals_apart
-        if apart is None:
-            apart = self.context.engine.options.keep_every
-        needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games, apart)
-        if (objection := self.context.policy.clock_objection(posted, needed)) is not None:
-            raise Refused(objection)
-
-    def missing_funds(self, bond: int) -> str | None:
-        """The funds that this account lacks for a bond and the gas of a whole dispute, or the limit on spending that
-        forbids the bond, in one sentence; None if there is neither."""
-        found = self.context.queue.funds(bond, self.context.clock(), job=self.job)
-        try:
-            self.context.queue.require_allowed(self.job, bond)
-        except SpendingLimit as error:
-            self.notify_job(What.WARNING, str(error))
-            return str(error)
-        if not found.missing:
-            return None
-        self.notify_job(What.WARNING, found.sentence)
-        return found.sentence
+    def progress_of(self, look: WholeLook) -> Progress:
+        """Carries out the decisions of a part about a whole look, and leaves if that is what the part has come to."""
+        found = self.carry_out(look)
+        return self.leave(found.why) if isinstance(found, Leave) else found
 
     def close(self) -> None:
         """Frees the memory of a finished role."""
-        self.drop_work()
+        self.long_work.drop()
         self.context.queue.watch.unfollow(self.job)
-
-    def games(self, wanted: Callable[[GameView], bool]) -> dict[int, GameView]:
-        """Games of this job for which `wanted` is true, by their numbers."""
-        found = self.context.queue.games_of(self.job)
-        return {number: game for number, game in found.items() if wanted(game)}
 
     def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:
         """Tells a notice about this job; a warning only if it is new."""

@@ -1,5 +1,4 @@
-"""The player of a party's games: asks the strategy for moves, has the trees computed that it needs, and orders the
-moves."""
+"""The player of a party's games: asks the strategy for moves, and has the trees computed that it needs."""
 
 from __future__ import annotations
 
@@ -42,20 +41,23 @@ from tiebreak.game import (
 from tiebreak.game.moves import describe_move
 from tiebreak.roles.background_jobs import Lane, Priority
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.job_decisions import Decisions, MakeCall, Tell
+from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import Progress, What
 
 
 class Games:
     """The games of one side under one claim. It remembers nothing that the chain could take back."""
 
-    def __init__(self, role: JobRole, side: Side) -> None:
-        self._role = role
+    def __init__(self, chain: JobOnChain, long_work: LongWork, side: Side) -> None:
+        self._chain = chain
+        self._long_work = long_work
         self._side = side
         self._told: dict[int, str] = {}
 
-    def play(self, games: Mapping[int, GameView], trees: DisputeTrees) -> Progress:
-        """Orders every move that can be made now, and starts the work that other moves need."""
+    def play(self, games: Mapping[int, GameView], trees: DisputeTrees) -> Decisions[Progress]:
+        """Makes every move that can be made now, and starts the work that other moves need."""
         waits: list[Wait] = []
         deadlines: list[int] = []
         working = False
@@ -64,17 +66,17 @@ class Games:
                 continue
             if game.deadlines[self._side]:
                 deadlines.append(game.deadlines[self._side])
-            decision = self._decide(game_id, game, trees)
+            decision = yield from self._decide(game_id, game, trees)
             if decision is None:
                 working = True
             elif isinstance(decision, Helpless):
-                self._tell(
+                yield from self._tell(
                     What.WARNING, f"cannot move in game {game_id}: {decision.why}; {self._advice(game)}", game_id
                 )
             elif isinstance(decision, Wait):
                 waits.append(decision)
             elif not isinstance(decision, Need | NeedChunk | NeedRow | Over):
-                self.order(game_id, game, decision)
+                yield self._call(game_id, game, decision)
         deadline = min(deadlines, default=None)
         if not waits:
             return Progress(working=working, state=f"plays {len(deadlines)} games", deadline=deadline)
@@ -83,41 +85,40 @@ class Games:
 
     def _advice(self, game: GameView) -> str:
         """Advice to the person who runs this role, about a game in which it cannot move."""
-        if self._role.context.now() > game.deadlines[self._side]:
+        if self._chain.now() > game.deadlines[self._side]:
             return "that game is lost: keep this role running, so that no other is"
         return (
             "let this role run in the directory that the claim or the challenge was made from, on a sound machine, "
             "before its clock runs out"
         )
 
-    def tell_ended(self, games: Mapping[int, GameView]) -> None:
+    def tell_ended(self, games: Mapping[int, GameView]) -> Decisions[None]:
         """Tells the outcome of each game that is over; once, unless it changes."""
         for game_id, game in games.items():
             if game.phase is Phase.OVER:
-                self._tell(What.COMPUTED, f"game {game_id} ended: {game.outcome.name}", game_id)
+                yield from self._tell(What.COMPUTED, f"game {game_id} ended: {game.outcome.name}", game_id)
 
-    def help_along(self, game_id: int, game: GameView, trees: DisputeTrees) -> None:
+    def help_along(self, game_id: int, game: GameView, trees: DisputeTrees) -> Decisions[None]:
         """Makes forced moves for a silent party that holds the same trees. Only the party itself can open a level or
         name an element, so this helps with the moves between."""
         if game.phase not in RUNNING or not game.deadlines[self._side]:
             return
-        clock, now = game.clocks[self._side], self._role.context.now()
+        clock, now = game.clocks[self._side], self._chain.now()
         # The first half of its time is left to the party: of two equal moves one fails.
         if not clock.started_at + clock.remaining // 2 < now <= game.deadlines[self._side]:
             return
-        decision = self._decide(game_id, game, trees)
+        decision = yield from self._decide(game_id, game, trees)
         moves = decision.moves if isinstance(decision, InTurn) else (decision,)
         if all(isinstance(move, get_args(ForcedMove)) for move in moves):
-            self.order(game_id, game, decision)  # type: ignore[arg-type]
+            yield self._call(game_id, game, decision)  # type: ignore[arg-type]
 
-    def order(self, game_id: int, game: GameView, move: Move) -> None:
-        """Orders a move, to be sent with this look."""
-        call = call_of(self._role.context.contract, game_id, move)
-        self._role.order(describe_move(game, move), call, job=game.job, game=game_id)
+    def _call(self, game_id: int, game: GameView, move: Move) -> MakeCall:
+        """The call that makes a move."""
+        return MakeCall(describe_move(game, move), call_of(self._chain.calls, game_id, move), game=game_id)
 
-    def _decide(self, game_id: int, game: GameView, trees: DisputeTrees) -> Decision | None:
+    def _decide(self, game_id: int, game: GameView, trees: DisputeTrees) -> Decisions[Decision | None]:
         """The decision in a game; None while it is computed, or what the other side has shown cannot be had."""
-        now = self._role.context.now()
+        now = self._chain.now()
         moves = game.phase in RUNNING and game.deadlines[self._side] and now <= game.deadlines[self._side]
         if not moves:
             return next_move(game, self._side, Known(), now)
@@ -125,18 +126,22 @@ class Games:
         # A move that takes long is computed once, with all that it may need.
         opened = game.phase is Phase.OPENING and not game.deadlines[self._side.other]
         if not _is_quick(game) and (opened or game.phase is Phase.BISECTION):
-            rows = self._role.context.queue.watch.shown_rows(game_id)
-        decision = self._decided(game_id, game, trees, rows)
+            rows = self._chain.shown_rows(game_id)
+        decision = yield from self._decided(game_id, game, trees, rows)
         for everywhere in (False, True):
             if isinstance(decision, NeedRow):
-                rows = self._role.context.queue.watch.shown_rows(game_id, everywhere=everywhere)
-                decision = self._decided(game_id, game, trees, rows)
+                rows = self._chain.shown_rows(game_id, everywhere=everywhere)
+                decision = yield from self._decided(game_id, game, trees, rows)
         if isinstance(decision, NeedRow):
-            self._tell(What.WARNING, f"the node does not show the opponent's last move in game {game_id}", game_id)
+            yield from self._tell(
+                What.WARNING, f"the node does not show the opponent's last move in game {game_id}", game_id
+            )
             return None
         return decision
 
-    def _decided(self, game_id: int, game: GameView, trees: DisputeTrees, rows: tuple[Row, ...]) -> Decision | None:
+    def _decided(
+        self, game_id: int, game: GameView, trees: DisputeTrees, rows: tuple[Row, ...]
+    ) -> Decisions[Decision | None]:
         if _is_quick(game):
             place = place_of(game)
             at_hand = {place[:n]: tree for n in range(len(place) + 1) if (tree := trees.at_hand(place[:n])) is not None}
@@ -145,11 +150,11 @@ class Games:
                 return decision
         chunk = None
         if game.phase is Phase.PROVING and game.current.level is Level.CHUNK:
-            chunk = self._chunk(game_id, game)
+            chunk = yield from self._chunk(game_id)
             if chunk is None:
                 return None
         what = f"a move in game {game_id}"
-        return self._role.work(
+        return self._long_work.result(
             Lane.GAMES,
             what,
             lambda background_job: computed_move(game, self._side, trees, chunk, rows),
@@ -158,17 +163,19 @@ class Games:
             about=(game, rows),
         )
 
-    def _chunk(self, game_id: int, game: GameView) -> bytes | None:
+    def _chunk(self, game_id: int) -> Decisions[bytes | None]:
         """The posted chunk. Its hash is known, so it needs no confirmations. None if the node does not show it."""
-        found = self._role.context.queue.watch.posted_chunk(game_id)
+        found = self._chain.posted_chunk(game_id)
         if found is None:
-            self._tell(What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id)
+            yield from self._tell(
+                What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id
+            )
         return found
 
-    def _tell(self, what: What, text: str, game_id: int) -> None:
+    def _tell(self, what: What, text: str, game_id: int) -> Decisions[None]:
         if self._told.get(game_id) != text:
             self._told[game_id] = text
-            self._role.notify_job(what, text, game=game_id)
+            yield Tell(what, text, game=game_id)
 
 
 def earliest_deadline(games: Iterable[GameView], side: Side) -> int | None:

@@ -69,7 +69,7 @@ class RefereesJob(JobRole):
         if posted.spec.referee != self.context.address or not posted.live_games:
             return Progress(state="watches")
         now = self.context.now()
-        asked = self.games(lambda game: game.phase is Phase.REFEREE and now <= game.referee_deadline)
+        asked = self.chain.games(lambda game: game.phase is Phase.REFEREE and now <= game.referee_deadline)
         if not asked:
             return Progress(state="watches")
         due = min(game.referee_deadline for game in asked.values())
@@ -81,12 +81,12 @@ class RefereesJob(JobRole):
 
     def _rule(self, posted: JobView, game_id: int, game: GameView) -> None:
         priority = Priority(deadline=game.referee_deadline, stake=game.trainer_bond, bonded=True)
-        if not self.files_are_here(posted, priority):
+        if not self.long_work.files_are_here(posted, priority):
             return
-        job = self.work(
+        job = self.long_work.result(
             Lane.GAMES,
             "job",
-            lambda background_job: self.read_job(posted),
+            lambda background_job: self.long_work.read_job(posted),
             priority,
             "reading the files",
             about=posted.spec_hash,
@@ -102,7 +102,7 @@ class RefereesJob(JobRole):
         if (argument := self._argument(game_id, game)) is None:
             self.notify_job(What.WARNING, f"the node does not show what was asked in game {game_id}", game=game_id)
             return
-        bits = self.work(
+        bits = self.long_work.result(
             Lane.GAMES,
             f"game {game_id}",
             lambda background_job: verdict(
@@ -126,7 +126,7 @@ class RefereesJob(JobRole):
         """Bits of the function's argument, as the contract has read them from the agreed operand; None if the node does
         not show them."""
         if game_id not in self._arguments:
-            contract, newest = self.context.contract, self.newest_block()
+            contract, newest = self.context.contract, self.chain.newest_block()
             oldest = max(contract.first_block, last_block_before(contract.node, game.started_at, newest))
             for event in contract.events_back(game_id, from_block=oldest, to_block=newest):
                 if isinstance(event, ElementProven) and event.finding is Finding.UNDECIDED:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tiebreak.contract.structs import JobView
 from tiebreak.roles.background_jobs import Priority
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.job_decisions import Decisions, Leave, MakeCall, Tell, WholeLook
+from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.publishing import PublishedAddresses, Publishing
 from tiebreak.roles.sealing import Sealing, Secret
+from tiebreak.roles.trained_run import TrainedRun
 
 
 class SealedClaim:
@@ -19,54 +20,51 @@ class SealedClaim:
     Log and model are published when it is opened: an auditor that could read them earlier could seal an audit without
     work."""
 
-    def __init__(
-        self, role: JobRole, publishing: Publishing, trees: Callable[[JobView, Priority], DisputeTrees | None]
-    ) -> None:
-        """trees: of the training, read again or made again; None until they are there."""
-        self._role = role
+    def __init__(self, chain: JobOnChain, long_work: LongWork, run: TrainedRun, publishing: Publishing) -> None:
+        self._chain = chain
+        self._run = run
         self._publishing = publishing
-        self._trees = trees
-        self._sealing = Sealing(role, "claim")
+        self._sealing = Sealing(chain, long_work, "claim")
 
-    def seal(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Progress:
+    def seal(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Decisions[Progress]:
         """Seals the claim, of a job in status OPEN."""
         addresses = self._publishing.addresses(posted, priority)
         if addresses is None:
             return Progress(working=True, state="computes the addresses of log and model")
-        if not self._role.confirmed(posted):
+        if not self._chain.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
         secret = self._sealing.keep(posted, self._sealing.of_claim(posted, trees.claim, addresses))
         if secret.checkpoint_root != trees.claim.root:
             # Never on a sound machine: the same job always comes to the same root.
             why = "this run came to another root than an earlier one, which may be sealed already: check this machine"
-            self._role.notify_job(What.WARNING, why)
+            yield Tell(What.WARNING, why)
             return Progress(state=why)
-        call = self._role.context.contract.seal_claim(
-            self._role.job,
+        call = self._chain.calls.seal_claim(
+            self._chain.job,
             spec_hash=posted.spec_hash,
             seal=self._sealing.seal(secret),
             bond=posted.terms.trainer_bond,
         )
-        self._role.order("seal the claim", call, job=self._role.job)
+        yield MakeCall("seal the claim", call)
         return Progress(state="seals its claim")
 
-    def open(self, posted: JobView) -> Progress:
+    def open(self, posted: JobView) -> WholeLook:
         """Opens the claim in its window, of a job in status SEALED; never earlier."""
-        audits, now, stake = posted.audits, self._role.context.now(), posted.terms.trainer_bond
+        audits, now, stake = posted.audits, self._chain.now(), posted.terms.trainer_bond
         if now <= audits.audit_deadline:
             return Progress(state="waits for auditors to seal", until=audits.audit_deadline + 1, stake=stake)
         if now > audits.opening_deadline:
-            return self._role.leave(f"the claim on job {self._role.job} was not opened in time, so its bond is lost")
+            return Leave(f"the claim on job {self._chain.job} was not opened in time, so its bond is lost")
         # In the second half of the window nothing is waited for: the bond is lost at its end.
         late = now > audits.audit_deadline + posted.terms.opening_window // 2
         deadline = audits.opening_deadline
-        if not late and not self._is_deep(audits.audit_deadline):
+        if not late and not self._chain.is_confirmed_after(audits.audit_deadline):
             state = "waits until the end of the time for audits lies deep enough"
             return Progress(working=True, state=state, stake=stake, deadline=deadline)
         priority = Priority(deadline=deadline, stake=stake, bonded=True)
         secret = self._sealing.kept(posted)
         if secret is None or not late:
-            trees = self._trees(posted, priority)
+            trees = self._run.trees(posted, priority)
             if trees is None:
                 return Progress(working=True, state="gets its run ready to open", stake=stake, deadline=deadline)
             published = self._publishing.published(posted, priority)
@@ -77,9 +75,9 @@ class SealedClaim:
                 return Progress(working=True, state="computes its seal again", stake=stake, deadline=deadline)
             if published is not None and published != PublishedAddresses(secret.log_cid, secret.model_cid):
                 why = f"log and model were sealed as {secret.log_cid} and {secret.model_cid}, which are other addresses"
-                self._role.notify_job(What.WARNING, f"{why}: publish them with the release that sealed them")
-        call = self._role.context.contract.open_claim(
-            self._role.job,
+                yield Tell(What.WARNING, f"{why}: publish them with the release that sealed them")
+        call = self._chain.calls.open_claim(
+            self._chain.job,
             claimed=secret.claimed,
             final_state_root=secret.final_state_root,
             log_cid=secret.log_cid,
@@ -87,14 +85,14 @@ class SealedClaim:
             salt=secret.salt,
         )
         text = f"open the claim of checkpoint root 0x{secret.checkpoint_root.hex()}"
-        self._role.order(text, call, job=self._role.job)
+        yield MakeCall(text, call)
         return Progress(state="opens its claim", stake=stake, deadline=deadline)
 
     def finish_publishing(self, posted: JobView) -> None:
         """Publishes log and model of an open claim, if this process has not done so: the claim may have been opened at
         the last moment without a store, or by a process that was killed."""
         priority = Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond, bonded=True)
-        if self._trees(posted, priority) is not None:
+        if self._run.trees(posted, priority) is not None:
             self._publishing.published(posted, priority)
 
     def _again(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Secret | None:
@@ -103,12 +101,3 @@ class SealedClaim:
         if addresses is None:
             return None
         return self._sealing.keep(posted, self._sealing.of_claim(posted, trees.claim, addresses))
-
-    def _is_deep(self, instant: int) -> bool:
-        """Whether the newest block that lies deep enough is later than an instant, so that no reorganisation lets
-        anybody seal who has seen the claim."""
-        node = self._role.context.contract.node
-        if node.confirmations == 0:
-            return True
-        block = node.block(max(0, self._role.newest_block() - node.confirmations))
-        return block is not None and block.timestamp > instant

@@ -20,7 +20,8 @@ from roundlog.storage import StorageError, read_record, replace_file
 
 from tiebreak.contract.structs import JobView, NextRoot
 from tiebreak.game import Leaves, Row
-from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import What
 from tiebreak.roles.publishing import PublishedAddresses
 
@@ -89,9 +90,10 @@ class Sealing:
     """The one seal of a role in a job: of a trainer's claim, of an auditor's audit, or of nothing, which takes a place
     before the audit is done."""
 
-    def __init__(self, role: JobRole, kind: str) -> None:
+    def __init__(self, chain: JobOnChain, long_work: LongWork, kind: str) -> None:
         """kind: "claim", "audit" or "place"; part of the file's name and of the salt."""
-        self._role = role
+        self._chain = chain
+        self._long_work = long_work
         self._kind = kind
 
     def of_claim(self, posted: JobView, claim: Leaves, addresses: PublishedAddresses) -> Secret:
@@ -112,8 +114,8 @@ class Sealing:
 
     def seal(self, secret: Secret) -> bytes:
         """The seal itself, 32 bytes."""
-        contract = self._role.context.contract
-        about = contract.node.chain_id, contract.address, self._role.job, self._role.context.address
+        chain = self._chain
+        about = chain.chain_id, chain.calls.address, chain.job, chain.address
         if self._kind != "claim":
             return audit_seal(*about, checkpoint_root=secret.checkpoint_root, salt=secret.salt)
         return claim_seal(
@@ -164,15 +166,15 @@ class Sealing:
             )
         except (StorageError, KeyError, TypeError, ValueError) as error:
             why = f"{path} is damaged ({error}): what it sealed is computed again"
-            self._role.notify_job(What.WARNING, why)
+            self._long_work.tell(What.WARNING, why)
             return None
 
     def _salt(self, posted: JobView) -> bytes:
-        name = f"{self._kind}, {self._role.context.contract.node.chain_id}, {self._role.intention(posted)}"
-        return self._role.context.sender.secret(name.encode()) or new_salt()
+        name = f"{self._kind}, {self._chain.chain_id}, {self._chain.intention(posted)}"
+        return self._long_work.context.sender.secret(name.encode()) or new_salt()
 
     def _path(self, posted: JobView) -> Path:
-        return self._role.context.room(self._role.job, posted) / f"sealed-{self._kind}.json"
+        return self._long_work.room(posted) / f"sealed-{self._kind}.json"
 
 
 def _bytes(text: str) -> bytes:

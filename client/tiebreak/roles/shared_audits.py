@@ -27,7 +27,7 @@ from tiebreak.contract.structs import JobView
 from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Priority
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import Refused
-from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import What
 from tiebreak.segment_audits.stored_states import Stores
 
@@ -52,8 +52,8 @@ class Workers:
 class SharedAudit:
     """An auditor's audit of one claim by many workers."""
 
-    def __init__(self, role: JobRole, workers: Workers) -> None:
-        self._role = role
+    def __init__(self, long_work: LongWork, workers: Workers) -> None:
+        self._long_work = long_work
         self._workers = workers
         self.unaudited: str | None = None
         """Part of the claim that was not audited, in one clause; None if nothing is missing."""
@@ -72,27 +72,27 @@ class SharedAudit:
 
         log: directory of the trainer's logs, if they can be had. challenged: the root that this account has challenged
         with; None if it has not. Raises Interrupted, Refused."""
-        role, self.unaudited = self._role, None
+        work, self.unaudited = self._long_work, None
         listing = self._listing(posted, job, log)
         if listing is None:
             return None
-        engine = role.context.engine
+        engine = work.context.engine
         seconds = 0.0 if priority.bonded else engine.step_seconds(job)
         if not priority.bonded:
             # The state before a wrong interval is kept, so a challenge executes no other one.
-            role.require_time(posted, job, seconds, intervals_apart=1)
-        left = (priority.deadline - role.context.now()) / _STATES_SHARE / len(listing.states)
-        room = role.context.room(role.job, posted)
+            work.require_time(posted, job, seconds, intervals_apart=1)
+        left = (priority.deadline - work.context.now()) / _STATES_SHARE / len(listing.states)
+        room = work.room(posted)
         source = Stores(
             locations=self._workers.stores,
             job_cid="" if self._workers.sharing.common_disk else posted.job_cid,
             job_dir=room / "job",
-            limits=JobLimits(memory_bytes=role.context.limits.memory_bytes, micro_batches=engine.options.micro_batches),
-            job_bytes=role.context.limits.job_bytes,
+            limits=JobLimits(memory_bytes=work.context.limits.memory_bytes, micro_batches=engine.options.micro_batches),
+            job_bytes=work.context.limits.job_bytes,
             within=min(max(left, _STATE_SECONDS[0]), _STATE_SECONDS[1]),
         )
         reports = Reports(
-            progress=self._progress(background_job, job), event=lambda text: role.notify_job(What.WARNING, text)
+            progress=self._progress(background_job, job), event=lambda text: work.tell(What.WARNING, text)
         )
         try:
             found = engine.share_out(
@@ -118,7 +118,7 @@ class SharedAudit:
             # An attester may have to defend the claim in an appeal, after the trainer has withdrawn what it serves.
             apart = keep_published(Run(job, room / SHARED), listing, source)
             try:
-                role.require_time(posted, job, seconds, intervals_apart=apart)
+                work.require_time(posted, job, seconds, intervals_apart=apart)
             except Refused as error:
                 # An audit as a whole keeps more states.
                 self._tell_why_as_a_whole(f"with the states that are published, {error}")
@@ -144,13 +144,13 @@ class SharedAudit:
         return None
 
     def _tell_why_as_a_whole(self, why: str | None) -> None:
-        self._role.notify_job(What.WARNING, f"audits as a whole, in this process: {why}")
+        self._long_work.tell(What.WARNING, f"audits as a whole, in this process: {why}")
 
     def _progress(self, background_job: BackgroundJob[DisputeTrees], job: Job) -> Callable[[int, int], None]:
         began = time.monotonic()
 
         def progress(done: int, total: int) -> None:
-            if self._role.stop.is_set():
+            if self._long_work.stops():
                 raise Interrupted
             steps = done * job.spec.interval
             seconds = (time.monotonic() - began) / steps if steps else 0.0
@@ -159,7 +159,7 @@ class SharedAudit:
         return progress
 
     def _tell(self, found: SegmentAudit) -> None:
-        tell = self._role.notify_job
+        tell = self._long_work.tell
         for text in found.distrusted:
             tell(What.WARNING, f"does not believe {text}")
         if found.wrong is not None:

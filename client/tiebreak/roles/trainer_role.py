@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from roundlog.execution import StoppedError
-
 from tiebreak.contract.enums import JobStatus, Phase, Side
 from tiebreak.contract.struct_bases import ANYONE
 from tiebreak.contract.structs import JobView
-from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
+from tiebreak.roles.background_jobs import Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.fetched_content import Refused, require_decidable
+from tiebreak.roles.fetched_content import require_decidable
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.overdue import end_overdue, start_waiting
@@ -21,12 +19,10 @@ from tiebreak.roles.player import Games, earliest_deadline
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.publishing import PublishedAddresses, Publishing
 from tiebreak.roles.sealed_claim import SealedClaim
+from tiebreak.roles.trained_run import RUN, TrainedRun
 
 _HELD = (JobStatus.SEALED, JobStatus.CLAIMED)
 """Statuses in which a job holds its trainer's bond and the trainer can still do something for it."""
-
-_RUN = "run"
-"""Name of the training's directory in the job's room."""
 
 
 class TrainerRole(JobRole):
@@ -37,9 +33,10 @@ class TrainerRole(JobRole):
     def __init__(self, context: RoleContext, job: int, *, publish_every: int = 0) -> None:
         """publish_every: publish every so many checkpoints, for audits by many workers; 0 for none."""
         super().__init__(context, job)
-        self._games = Games(self, Side.TRAINER)
-        self._publishing = Publishing(self, _RUN, publish_every)
-        self._sealed = SealedClaim(self, self._publishing, self._trees)
+        self._games = Games(self.chain, self.long_work, Side.TRAINER)
+        self._run = TrainedRun(self.long_work)
+        self._publishing = Publishing(self.long_work, RUN, publish_every)
+        self._sealed = SealedClaim(self.chain, self.long_work, self._run, self._publishing)
         self._told_stakes = False
 
     # The work.
@@ -61,21 +58,21 @@ class TrainerRole(JobRole):
         if self.context.now() > posted.commit_deadline:
             return self.leave(f"nobody has committed to job {self.job} in time")
         require_decidable(self.context, posted)
-        if (missing := self.missing_funds(posted.terms.trainer_bond)) is not None:
+        if (missing := self.carry_out(self.chain.missing_funds(posted.terms.trainer_bond))) is not None:
             return Progress(state=missing)
         if not self._told_stakes:
             # Told before the work, so that a user can object in time.
             self.notify_job(What.STAKED, stakes(posted, posted.terms.trainer_bond))
             self._told_stakes = True
         priority = Priority(deadline=posted.commit_deadline, stake=posted.terms.reward)
-        if not self.files_are_here(posted, priority):
+        if not self.long_work.files_are_here(posted, priority):
             return Progress(working=True, state="fetches the job's files", until=posted.commit_deadline)
-        trees = self._trained(posted, priority)
+        trees = self._run.trained(posted, priority)
         if trees is None:
             self._publishing.publish_so_far(posted, priority)
             return Progress(working=True, state="trains", until=posted.commit_deadline)
         if posted.terms.opening_window:
-            return self._sealed.seal(posted, trees, priority)
+            return self.progress_of(self._sealed.seal(posted, trees, priority))
         addresses = self._publishing.published(posted, priority)
         if addresses is None:
             return Progress(working=True, state="publishes log and model", until=posted.commit_deadline)
@@ -85,31 +82,13 @@ class TrainerRole(JobRole):
         if posted.claim.trainer != self.context.address:
             return self.leave(f"job {self.job} was not claimed by this trainer")
         if posted.status is JobStatus.SEALED:
-            return self._sealed.open(posted)
+            return self.progress_of(self._sealed.open(posted))
         if posted.status is not JobStatus.CLAIMED:
             return self.leave(f"job {self.job} is {posted.status.name}")
         return self._defend(posted)
 
-    def _trained(self, posted: JobView, priority: Priority) -> DisputeTrees | None:
-        """The dispute trees of the finished training; None until it is done."""
-        return self.work(
-            Lane.RUNS, "training", lambda background_job: self._train(posted, background_job), priority, "the training"
-        )
-
-    def _train(self, posted: JobView, background_job: BackgroundJob[DisputeTrees]) -> DisputeTrees:
-        """Trains. Raises Refused for a run that stops, or for clocks that are too short for this machine."""
-        room, job = self.context.room(self.job, posted), self.read_job(posted)
-        bonded = posted.status is not JobStatus.OPEN
-        on_step = self.on_step(background_job, posted, job, "training", bonded=bonded)
-        try:
-            result = self.context.engine.train(job, room / _RUN, on_step)
-        except StoppedError as error:
-            raise Refused(str(error)) from error
-        self.notify_job(What.COMPUTED, f"trained to checkpoint root 0x{result.checkpoint_root.hex()}")
-        return self.context.engine.trees(job, room / _RUN, result.state_roots)
-
     def _commit(self, posted: JobView, trees: DisputeTrees, addresses: PublishedAddresses) -> Progress:
-        if not self.confirmed(posted):
+        if not self.chain.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
         claim = trees.claim
         call = self.context.contract.commit(
@@ -127,16 +106,14 @@ class TrainerRole(JobRole):
     def _defend(self, posted: JobView) -> Progress:
         stake = posted.terms.trainer_bond
         if posted.game_count:
-            self._games.tell_ended(self.games(lambda game: True))
-        start_waiting(self, posted)
+            self.carry_out(self._games.tell_ended(self.chain.games(lambda game: True)))
+        self.carry_out(start_waiting(self.chain, posted))
         if posted.live_games or posted.queued_games:
             return self._play(posted, stake)
         if posted.terms.opening_window and not self._publishing.is_done:
             self._sealed.finish_publishing(posted)
         else:
-            # What games need is on disk; a role with many claims keeps none in memory.
-            self.forget("training")
-            self.forget("recalling")
+            self._run.rest()
         if self.context.now() <= posted.claim.challenge_deadline:
             return Progress(
                 state="waits for the challenge window to close", until=posted.claim.challenge_deadline + 1, stake=stake
@@ -145,26 +122,13 @@ class TrainerRole(JobRole):
         return Progress(state="finalizes", stake=stake)
 
     def _play(self, posted: JobView, stake: int) -> Progress:
-        games = self.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
+        games = self.chain.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
         # Every game delays the claim. A silent challenger loses by the clock, for which nothing has to be computed.
-        end_overdue(self, games)
+        self.carry_out(end_overdue(self.chain, games))
         due = earliest_deadline(games.values(), Side.TRAINER)
         later = self.context.now() + posted.terms.clock_allowance
         priority = Priority(deadline=due or later, stake=stake, bonded=True)
-        trees = self._trees(posted, priority)
+        trees = self._run.trees(posted, priority)
         if trees is None:
             return Progress(working=True, state="gets its run ready for a game", stake=stake, deadline=due)
-        return replace(self._games.play(games, trees), stake=stake)
-
-    def _trees(self, posted: JobView, priority: Priority) -> DisputeTrees | None:
-        """The trees that games are played with; None until they are ready."""
-        if not self.files_are_here(posted, priority):
-            return None
-        recalled = self.recalled(posted, priority, (_RUN,), "reading the run again")
-        if recalled is None:
-            return None
-        if recalled:
-            self.forget("training")
-            return recalled[0]
-        # The run directory is lost, but training gives the same bits again.
-        return self._trained(posted, priority)
+        return replace(self.carry_out(self._games.play(games, trees)), stake=stake)

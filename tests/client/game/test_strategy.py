@@ -39,7 +39,8 @@ from tiebreak.game import (
 )
 from tiebreak.game.strategy import descent
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.player import Games
 
 INITIAL = sha256(b"initial").digest()
@@ -296,14 +297,13 @@ def test_a_player_that_cannot_move_says_what_to_do() -> None:
     shape, told = (3, 2), list[str]()
     honest, stranger = Party(shape, None), Party(shape, 3)
     model = start(shape, honest, stranger)
-    role = SimpleNamespace(
-        context=SimpleNamespace(now=lambda: model.now), notify_job=lambda what, text, game: told.append(text)
-    )
-    player, trees = Games(cast(JobRole, role), Side.CHALLENGER), SimpleNamespace(at_hand=honest.known.trees.get)
+    chain = cast(JobOnChain, SimpleNamespace(now=lambda: model.now))
+    player = Games(chain, cast(LongWork, None), Side.CHALLENGER)
+    trees = cast(DisputeTrees, SimpleNamespace(at_hand=honest.known.trees.get))
     game = model.view()
-    player.play({7: game}, cast(DisputeTrees, trees))
+    told += [action.text for action in player.play({7: game}, trees)]
     model.now = game.deadlines[Side.CHALLENGER] + 1
-    player.play({7: game}, cast(DisputeTrees, trees))
+    told += [action.text for action in player.play({7: game}, trees)]
     assert "not over the states at hand; let this role run in the directory that the claim" in told[0]
     assert "clock ran out" in told[1] and "keep this role running" in told[1] and len(told) == 2
 

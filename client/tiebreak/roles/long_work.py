@@ -1,0 +1,283 @@
+"""Long work for one job, apart from the games: fetching, runs and audits, and moves that have to be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from roundlog import training as engine
+from roundlog.arithmetic import MachineError
+from roundlog.storage import StorageError
+from roundlog.training import StepEvent
+
+from tiebreak.contract.structs import JobView
+from tiebreak.deadlines import Pauses
+from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Lane, Priority
+from tiebreak.roles.context import RoleContext
+from tiebreak.roles.engine import DisputeTrees
+from tiebreak.roles.fetched_content import Damaged, Refused, fetch_job, read_files
+from tiebreak.roles.notices import Notice, What
+from tiebreak.roles.role import OUTAGES, sentence
+from tiebreak.roles.time_to_answer import MeasuredPace, least_clock
+from tiebreak.rpc.chain_errors import AccountError
+from tiebreak.store.store_errors import causes
+
+T = TypeVar("T")
+
+FOR_GOOD = (Refused, MachineError, AccountError)
+"""Errors that no second attempt would change."""
+
+_SECONDS_TO_ANOTHER_ATTEMPT = 30.0
+MEASURED_STEPS = 3
+"""Steps that are timed before a job's clocks are judged."""
+
+
+class FilesDamaged(Exception):
+    """A job's files are not what they were when they were fetched."""
+
+
+class LongWork:
+    """The long work of a role in one job. A piece has a name, and is asked for at every look until it is done.
+
+    Work tells by itself what it comes to, since nobody waits for it."""
+
+    def __init__(
+        self, context: RoleContext, job: int, *, role: str, tell: Callable[[What, str], None], stops: Callable[[], bool]
+    ) -> None:
+        """role: its name, for notices. tell: tells a notice about the job; any thread may. stops: whether the role was
+        told to stop."""
+        self.context = context
+        self.job = job
+        self.tell = tell
+        self.stops = stops
+        self._role = role
+        self.spec_hash: bytes | None = None
+        """Spec of the job that the results are about."""
+        self._background_jobs: dict[str, BackgroundJob[object]] = {}
+        self._pauses: dict[str, Pauses] = {}
+        self._patience: dict[str, Pauses] = {}
+        self._again: dict[str, float] = {}
+        self._block_seconds = 0.0
+        self._files: Path | None = None
+        """Directory of the job's files, once it is known."""
+        self._are_damaged = False
+
+    def begin_anew(self, spec_hash: bytes) -> None:
+        """Drops results of another job. Results belong to a spec, not to the number that the chain has given to it."""
+        self.drop()
+        self.spec_hash = spec_hash
+
+    def try_again(self) -> None:
+        """Schedules refused work for another attempt after a pause."""
+        for what, background_job in list(self._background_jobs.items()):
+            if isinstance(background_job.error, Refused):
+                self.forget(what)
+                self._again[what] = self.context.clock() + _SECONDS_TO_ANOTHER_ATTEMPT
+
+    def room(self, posted: JobView) -> Path:
+        """Directory of the job's files."""
+        return self.context.room(self.job, posted)
+
+    def result(
+        self,
+        lane: Lane,
+        what: str,
+        call: Callable[[BackgroundJob[T]], T],
+        priority: Priority,
+        doing: str,
+        *,
+        about: Hashable = None,
+    ) -> T | None:
+        """The result of `call`; None until it is done. `call` runs apart from the games. It runs again, after a pause,
+        if it fails with an error that may pass, and it runs anew if `about` changes. Raises its error if that is in
+        `FOR_GOOD`, and Interrupted."""
+        if self._again.get(what, 0.0) > self.context.clock():
+            return None
+        background_job = self.begin(lane, what, call, priority, doing, about=about)
+        if not background_job.done:
+            return None
+        try:
+            return background_job.result()
+        except FOR_GOOD:
+            raise
+        except Interrupted:
+            self.forget(what)
+            raise
+        except Exception as error:
+            # An error in long work must not end the games of this job or of others.
+            self.forget(what)
+            text = sentence(error) if isinstance(error, OUTAGES) else f"{type(error).__name__}: {error}"
+            self.tell(What.WARNING, f"{doing} did not succeed: {text}")
+            self._are_damaged = self._are_damaged or self._is_about_files(error)
+            pauses = self._pauses.setdefault(what, Pauses(first=1.0, most=30.0 if lane is Lane.GAMES else 300.0))
+            self._again[what] = self.context.clock() + pauses.next()
+            return None
+
+    def begin(
+        self,
+        lane: Lane,
+        what: str,
+        call: Callable[[BackgroundJob[T]], T],
+        priority: Priority,
+        doing: str,
+        *,
+        about: Hashable = None,
+    ) -> BackgroundJob[T]:
+        """The background job behind `result`."""
+        key = (id(self), self.spec_hash, what, about)
+        if what in self._background_jobs and self._background_jobs[what].key != key:
+            self.forget(what)
+        background_job = self.context.background_jobs.ask(lane, key, call, priority, doing)
+        self._background_jobs[what] = background_job  # type: ignore[assignment]  # of whatever type
+        return background_job
+
+    def forget(self, what: str) -> None:
+        """Drops a piece of work, done or not."""
+        background_job = self._background_jobs.pop(what, None)
+        if background_job is not None:
+            self.context.background_jobs.forget(background_job.key)
+
+    def is_begun(self, what: str) -> bool:
+        """Whether a piece of work was asked for."""
+        return what in self._background_jobs
+
+    def is_done(self, what: str) -> bool:
+        """Whether a piece of work has a result."""
+        background_job = self._background_jobs.get(what)
+        return background_job is not None and background_job.done and background_job.error is None
+
+    def seconds_left(self, what: str) -> float | None:
+        """Seconds until a run is done here, with those before it without which a bond is lost; None if that is not
+        measured."""
+        if (background_job := self._background_jobs.get(what)) is None or not background_job.measured().seconds:
+            return None
+        return background_job.measured().seconds + self.context.background_jobs.promised(background_job.key)
+
+    def drop(self) -> None:
+        """Drops all work for the job."""
+        for what in list(self._background_jobs):
+            self.forget(what)
+        self._again.clear()
+
+    def doing(self) -> list[str]:
+        """Work under way, one clause each."""
+        found = []
+        for background_job in self._background_jobs.values():
+            if not background_job.done:
+                steps = f" (step {background_job.steps} of {background_job.total})" if background_job.total else ""
+                found.append(f"{background_job.doing} of job {self.job}{steps}")
+        return found
+
+    def files_are_here(self, posted: JobView, priority: Priority) -> bool:
+        """Whether the job's files are in its room and were checked. They are not kept in memory; `read_job` reads them
+        again. Raises Refused."""
+        self._block_seconds = self.context.queue.block_seconds()
+
+        room = self.room(posted)
+
+        def fetch(background_job: BackgroundJob[bool]) -> bool:
+            told = partial(self.tell, What.WARNING)
+            within = self.patience("files")
+            fetch_job(self.context, posted, room, within=within, bonded=priority.bonded, warn=told)
+            return True
+
+        return self.result(Lane.FILES, "files", fetch, priority, "fetching the files") is not None
+
+    def patience(self, what: str) -> float:
+        """Seconds for an attempt to fetch content of others; more with each attempt. What has come by then is kept. A
+        store or peer that lets every block drip must not hold what waits behind it, or what can be had elsewhere."""
+        return self._patience.setdefault(what, Pauses(first=60.0, most=3600.0)).next()
+
+    def read_job(self, posted: JobView) -> engine.Job:
+        """The job, read from the files in its room; for work that runs apart from the games. Raises Refused, and
+        FilesDamaged, after which they are mended before the work is done again."""
+        self._files = self.room(posted) / "job"
+        try:
+            return read_files(self.context, posted, self._files)
+        except Damaged as error:
+            raise FilesDamaged(str(error)) from error
+
+    def _is_about_files(self, error: BaseException) -> bool:
+        """Whether an error is about the job's files, which stay on the disk while they are used."""
+        return any(
+            isinstance(cause, FilesDamaged) or (isinstance(cause, StorageError) and cause.path.parent == self._files)
+            for cause in causes(error)
+        )
+
+    def mend_files(self) -> None:
+        """Drops what holds the job's files if they are damaged, so that they are read again, and mended. What is
+        executed is on disk."""
+        if not self._are_damaged:
+            return
+        self._are_damaged = False
+        for what, background_job in list(self._background_jobs.items()):
+            if background_job.done if what == "files" else background_job.lane is not Lane.FILES:
+                self.forget(what)
+
+    def recalled(
+        self, posted: JobView, priority: Priority, runs: Sequence[str], doing: str, *, root: bytes | None = None
+    ) -> list[DisputeTrees] | None:
+        """The dispute trees of a finished run, read without executing anything, as a list of one. The list is empty if
+        there is no such run, or it came to another checkpoint root than `root`; None until that is known. runs:
+        directories in the job's room, in the order in which they are tried."""
+
+        def recall(background_job: BackgroundJob[list[DisputeTrees]]) -> list[DisputeTrees]:
+            job, room = self.read_job(posted), self.room(posted)
+            for run in runs:
+                found = self.context.engine.recall(job, room / run) if (room / run).is_dir() else None
+                if found is not None and root in (None, found.claim.root):
+                    return [found]
+            return []
+
+        return self.result(Lane.GAMES, "recalling", recall, priority, doing, about=root)
+
+    def on_step(
+        self, background_job: BackgroundJob[T], posted: JobView, job: engine.Job, doing: str, *, bonded: bool
+    ) -> Callable[[StepEvent], None]:
+        """A callback for the engine: reports progress, gives way to more urgent work, and obeys `stop`. Before a bond
+        is paid it checks the clocks of games against the measured time of a step."""
+        spec, seen = job.spec, [float("inf")]
+
+        def measured() -> float:
+            # Games are played without the help of other ranks.
+            engine = self.context.engine
+            return min(seen) if engine.helpers is None else engine.step_seconds(job)
+
+        def told(event: StepEvent) -> None:
+            self.context.notify(
+                Notice(
+                    role=self._role,
+                    what=What.STEP,
+                    text=doing,
+                    job=self.job,
+                    done=event.step + 1,
+                    total=spec.steps,
+                    loss=event.loss,
+                )
+            )
+            if self.stops():
+                raise Interrupted
+            # The first step may include the compilation of kernels.
+            seen.append(event.seconds)
+            if not bonded and len(seen) == MEASURED_STEPS + 1:
+                self.require_time(posted, job, measured())
+            elif not bonded and len(seen) <= MEASURED_STEPS and event.step + 1 == spec.steps:
+                self.require_time(posted, job, min(measured(), self.context.engine.step_seconds(job)))
+            # A pause at the first step of an interval loses only that step.
+            background_job.taken(event.step, spec.steps, event.seconds, may_pause=event.step % spec.interval == 0)
+
+        return told
+
+    def require_time(
+        self, posted: JobView, job: engine.Job, step_seconds: float, *, intervals_apart: int | None = None
+    ) -> None:
+        """Checks a job's clocks against the time that its games take here. intervals_apart: most intervals between two
+        states that are kept; None: as the engine keeps them. Raises Refused if the clocks are too short."""
+        pace, apart = MeasuredPace(block=self._block_seconds, step=step_seconds), intervals_apart
+        if apart is None:
+            apart = self.context.engine.options.keep_every
+        needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games, apart)
+        if (objection := self.context.policy.clock_objection(posted, needed)) is not None:
+            raise Refused(objection)
