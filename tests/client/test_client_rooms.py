@@ -4,6 +4,7 @@ huge."""
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -144,3 +145,11 @@ def test_dishonest_parties_know_nothing_of_the_demo() -> None:
     found = {one for path in (DEMO / "adversary").glob("*.py") for one in imported(path)}
     assert any(one.startswith("tiebreak_demo.adversary.") for one in found)
     assert {one for one in found if one.startswith("tiebreak_demo") and "adversary" not in one} == set()
+
+
+OVT = re.compile(r"\btrits?\b|\bOVT\b|\bthresholds?\b", re.IGNORECASE)
+
+
+def test_ovts_policy_is_mentioned_where_a_user_types_its_name_alone() -> None:
+    """Elsewhere a rounding is one of `roundlog.rounding`, and its policy's name is the spec's."""
+    assert {path.name for path in FILES if OVT.search(path.read_text())} == {"jobs.py", "training.py"}
