@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import threading
 import time
 import urllib.parse
@@ -20,7 +19,7 @@ from typing import Any
 import requests
 import urllib3
 
-from tiebreak.deadlines import Halted, TooLate, pause, within
+from tiebreak.deadlines import Halted, Pauses, TooLate, pause, within
 from tiebreak.rpc.answers import data as read_data
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, printable
 from tiebreak.rpc.log_search import RangeLimit
@@ -97,13 +96,14 @@ class RepeatingTransport(Transport):
         asked = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
         body = json.dumps(asked, default=as_json).encode()
         ends = time.monotonic() + self._deadline
+        pauses = Pauses(first=0.1, most=2.5, spread=1.0)
         for attempt in itertools.count(1):
             try:
                 return self._attempt(method, request_id, body, min(self._timeout, ends - time.monotonic()))
             except Halted as error:
                 raise self._stopped(method) from error
             except Transient as error:
-                wait = max(error.after, min(5.0, 0.1 * 2**attempt) * (0.5 + random.random() / 2))
+                wait = max(error.after, pauses.next())
                 if attempt >= self._attempts or time.monotonic() + wait >= ends:
                     raise self._hopeless(method, error) from error
             try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import re
 import threading
 import time
@@ -19,7 +18,7 @@ from typing import Any, TypeVar
 
 import urllib3
 
-from tiebreak.deadlines import TooLate, pause
+from tiebreak.deadlines import Pauses, TooLate, pause
 from tiebreak.deadlines import within as in_time
 from tiebreak.store.store_errors import CorruptBlock, short
 from tiebreak.timed_http import pool_manager
@@ -125,6 +124,7 @@ def patiently(
     `request` gets the seconds that it has. `each`: seconds of one attempt; `seconds`: of all together (None: as they
     come). Raises the last error, TooLate, and Halted when `stop` is set."""
     ends = None if seconds is None else time.monotonic() + seconds
+    pauses = Pauses(first=0.1, most=5.0, spread=1.0)
     for attempt in itertools.count(1):
         left = each if ends is None else min(each, ends - time.monotonic())
         if left <= 0:
@@ -136,7 +136,7 @@ def patiently(
             if attempt >= attempts:
                 raise
             asked = error.wait if isinstance(error, NoAnswer) else 0.0
-        rest = max(asked, min(5.0, 0.1 * 2 ** (attempt - 1)) * (1 + random.random()))
+        rest = max(asked, pauses.next())
         if ends is not None and time.monotonic() + rest >= ends:
             raise TooLate
         pause(rest, stop)
