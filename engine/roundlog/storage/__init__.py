@@ -3,9 +3,9 @@
 What is about tensors is loaded when it is first used, since PyTorch takes seconds.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from roundlog import lazy_face
 from roundlog.storage.durable_files import (
     BESIDE,
     StorageError,
@@ -71,7 +71,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"roundlog.storage has no {name}: its public names are {', '.join(__all__)}")
-    return getattr(import_module("roundlog.storage.tensor_files"), name)
+__getattr__ = lazy_face(__name__, dict.fromkeys(__all__, "tensor_files"))
