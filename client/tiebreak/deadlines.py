@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -72,16 +73,17 @@ class _Running(Generic[T]):
 
 
 class Pauses:
-    """Pauses that start at `first` seconds and double up to `most`."""
+    """Pauses that start at `first` seconds and double up to `most`. `spread`: each is longer by a random part of
+    itself, up to this one, so that many who failed at the same time do not come again at the same time."""
 
-    def __init__(self, *, first: float, most: float) -> None:
-        self._first, self._most = first, most
+    def __init__(self, *, first: float, most: float, spread: float = 0.0) -> None:
+        self._first, self._most, self._spread = first, most, spread
         self._now = first
 
     def next(self) -> float:
         """Seconds to wait after one more failure."""
         pause, self._now = self._now, min(2 * self._now, self._most)
-        return pause
+        return pause * (1 + self._spread * random.random())
 
     def reset(self) -> None:
         """Starts again at `first`, after a success."""

@@ -1,4 +1,8 @@
-"""HTTP answers that come as a whole within their time, head and all, or not at all.
+"""The HTTP client: answers come whole within their time, head and all, or not at all, and have a size.
+
+All that this program asks by HTTP passes here. Nodes and webhooks are asked by `session` and `post`, through the
+proxies of the environment. Stores may be anybody's, and are asked by `store.http.HttpServer`, which takes nothing from
+the environment.
 
 A socket's own timeout bounds the silence between two bytes. So a server that sends a header, an interim answer
 (100 Continue) or a trailer now and then would keep its reader, the thread that it runs in and the socket for ever.
@@ -8,15 +12,38 @@ from __future__ import annotations
 
 import http.client
 import io
+import json
+import re
 import socket
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import requests
 import requests.adapters
 import urllib3
 import urllib3.connection
+
+_PIECE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer of a server. `more`: whether the body was longer than the caller has asked for, and was cut.
+    `retry_after`: seconds after which it asks to be asked again; 0.0 where it does not say so."""
+
+    status: int
+    body: bytes
+    more: bool
+    retry_after: float
+
+    def json(self) -> Any:
+        """The body as JSON. Raises ValueError for anything else."""
+        try:
+            return json.loads(self.body)
+        except RecursionError as error:
+            raise ValueError("nests too deep") from error
 
 
 class _Timed(io.RawIOBase):
@@ -118,3 +145,27 @@ def bound(made: requests.Session, most: int | None = None) -> None:
     """Has the timeout of a request of this session be for the whole answer, which has at most `most` bytes."""
     for scheme in ("http://", "https://"):
         made.mount(scheme, _Adapter(most))
+
+
+def read_answer(answer: urllib3.BaseHTTPResponse, most: int) -> HttpAnswer:
+    """An open answer, with at most `most` bytes of its body as they come, not unpacked. Raises the HTTPError of
+    urllib3 (ProtocolError for one that was cut off) and OSError."""
+    read = bytearray()
+    while len(read) <= most and (piece := answer.read1(_PIECE, decode_content=False)):
+        read += piece
+    more = len(read) > most
+    if not more:
+        answer.release_conn()
+    after = answer.headers.get("Retry-After", "").strip()  # a date counts as none
+    seconds = float(after) if re.fullmatch("[0-9]{1,9}", after) else 0.0
+    return HttpAnswer(answer.status, bytes(read[:most]), more, seconds)
+
+
+def post(connections: requests.Session, url: str, body: bytes, *, seconds: float, most: int) -> HttpAnswer:
+    """The answer to JSON, within `seconds`; a redirect is one, and is not followed. `most`: as for `read_answer`; at 0
+    the body is not waited for. Raises RequestException, and what `read_answer` does."""
+    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+    with connections.post(
+        url, data=body, headers=headers, timeout=seconds, stream=True, allow_redirects=False
+    ) as answer:
+        return read_answer(answer.raw, most) if most else HttpAnswer(answer.status_code, b"", True, 0.0)

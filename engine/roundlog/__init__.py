@@ -12,6 +12,8 @@ when they are first used, since PyTorch takes seconds.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -28,22 +30,22 @@ if TYPE_CHECKING:
     from roundlog.training.verdict import Verdict, audit
 
 _ROOMS = {
-    "Auditor": "roundlog.training.auditor",
-    "CaptureError": "roundlog.capture",
-    "Job": "roundlog.training.job",
-    "JobError": "roundlog.training.job",
-    "Program": "roundlog.program",
-    "RunOptions": "roundlog.training.options",
-    "Task": "roundlog.capture",
-    "Trainer": "roundlog.training.trainer",
-    "TrainingSpec": "roundlog.spec",
-    "Verdict": "roundlog.training.verdict",
-    "arrow_fields": "roundlog.data",
-    "audit": "roundlog.training.verdict",
-    "load_into": "roundlog.training.export",
-    "portable": "roundlog.capture",
-    "safetensors_fields": "roundlog.data",
-    "windows": "roundlog.data",
+    "Auditor": "training.auditor",
+    "CaptureError": "capture",
+    "Job": "training.job",
+    "JobError": "training.job",
+    "Program": "program",
+    "RunOptions": "training.options",
+    "Task": "capture",
+    "Trainer": "training.trainer",
+    "TrainingSpec": "spec",
+    "Verdict": "training.verdict",
+    "arrow_fields": "data",
+    "audit": "training.verdict",
+    "load_into": "training.export",
+    "portable": "capture",
+    "safetensors_fields": "data",
+    "windows": "data",
 }
 
 __all__ = [
@@ -66,10 +68,22 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in _ROOMS:
-        raise AttributeError(f"roundlog has no {name}: its public names are {', '.join(__all__)}")
-    return getattr(import_module(_ROOMS[name]), name)
+def lazy_face(module: str, files: Mapping[str, str]) -> Callable[[str], object]:
+    """The `__getattr__` of a package, whose names are loaded each when it is first used, and found by Python from then
+    on. module: the package, which has an `__all__`. files: name -> the module within the package that has it."""
+
+    def load(name: str) -> object:
+        face = sys.modules[module]
+        if name not in files:
+            raise AttributeError(f"{module} has no {name}: its public names are {', '.join(face.__all__)}")
+        found = getattr(import_module(f"{module}.{files[name]}"), name)
+        setattr(face, name, found)
+        return found
+
+    return load
+
+
+__getattr__ = lazy_face(__name__, _ROOMS)
 
 
 def __dir__() -> list[str]:

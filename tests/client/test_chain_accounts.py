@@ -52,6 +52,20 @@ def test_a_keystore_is_written_for_its_owner_only_whatever_the_umask(tmp_path: P
     assert (tmp_path / "k").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_keystore_that_a_full_disk_has_cut_off_does_not_stand_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(AccountError, match="No space left"):
+            create_keystore(tmp_path / "k", "secret", devnet_account(0))
+    create_keystore(tmp_path / "k", "secret", devnet_account(0))
+    assert read_keystore(tmp_path / "k", "secret").address == devnet_account(0).address
+
+
 def test_an_empty_password_and_a_bad_place_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AccountError, match="password"):
         create_keystore(tmp_path / "k", "")

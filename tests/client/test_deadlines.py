@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from tiebreak.deadlines import Halted, TooLate, pause, within
+from tiebreak.deadlines import Halted, Pauses, TooLate, pause, within
 from tiebreak.rpc.chain_errors import ChainUnavailable, Stopped
 from tiebreak.rpc.transport import HttpTransport
 from tiebreak.store.dag_builder import build_file
@@ -141,3 +141,10 @@ def test_calls_and_pauses_end_in_time() -> None:
         pause(10, stop)
     with pytest.raises(Halted):
         within(10, stop, lambda: time.sleep(0.5))
+
+
+def test_pauses_of_many_are_spread() -> None:
+    many = [Pauses(first=1.0, most=4.0, spread=1.0) for _ in range(50)]
+    for least in (1.0, 2.0, 4.0, 4.0):
+        drawn = [pauses.next() for pauses in many]
+        assert all(least <= seconds <= 2 * least for seconds in drawn) and max(drawn) - min(drawn) > least / 4

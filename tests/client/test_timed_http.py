@@ -16,7 +16,8 @@ from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.pinning import PinningService
 from tiebreak.store.store_errors import StoreUnavailable
-from tiebreak.timed_http import pool_manager
+from tiebreak.timed_http import pool_manager, post, session
+from urllib3.exceptions import ProtocolError
 
 X = str(Cid.of(b"x", RAW))
 
@@ -108,3 +109,25 @@ def test_a_slow_answer_takes_no_time_from_what_is_sent_next(head: bytes) -> None
         assert used is not None and connection.getresponse().read() == b"xx"
         assert used.gettimeout() == 5
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("most", "body", "more"), [(0, b"", True), (2, b"12", True), (5, b"12345", False), (9, b"12345", False)]
+)
+def test_only_so_much_of_an_answer_is_read(most: int, body: bytes, more: bool) -> None:
+    def answer(request: Request) -> None:
+        request.connection.sendall(b"HTTP/1.1 429 Busy\r\nRetry-After: 7\r\nContent-Length: 5\r\n\r\n12345")
+
+    with serving(answer) as url, session() as connections:
+        found = post(connections, url, b"{}", seconds=5.0, most=most)
+    assert (found.status, found.body, found.more) == (429, body, more)
+    assert found.retry_after == (7.0 if most else 0.0)
+
+
+def test_an_answer_that_ends_before_its_length_is_cut_off() -> None:
+    def answer(request: Request) -> None:
+        request.connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n123")
+        request.close_connection = True
+
+    with serving(answer) as url, session() as connections, pytest.raises(ProtocolError):
+        post(connections, url, b"{}", seconds=5.0, most=9)

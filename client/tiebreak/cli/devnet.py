@@ -131,19 +131,21 @@ def _change(node: ChainNode, accounts: list[ChecksumAddress], advance: int | Non
 
 def _fund(node: ChainNode, accounts: list[ChecksumAddress]) -> dict[ChecksumAddress, int]:
     """Gives each account `FUNDING`. The balances that they have then."""
-    from tenacity import retry, retry_if_exception_type, stop_after_attempt
+    from itertools import count
 
     from tiebreak.rpc.chain_errors import NonceTaken
     from tiebreak.transactions.keys import ACCOUNTS, devnet_account
     from tiebreak.transactions.sender import Sender
 
-    # All terminals of the tutorial pay from one account, and may do so at the same moment.
-    @retry(retry=retry_if_exception_type(NonceTaken), stop=stop_after_attempt(_ATTEMPTS), reraise=True)
-    def pay(account: ChecksumAddress) -> None:
-        Sender(node, devnet_account(ACCOUNTS - 1)).send(account, b"", value=FUNDING)
-
     for one in accounts:
-        pay(one)
+        for attempt in count(1):
+            try:
+                Sender(node, devnet_account(ACCOUNTS - 1)).send(one, b"", value=FUNDING)
+                break
+            except NonceTaken:
+                # All terminals of the tutorial pay from one account, and may do so at the same moment.
+                if attempt == _ATTEMPTS:
+                    raise
     return {one: node.balance(one) for one in accounts}
 
 

@@ -6,15 +6,13 @@ chain runs, a file for the shell's `.` that points commands to it; `lock`: held 
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 from pathlib import Path
 from types import TracebackType
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
-from roundlog.storage import open_regular, replace_file
+from roundlog.storage import lock_file, open_regular, replace_file
 
 from tiebreak.rpc.chain_errors import DevnetError
 
@@ -29,14 +27,11 @@ class DevnetState:
         self.directory = directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(directory / "lock", os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+            self._lock = lock_file(directory / "lock")
+        except BlockingIOError as error:
+            raise DevnetError(f"another development chain runs on {directory}: stop it, or choose another.") from error
         except OSError as error:
             raise DevnetError(f"{directory} cannot be used ({error.strerror}): choose another place.") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise DevnetError(f"another development chain runs on {directory}: stop it, or choose another.") from error
         self._environment.unlink(missing_ok=True)  # of a process that was killed
 
     def file(self, kind: str) -> Path:
@@ -79,7 +74,7 @@ class DevnetState:
 
     def close(self) -> None:
         self._environment.unlink(missing_ok=True)
-        os.close(self._lock)
+        self._lock.close()
 
     @property
     def _environment(self) -> Path:

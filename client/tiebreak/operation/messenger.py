@@ -1,6 +1,7 @@
 """The messenger: delivers alerts to webhooks and commands, from a thread of its own.
 
 A role hands an alert over and goes on. What hangs is given up in time, and what fails is tried again a few times.
+By hand, since apprise, which knows many services, does not end when it is told to stop, and logs addresses.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import requests
 from tiebreak.deadlines import Halted, TooLate, pause, within
 from tiebreak.process_resources import environment_of_others
 from tiebreak.rpc.chain_errors import printable
-from tiebreak.timed_http import session
+from tiebreak.timed_http import post, session
 
 _SECONDS = 15.0
 """Most seconds for one attempt."""
@@ -65,14 +66,8 @@ class Webhook:
             raise DeliveryFailed(f"status {status}")
 
     def _post(self, body: bytes) -> int:
-        headers = {"Content-Type": "application/json"}
-        with (
-            session() as connections,
-            connections.post(
-                self._url, data=body, headers=headers, timeout=_SECONDS, allow_redirects=False, stream=True
-            ) as answer,
-        ):
-            return answer.status_code
+        with session() as connections:
+            return post(connections, self._url, body, seconds=_SECONDS, most=0).status
 
 
 class Command:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from eth_typing import ChecksumAddress
 from roundlog import training as engine
-from roundlog.storage import read_record, write_record
+from roundlog.storage import commit_file, partial_path, read_record, write_record
 from roundlog.training import wrong_state
 
 from tiebreak.contract.code import is_adjudicator
@@ -194,9 +194,9 @@ class CustomerRole(JobRole):
 
         def fetch(background_job: BackgroundJob[Path]) -> Path:
             self._model.parent.mkdir(parents=True, exist_ok=True)
-            part = self._model.with_name(f".{self._model.name}.partial")
+            part = partial_path(self._model)
             self._fetch_model(posted, part)
-            part.replace(self._model)
+            commit_file(part, self._model)
             self.notify_job(What.FETCHED, f"the trained model is in {self._model}")
             return self._model
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tiebreak.deadlines import Pauses
 from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, WrongChain
 from tiebreak.rpc.node import ChainNode
@@ -69,7 +70,7 @@ class Member:
         """Its chain, once it is known to be that of the others."""
         self._clock = clock
         self._again = 0.0
-        self._pause = _FIRST_PAUSE
+        self._pauses = Pauses(first=_FIRST_PAUSE, most=_LONGEST_PAUSE)
         self._waiting = 0
         self._left_alone = 0
 
@@ -102,7 +103,8 @@ class Member:
                 self.identity = self._checked(expected)
             said = Said(self, call(self.node))
             if self._left_alone == before:  # else it was too slow, and nobody waits for this any more
-                self.away, self._pause = "", _FIRST_PAUSE
+                self.away = ""
+                self._pauses.reset()
             return said
         except (ChainUnavailable, InvalidAnswer, WrongChain) as error:
             self.leave_alone(str(error))
@@ -116,8 +118,7 @@ class Member:
         """Asks it again after a pause only, and for its chain first: another one may answer there by then."""
         self.away, self.identity = why, None
         self._left_alone += 1
-        self._again = self._clock() + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._again = self._clock() + self._pauses.next()
 
     def _checked(self, expected: Identity) -> Identity:
         found = self.identify()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import threading
 import time
 import urllib.parse
@@ -20,15 +19,18 @@ from typing import Any
 import requests
 import urllib3
 
-from tiebreak.deadlines import Halted, TooLate, pause, within
+from tiebreak.deadlines import Halted, Pauses, TooLate, pause, within
 from tiebreak.rpc.answers import data as read_data
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, printable
 from tiebreak.rpc.log_search import RangeLimit
 from tiebreak.rpc.node_agreement import ALONE, NodeAgreement
-from tiebreak.timed_http import session
+from tiebreak.timed_http import post, session
 
 MAX_ANSWER = 32 * 1024 * 1024
 """Largest answer that is read, in bytes."""
+
+_MOST_WAIT = 60.0
+"""Longest pause in seconds that a node can ask for."""
 
 
 class Transport(ABC):
@@ -97,13 +99,14 @@ class RepeatingTransport(Transport):
         asked = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
         body = json.dumps(asked, default=as_json).encode()
         ends = time.monotonic() + self._deadline
+        pauses = Pauses(first=0.1, most=2.5, spread=1.0)
         for attempt in itertools.count(1):
             try:
                 return self._attempt(method, request_id, body, min(self._timeout, ends - time.monotonic()))
             except Halted as error:
                 raise self._stopped(method) from error
             except Transient as error:
-                wait = max(error.after, min(5.0, 0.1 * 2**attempt) * (0.5 + random.random() / 2))
+                wait = max(error.after, pauses.next())
                 if attempt >= self._attempts or time.monotonic() + wait >= ends:
                     raise self._hopeless(method, error) from error
             try:
@@ -167,30 +170,16 @@ class HttpTransport(RepeatingTransport):
 
     def _exchange(self, body: bytes, ends: float) -> bytes:
         try:
-            with self._session.post(
-                self._url,
-                data=body,
-                headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
-                timeout=max(0.01, ends - time.monotonic()),
-                stream=True,
-                allow_redirects=False,
-            ) as answer:
-                raw = bytearray()
-                while len(raw) <= MAX_ANSWER and (piece := answer.raw.read1(1 << 16, decode_content=False)):
-                    raw += piece
-                status = answer.status_code
-                # A read with a limit ends quietly where the connection does.
-                missing = answer.raw.length_remaining if len(raw) <= MAX_ANSWER else None
-                after = answer.headers.get("Retry-After", "")
+            answer = post(
+                self._session, self._url, body, seconds=max(0.01, ends - time.monotonic()), most=MAX_ANSWER + 1
+            )
         except urllib3.exceptions.ProtocolError as error:
             raise Transient("the connection broke off") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise Transient(type(error).__name__) from error
-        if missing:
-            raise Transient("the connection broke off")
-        if status == 429 or (status >= 500 and b'"jsonrpc"' not in raw):
-            raise Transient(f"status {status}", min(float(after), 60.0) if after.isdecimal() else 0.0)
-        return bytes(raw)
+        if answer.status == 429 or (answer.status >= 500 and b'"jsonrpc"' not in answer.body):
+            raise Transient(f"status {answer.status}", min(answer.retry_after, _MOST_WAIT))
+        return answer.body
 
 
 def shown_url(url: str, schemes: Sequence[str]) -> str | None:

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from roundlog.storage import sync_file
+
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.deadlines import within as in_time
 from tiebreak.store.cid import RAW, Cid
@@ -243,8 +245,7 @@ class _Walk:
                     require_space(out.fileno(), len(piece))
                     out.write(piece)
             out.truncate()
-            out.flush()
-            os.fsync(out.fileno())
+            sync_file(out)
 
     def end(self) -> None:
         """Reports the end of the transfer."""

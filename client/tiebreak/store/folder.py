@@ -4,22 +4,19 @@
     <root>/pins/<cid>                     one empty file a pinned root
     <root>/lock                           shared while adding, exclusive while collecting garbage
 
-A block appears by write, fsync and rename, children before their parents; killing a process at any instant
-leaves at most a temporary file and unpinned blocks, which `collect_garbage` removes.
+A block appears whole, children before their parents; killing a process at any instant leaves at most a temporary file
+and unpinned blocks, which `collect_garbage` removes.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
-from roundlog.storage import open_regular
+from roundlog.storage import BESIDE, lock_file, open_regular, replace_file, require_regular, sync_directory
 
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import MAX_BLOCK
@@ -27,7 +24,7 @@ from tiebreak.store.store import Addition, Store, named, reachable
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable, unusable
 from tiebreak.store.transfers import OnTransfer, untold
 
-_OURS = re.compile(r"[0-9a-f]{64}|tmp-.*")
+_OURS = re.compile(rf"[0-9a-f]{{64}}|{BESIDE}.*")
 """Names of files that are put among the blocks."""
 
 
@@ -52,7 +49,7 @@ class FolderStore(Store):
 
     @contextmanager
     def adding(self) -> Iterator[Addition]:
-        with self._lock(fcntl.LOCK_SH):
+        with self._lock(shared=True):
             yield _Batch(self._blocks, self._record_pin, self._writing)
 
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:
@@ -70,7 +67,7 @@ class FolderStore(Store):
 
     def pin(self, cid: str) -> None:
         root = Cid.parse(cid)
-        with self._lock(fcntl.LOCK_SH):
+        with self._lock(shared=True):
             for _ in reachable(self.block, root):
                 pass
             with self._writing():
@@ -100,7 +97,7 @@ class FolderStore(Store):
         Waits for additions in progress. A pinned tree with a missing or damaged node stops the collection
         with ContentMissing or CorruptBlock before anything is removed.
         """
-        with self._lock(fcntl.LOCK_EX):
+        with self._lock(shared=False):
             roots = [Cid.parse(root) for root in self.pins()]
             kept = {block.digest.hex() for root in roots for block in named(self.block, root)}
             doomed = [path for path in self._files() if path.name not in kept]
@@ -116,7 +113,7 @@ class FolderStore(Store):
 
     def _record_pin(self, root: Cid) -> None:
         (self._pins / str(root)).touch()
-        _sync_directory(self._pins)
+        sync_directory(self._pins)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -126,13 +123,14 @@ class FolderStore(Store):
             raise unusable(f"the content store {self._root} cannot take the content", error) from error
 
     @contextmanager
-    def _lock(self, mode: int) -> Iterator[None]:
-        try:
-            handle = open_regular(self._root / "lock")
-        except OSError as error:
-            raise unusable(f"the content store {self._root} cannot be used", error) from error
-        with handle:
-            fcntl.flock(handle, mode)
+    def _lock(self, *, shared: bool) -> Iterator[None]:
+        path = self._root / "lock"
+        with ExitStack() as stack:
+            try:
+                lock = stack.enter_context(lock_file(path, shared=shared, wait=True))
+                require_regular(lock.fileno(), path)
+            except OSError as error:
+                raise unusable(f"the content store {self._root} cannot be used", error) from error
             yield
 
 
@@ -153,7 +151,7 @@ class _Batch:
     def finish(self, root: Cid) -> None:
         with self._writing():
             for directory in self._touched:
-                _sync_directory(directory)
+                sync_directory(directory)
             self._record_pin(root)
 
     def _put(self, cid: Cid, block: bytes) -> None:
@@ -162,27 +160,11 @@ class _Batch:
         if path.is_file() and path.stat().st_size == len(block) and path.read_bytes() == block:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix="tmp-", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(block)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).rename(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replace_file(path, shared=True, sync_name=False) as file:
+            file.write(block)
         self._touched.update((path.parent, path.parent.parent, self._blocks))
 
 
 def _block_path(blocks: Path, cid: Cid) -> Path:
     name = cid.digest.hex()
     return blocks / name[:2] / name[2:4] / name
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,10 +13,11 @@ from typing import TypeVar
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.store.cid import Cid
 from tiebreak.store.dagpb import MAX_BLOCK
-from tiebreak.store.http import HttpAnswer, HttpServer, NoAnswer, base_url, patiently
+from tiebreak.store.http import HttpServer, NoAnswer, base_url, patiently
 from tiebreak.store.store import Addition, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable, short
 from tiebreak.store.transfers import WIDTH, OnTransfer, untold
+from tiebreak.timed_http import HttpAnswer
 
 T = TypeVar("T")
 

@@ -7,26 +7,22 @@ sent credentials of another place (nothing is read from ``.netrc``).
 from __future__ import annotations
 
 import itertools
-import json
-import random
 import re
 import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import urllib3
 
-from tiebreak.deadlines import TooLate, pause
+from tiebreak.deadlines import Pauses, TooLate, pause
 from tiebreak.deadlines import within as in_time
 from tiebreak.store.store_errors import CorruptBlock, short
-from tiebreak.timed_http import pool_manager
+from tiebreak.timed_http import HttpAnswer, pool_manager, read_answer
 
 T = TypeVar("T")
 
-_PIECE = 1 << 16
 _CONNECTIONS = 8
 _MOST_WAIT = 30.0
 """Longest pause in seconds that a server's Retry-After can ask for."""
@@ -38,23 +34,6 @@ class NoAnswer(Exception):
     def __init__(self, why: str, wait: float = 0.0) -> None:
         super().__init__(why)
         self.wait = wait
-
-
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """An answer of a server. `more`: whether the body was longer than the caller has asked for, and was cut."""
-
-    status: int
-    body: bytes
-    more: bool
-    retry_after: float
-
-    def json(self) -> Any:
-        """The body as JSON. Raises ValueError for anything else."""
-        try:
-            return json.loads(self.body)
-        except RecursionError as error:
-            raise ValueError("nests too deep") from error
 
 
 class HttpServer:
@@ -96,24 +75,11 @@ class HttpServer:
                 **content,
             )
             try:
-                return self._read(answer, 0 if method == "HEAD" else most)
+                return read_answer(answer, 0 if method == "HEAD" else most)
             finally:
                 answer.close()  # gives nothing back to the pool that still has bytes on the way
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise NoAnswer(_plainly(error)) from error
-
-    def _read(self, answer: urllib3.BaseHTTPResponse, most: int) -> HttpAnswer:
-        read = bytearray()
-        while len(read) <= most and (piece := answer.read1(_PIECE, decode_content=False)):
-            read += piece
-        if len(read) <= most:
-            answer.release_conn()
-        expected = answer.headers.get("Content-Length", "")
-        if re.fullmatch("[0-9]{1,19}", expected) and len(read) < min(int(expected), most):
-            raise NoAnswer("an answer that was cut off")
-        return HttpAnswer(
-            answer.status, bytes(read[:most]), len(read) > most, _seconds(answer.headers.get("Retry-After"))
-        )
 
 
 def patiently(
@@ -125,6 +91,7 @@ def patiently(
     `request` gets the seconds that it has. `each`: seconds of one attempt; `seconds`: of all together (None: as they
     come). Raises the last error, TooLate, and Halted when `stop` is set."""
     ends = None if seconds is None else time.monotonic() + seconds
+    pauses = Pauses(first=0.1, most=5.0, spread=1.0)
     for attempt in itertools.count(1):
         left = each if ends is None else min(each, ends - time.monotonic())
         if left <= 0:
@@ -135,8 +102,8 @@ def patiently(
         except (NoAnswer, CorruptBlock, TooLate) as error:
             if attempt >= attempts:
                 raise
-            asked = error.wait if isinstance(error, NoAnswer) else 0.0
-        rest = max(asked, min(5.0, 0.1 * 2 ** (attempt - 1)) * (1 + random.random()))
+            asked = min(_MOST_WAIT, error.wait) if isinstance(error, NoAnswer) else 0.0
+        rest = max(asked, pauses.next())
         if ends is not None and time.monotonic() + rest >= ends:
             raise TooLate
         pause(rest, stop)
@@ -159,13 +126,6 @@ def base_url(text: str, *, path: bool) -> str:
         raise ValueError(text)
     url.port  # noqa: B018 (raises ValueError for a port that is none)
     return f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
-
-
-def _seconds(header: str | None) -> float:
-    """Seconds of a Retry-After, bounded; a date counts as none."""
-    if header is None or not re.fullmatch(r"[0-9]{1,9}", header.strip()):
-        return 0.0
-    return min(_MOST_WAIT, float(header))
 
 
 def _plainly(error: Exception) -> str:

@@ -24,12 +24,12 @@ import urllib3
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import MAX_BLOCK
-from tiebreak.store.http import HttpAnswer, HttpServer, NoAnswer, base_url, patiently
+from tiebreak.store.http import HttpServer, NoAnswer, base_url, patiently
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
 from tiebreak.store.transfers import WIDTH, OnTransfer, untold
 from tiebreak.store.upload import Upload
-from tiebreak.timed_http import bound
+from tiebreak.timed_http import HttpAnswer, bound
 
 # Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not need.
 os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")

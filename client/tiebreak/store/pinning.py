@@ -25,8 +25,9 @@ from roundlog.storage import open_regular
 
 from tiebreak.deadlines import Halted, TooLate, pause
 from tiebreak.store.cid import Cid
-from tiebreak.store.http import HttpAnswer, HttpServer, NoAnswer, base_url, patiently
+from tiebreak.store.http import HttpServer, NoAnswer, base_url, patiently
 from tiebreak.store.store_errors import InvalidCid, StoreError, StoreUnavailable, short
+from tiebreak.timed_http import HttpAnswer
 
 T = TypeVar("T")
 

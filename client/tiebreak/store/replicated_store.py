@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from tiebreak.deadlines import Halted, TooLate
+from tiebreak.deadlines import Halted, Pauses, TooLate
 from tiebreak.deadlines import within as in_time
 from tiebreak.store.cid import Cid
 from tiebreak.store.kubo import KuboStore
@@ -35,19 +35,19 @@ class _Member:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.owed: set[str] = set()
-        self._strikes, self._paused_until = 0, 0.0
+        self._pauses, self._paused_until = Pauses(first=_FIRST_PAUSE, most=_LONGEST_PAUSE), 0.0
 
     def is_paused(self) -> bool:
         return time.monotonic() < self._paused_until
 
     def well(self) -> None:
-        self._strikes, self._paused_until = 0, 0.0
+        self._pauses.reset()
+        self._paused_until = 0.0
 
     def failed(self, error: StoreError, seconds: float) -> None:
         # A store that says at once that it lacks a block costs nothing to ask again.
         if seconds >= _SLOW or not isinstance(error, ContentMissing):
-            self._paused_until = time.monotonic() + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._strikes)
-            self._strikes = min(10, self._strikes + 1)
+            self._paused_until = time.monotonic() + self._pauses.next()
 
 
 class ReplicatedStore(Store):

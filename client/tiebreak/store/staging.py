@@ -4,13 +4,15 @@ come whole; and the space on its disk, which is looked at before a stranger's co
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import os
 import shutil
 import stat
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
+
+from roundlog.storage import lock_file
 
 from tiebreak.store.cid import Cid
 from tiebreak.store.store_errors import (
@@ -66,7 +68,7 @@ class Staged:
 
     def __init__(self, dest: Path, cid: Cid) -> None:
         self._dest, self._cid = dest, cid
-        self._lock: int | None = None
+        self._lock: BinaryIO | None = None
         self._stays = True
         """Whether the next attempt begins with what this one leaves."""
 
@@ -95,11 +97,12 @@ class Staged:
             if not (may_pass and self._stays and _has_bytes(self.path)):
                 shutil.rmtree(self._room, ignore_errors=True)
             if self._lock is not None:
-                os.close(self._lock)
+                self._lock.close()
         if isinstance(error, OSError):
             raise unusable(f"the content cannot be written beside {self._dest}", error) from error
 
     def _publish(self) -> None:
+        # The name is not synced: who loses it with the power fetches the content again.
         try:
             if self.path.is_dir():
                 self.path.rename(self._dest)  # fails on a directory that is not empty, as it should
@@ -113,7 +116,7 @@ class Staged:
             ) from error
 
 
-def _claimed(room: Path) -> int | None:
+def _claimed(room: Path) -> BinaryIO | None:
     """The lock of a room that is ours alone from now on; None if it cannot be had. A directory that somebody else could
     have made or filled is not taken: its name can be foretold."""
     for _ in range(3):
@@ -124,19 +127,11 @@ def _claimed(room: Path) -> int | None:
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
                 return None
         try:
-            lock = os.open(room / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            continue  # another process has just ended with it
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(lock), (room / "lock").lstat()):
-                return lock
+            return lock_file(room / "lock")
         except BlockingIOError:
-            os.close(lock)
             return None
         except FileNotFoundError:
-            pass
-        os.close(lock)
+            continue  # another process has just ended with it
     return None
 
 
@@ -146,7 +141,7 @@ def _remove_abandoned(room: Path) -> None:
         lock = _claimed(other)
         if lock is not None:
             shutil.rmtree(other, ignore_errors=True)
-            os.close(lock)
+            lock.close()
 
 
 def set_back(dest: Path, cid: str) -> None:

@@ -1,25 +1,22 @@
 """The journal of an account: every transaction that was signed, written down before it is sent.
 
     <directory>/journal/<chain id>-<genesis>-<account>/<nonce>.json   one intention a file
-    <directory>/journal/<chain id>-<genesis>-<account>/lock           held by the process that sends
+    <directory>/journal/lock                                          held by the process that sends
 
-A file appears by write, fsync and rename, so that a process that is killed, or a disk that is full, leaves the old one
-or the new one. All transactions of an intention have its nonce, and the chain takes one of them.
+A process that is killed, or a disk that is full, leaves the old file or the new one. All transactions of an intention
+have its nonce, and the chain takes one of them.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
-from roundlog.storage import open_regular
+from roundlog.storage import lock_file, open_regular, replace_file
 
 from tiebreak.rpc.chain_errors import JournalError, JournalInUse
 from tiebreak.transactions.reserve import Reserve
@@ -92,7 +89,7 @@ class Journal:
         """name: chain and account; a plain file name. reserve: the disk's, which payments may take."""
         self._place = None if directory is None else directory / "journal" / name
         self._reserve = reserve
-        self._lock: int | None = None
+        self._lock: BinaryIO | None = None
         if directory is not None and self._place is not None:
             # The whole directory: roles of two accounts would write over each other's records as well.
             self._lock = _locked(directory, self._place)
@@ -121,31 +118,21 @@ class Journal:
         """Remembers an entry as it is now. Raises JournalError."""
         if self._place is None:
             return
-        place = self._place
         try:
             # A move is sent without a record where there is no room for one.
             if entry.value:
-                self._reserve.write(lambda: self._put(place, entry))
+                self._reserve.write(lambda: self._put(entry))
             else:
-                self._put(place, entry)
+                self._put(entry)
         except OSError as error:
             raise JournalError(
                 f"{self._place} cannot be written ({error.strerror}), and nothing is paid that is not on record: make "
                 "room there."
             ) from error
 
-    def _put(self, place: Path, entry: Entry) -> None:
-        descriptor, part = tempfile.mkstemp(prefix="part-", dir=place)
-        try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                json.dump(entry.to_json(), file)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(part).rename(self._path(entry.nonce))
-        except BaseException:
-            Path(part).unlink(missing_ok=True)
-            raise
-        _sync(place)
+    def _put(self, entry: Entry) -> None:
+        with replace_file(self._path(entry.nonce), private=True) as file:
+            file.write(json.dumps(entry.to_json()).encode())
 
     def remove(self, entry: Entry) -> None:
         """Forgets an entry that has ended for good. An entry that cannot be removed is looked at again by the next
@@ -159,7 +146,7 @@ class Journal:
     def close(self) -> None:
         """Lets another process send."""
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.close()
             self._lock = None
 
     def _path(self, nonce: int) -> Path:
@@ -167,27 +154,15 @@ class Journal:
         return self._place / f"{nonce:012d}.json"
 
 
-def _locked(directory: Path, place: Path) -> int:
+def _locked(directory: Path, place: Path) -> BinaryIO:
     try:
         place.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(place.parent / "lock", os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        return lock_file(place.parent / "lock")
+    except BlockingIOError as error:
+        raise JournalInUse(
+            f"another process works in {directory}: stop it, or give each its own directory (--dir)."
+        ) from error
     except OSError as error:
         raise JournalError(
             f"the journal {place} cannot be opened ({error.strerror}): choose a directory that you may write to."
         ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise JournalInUse(
-            f"another process works in {directory}: stop it, or give each its own directory (--dir)."
-        ) from error
-    return descriptor
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

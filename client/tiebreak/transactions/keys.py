@@ -16,7 +16,7 @@ from eth_account.messages import encode_defunct
 from eth_account.signers.local import LocalAccount
 from eth_keys.exceptions import BadSignature
 from eth_utils.exceptions import ValidationError
-from roundlog.storage import open_regular
+from roundlog.storage import create_file, open_regular
 
 from tiebreak.process_resources import restore_recursion_limit
 from tiebreak.rpc.chain_errors import AccountError
@@ -95,11 +95,7 @@ def create_keystore(path: Path, password: str, account: LocalAccount | None = No
     text = json.dumps(Account.encrypt(chosen.key, password))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        create_file(path, text.encode())
     except OSError as error:
         raise AccountError(
             f"the keystore {path} cannot be written ({error.strerror}): choose another place."

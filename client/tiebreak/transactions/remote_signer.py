@@ -25,6 +25,7 @@ from eth_utils.address import to_canonical_address
 from eth_utils.exceptions import ValidationError
 from rlp.exceptions import RLPException
 
+from tiebreak.deadlines import Pauses
 from tiebreak.rpc import answers
 from tiebreak.rpc.chain_errors import (
     AccountError,
@@ -77,7 +78,7 @@ class RemoteSigner:
     ) -> None:
         self.address = address
         self._transport, self._method, self._clock = transport, method, clock
-        self._pause = _FIRST_PAUSE
+        self._pauses = Pauses(first=_FIRST_PAUSE, most=_LONGEST_PAUSE)
         self._failed: tuple[float, SignerRefused | SignerUnavailable] | None = None
         """Instant until which it is not asked, and the reason."""
 
@@ -103,14 +104,14 @@ class RemoteSigner:
                     "have it sign by rules without asking a person."
                 )
             ) from error
-        self._failed, self._pause = None, _FIRST_PAUSE
+        self._failed = None
+        self._pauses.reset()
         raw = self._raw(answer)
         self._check(raw, transaction)
         return SignedBytes(keccak(raw), raw)
 
     def _remembered(self, error: SignerRefused | SignerUnavailable) -> SignerRefused | SignerUnavailable:
-        self._failed = self._clock() + self._pause, error
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._failed = self._clock() + self._pauses.next(), error
         return error
 
     def _raw(self, answer: object) -> bytes:

@@ -84,6 +84,7 @@ class Reserve:
             if size < wanted and disk.free > 2 * (wanted - size):
                 # Random bytes take their space on disks that compress as well.
                 size += os.pwrite(descriptor, os.urandom(wanted - size), size)
+                # Nobody reads them: synced for the error of disks that say only then that they are full.
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)

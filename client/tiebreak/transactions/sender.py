@@ -12,7 +12,7 @@ from pathlib import Path
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.deadlines import Halted, pause
+from tiebreak.deadlines import Halted, Pauses, pause
 from tiebreak.rpc.answers import Block, Receipt
 from tiebreak.rpc.chain_errors import (
     ChainError,
@@ -30,7 +30,7 @@ from tiebreak.transactions.outbox import Outbox
 from tiebreak.transactions.pending_transactions import Sent, purpose_of
 from tiebreak.transactions.signer import Key
 
-_PAUSE = 1.0  # seconds between questions, a fraction of a block's time on public chains
+_LEAST_PAUSE, _PAUSE = 0.01, 1.0  # seconds between questions, a fraction of a block's time on public chains
 
 
 class Sender(Outbox):
@@ -176,17 +176,16 @@ class Sender(Outbox):
             self._rest(min(_PAUSE, max(0.05, self._pace.due())))
 
     def _wait_for_block(self, sent: Sent, deadline: float) -> None:
-        rest = 0.01
+        pauses = Pauses(first=_LEAST_PAUSE, most=_PAUSE)
         if not self._instant and not sent.done:
-            self._rest(max(rest, self._pace.due()))
+            self._rest(max(_LEAST_PAUSE, self._pace.due()))
         while not self._is_taken(sent):
             self._instant = False
             if self._clock() > deadline:
                 raise TransactionPending(
                     f"no block has taken transaction 0x{sent.hashes[0].hex()} yet: run the same command again later."
                 )
-            self._rest(max(rest, self._pace.due()))
-            rest = min(2 * rest, _PAUSE)
+            self._rest(max(pauses.next(), self._pace.due()))
 
     def _is_taken(self, sent: Sent) -> bool:
         """One look at one transaction: mostly it is there, and costs one request."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 from bisect import bisect_right
 from collections import deque
@@ -31,7 +30,7 @@ from pathlib import Path
 
 from roundlog.segment_audits.listing import Listing
 from roundlog.segment_audits.segment import Segment, Start
-from roundlog.storage import open_regular, sync_directory
+from roundlog.storage import append_file, open_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,13 +293,7 @@ class Facts:
         lines = [json.dumps(entry | {"sum": self._sum(entry)}, sort_keys=True) for entry in entries]
         if not lines:
             return
-        is_new = not self._path.exists()
-        with self._path.open("ab") as file:
-            file.write(("\n" + "\n".join(lines) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
-        if is_new:
-            sync_directory(self._path.parent)
+        append_file(self._path, ("\n" + "\n".join(lines) + "\n").encode())
 
     def _entry(self, line: bytes) -> dict[str, object] | None:
         """A line's entry, if it is as it was written: then its keys and types are right."""

@@ -3,12 +3,16 @@
 What is about tensors is loaded when it is first used, since PyTorch takes seconds.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from roundlog import lazy_face
 from roundlog.storage.durable_files import (
+    BESIDE,
     StorageError,
+    append_file,
     commit_file,
+    create_file,
+    lock_file,
     open_regular,
     partial_path,
     read_at,
@@ -18,6 +22,7 @@ from roundlog.storage.durable_files import (
     replace_file,
     require_regular,
     sync_directory,
+    sync_file,
     write_record,
 )
 
@@ -36,13 +41,17 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BESIDE",
     "Entry",
     "StorageError",
     "StoredTensors",
+    "append_file",
     "commit_file",
+    "create_file",
     "entry_of",
     "header_of",
     "load_tensors",
+    "lock_file",
     "most_tensor_bytes",
     "open_regular",
     "open_tensors",
@@ -56,12 +65,10 @@ __all__ = [
     "save_state",
     "save_tensors",
     "sync_directory",
+    "sync_file",
     "tensor_types",
     "write_record",
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"roundlog.storage has no {name}: its public names are {', '.join(__all__)}")
-    return getattr(import_module("roundlog.storage.tensor_files"), name)
+__getattr__ = lazy_face(__name__, dict.fromkeys(__all__, "tensor_files"))

@@ -1,8 +1,14 @@
-"""Files that survive a kill at any instant, and files of strangers.
+"""Files that survive a kill and a power cut at any instant, locks between processes, and files of strangers.
 
-Files that are written are either whole or absent, whenever the process or the machine dies: write beside the final
-name, fsync, rename, fsync the directory. A process that dies before the rename leaves only a `.partial` file, which the
-next writer of the same name overwrites and no reader ever opens.
+What is left when the process is killed, or the power is cut, while a function works; once it has returned, all that it
+wrote survives both:
+
+    replace_file    the old file or the new one, whole, and perhaps a file beside it that no reader opens
+    append_file     the old file, with any beginning of what is added: readers tell a torn end from a whole one
+    create_file     nothing, or a file with any beginning of its bytes
+    lock_file       no lock: the system gives it up with the process
+
+A directory that is made for a file is durable only once `sync_directory` was called for the one that it lies in.
 
 Files that are read may be a stranger's: a path can lead to a pipe that nobody writes to, or to a device that never
 ends.
@@ -11,14 +17,16 @@ ends.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 
 class StorageError(ValueError):
@@ -94,41 +102,109 @@ def partial_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial")
 
 
+def sync_file(file: IO[Any]) -> None:
+    """Makes all that was written to an open file durable, but for its name. Raises OSError."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
 def sync_directory(directory: Path) -> None:
-    """Makes the renames and removals in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    """Makes the names in a directory durable: new ones, renames and removals. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def commit_file(partial: Path, path: Path) -> None:
-    """Gives a written file its final name, durably. Both are in the same directory. Raises OSError."""
+def commit_file(partial: Path, path: Path, *, sync_name: bool = True) -> None:
+    """Gives a written file its final name, durably. Both are in the same directory. sync_name: as for `replace_file`.
+    Raises OSError."""
     descriptor = os.open(partial, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     partial.replace(path)
-    sync_directory(path.parent)
+    if sync_name:
+        sync_directory(path.parent)
+
+
+BESIDE = "tmp-"
+"""Beginning of the names under which `replace_file` writes a file that others may replace at the same time."""
 
 
 @contextmanager
-def replace_file(path: Path) -> Iterator[BinaryIO]:
+def replace_file(
+    path: Path, *, private: bool = False, shared: bool = False, sync_name: bool = True
+) -> Iterator[BinaryIO]:
     """A file open for writing that takes the name `path` when the block ends, and vanishes if the block
     raises.
 
+    private: nobody else can read it. shared: others may replace the same file at the same time. Each writes under a
+    name of its own, and a process that is killed leaves that file; otherwise the next writer overwrites it. Shared
+    files are private. sync_name: otherwise the caller makes the name durable, by one `sync_directory` for many files.
     Raises OSError.
     """
-    partial = partial_path(path)
+    if shared:
+        descriptor, beside = tempfile.mkstemp(prefix=BESIDE, dir=path.parent)
+        partial = Path(beside)
+    else:
+        partial = partial_path(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        descriptor = os.open(partial, flags, 0o600 if private else 0o666)
     try:
-        with partial.open("wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             yield file
-        commit_file(partial, path)
+        commit_file(partial, path, sync_name=sync_name)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def append_file(path: Path, data: bytes) -> None:
+    """Adds bytes to the end of a file, which is made if it is not there. Raises OSError, after which any beginning of
+    the bytes may be there."""
+    with path.open("ab") as file:
+        if not os.fstat(file.fileno()).st_size:
+            sync_directory(path.parent)  # before there are bytes: who is killed here finds it empty, and comes by again
+        file.write(data)
+        sync_file(file)
+
+
+def create_file(path: Path, data: bytes) -> None:
+    """Makes a new file that nobody else can read. Never replaces one, nor follows a link. Raises OSError,
+    FileExistsError among others, and leaves nothing then."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            sync_file(file)
+        sync_directory(path.parent)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def lock_file(path: Path, *, shared: bool = False, wait: bool = False) -> BufferedReader:
+    """The lock at `path`, which is made if it is not there, held until the file is closed or the process ends.
+
+    shared: with others that share it, instead of alone. wait: for those that hold it. The file stays when the lock is
+    given up, and may be of any kind: a pipe keeps nobody waiting. Raises BlockingIOError if others hold the lock,
+    FileNotFoundError if it was removed meanwhile, and OSError.
+    """
+    # For reading and writing: file systems of a network refuse the lock of one alone on a file that is read only.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags, 0o644), "rb")
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        # Whoever removed it would not be kept away by ours, nor those who make it again.
+        if not os.path.samestat(os.fstat(file.fileno()), path.lstat()):
+            raise FileNotFoundError(errno.ENOENT, "it was removed", str(path))
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 MAX_RECORD_BYTES = 16 << 20

@@ -10,7 +10,6 @@ Its hooks compare the log with computed decisions, or follow it, and record find
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from roundlog.commitments import MerkleTree
 from roundlog.log import LogError, LogReader
 from roundlog.rounding import LogFinding, LogFindingKind, Rounding, follower, payload_format
 from roundlog.rounding.policies import without_log
-from roundlog.storage import StorageError, open_regular, read_record, replace_file, write_record
+from roundlog.storage import StorageError, append_file, open_regular, read_record, replace_file, write_record
 from roundlog.training.fabricated_values import FabricatedValues
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
@@ -114,10 +113,7 @@ class Following:
                 "unreadable": list(zip(self._unreadable_at, self.unreadable, strict=True)),
             },
         )
-        with self._compared.open("ab") as file:
-            file.write(self._roots[-1])
-            file.flush()
-            os.fsync(file.fileno())
+        append_file(self._compared, self._roots[-1])
 
     def abandon(self) -> None:
         if self._reader is not None:

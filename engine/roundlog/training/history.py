@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
-from roundlog.storage import StorageError, open_regular, reading, require_regular
+from roundlog.storage import StorageError, open_regular, reading, require_regular, sync_file
 from roundlog.training.job import Job
 
 HISTORY_FILE = "history.jsonl"
@@ -125,7 +125,7 @@ class History:
         if self._file is None:
             return
         try:
-            os.fsync(self._file.fileno())
+            sync_file(self._file)
             self._file.close()
         except OSError as error:
             self._give_up(error)

@@ -14,7 +14,6 @@ is not kept, the root and all that follow are computed again.
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import time
@@ -36,12 +35,15 @@ from roundlog.rounding import Rounding
 from roundlog.rounding.policies import without_log
 from roundlog.storage import (
     StorageError,
+    append_file,
     load_tensors,
+    lock_file,
     open_regular,
     read_record,
     require_regular,
     save_state,
     sync_directory,
+    sync_file,
     write_record,
 )
 from roundlog.training.fabricated_values import FabricatedValues, Stop, note_stop, state_after_stop
@@ -145,14 +147,12 @@ class Run:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         path = self.directory / "run.lock"
-        # Opened for reading and writing, because opening a pipe for writing alone would wait for a reader.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-        with os.fdopen(descriptor, "rb") as lock:
-            require_regular(descriptor, path)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunError(f"{self.directory} is in use by another process: wait for it to end") from None
+        try:
+            lock = lock_file(path)
+        except BlockingIOError:
+            raise RunError(f"{self.directory} is in use by another process: wait for it to end") from None
+        with lock:
+            require_regular(lock.fileno(), path)
             yield
 
     @contextmanager
@@ -243,8 +243,9 @@ class Run:
                         path = self.checkpoint_path((interval + 1) * spec.interval)
                         save_state(path, self.job.program.states, after)
                     roots.append(root)
-                    _append(self.directory / "roots.sums", self._sum(interval, root))
-                    _append(self.directory / "roots", root)
+                    # A root that an error has torn is left out when the record is read.
+                    append_file(self.directory / "roots.sums", self._sum(interval, root))
+                    append_file(self.directory / "roots", root)
                 self._validate(spec.steps, after)
             except BaseException:
                 hooks.abandon()
@@ -363,18 +364,11 @@ def usable(device: torch.device | str) -> torch.device:
 
 
 def _keep(path: Path, items: Sequence[bytes]) -> None:
-    """Overwrites a record with these items."""
+    """Overwrites a record with these items. In place, since most are there already: those stay right at every instant,
+    and no full disk keeps a run from starting."""
     with path.open("r+b" if path.exists() else "wb") as file:
         require_regular(file.fileno(), path)
         file.write(b"".join(items))
         file.truncate()
-        os.fsync(file.fileno())
+        sync_file(file)
     sync_directory(path.parent)
-
-
-def _append(path: Path, root: bytes) -> None:
-    # A file object writes all bytes or raises. A root that an error has torn is left out when the record is read.
-    with path.open("ab") as file:
-        file.write(root)
-        file.flush()
-        os.fsync(file.fileno())
