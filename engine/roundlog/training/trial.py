@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from roundlog.capture import Captured, CaptureError, Task
-from roundlog.capture.aside import Aside, PutAside
 from roundlog.capture.draws import Replay
+from roundlog.capture.spill_file import Aside, PutAside
+from roundlog.capture.trace_errors import reason
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.untraceable import reason
 from roundlog.data import materialized, widened
 from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs

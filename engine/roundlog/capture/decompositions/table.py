@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from roundlog.capture.constants import with_known_values
 from roundlog.capture.decompositions import (
     adaptive_pooling,
     ctc,
@@ -23,7 +24,6 @@ from roundlog.capture.decompositions import (
     special_functions,
 )
 from roundlog.capture.decompositions.complex_numbers import with_pairs
-from roundlog.capture.decompositions.known import with_known_values
 from roundlog.capture.decompositions.mask_counts import with_one_count
 
 _aten = torch.ops.aten

@@ -17,7 +17,7 @@ from roundlog.capture.huggingface.overrides import callback_refusals, override_r
 from roundlog.capture.huggingface.rows import rows_of
 from roundlog.capture.huggingface.trl_trainers import trl_refusals, without_metrics
 from roundlog.capture.task import Task, micro_batches
-from roundlog.capture.untraceable import reason
+from roundlog.capture.trace_errors import reason
 from roundlog.data import Field
 
 if TYPE_CHECKING:

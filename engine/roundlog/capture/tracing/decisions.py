@@ -17,8 +17,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 
-from roundlog.capture.constants import written, written_by
-from roundlog.capture.decompositions.known import known, node_of
+from roundlog.capture.constants import known, node_of, written, written_by
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.numbers import OF_NUMBERS

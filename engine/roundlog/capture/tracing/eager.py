@@ -16,9 +16,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from roundlog.capture.draws import drawn_by_torch
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
-from roundlog.capture.python_draws import drawn_by_torch
 from roundlog.capture.task import Task
 
 

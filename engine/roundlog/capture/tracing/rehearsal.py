@@ -10,13 +10,14 @@ from dataclasses import replace
 import torch
 from torch import fx
 
+from roundlog.capture.captured import model_tensors
 from roundlog.capture.constants import written
+from roundlog.capture.draws import GENERATOR
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_error
-from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.optimizers import is_own
-from roundlog.capture.python_draws import GENERATOR
 from roundlog.capture.task import STORED, Task
+from roundlog.capture.trace_errors import reason
 from roundlog.capture.tracing.carried import Carried, MoreStateError, carried
 from roundlog.capture.tracing.containers import MISSING, Change, Location
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
@@ -25,7 +26,6 @@ from roundlog.capture.tracing.later_steps import LaterSteps
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import ChangedBuffersError, Tracer
 from roundlog.capture.tracing.traced_step import TracedStep
-from roundlog.capture.untraceable import reason
 from roundlog.data import is_lazy_view
 
 _MOST_ROUNDS = 12

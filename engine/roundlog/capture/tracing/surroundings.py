@@ -15,14 +15,13 @@ import torch
 from numpy.lib.array_utils import byte_bounds
 from torch.utils._pytree import tree_flatten
 
-from roundlog.capture.draws import generator_key
+from roundlog.capture.draws import GENERATOR, generator_key
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.python_draws import GENERATOR
+from roundlog.capture.trace_errors import reason
 from roundlog.capture.tracing.containers import Change, Container
 from roundlog.capture.tracing.contents import Array, Cache, Generator, Position
 from roundlog.capture.tracing.number_functions import Variable
 from roundlog.capture.tracing.walk import Walk
-from roundlog.capture.untraceable import reason
 from roundlog.data import reach
 
 

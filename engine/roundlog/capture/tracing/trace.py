@@ -15,15 +15,15 @@ from torch.fx.traceback import preserve_node_meta
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from roundlog.capture.captured import model_tensors
 from roundlog.capture.constants import written
 from roundlog.capture.decompositions import decompositions
-from roundlog.capture.defects import DefectError, is_own_error
 from roundlog.capture.draws import Draws
-from roundlog.capture.errors import CaptureError, UnknownValueError, a_kind
+from roundlog.capture.errors import CaptureError, DefectError, UnknownValueError, a_kind, is_own_error
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of
-from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.optimizers import Update, clip_factor, is_own
-from roundlog.capture.task import STORED, Task
+from roundlog.capture.task import STORED, Task, Turn
+from roundlog.capture.trace_errors import asks_for_values, control_flow, reason
 from roundlog.capture.tracing.carried import Carried
 from roundlog.capture.tracing.checks import PassedChecks
 from roundlog.capture.tracing.containers import MISSING
@@ -38,7 +38,6 @@ from roundlog.capture.tracing.graph_checks import (
     require_followed,
 )
 from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
-from roundlog.capture.tracing.hints import asks_for_values, control_flow
 from roundlog.capture.tracing.left_tensors import Histories, SharedMemory, shared
 from roundlog.capture.tracing.new_memory import NewMemory
 from roundlog.capture.tracing.number_functions import followed_by_name
@@ -52,8 +51,6 @@ from roundlog.capture.tracing.substitution import Substitution, tied
 from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.traced_step import NUMBERS, TracedStep
 from roundlog.capture.tracing.types_seen import types_as_in_training
-from roundlog.capture.turns import Turn
-from roundlog.capture.untraceable import reason
 
 Named = dict[str, torch.Tensor]
 

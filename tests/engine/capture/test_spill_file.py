@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from roundlog.capture.aside import Aside
+from roundlog.capture.spill_file import Aside
 from roundlog.training.trial import _Promoted
 
 TENSORS: dict[str, Callable[[], torch.Tensor]] = {

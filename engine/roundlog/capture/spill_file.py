@@ -1,4 +1,4 @@
-"""Tensors that are put aside, in a file, so that they take no memory until they are read again."""
+"""Tensors that are written into a file, so that they take no memory until they are read again."""
 
 from __future__ import annotations
 
