@@ -21,7 +21,7 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import is_of_torch, place_of_call
 
 GENERATOR = torch.Generator().manual_seed(0x2ED3_98E3_0725_C97C)
-"""Generator of the numbers of `random` and `numpy.random`: another than torch's, which activation checkpointing puts back."""
+"""Generator of these numbers of Python: another than torch's, which activation checkpointing puts back."""
 
 _Function = Callable[..., Any]
 

@@ -12,15 +12,15 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
 from roundlog.capture.captured import Captured, DrawnValue, Origin, Way, model_tensors
-from roundlog.capture.chosen import ChosenRows
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError, UnknownValueError, told_from_refusals
 from roundlog.capture.in_place_writes import Storages
 from roundlog.capture.lines import source_of
+from roundlog.capture.masked_rows import ChosenRows
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.numbers import OF_NUMBERS, refuse_numbers
-from roundlog.capture.rules.table import storage
+from roundlog.capture.rules.rule_table import storage
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.paths import Result, decisions_before, is_fork

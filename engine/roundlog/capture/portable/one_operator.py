@@ -15,7 +15,7 @@ from roundlog.capture.builder import evaluated
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.errors import CaptureError, DefectError
 from roundlog.capture.lowering import Lowering
-from roundlog.capture.rules.table import storage
+from roundlog.capture.rules.rule_table import storage
 from roundlog.capture.tracing.traced_step import TracedStep
 from roundlog.execution.stops import StoppedError
 from roundlog.kernels.threads import own_threads

@@ -11,7 +11,7 @@ from torch import fx
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.table import Context, Scalar, rule, wider
+from roundlog.capture.rules.rule_table import Context, Scalar, rule, wider
 
 
 @rule("alias", "detach", "lift_fresh", view=True)

@@ -1,14 +1,40 @@
-"""Discrete Fourier transforms as products of real matrices."""
+"""Complex tensors as pairs of real ones, and their discrete Fourier transforms as products of real matrices."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from roundlog.capture.decompositions.pairs import axis_of, join, pair_of
 from roundlog.capture.errors import CaptureError
+
+
+def pair_of(x: Any) -> tuple[Any, Any]:
+    """Real and imaginary part, of a number or a tensor, complex or not."""
+    if isinstance(x, torch.Tensor) and x.is_complex():
+        real = torch.view_as_real(x)
+        return real.select(-1, 0), real.select(-1, 1)
+    if isinstance(x, complex):
+        return x.real, x.imag
+    return x, None
+
+
+def join(real: Any, imaginary: Any) -> torch.Tensor:
+    """The complex tensor of two parts, one of which may be a number; no imaginary part is zero."""
+    if not isinstance(imaginary, torch.Tensor):
+        imaginary = torch.full_like(real, imaginary or 0.0)
+    elif not isinstance(real, torch.Tensor):
+        real = torch.full_like(imaginary, real)
+    real, imaginary = torch.broadcast_tensors(real, imaginary)
+    return torch.view_as_complex(torch.stack([real, imaginary], dim=-1))
+
+
+def axis_of(dim: int, rank: int) -> int:
+    """An axis given from either end."""
+    return dim % rank if rank else 0
+
 
 MAX_TRANSFORMED = 1 << 11
 """The longest axis of a discrete Fourier transform: it is a product with a matrix of its square."""

@@ -1,9 +1,9 @@
-"""Table of the ATen operators that PyTorch takes apart before they are lowered, and of those that are kept whole for a
-rule of ours."""
+"""Operators on lists of tensors (`torch._foreach_lerp_`, ...), one tensor after another."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,20 +11,61 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 
 from roundlog.capture.constants import with_known_values
 from roundlog.capture.decompositions import (
-    adaptive_pooling,
-    ctc,
-    drawing,
-    embedding_bags,
-    fake_quantization,
-    foreach,
-    gamma_draws,
+    fused_layers,
     linear_algebra,
     losses,
+    random_choices,
     scattering,
     special_functions,
 )
 from roundlog.capture.decompositions.complex_numbers import with_pairs
 from roundlog.capture.decompositions.mask_counts import with_one_count
+
+_PREFIX = "_foreach_"
+_NAMES = (
+    *("abs", "add", "addcdiv", "addcmul", "clamp_max", "clamp_min", "copy", "div", "exp", "lerp", "log", "mul", "neg"),
+    *("reciprocal", "rsqrt", "sign", "sqrt", "sub", "zero"),
+)
+
+
+def _of_lists() -> dict[Any, Callable[..., Any]]:
+    """Operators on lists of tensors (`torch._foreach_lerp_`, ...), one tensor after another."""
+    found = {}
+    for name in (*_NAMES, *(f"{name}_" for name in _NAMES)):
+        single = getattr(torch.Tensor, name, None)
+        if single is None:
+            continue
+        packet = getattr(torch.ops.aten, _PREFIX + name)
+        for overload in packet.overloads():
+            if not overload.endswith("out"):
+                found[getattr(packet, overload)] = _one_by_one(single)
+    return found
+
+
+def _one_by_one(single: Callable[..., torch.Tensor]) -> Callable[..., list[torch.Tensor] | None]:
+    """A method of single tensors, called for every tensor of a list."""
+    name = single.__name__
+
+    def apply(tensors: Sequence[torch.Tensor], *others: Any, **kwargs: Any) -> list[torch.Tensor] | None:
+        args = list(others)
+        if name.startswith("addc") and len(args) == 3:
+            kwargs = {"value": args.pop()}
+        results = [
+            single(tensor, *(_item(argument, number) for argument in args), **_items(kwargs, number))
+            for number, tensor in enumerate(tensors)
+        ]
+        return None if name.endswith("_") else results
+
+    return apply
+
+
+def _items(arguments: dict[str, Any], number: int) -> dict[str, Any]:
+    return {name: _item(argument, number) for name, argument in arguments.items()}
+
+
+def _item(argument: Any, number: int) -> Any:
+    return argument[number] if isinstance(argument, (list, tuple)) else argument
+
 
 _aten = torch.ops.aten
 
@@ -63,7 +104,7 @@ def decompositions() -> dict[Any, Any]:
     table[_aten.split_with_sizes.default] = _split_with_sizes
     table[_aten.celu.default] = _celu
     table[_aten._grouped_mm.default] = _grouped_mm
-    table = with_pairs({**table, **foreach.decompositions(), **own_decompositions()})
+    table = with_pairs({**table, **_of_lists(), **own_decompositions()})
     return with_known_values(with_one_count(table))
 
 
@@ -73,13 +114,9 @@ def own_decompositions() -> dict[Any, Any]:
         **special_functions.decompositions(),
         **scattering.decompositions(),
         **linear_algebra.decompositions(),
-        **drawing.decompositions(),
-        **gamma_draws.decompositions(),
+        **random_choices.decompositions(),
         **losses.decompositions(),
-        **adaptive_pooling.decompositions(),
-        **ctc.decompositions(),
-        **embedding_bags.decompositions(),
-        **fake_quantization.decompositions(),
+        **fused_layers.decompositions(),
     }
 
 

@@ -10,13 +10,13 @@ from torch import fx
 from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.capture.builder import Value
-from roundlog.capture.chosen import moving, positions, reducing, rowwise  # noqa: F401 - they register what they lower
-from roundlog.capture.chosen.axes import TWO_MASKS, Axes, AxisTable, expression, is_unknown, padded
-from roundlog.capture.chosen.row_calls import LOWERERS, Call, has_unknown_size
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.masked_rows import row_operators, row_positions, row_views  # noqa: F401 - they register what they lower
+from roundlog.capture.masked_rows.row_calls import LOWERERS, Call, has_unknown_size
+from roundlog.capture.masked_rows.row_masks import TWO_MASKS, Axes, AxisTable, expression, is_unknown, padded
 from roundlog.capture.rules import VIEWS
 from roundlog.capture.rules.numbers import is_number, refuse_numbers
-from roundlog.capture.rules.table import Context, Rule
+from roundlog.capture.rules.rule_table import Context, Rule
 
 _CHOOSING = ("nonzero", "index", "_unsafe_index", "index_put", "_unsafe_index_put")
 """Operators on which a mask, or what comes from one, may choose rows."""
@@ -74,7 +74,7 @@ class ChosenRows:
         lowerer = next((LOWERERS[known] for known in (name, base) if known in LOWERERS), None)
         call = Call(self._c, self._table, node, rule, self._value, self._axes, self._traced, self._places)
         if lowerer is None:
-            lowerer = rowwise.pointwise if rowwise.is_pointwise(node) else None
+            lowerer = row_operators.pointwise if row_operators.is_pointwise(node) else None
         if lowerer is None:
             call.refuse()
         if base not in _CHOOSING:

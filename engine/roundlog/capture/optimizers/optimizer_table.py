@@ -14,13 +14,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.optimizers.adam import Adam, Adamax, NAdam, RAdam
-from roundlog.capture.optimizers.averaging import ASGD
-from roundlog.capture.optimizers.factored import Adafactor
-from roundlog.capture.optimizers.scaled import Adadelta, Adagrad, RMSprop
+from roundlog.capture.optimizers.adam import Adafactor, Adam, Adamax, NAdam, RAdam
 from roundlog.capture.optimizers.schedule import Factor, Rate, rates
-from roundlog.capture.optimizers.sgd import SGD
-from roundlog.capture.optimizers.signs import Rprop
+from roundlog.capture.optimizers.sgd import ASGD, SGD, Adadelta, Adagrad, RMSprop, Rprop
 from roundlog.capture.optimizers.update import Own, Update, is_own
 
 

@@ -13,15 +13,15 @@ from torch import nn
 
 from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.huggingface.arguments import argument_refusals
-from roundlog.capture.huggingface.overrides import callback_refusals, override_refusals
+from roundlog.capture.huggingface.overrides import callback_refusals, override_refusals, trl_refusals, without_metrics
 from roundlog.capture.huggingface.rows import rows_of
-from roundlog.capture.huggingface.trl_trainers import trl_refusals, without_metrics
 from roundlog.capture.task import Task, micro_batches
 from roundlog.capture.trace_errors import reason
 from roundlog.data import Field
 
 if TYPE_CHECKING:
     from transformers import Trainer
+
 
 Found = TypeVar("Found")
 

@@ -9,8 +9,8 @@ import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.table import Context, Scalar, rule
-from roundlog.capture.rules.volume import Convolution3d
+from roundlog.capture.rules.pooling import Convolution3d
+from roundlog.capture.rules.rule_table import Context, Scalar, rule
 from roundlog.program import Attribute
 
 

@@ -12,7 +12,7 @@ from torch.utils._sympy import functions
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.table import Context
+from roundlog.capture.rules.rule_table import Context
 from roundlog.program import DType
 
 Axes = tuple[Value | None, ...]

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import fx
 
-from roundlog.capture.chosen.axes import Part, expression, is_unknown, whole_parts
-from roundlog.capture.chosen.row_calls import Call, Lowered, lowers
+from roundlog.capture.masked_rows.row_calls import Call, Lowered, lowers
+from roundlog.capture.masked_rows.row_masks import Part, expression, is_unknown, whole_parts
 
 
 def _first(call: Call) -> tuple[Any, int]:

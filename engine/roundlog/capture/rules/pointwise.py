@@ -1,11 +1,13 @@
-"""Arithmetic, comparisons and elementary functions."""
+"""Arithmetic, comparisons and elementary functions, also of bits of integers and of masks."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from roundlog.capture.builder import Value
-from roundlog.capture.rules.table import Context, Rule, Scalar, rule, scalar_dtype, wider
+from roundlog.capture.rules.rule_table import Context, Rule, Scalar, rule, scalar_dtype, wider
 from roundlog.program import DType
 
 
@@ -204,3 +206,54 @@ def xlogy(c: Context, a: Any, b: Any) -> Value:
     zero = c.f32(0.0)
     none = c.op("logical_and", c.op("eq", a, zero), c.op("eq", b, b))
     return c.op("where", none, zero, c.op("mul", a, c.op("log", c.op("where", none, c.f32(1.0), b))))
+
+
+_BITS = 64
+
+
+@rule("bitwise_and.Tensor", "bitwise_and.Scalar")
+def bitwise_and(c: Context, a: Any, b: Any) -> Value:
+    """Bits that both integers have, added up again: bit j is the sign of x * 2^(63 - j) modulo 2^64."""
+    a, b = c.operands(a, b)
+    return c.op("logical_and", a, b) if c.dtype(a) == DType.BOOL else _common(c, a, b)
+
+
+@rule("bitwise_or.Tensor", "bitwise_or.Scalar")
+def bitwise_or(c: Context, a: Any, b: Any) -> Value:
+    """a + b - (a & b), in integers."""
+    a, b = c.operands(a, b)
+    if c.dtype(a) == DType.BOOL:
+        return c.op("logical_or", a, b)
+    return c.op("sub", c.op("add", a, b), _common(c, a, b))
+
+
+@rule("bitwise_xor.Tensor", "bitwise_xor.Scalar")
+def bitwise_xor(c: Context, a: Any, b: Any) -> Value:
+    """a + b - 2 (a & b), in integers."""
+    a, b = c.operands(a, b)
+    if c.dtype(a) == DType.BOOL:
+        return xor(c, a, b)
+    return c.op("sub", c.op("add", a, b), c.op("mul", c.i64(2), _common(c, a, b)))
+
+
+@rule("bitwise_not")
+def bitwise_not(c: Context, x: Value) -> Value:
+    """-1 - x of integers, 255 - x of unsigned bytes."""
+    if c.dtype(x) == DType.BOOL:
+        return c.op("logical_not", x)
+    return c.op("sub", c.i64(255 if c.node.meta["val"].dtype == torch.uint8 else -1), x)
+
+
+def _common(c: Context, a: Value, b: Value) -> Value:
+    """a & b of int64."""
+    worths = torch.ones(_BITS, dtype=torch.int64) << torch.arange(_BITS)
+    in_both = c.op("logical_and", _bits(c, a, worths), _bits(c, b, worths))
+    weighed = c.op("mul", c.op("to_i64", in_both), c.literal(worths))
+    rank = c.rank(weighed)
+    return c.squeeze(c.op("sum_i64", weighed, dims=(rank - 1,)), [rank - 1])
+
+
+def _bits(c: Context, x: Value, worths: torch.Tensor) -> Value:
+    """bool[..., 64], the lowest first."""
+    wide = c.builder.reshape(x, (*c.shape(x), 1))
+    return c.op("lt", c.op("mul", wide, c.literal(worths.flip(0))), c.i64(0))

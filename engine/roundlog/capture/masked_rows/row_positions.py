@@ -9,9 +9,9 @@ import torch
 from torch import fx
 
 from roundlog.capture.builder import Value
-from roundlog.capture.chosen.axes import TWO_MASKS, Part
-from roundlog.capture.chosen.row_calls import Call, Lowered, lowers
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.masked_rows.row_calls import Call, Lowered, lowers
+from roundlog.capture.masked_rows.row_masks import TWO_MASKS, Part
 from roundlog.program import DType
 
 
