@@ -21,7 +21,7 @@ from roundlog.capture.draws import draws
 from roundlog.capture.lines import place_of_call
 from roundlog.capture.portable.own_arithmetic import OWN
 from roundlog.capture.portable.own_draws import DRAWN
-from roundlog.capture.tracing.out_forms import returning
+from roundlog.capture.tracing.out_variants import returning
 
 _MOVING = """
     _coalesced _dimI _dimV _indices _nnz _sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims

@@ -15,11 +15,11 @@ from torch import fx
 
 from roundlog.capture.constants import Constants, written
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.tracing.carried import tensors_in
-from roundlog.capture.tracing.containers import MISSING, Change, is_a
-from roundlog.capture.tracing.likeness import Likeness
-from roundlog.capture.tracing.logged import is_logged
-from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.python_state.carried_tensors import tensors_in
+from roundlog.capture.python_state.comparisons import Likeness
+from roundlog.capture.python_state.containers import MISSING, Change, is_a
+from roundlog.capture.python_state.logged_numbers import is_logged
+from roundlog.capture.python_state.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from roundlog.capture.tracing.trace import Tracer
@@ -39,11 +39,11 @@ class AfterOne:
     """Changes of the first step."""
 
     def __init__(
-        self, around: Surroundings, made: Sequence[Change], unsteady: Mapping[str, bool], grown: frozenset[str]
+        self, snapshot: Snapshot, made: Sequence[Change], unsteady: Mapping[str, bool], grown: frozenset[str]
     ) -> None:
-        """around: everything, as it was before. made: changes by the user's own step. unsteady: names of the places
+        """snapshot: everything, as it was before. made: changes by the user's own step. unsteady: names of the places
         where it leaves something else than its trace; whether that is a number. grown: see `grown_apart`."""
-        self._around = around
+        self._snapshot = snapshot
         self.grown = grown
         self._made = list(made)
         # Looked up once, here: later steps write into what the first one has made.
@@ -57,7 +57,7 @@ class AfterOne:
         for one in self._made:
             if one.after is change.before:
                 return one
-        for container in self._around.containers:
+        for container in self._snapshot.containers:
             for key, value in container.saved.items():
                 if value is change.before and container.name_of(key) == change.name:
                     return Change(container, key, value, change.after)
@@ -71,7 +71,7 @@ class AfterOne:
         """The first step's change that has put a tensor somewhere."""
         return self._of_tensor.get(id(tensor))
 
-    def found_by(self, module: fx.GraphModule, tracer: Tracer, later: Surroundings) -> Held:
+    def found_by(self, module: fx.GraphModule, tracer: Tracer, later: Snapshot) -> Held:
         """Tensors outside of the state that a later step holds. later: everything, as it is after the first step."""
         changing = written(module.graph)
         held = Held([], {})
@@ -79,10 +79,10 @@ class AfterOne:
             tensor: Any = getattr(module, str(node.target)) if node.op == "get_attr" else None
             if not isinstance(tensor, torch.Tensor) or tracer.follows(tensor):
                 continue
-            if id(tensor) in self._around.tensors and node in changing:
-                held.written[f"attribute/{self._around.tensors[id(tensor)][0]}"] = tensor
+            if id(tensor) in self._snapshot.tensors and node in changing:
+                held.written[f"attribute/{self._snapshot.tensors[id(tensor)][0]}"] = tensor
         # Not those of the graph: a tensor whose number a step takes stands in none.
-        new = (number for number in later.tensors if number in tracer.used and number not in self._around.tensors)
+        new = (number for number in later.tensors if number in tracer.used and number not in self._snapshot.tensors)
         held.read.extend(tensor for number in new if not tracer.follows(tensor := later.tensors[number][1]))
         return held
 

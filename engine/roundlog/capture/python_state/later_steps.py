@@ -10,8 +10,7 @@ from __future__ import annotations
 import gc
 import types
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,18 +19,19 @@ from torch import fx
 from roundlog.capture.constants import digest_of
 from roundlog.capture.errors import CaptureError, UnknownValueError, a_kind
 from roundlog.capture.optimizers import is_own
+from roundlog.capture.python_state.carried_tensors import MoreStateError, carried
+from roundlog.capture.python_state.comparisons import Likeness, difference, drawn_again
+from roundlog.capture.python_state.containers import MISSING, Change, is_a
+from roundlog.capture.python_state.counters import Counter, DependsOnValuesError, Number, Path, Paths, term_of, value_of
+from roundlog.capture.python_state.first_step import AfterOne
+from roundlog.capture.python_state.followed_places import REMEDY, Grown, Hidden, Place, StepEnd, refuse_reads
+from roundlog.capture.python_state.logged_numbers import LoggedNumber, is_logged
+from roundlog.capture.python_state.snapshot import Snapshot
 from roundlog.capture.task import Task
-from roundlog.capture.tracing.carried import MoreStateError, carried
-from roundlog.capture.tracing.containers import MISSING, Change, Container, Location, is_a
-from roundlog.capture.tracing.counters import Counter, DependsOnValuesError, Number, Path, Paths, term_of, value_of
-from roundlog.capture.tracing.difference import difference, drawn_again
-from roundlog.capture.tracing.first_step import AfterOne
-from roundlog.capture.tracing.likeness import Likeness
-from roundlog.capture.tracing.logged import LoggedNumber, is_logged
-from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.tracing.trace import Tracer
 from roundlog.capture.tracing.traced_step import MOST_STEPS, NUMBERS, Course, TracedStep
-from roundlog.capture.tracing.unread import REMEDY, Grown, Hidden, refuse_reads
+
+if TYPE_CHECKING:
+    from roundlog.capture.tracing.trace import Tracer
 
 _NUMBER = (
     "; a number may be printed by a statement of its own, print(f'{step}'), and be given to operators of tensors as it "
@@ -42,73 +42,21 @@ _NUMBER = (
 _NOT_THE_SAME = "the step is not the same from one time to the next"
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Place of a number."""
-
-    container: Container
-    key: Any
-
-    @property
-    def name(self) -> str:
-        return self.container.name_of(self.key)
-
-    @property
-    def location(self) -> Location:
-        return self.container.location_of(self.key)
-
-    @property
-    def first(self) -> Number:
-        """The number before the second step."""
-        number: Number = self.container.saved[self.key]
-        return number
-
-    def get(self) -> Any:
-        return self.container.read().get(self.key)
-
-    def put(self, number: object) -> None:
-        self.container.put(self.key, number)
-
-
-@dataclass(slots=True)
-class _Ended:
-    """Things that a traced step has left, on any of its paths."""
-
-    changes: list[Change] = field(default_factory=list)
-    moved: list[str] = field(default_factory=list)
-    """Generators of random numbers."""
-    toggled: list[str] = field(default_factory=list)
-    """Tensors that require a gradient, or do not any more."""
-    arrays: list[str] = field(default_factory=list)
-    """Arrays that hold other values."""
-    logged: list[str] = field(default_factory=list)
-    """Numbers that come from values."""
-    wrong: list[str] = field(default_factory=list)
-    """Refusals."""
-
-    def add(self, around: Surroundings) -> None:
-        """The end of one path."""
-        self.changes += around.changes()
-        self.moved += around.moved_generators()
-        self.toggled += around.toggled()
-        self.arrays += around.changed_arrays()
-
-
 class LaterSteps:
     """The steps of a task after its first one."""
 
     def __init__(
-        self, task: Task, tracer: Tracer, around: Surroundings, own: Collection[str], after_one: AfterOne
+        self, task: Task, tracer: Tracer, snapshot: Snapshot, own: Collection[str], after_one: AfterOne
     ) -> None:
-        """around: everything, as it stands after the first step. own: names of the numbers that the optimizer and its
+        """snapshot: everything, as it stands after the first step. own: names of the numbers that the optimizer and its
         schedule change by themselves. after_one: what the first step has changed."""
         self._after_one = after_one
         self._steps = task.steps
         self._tracer = tracer
-        self._around = around
+        self._snapshot = snapshot
         self._own = [
-            _Place(container, key)
-            for container in around.containers
+            Place(container, key)
+            for container in snapshot.containers
             for key, value in container.saved.items()
             if _is_number(value) and container.name_of(key) in own
         ]
@@ -117,30 +65,30 @@ class LaterSteps:
             f"{turn.called('optimizer')}." for turn in task.turns() if not is_own(turn.optimizer)
         )
         self._hidden = [
-            _Place(container, key)
-            for container in around.containers
+            Place(container, key)
+            for container in snapshot.containers
             for key in container.saved
             if container.name_of(key) in states
         ]
         """Places of the optimizers' states."""
-        self._counted: dict[str, _Place] = {}
+        self._counted: dict[str, Place] = {}
         """The numbers that steps change, by name."""
         self._rates = {
-            container.name_of(key): _Place(container, key)
-            for container in around.containers
+            container.name_of(key): Place(container, key)
+            for container in snapshot.containers
             for key in container.saved
             if container.name_of(key) in tracer.rates
         }
         self._counted |= self._rates
-        self._logged: dict[str, _Place] = {}
+        self._logged: dict[str, Place] = {}
         """The numbers that steps compute from their values, by name."""
-        for container in around.containers:
+        for container in snapshot.containers:
             for key, value in container.saved.items():
                 if _is_number(value) and container.name_of(key) in after_one.unsteady:
-                    self._logged[self._unused(container.name_of(key))] = _Place(container, key)
+                    self._logged[self._unused(container.name_of(key))] = Place(container, key)
         self._growing = {
             container.path: self._places_of(container.list)
-            for container in around.containers
+            for container in snapshot.containers
             if container.list is not None and container.path in after_one.grown
         }
         """Places of the lists that steps make longer, by name."""
@@ -150,7 +98,7 @@ class LaterSteps:
         """Number -> one that is the same at every step, as the counts are that an optimizer has of its parameters."""
         self._apart: set[str] = set()
         """Numbers that are not what others of their name are."""
-        self._ended = _Ended()
+        self._ended = StepEnd()
         self._read: set[int] = set()
         """Ids of the tensors that steps read as constants."""
         self._unread: list[Change] = []
@@ -264,7 +212,7 @@ class LaterSteps:
     def _refuse_left_behind(self, first: fx.GraphModule, graph: fx.GraphModule, step: int, *, is_first: bool) -> None:
         """Raises MoreStateError for tensors that the first step has made and a later one reads, or that only a later
         one writes into, and CaptureError if they cannot be states. is_first: whether both graphs compute the same."""
-        held = self._after_one.found_by(graph, self._tracer, self._around)
+        held = self._after_one.found_by(graph, self._tracer, self._snapshot)
         constants = self._after_one.constants_of(first) if held.read else frozenset[str]()
         read = [tensor for tensor in held.read if digest_of(tensor) not in constants]  # made of other things
         if read:
@@ -297,12 +245,12 @@ class LaterSteps:
         paths, own = Paths(), Path()
         hidden = {place.name: Hidden() for place in self._hidden}
         grown = {name: Grown() for name in self._growing}
-        self._ended = _Ended()
+        self._ended = StepEnd()
 
         def begin() -> Path:
             path = paths.begin()
-            self._around.restore()
-            self._tracer.histories.put(self._around.containers, self._tracer.originals)
+            self._snapshot.restore()
+            self._tracer.histories.put(self._snapshot.containers, self._tracer.originals)
             for name, place in self._counted.items():
                 place.put(numbers[name] if plainly else path.given(self._alike[name], numbers[name]))
             for name, place in self._logged.items():
@@ -317,7 +265,7 @@ class LaterSteps:
             return path
 
         def end() -> None:
-            self._ended.add(self._around)
+            self._ended.add(self._snapshot)
             for name, place in self._counted.items():
                 left = place.get()
                 if is_logged(left):
@@ -381,12 +329,12 @@ class LaterSteps:
             raise CaptureError(
                 f"a step changes whether {toggled[0]} requires a gradient: freeze before the first step, or undo it"
             )
-        self._around.refuse_advanced()
+        self._snapshot.refuse_advanced()
         if arrays := self._ended.arrays:
             raise CaptureError(f"every step changes {arrays[0]}, an array of numpy's: {REMEDY}")
         attributes = [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
         self._read |= {id(attribute) for attribute in attributes} | self._tracer.used
-        seen = self._around.seen()
+        seen = self._snapshot.seen()
         growing = (place for found in self._growing.values() for place in found)
         places = [*self._counted.values(), *self._logged.values(), *self._own, *self._hidden, *growing]
         known = {place.location for place in places}
@@ -401,7 +349,7 @@ class LaterSteps:
             if self._changed_elsewhere and change.name.startswith(self._changed_elsewhere):
                 raise CaptureError(f"a step changes {change.name}: change it by the task's schedule")
             if _is_number(change.before) and (_is_number(change.after) or type(change.after) is Counter):
-                self._counted[self._unused(change.name)] = _Place(change.container, change.key)
+                self._counted[self._unused(change.name)] = Place(change.container, change.key)
                 known.add(change.location)
             elif change.before is MISSING and (places := self._places_of(change.container.list)):
                 self._growing[change.container.path] = places
@@ -425,18 +373,18 @@ class LaterSteps:
             new = change.location not in known and is_logged(change.after)
             if new and _is_number(change.before):
                 known.add(change.location)
-                logged[change.name] = self._logged[self._unused(change.name)] = _Place(change.container, change.key)
+                logged[change.name] = self._logged[self._unused(change.name)] = Place(change.container, change.key)
         return bool(logged)
 
-    def _places_of(self, thing: object) -> list[_Place]:
+    def _places_of(self, thing: object) -> list[Place]:
         """Places of a list; none if it is not an ordinary one, or if something else holds it, which may read it."""
         holders = [holder for holder in gc.get_referrers(thing) if type(holder) in _HOLDERS]
         # (list, thing) are the arguments of what puts it back.
         if any(type(holder) is not tuple or holder[0] is not list for holder in holders):
             return []
         return [
-            _Place(container, key)
-            for container in self._around.containers
+            Place(container, key)
+            for container in self._snapshot.containers
             for key, value in container.saved.items()
             if value is thing and type(value) is list
         ]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from roundlog.capture.tracing.containers import equal_numbers, is_a
+from roundlog.capture.python_state.containers import equal_numbers, is_a
 
 
 class Generator:

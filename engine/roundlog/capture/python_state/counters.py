@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
-from roundlog.capture.tracing.number_arguments import with_columns
-from roundlog.capture.tracing.only_printed import is_only_printed
+from roundlog.capture.python_state.number_uses import is_only_printed, with_columns
 
 Number = bool | int | float
 Numbers = Mapping[str, Number]

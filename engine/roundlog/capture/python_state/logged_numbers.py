@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.errors import CaptureError, UnknownValueError
 from roundlog.capture.lines import place_of_call
-from roundlog.capture.tracing.checks import noted
-from roundlog.capture.tracing.counters import Counter
+from roundlog.capture.python_state.counters import Counter
+from roundlog.capture.tracing.decisions import noted
 
 
 class UnseenText(str):

@@ -1,11 +1,12 @@
-"""Surroundings of a training step, all that its Python code can reach: tensors, arrays, containers, generators, saved
-and put back.
+"""Snapshot of all that the Python code of a training step can reach: tensors, arrays, containers, generators, saved and
+put back.
 
 A model, a loss and their hooks are ordinary Python: they keep tensors in attributes, lists and closures, count calls,
 draw from generators. Capture runs that code, so it has to know what the code changes, and to leave it as it was."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -17,15 +18,32 @@ from torch.utils._pytree import tree_flatten
 
 from roundlog.capture.draws import GENERATOR, generator_key
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.python_state.containers import Change, Container
+from roundlog.capture.python_state.replaced_builtins import Variable
+from roundlog.capture.python_state.stateful_objects import Array, Cache, Generator, Position
+from roundlog.capture.python_state.walk import Walk
+from roundlog.capture.task import Task
 from roundlog.capture.trace_errors import reason
-from roundlog.capture.tracing.containers import Change, Container
-from roundlog.capture.tracing.contents import Array, Cache, Generator, Position
-from roundlog.capture.tracing.number_functions import Variable
-from roundlog.capture.tracing.walk import Walk
 from roundlog.data import reach
 
 
-class Surroundings:
+def snapshot_of(task: Task) -> Snapshot:
+    """Snapshot of all that a task's step can reach."""
+    roots: dict[str, object] = {"model": task.model}
+    for part in ("loss", "optimizer", "schedule"):
+        roots |= {turn.called(part): getattr(turn, part) for turn in task.turns()}
+    roots |= {} if task.of_batch is None else {"of_batch": task.of_batch}
+    roots["os.environ"] = os.environ
+    named = dict(roots)
+    for turn in task.turns():
+        groups = getattr(turn.optimizer, "param_groups", [])  # what is no optimizer is refused later, by its name
+        # Wherever else they are found first: a loss may read the optimizer.
+        name = f"{turn.called('optimizer')}.param_groups"
+        named |= {name: groups, **{f"{name}[{number}]": group for number, group in enumerate(groups)}}
+    return Snapshot(roots, {id(thing): name for name, thing in named.items()})
+
+
+class Snapshot:
     """Snapshot of all that can be reached from some roots. As a context manager it puts everything back at the end:
     containers, what arrays hold, the memory that tensors have, their gradients, and the states of generators."""
 
@@ -48,7 +66,7 @@ class Surroundings:
         self._memory = {id(t): (t, t.data, _gradient(t)) for _, t in self.tensors.values()}
         self._trained = {id(t): t.requires_grad for _, t in self.tensors.values() if t.is_leaf}
 
-    def __enter__(self) -> Surroundings:
+    def __enter__(self) -> Snapshot:
         return self
 
     def __exit__(self, *exception: object) -> None:

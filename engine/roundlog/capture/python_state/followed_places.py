@@ -1,11 +1,16 @@
-"""Things that a step may not read, and those that stand in for them while it is traced: they notice every read."""
+"""Places in Python's objects that are followed from step to step, what stands in for their contents while a step is
+traced, and what a traced step leaves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.python_state.containers import Change, Container, Location
+from roundlog.capture.python_state.counters import Number
+from roundlog.capture.python_state.snapshot import Snapshot
 
 REMEDY = (
     "keep what steps change in buffers that hold tensors from the start, draw random numbers by torch, and print and "
@@ -48,3 +53,55 @@ def refuse_reads(hidden: Mapping[str, Hidden], grown: Mapping[str, Grown]) -> No
         raise CaptureError(f"the step reads {states[0]}, which every step changes: keep what the step needs in buffers")
     if read := [name for name in grown if grown[name].is_read]:
         raise CaptureError(f"the step reads {read[0]}, which every step makes longer: {REMEDY}{_COUNT}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Place of a number."""
+
+    container: Container
+    key: Any
+
+    @property
+    def name(self) -> str:
+        return self.container.name_of(self.key)
+
+    @property
+    def location(self) -> Location:
+        return self.container.location_of(self.key)
+
+    @property
+    def first(self) -> Number:
+        """The number before the second step."""
+        number: Number = self.container.saved[self.key]
+        return number
+
+    def get(self) -> Any:
+        return self.container.read().get(self.key)
+
+    def put(self, number: object) -> None:
+        self.container.put(self.key, number)
+
+
+@dataclass(slots=True)
+class StepEnd:
+    """Things that a traced step has left, on any of its paths."""
+
+    changes: list[Change] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    """Generators of random numbers."""
+    toggled: list[str] = field(default_factory=list)
+    """Tensors that require a gradient, or do not any more."""
+    arrays: list[str] = field(default_factory=list)
+    """Arrays that hold other values."""
+    logged: list[str] = field(default_factory=list)
+    """Numbers that come from values."""
+    wrong: list[str] = field(default_factory=list)
+    """Refusals."""
+
+    def add(self, snapshot: Snapshot) -> None:
+        """The end of one path."""
+        self.changes += snapshot.changes()
+        self.moved += snapshot.moved_generators()
+        self.toggled += snapshot.toggled()
+        self.arrays += snapshot.changed_arrays()

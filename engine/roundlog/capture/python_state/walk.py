@@ -31,7 +31,7 @@ from torch.nn.parameter import is_lazy
 from roundlog.capture.draws import generator_key
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import LIBRARIES
-from roundlog.capture.tracing.containers import (
+from roundlog.capture.python_state.containers import (
     IMMUTABLE,
     Container,
     Reader,
@@ -51,9 +51,8 @@ from roundlog.capture.tracing.containers import (
     slots_of,
     table_of,
 )
-from roundlog.capture.tracing.contents import Array, Cache, Generator, Position, parts_of, position_of
-from roundlog.capture.tracing.number_functions import Variable, is_followed
-from roundlog.capture.tracing.types_seen import SEEN
+from roundlog.capture.python_state.replaced_builtins import SEEN, Variable, is_followed
+from roundlog.capture.python_state.stateful_objects import Array, Cache, Generator, Position, parts_of, position_of
 from roundlog.data import absence
 
 Member = tuple[str, Any]
