@@ -22,7 +22,7 @@ import torch
 from bench_capture import Make
 from roundlog.capture import CaptureError, Task
 from roundlog.capture.lowering import capture
-from roundlog.capture.tracing.rehearsal import surroundings
+from roundlog.capture.python_state import snapshot_of
 from roundlog.training.trial import Results, Trial
 from torch.nn import functional as F
 
@@ -60,8 +60,8 @@ def kinds() -> Iterator[tuple[str, Make]]:
 def losses(task: Task, steps: int) -> tuple[list[float], list[float], list[list[float]], list[float]]:
     """Losses of a program, of PyTorch's FP32, of that after each nudge, and of PyTorch's FP64."""
     captured, steps = capture(task), min(steps, task.steps)
-    with surroundings(task) as around:
-        trial = Trial(task, captured, around, captured.states, steps)
+    with snapshot_of(task) as snapshot:
+        trial = Trial(task, captured, snapshot, captured.states, steps)
         ours = [float(results["the loss"]()) for results in trial.by_engine().kept]
 
         def by_pytorch(dtype: torch.dtype, start: Mapping[str, torch.Tensor] | None = None) -> list[float]:

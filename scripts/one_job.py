@@ -60,7 +60,7 @@ def made(names: Sequence[str], *, tensors: bool, torch_random: bool) -> Jobs:
 
 def _digest(task: object) -> str:
     from roundlog.capture import Task
-    from roundlog.capture.model_tensors import model_tensors
+    from roundlog.capture.captured import model_tensors
     from roundlog.commitments import tensor_root
 
     assert isinstance(task, Task)

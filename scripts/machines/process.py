@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from roundlog.capture import Task
-from roundlog.capture.model_tensors import model_tensors
+from roundlog.capture.captured import model_tensors
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches
 from roundlog.operators.cpu.gemm import sum_product

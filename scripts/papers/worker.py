@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from roundlog.arithmetic import round_to_bits
-from roundlog.capture.model_tensors import model_tensors
+from roundlog.capture.captured import model_tensors
 from roundlog.commitments import state_root
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, Executor

@@ -140,6 +140,27 @@ def test_the_core_loads_nothing_behind_a_door() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_state_in_python_has_one_door() -> None:
+    """A newcomer may skip `capture/python_state`: the rest of capture, and of the engine, knows its face alone."""
+    inner = "roundlog.capture.python_state."
+    face = {
+        one.name
+        for node in ast.parse((ROOT / "capture/python_state/__init__.py").read_text()).body
+        if isinstance(node, ast.ImportFrom)
+        for one in node.names
+    }
+    assert len(face) > 20
+    inside = [path for path in files() if named(path).startswith("capture/python_state/")]
+    assert len(inside) > 10
+    assert [
+        f"{named(path)} imports {module}"
+        for path in files()
+        if path not in inside
+        for module in imported(path)
+        if module.startswith(inner) and module.removeprefix(inner) not in face
+    ] == []
+
+
 OVT = re.compile(r"\btrits?\b|\bOVT\b|\bthresholds?\b|\bAlgorithm [1-4]\b", re.IGNORECASE)
 
 

@@ -54,6 +54,7 @@ SMALLEST: dict[str, list[str]] = {
     "matrix_of_ranks": ["--task", "logistic", "--ranks", "1", "--steps", "2"],
     "measure_differences": ["--steps", "1", "--only", "a linear layer"],
     "measure_environment": ["--rounds", "1"],
+    "measure_house": [],
     "measure_history": ["--steps", "1", "--rounds", "1", "--directory", "{tmp}"],
     "measure_parts": ["--model", "logistic", "--rounds", "1"],
     "one_job": ["--task", "logistic", "--machine", "native", "--tensors"],

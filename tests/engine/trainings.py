@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from roundlog.capture import Task
-from roundlog.capture.model_tensors import model_tensors
+from roundlog.capture.captured import model_tensors
 from roundlog.capture.tracing.substitution import tied
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, Executor

@@ -15,8 +15,8 @@ import torch
 from random_choices import ChoosingTraining, choosing_training
 from random_trainings import Training, random_training
 from roundlog.capture import Captured, CaptureError, Task, capture
+from roundlog.capture.captured import model_tensors
 from roundlog.capture.draws import Replay
-from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.execution import Executor, NonFiniteError, StoppedError
 from roundlog.operators import StepInputs

@@ -25,7 +25,7 @@ from random_places import places_of, require_other_orders_are_refused
 from random_work import Reading, Running, holding, train
 from roundlog import load_into
 from roundlog.capture import CaptureError
-from roundlog.capture.model_tensors import model_tensors
+from roundlog.capture.captured import model_tensors
 from roundlog.capture.task import STORED
 from roundlog.commitments import state_root
 from roundlog.execution import StoppedError

@@ -11,26 +11,22 @@ from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
-from roundlog.capture.captured import Captured, Origin
-from roundlog.capture.chosen import ChosenRows
+from roundlog.capture.captured import Captured, DrawnValue, Origin, Way, model_tensors
 from roundlog.capture.constants import Constants
-from roundlog.capture.defects import told_from_refusals
 from roundlog.capture.draws import draw_of
-from roundlog.capture.errors import CaptureError, UnknownValueError
+from roundlog.capture.errors import CaptureError, UnknownValueError, told_from_refusals
+from roundlog.capture.in_place_writes import Storages
 from roundlog.capture.lines import source_of
-from roundlog.capture.lowered_step import Comparison, LoweredStep
-from roundlog.capture.model_tensors import model_tensors
+from roundlog.capture.masked_rows import ChosenRows
+from roundlog.capture.python_state import snapshot_of
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.numbers import OF_NUMBERS, refuse_numbers
-from roundlog.capture.rules.table import storage
-from roundlog.capture.storage import Storages
+from roundlog.capture.rules.rule_table import storage
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import plain_model
-from roundlog.capture.tracing.paths import Result, decisions_before, is_fork
-from roundlog.capture.tracing.rehearsal import surroundings, traced
-from roundlog.capture.tracing.traced_step import TracedStep
-from roundlog.capture.variants import Columns, Variants
-from roundlog.capture.ways import DrawnValue, Way
+from roundlog.capture.tracing.rehearsal import traced
+from roundlog.capture.tracing.traced_step import Result, TracedStep, decisions_before, is_fork
+from roundlog.capture.variants import Columns, Comparison, LoweredStep, Variants
 from roundlog.data import materialized, widened
 from roundlog.operators import StepInputs
 from roundlog.program import Attribute, DType, Program, ProgramError, Stored, TensorType
@@ -77,8 +73,8 @@ def capture(task: Task) -> Captured:
 def _captured(task: Task, known: frozenset[str], *, decides: bool) -> Captured:
     """The task with these buffers as constants, as far as no step changes them. decides: whether the step may decide by
     values that it computes."""
-    with surroundings(task) as around:
-        trace, attributes = traced(task, around, known, decides=decides)
+    with snapshot_of(task) as snapshot:
+        trace, attributes = traced(task, snapshot, known, decides=decides)
         lowering = Lowering(task, trace)
         try:
             program, places = lowering.run(), lowering.builder.places

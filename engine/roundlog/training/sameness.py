@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from roundlog.capture import Captured, CaptureError, Task
-from roundlog.capture.tracing.rehearsal import surroundings
+from roundlog.capture.python_state import snapshot_of
 from roundlog.training.trial import CHANGE, Results, Trial, TrialRun
 
 _REWRITE = "write this part with ordinary operators on parameters and buffers"
@@ -67,9 +67,9 @@ def confirm_same(task: Task, captured: Captured) -> Sameness:
 
     Raises CaptureError, naming the first tensor that differs."""
     steps, found, in_fp64 = min(STEPS, task.steps), (0.0, "the loss"), True
-    with surroundings(task) as around:
+    with snapshot_of(task) as snapshot:
         for start in (captured.states, _moved(captured.states, captured.origin.known)):
-            comparison = _Comparison(Trial(task, captured, around, start, steps))
+            comparison = _Comparison(Trial(task, captured, snapshot, start, steps))
             differences = list(comparison.differences())
             if not differences and start is captured.states:
                 if comparison.failure:

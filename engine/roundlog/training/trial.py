@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from roundlog.capture import Captured, CaptureError, Task
-from roundlog.capture.aside import Aside, PutAside
 from roundlog.capture.draws import Replay
+from roundlog.capture.python_state import Snapshot
+from roundlog.capture.spill_file import Aside, PutAside
+from roundlog.capture.trace_errors import reason
 from roundlog.capture.tracing.eager import EagerTraining, plainly
-from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.untraceable import reason
 from roundlog.data import materialized, widened
 from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
@@ -57,10 +57,10 @@ class TrialRun:
 class Trial:
     """Some steps of a task from one state."""
 
-    def __init__(self, task: Task, captured: Captured, around: Surroundings, start: Tensors, steps: int) -> None:
+    def __init__(self, task: Task, captured: Captured, snapshot: Snapshot, start: Tensors, steps: int) -> None:
         self.start = start
         self.steps = steps
-        self._task, self._captured, self._around = task, captured, around
+        self._task, self._captured, self._snapshot = task, captured, snapshot
         self._origin = captured.origin
         self._batches = [_batch(task, step) for step in range(steps)]
         self._aside = Aside("what the steps of the comparison give")
@@ -117,10 +117,10 @@ class Trial:
         optimizer gets the program's, because it may amplify small differences, as Adam does for gradients near zero.
         The run ends at a step that raises. start: another state to begin with. alone: the optimizer gets the user's
         own gradients. Raises CaptureError."""
-        origin, around, run = self._origin, self._around, TrialRun()
-        around.restore()
+        origin, snapshot, run = self._origin, self._snapshot, TrialRun()
+        snapshot.restore()
         first = self.start if start is None else start
-        around.move(dtype, {id(tensor): first[name] for name, tensor in origin.tensors.items()})
+        snapshot.move(dtype, {id(tensor): first[name] for name, tensor in origin.tensors.items()})
         del first, start
         training = EagerTraining(self._task)
         try:
@@ -141,7 +141,7 @@ class Trial:
                 # Not beside those of the next step.
                 del before, after, changes, gradients
         finally:
-            around.restore()
+            snapshot.restore()
         return run
 
     def _step(
@@ -179,7 +179,7 @@ class Trial:
 
     def _standing(self) -> dict[str, torch.Tensor]:
         """Current states of the user's code, in the memory where it has them."""
-        now = self._around.now(self._origin.tensors.values())
+        now = self._snapshot.now(self._origin.tensors.values())
         return {name: now[id(tensor)].detach() for name, tensor in self._origin.tensors.items()}
 
 

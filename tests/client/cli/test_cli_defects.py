@@ -11,7 +11,7 @@ from cli_world import Run
 from roundlog.capture import CaptureError, told_from_refusals
 from roundlog.capture.builder import Builder, Value
 from roundlog.capture.rules import RULES
-from roundlog.capture.rules.table import Context
+from roundlog.capture.rules.rule_table import Context
 
 SCRIPT = """
 import torch

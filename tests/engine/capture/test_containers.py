@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from roundlog.capture import CaptureError
-from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.python_state.snapshot import Snapshot
 from test_scripts import Net, refused, same, task_of
 from torch import Tensor
 
@@ -106,7 +106,7 @@ def test_containers_are_put_back_by_the_methods_of_python(name: str) -> None:
     make, change, shown = CHANGES[name]
     thing = make()
     before = shown(thing)
-    with Surroundings({"thing": {"inside": thing}}):
+    with Snapshot({"thing": {"inside": thing}}):
         change(thing)
         assert shown(thing) != before
     assert shown(thing) == before
@@ -125,7 +125,7 @@ def test_what_cannot_be_put_back_is_named_and_leaves_the_rest_as_it_was() -> Non
     before, after = [1], [2]
     with (
         pytest.raises(CaptureError, match=r"^thing\.odd cannot be put back as it was before capture: not now$"),
-        Surroundings({"thing": {"before": before, "odd": Failing(), "after": after}}),
+        Snapshot({"thing": {"before": before, "odd": Failing(), "after": after}}),
     ):
         failing.append(1)
         before.clear()
@@ -184,8 +184,8 @@ def test_long_chains_of_objects_have_short_names() -> None:
     chain: list[object] = []
     for _ in range(3000):
         chain = [chain]
-    around = Surroundings({"thing": chain})
-    assert not around.changes()
+    snapshot = Snapshot({"thing": chain})
+    assert not snapshot.changes()
 
 
 # Iterators

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from roundlog.capture.tracing.surroundings import Surroundings
+from roundlog.capture.python_state.snapshot import Snapshot
 from roundlog.training.job import Job
 from script_tasks import Forward, Net, refused, same, task_of
 from torch import Tensor
@@ -120,14 +120,14 @@ def test_a_step_that_fails_on_the_first_batch_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize("turn", range(6))
 def test_another_thread_that_draws_once_meanwhile_refuses_nothing(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any of the moments at which generators are looked at."""
-    looked, moved_generators = [], Surroundings.moved_generators
+    looked, moved_generators = [], Snapshot.moved_generators
 
-    def drawn_elsewhere(around: Surroundings) -> list[str]:
+    def drawn_elsewhere(snapshot: Snapshot) -> list[str]:
         looked.append(None)
         if len(looked) == turn + 1:
             random.random()
-        return moved_generators(around)
+        return moved_generators(snapshot)
 
-    monkeypatch.setattr(Surroundings, "moved_generators", drawn_elsewhere)
+    monkeypatch.setattr(Snapshot, "moved_generators", drawn_elsewhere)
     same(task_of(Net(lambda n, x: n.a(x) * 2)))
     assert len(looked) > turn or turn > 1

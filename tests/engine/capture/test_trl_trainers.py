@@ -13,7 +13,7 @@ import pytest
 import torch
 from random_trainers import ADAPTED, MODELS, TOKENS, WORDS, transformers
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.huggingface import trl_trainers
+from roundlog.capture.huggingface import overrides
 from test_trainer_seam import difference
 
 trl = pytest.importorskip("trl")
@@ -201,7 +201,7 @@ def test_rows_of_several_sizes_are_refused_with_all_else(tmp_path: Path) -> None
 
 
 def test_the_module_names_classes_of_trl() -> None:
-    for name in trl_trainers._TRAINERS:
+    for name in overrides._TRAINERS:
         home, _, kind = name.rpartition(".")
         assert hasattr(sys.modules[home], kind)
-    assert trl_trainers.kinds_of_trl(SimpleNamespace()) == []
+    assert overrides.kinds_of_trl(SimpleNamespace()) == []

@@ -14,8 +14,8 @@ import pytest
 import roundlog
 import torch
 from roundlog.capture import CaptureError
+from roundlog.capture.captured import model_tensors
 from roundlog.capture.checkpoint import load_checkpoint
-from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.tracing.substitution import tied
 from roundlog.storage import StorageError
 from roundlog.training.export import ExportError, trained_state

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from roundlog.capture.decompositions import fourier
-from roundlog.capture.decompositions.pairs import axis_of, join, pair_of
+from roundlog.capture.decompositions import complex_pairs
+from roundlog.capture.decompositions.complex_pairs import axis_of, join, pair_of
 from roundlog.capture.errors import CaptureError
 
 _aten = torch.ops.aten
@@ -325,8 +325,8 @@ _OPERATORS: Table = {
     _aten.mul_.Scalar: _write(_aten.mul_.Scalar),
     _aten.div_.Tensor: _write(_aten.div_.Tensor),
     _aten.copy_.default: _write(_aten.copy_.default),
-    _aten._fft_c2c.default: fourier.c2c,
-    _aten._fft_c2r.default: fourier.c2r,
+    _aten._fft_c2c.default: complex_pairs.c2c,
+    _aten._fft_c2r.default: complex_pairs.c2r,
 }
 """ATen operator -> what it is where an operand, or the dtype that is asked for, is complex. Those that take real
 operands, and give complex numbers, are in `_GIVING`."""
@@ -334,6 +334,6 @@ operands, and give complex numbers, are in `_GIVING`."""
 _GIVING: Table = {
     _aten.complex.default: join,
     _aten.polar.default: _polar,
-    _aten._fft_r2c.default: fourier.r2c,
+    _aten._fft_r2c.default: complex_pairs.r2c,
 }
 """ATen operator of real operands -> the complex numbers that it gives."""

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from roundlog.capture.decompositions.known import node_of
+from roundlog.capture.constants import node_of
 
 _aten = torch.ops.aten
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from roundlog.capture.aside import Aside
 from roundlog.capture.errors import CaptureError, a_kind
+from roundlog.capture.spill_file import Aside
 from roundlog.capture.task import STORED
 from roundlog.data import Field, FileField
 from roundlog.program import DType, FieldType, Stored, TensorType

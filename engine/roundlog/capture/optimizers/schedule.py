@@ -12,7 +12,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.untraceable import reason
+from roundlog.capture.trace_errors import reason
 
 Factor = Callable[[int], float]
 

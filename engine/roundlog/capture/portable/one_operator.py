@@ -11,12 +11,11 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from roundlog.capture.builder import evaluated
 from roundlog.capture.decompositions import decompositions
-from roundlog.capture.defects import DefectError
-from roundlog.capture.errors import CaptureError
-from roundlog.capture.evaluation import evaluated
+from roundlog.capture.errors import CaptureError, DefectError
 from roundlog.capture.lowering import Lowering
-from roundlog.capture.rules.table import storage
+from roundlog.capture.rules.rule_table import storage
 from roundlog.capture.tracing.traced_step import TracedStep
 from roundlog.execution.stops import StoppedError
 from roundlog.kernels.threads import own_threads

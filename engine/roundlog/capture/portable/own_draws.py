@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from roundlog.capture.portable import distributions, gamma_numbers
+from roundlog.capture.portable import distributions
 from roundlog.capture.portable.distributions import drawn
 
 Arguments = dict[str, Any]
@@ -105,14 +105,14 @@ def _of_concentration(
     concentration = given["self"]
     if not concentration.is_floating_point() or not bool(((concentration > 0) & concentration.isfinite()).all()):
         return None
-    if not concentration.numel() or (make is gamma_numbers.dirichlet and not concentration.ndim):
+    if not concentration.numel() or (make is distributions.dirichlet and not concentration.ndim):
         return None
     return make(concentration, given.get("generator"))
 
 
 DRAWN: dict[str, Callable[[Arguments], Any]] = {
-    "_sample_dirichlet": partial(_of_concentration, gamma_numbers.dirichlet),
-    "_standard_gamma": partial(_of_concentration, gamma_numbers.standard_gamma),
+    "_sample_dirichlet": partial(_of_concentration, distributions.dirichlet),
+    "_standard_gamma": partial(_of_concentration, distributions.standard_gamma),
     "bernoulli": _bernoulli,
     "cauchy": lambda given: (
         _filled(given, distributions.cauchy(given["median"], given["sigma"])) if given["sigma"] > 0 else None

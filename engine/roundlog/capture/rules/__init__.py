@@ -2,28 +2,19 @@
 
 from roundlog.capture.rules import (  # noqa: F401  (each adds its rules)
     activation,
-    approximations,
-    average_pooling,
-    bits,
-    composite,
-    contraction,
-    distances,
     division,
-    elementwise,
+    factories,
     indexing,
-    making,
-    movement,
+    matrix_products,
     numbers,
     ordering,
+    pointwise,
     pooling,
     powers,
-    randomness,
-    reduction,
+    reductions,
     resampling,
-    sampling,
-    scan,
-    volume,
+    views,
 )
-from roundlog.capture.rules.table import AT_CAPTURE, RULES, VIEWS, Context, Rule
+from roundlog.capture.rules.rule_table import AT_CAPTURE, RULES, VIEWS, Context, Rule
 
 __all__ = ["AT_CAPTURE", "RULES", "VIEWS", "Context", "Rule"]

@@ -10,7 +10,7 @@ import torch
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.powers import trunc
-from roundlog.capture.rules.table import Context, rule
+from roundlog.capture.rules.rule_table import Context, rule
 from roundlog.program import DType
 
 MAX_QUOTIENT = 2.0**24

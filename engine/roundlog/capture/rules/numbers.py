@@ -15,7 +15,7 @@ from torch import fx
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.table import Context, rule, scalar_dtype, wider
+from roundlog.capture.rules.rule_table import Context, rule, scalar_dtype, wider
 from roundlog.program import DType
 
 Operand = Value | float | int | bool

@@ -9,10 +9,10 @@ import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.elementwise import not_a_number
-from roundlog.capture.rules.movement import pad
-from roundlog.capture.rules.reduction import kept
-from roundlog.capture.rules.table import Context, Scalar, rule
+from roundlog.capture.rules.pointwise import not_a_number
+from roundlog.capture.rules.reductions import kept
+from roundlog.capture.rules.rule_table import Context, Scalar, rule
+from roundlog.capture.rules.views import pad
 from roundlog.program import DType
 
 MAX_COMPARISONS = 1 << 26

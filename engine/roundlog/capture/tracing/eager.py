@@ -1,7 +1,11 @@
-"""Steps of a task as its user wrote it, by PyTorch: what a captured program has to equal."""
+"""Steps of a task as its user wrote it, by PyTorch: what a captured program has to equal. And settings of the process
+while one runs, or is traced: oneDNN, threads, garbage collection, PyTorch's log."""
 
 from __future__ import annotations
 
+import gc
+import logging
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -16,9 +20,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from roundlog.capture.draws import drawn_by_torch
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
-from roundlog.capture.python_draws import drawn_by_torch
 from roundlog.capture.task import Task
 
 
@@ -126,3 +130,44 @@ def plainly() -> Iterator[None]:
             yield
     finally:
         Distribution.set_default_validate_args(checks)
+
+
+@contextmanager
+def noting_threads(threads: list[threading.Thread]) -> Iterator[None]:
+    """Appends the threads that are started meanwhile, but for those of the engine's kernels."""
+    start = threading.Thread.start
+
+    def noted(thread: threading.Thread) -> None:
+        if not thread.name.startswith("roundlog-kernel"):
+            threads.append(thread)
+        start(thread)
+
+    threading.Thread.start = noted  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Switches Python's cyclic garbage collector off, which would look again and again at all nodes that there are."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Silences PyTorch's log of failures of fake tensors, which it writes with tracebacks before it raises them."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled

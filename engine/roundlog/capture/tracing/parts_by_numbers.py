@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from roundlog.capture.decompositions.known import node_of
+from roundlog.capture.constants import node_of
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
 

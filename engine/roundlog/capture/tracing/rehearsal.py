@@ -3,29 +3,37 @@ buffers, and whether the steps after it do the same."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import fx
 
+from roundlog.capture.captured import model_tensors
 from roundlog.capture.constants import written
+from roundlog.capture.draws import GENERATOR
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_error
-from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.optimizers import is_own
-from roundlog.capture.python_draws import GENERATOR
+from roundlog.capture.python_state import (
+    MISSING,
+    AfterOne,
+    Carried,
+    Change,
+    LaterSteps,
+    Location,
+    MoreStateError,
+    Snapshot,
+    carried,
+    grown_apart,
+    snapshot_of,
+    unsteady,
+)
 from roundlog.capture.task import STORED, Task
-from roundlog.capture.tracing.carried import Carried, MoreStateError, carried
-from roundlog.capture.tracing.containers import MISSING, Change, Location
+from roundlog.capture.trace_errors import reason
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
-from roundlog.capture.tracing.first_step import AfterOne, grown_apart, unsteady
-from roundlog.capture.tracing.later_steps import LaterSteps
-from roundlog.capture.tracing.surroundings import Surroundings
 from roundlog.capture.tracing.trace import ChangedBuffersError, Tracer
 from roundlog.capture.tracing.traced_step import TracedStep
-from roundlog.capture.untraceable import reason
 from roundlog.data import is_lazy_view
 
 _MOST_ROUNDS = 12
@@ -44,24 +52,8 @@ def _followed_elsewhere(task: Task) -> tuple[str, ...]:
     return (*theirs, *rates, "schedule.", "schedule[")
 
 
-def surroundings(task: Task) -> Surroundings:
-    """Surroundings of a task's step: all that it can reach."""
-    roots: dict[str, object] = {"model": task.model}
-    for part in ("loss", "optimizer", "schedule"):
-        roots |= {turn.called(part): getattr(turn, part) for turn in task.turns()}
-    roots |= {} if task.of_batch is None else {"of_batch": task.of_batch}
-    roots["os.environ"] = os.environ
-    named = dict(roots)
-    for turn in task.turns():
-        groups = getattr(turn.optimizer, "param_groups", [])  # what is no optimizer is refused later, by its name
-        # Wherever else they are found first: a loss may read the optimizer.
-        name = f"{turn.called('optimizer')}.param_groups"
-        named |= {name: groups, **{f"{name}[{number}]": group for number, group in enumerate(groups)}}
-    return Surroundings(roots, {id(thing): name for name, thing in named.items()})
-
-
 def traced(
-    task: Task, around: Surroundings, known: frozenset[str], *, decides: bool
+    task: Task, snapshot: Snapshot, known: frozenset[str], *, decides: bool
 ) -> tuple[TracedStep, dict[str, torch.Tensor]]:
     """A step of the task, traced as the task stands, and again after a step of the user's own, with all steps of the
     job in terms of these. Also the tensors beside parameters and buffers that are part of the state and stand somewhere
@@ -70,14 +62,14 @@ def traced(
     attributes: dict[str, torch.Tensor] = {}
     places: dict[Location, Carried] = {}
     for _ in range(_MOST_ROUNDS):
-        around.restore()
+        snapshot.restore()
         try:
-            return _traced(task, around, attributes, list(places.values()), known, decides=decides)
+            return _traced(task, snapshot, attributes, list(places.values()), known, decides=decides)
         except ChangedBuffersError as error:
             known -= error.names
             _refuse_other_dtypes(task, error.names)
         except MoreStateError as error:
-            named = {number: name for number, (name, _) in around.tensors.items()}
+            named = {number: name for number, (name, _) in snapshot.tensors.items()}
             named |= {id(parameter): name for name, parameter in plain_model(task.model).named_parameters()}
             found = [one for change in error.changes if (one := carried(change, named)) is not None]
             new = {one.location: one for one in found}
@@ -91,7 +83,7 @@ def traced(
 
 def _traced(
     task: Task,
-    around: Surroundings,
+    snapshot: Snapshot,
     attributes: dict[str, torch.Tensor],
     places: Sequence[Carried],
     known: frozenset[str],
@@ -100,36 +92,36 @@ def _traced(
 ) -> tuple[TracedStep, dict[str, torch.Tensor]]:
     """One round of `traced`. Raises MoreStateError for tensors that have to be states beside attributes and places, and
     ChangedBuffersError for buffers that are not known."""
-    around.move()  # whatever escapes the trace writes into copies
-    tracer = Tracer(task, around, attributes, known, places, decides=decides)
+    snapshot.move()  # whatever escapes the trace writes into copies
+    tracer = Tracer(task, snapshot, attributes, known, places, decides=decides)
     elsewhere = _followed_elsewhere(task)
-    if told := [change.name for change in around.changes() if not change.name.startswith(elsewhere)]:
+    if told := [change.name for change in snapshot.changes() if not change.name.startswith(elsewhere)]:
         raise CaptureError(f"the schedule changes {told[0]}: make it depend on the step alone, and change nothing")
     tracer.set_first_rates()
     ended: list[list[Change]] = []
 
     def begin() -> None:
         if ended:  # another path, from the same beginning
-            around.restore()
-            around.move()
+            snapshot.restore()
+            snapshot.move()
             tracer.set_first_rates()
 
     def end() -> None:
-        ended.append(around.changes())
+        ended.append(snapshot.changes())
         _refuse_left_out(places, ended[-1])
 
     first = tracer.trace(begin, end)
-    written = _written(first.graph, around)
-    around.restore()
+    written = _written(first.graph, snapshot)
+    snapshot.restore()
     # The rehearsal takes one of the paths.
     replaced = _replaced(task, [change for changes in ended for change in changes]) if len(ended) > 1 else {}
-    left = _rehearse(task, around)
+    left = _rehearse(task, snapshot)
     found = {**left, **replaced, **written}
     if more := {name: tensor for name, tensor in found.items() if name not in attributes}:
         raise MoreStateError("a step changes tensors beside parameters and buffers", tensors=more)
-    around.drop_gradients()
-    made = around.changes()
-    around.put_back([*attributes.values(), *plain_model(task.model).buffers()])
+    snapshot.drop_gradients()
+    made = snapshot.changes()
+    snapshot.put_back([*attributes.values(), *plain_model(task.model).buffers()])
     after = {change.location: change.after for change in made}
     for one in places:
         standing = after.get(one.location, MISSING)
@@ -137,14 +129,14 @@ def _traced(
             one.container.put(one.key, one.before)
         elif standing is not MISSING:
             tracer.stand_in(one, standing)
-    own = {change.name for change in around.changes() if change.name.startswith(elsewhere)} | tracer.changing
+    own = {change.name for change in snapshot.changes() if change.name.startswith(elsewhere)} | tracer.changing
     own -= tracer.rates.keys()
-    with surroundings(task) as later:
+    with snapshot_of(task) as later:
         theirs = [change for change in made if not change.name.startswith(elsewhere)]
         shown = [[change for change in changes if not change.name.startswith(elsewhere)] for changes in ended]
         others = [[change for change in changes if not tracer.follows(change.before)] for changes in shown]
-        grown = grown_apart(others, around.seen())
-        after_one = AfterOne(around, theirs, unsteady(shown, theirs), grown)
+        grown = grown_apart(others, snapshot.seen())
+        after_one = AfterOne(snapshot, theirs, unsteady(shown, theirs), grown)
         course = LaterSteps(task, tracer, later, own, after_one).followed(first)
     tracer.shared.refuse()
     counting = (node for graph in course.graphs for node in graph.graph.nodes)
@@ -210,20 +202,20 @@ def _conversion(name: str, tensor: torch.Tensor) -> str:
     return f"{name}, which is {tensor.dtype}: convert it before the first step, model.{name} = model.{name}.{way}()"
 
 
-def _written(graph: fx.GraphModule, around: Surroundings) -> dict[str, torch.Tensor]:
+def _written(graph: fx.GraphModule, snapshot: Snapshot) -> dict[str, torch.Tensor]:
     """Tensors of the user's that a traced step writes into, though they are neither parameters nor buffers."""
     found = {}
     for node in written(graph.graph):
         tensor = getattr(graph, str(node.target)) if node.op == "get_attr" else None
-        if isinstance(tensor, torch.Tensor) and id(tensor) in around.tensors:
-            found[f"attribute/{around.tensors[id(tensor)][0]}"] = tensor
+        if isinstance(tensor, torch.Tensor) and id(tensor) in snapshot.tensors:
+            found[f"attribute/{snapshot.tensors[id(tensor)][0]}"] = tensor
     return found
 
 
-def _rehearse(task: Task, around: Surroundings, *, again: bool = False) -> dict[str, torch.Tensor]:
+def _rehearse(task: Task, snapshot: Snapshot, *, again: bool = False) -> dict[str, torch.Tensor]:
     """Take a step of the user's own, on memory of its own. Gives the tensors that it has changed and that are neither
     parameters nor buffers, by name. again: a generator of random numbers moved the first time."""
-    around.move()
+    snapshot.move()
     torch.manual_seed(task.seed % 2**63 + 1)
     torch.empty(1).uniform_(generator=GENERATOR)  # so that later steps draw other numbers than the first one
     batch = task.batch(torch.arange(task.batch_size))
@@ -240,19 +232,19 @@ def _rehearse(task: Task, around: Surroundings, *, again: bool = False) -> dict[
     elsewhere = _followed_elsewhere(task)
     known = {id(tensor) for tensor in (*task.model.parameters(), *task.model.buffers())}
     memory = {tensor.untyped_storage()._cdata for tensor in (*task.model.parameters(), *task.model.buffers())}
-    around.changed_arrays()  # which refuses those that share memory with tensors
-    left = _replaced(task, around.changes())
-    for name, tensor in around.written():
+    snapshot.changed_arrays()  # which refuses those that share memory with tensors
+    left = _replaced(task, snapshot.changes())
+    for name, tensor in snapshot.written():
         # A tensor that shares memory with a parameter is a view of it.
         own = id(tensor) in known or tensor.untyped_storage()._cdata in memory
         if not name.startswith(elsewhere) and not own:
             left |= _attribute(name, tensor, tensor)
-    if moved := around.moved_generators():
+    if moved := snapshot.moved_generators():
         if not again:  # another thread of the process may have drawn from it meanwhile
-            around.restore()
-            return _rehearse(task, around, again=True)
+            snapshot.restore()
+            return _rehearse(task, snapshot, again=True)
         raise CaptureError(f"the step draws from {moved[0]}, which a program cannot: draw random numbers by torch")
-    around.refuse_advanced()
+    snapshot.refuse_advanced()
     return left
 
 

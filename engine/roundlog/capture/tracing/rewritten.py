@@ -30,12 +30,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import is_of_torch, place_of_call
+from roundlog.capture.python_state import REPLACED, Counter, UnseenText, followed, load_compiler, with_logged
 from roundlog.capture.tracing import packed
-from roundlog.capture.tracing.checks import noted, passing
-from roundlog.capture.tracing.counters import Counter
-from roundlog.capture.tracing.decisions import decided
-from roundlog.capture.tracing.logged import UnseenText, with_logged
-from roundlog.capture.tracing.number_functions import REPLACED, followed, load_compiler
+from roundlog.capture.tracing.decisions import decided, noted, passing
 
 
 @contextmanager

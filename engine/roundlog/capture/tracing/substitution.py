@@ -1,8 +1,9 @@
 """The tensors of a user's step, replaced by those of the trace, below autograd.
 
-The user's code goes on holding its own parameters and buffers, wherever it keeps them: in modules, lists, closures or
-saved for the backward pass. Only where an operator is computed, the tensor that the trace stands it for is taken. So
-everything above (modules, autograd, hooks, checkpointing) runs as it does in training."""
+No operator shows an assignment to a tensor's `.data`, or a read of its memory. An assignment gives a tensor other
+memory and leaves the old memory to other tensors that have it. So a parameter or another state stands for what is
+assigned from then on, and tensors that were taken of it before for what they were. A read (`.tolist()`, `.numpy()`,
+`copy.deepcopy`) would find numbers that happened to stand there at capture: it gets the tensor of the trace."""
 
 from __future__ import annotations
 
@@ -11,11 +12,14 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
+from roundlog.capture.python_state import MoreStateError, UnseenText
+from roundlog.capture.task import STORED
 from roundlog.capture.tracing.eager import LEFT_BEHIND
 from roundlog.data import is_lazy_view, reach
 
@@ -151,3 +155,69 @@ def _memory(tensor: torch.Tensor) -> int:
 
 def _geometry(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
+
+
+class NewMemory(TorchFunctionMode):
+    """While this is active, `tensor.data = ...` is followed for tensors that are state, and refused for others, and
+    reads of memory find the tensors of the trace."""
+
+    def __init__(self, substitution: Substitution, reachable: Mapping[int, tuple[str, torch.Tensor]]) -> None:
+        """reachable: id -> (name, tensor), of those that may have to be state."""
+        super().__init__()
+        self._substitution = substitution
+        self._reachable = reachable
+        self._more: dict[str, torch.Tensor] = {}
+        self.refused: list[CaptureError] = []
+        """Error that was raised, whether or not the user's code has caught it."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
+            if self._substitution.gets_memory(*args) or self._has_to_be_state(args[0]):
+                return None
+            self.refused.append(
+                CaptureError(
+                    f"the step assigns to the .data of a tensor{place_of_call()} that is no state, or shares memory "
+                    "with another one, or what is assigned does, or has another shape: write into it by .copy_() under "
+                    "torch.no_grad(), or assign a copy (.clone())"
+                )
+            )
+            raise self.refused[-1]
+        if func in _READS:
+            return self._read(func, self._substitution.of(args[0]), args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+    def _read(self, func: Callable[..., Any], tensor: torch.Tensor, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Result of a function that reads the memory of its first argument. tensor: that of the trace."""
+        is_traced = isinstance(tensor, FakeTensor)
+        if func == torch.Tensor.__deepcopy__ and args[0].is_leaf:
+            with torch.no_grad():
+                copy = args[1].get(id(args[0]), tensor.clone())
+            args[1][id(args[0])] = copy
+            return copy.requires_grad_(args[0].requires_grad)
+        if func == torch.Tensor.__repr__ and is_traced:
+            return UnseenText("?")
+        if func == torch.Tensor.__dlpack__ and is_traced:
+            self.refused.append(
+                CaptureError(f"the step gives a tensor away by DLPack{place_of_call()}: use the tensor itself")
+            )
+            raise self.refused[-1]
+        return func(tensor, *args[1:], **kwargs)
+
+    def _has_to_be_state(self, tensor: torch.Tensor) -> bool:
+        """Whether it is a tensor of the user's that is no state yet. The trace goes on to find all of them."""
+        name, known = self._reachable.get(id(tensor), ("", None))
+        if known is not tensor or self._substitution.is_original(tensor) or tensor.dtype not in STORED:
+            return False
+        if not self._more:
+            self.refused.append(MoreStateError("a step assigns to .data of tensors", tensors=self._more))
+        self._more[f"attribute/{name}"] = tensor
+        return True
+
+
+_READS = (
+    *(torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__repr__),
+    *(torch.Tensor.__deepcopy__, torch.Tensor.__dlpack__),
+)
+"""Functions of a tensor that read its memory without an operator."""

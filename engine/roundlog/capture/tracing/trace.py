@@ -15,21 +15,35 @@ from torch.fx.traceback import preserve_node_meta
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from roundlog.capture.captured import model_tensors
 from roundlog.capture.constants import written
 from roundlog.capture.decompositions import decompositions
-from roundlog.capture.defects import DefectError, is_own_error
 from roundlog.capture.draws import Draws
-from roundlog.capture.errors import CaptureError, UnknownValueError, a_kind
+from roundlog.capture.errors import CaptureError, DefectError, UnknownValueError, a_kind, is_own_error
 from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of
-from roundlog.capture.model_tensors import model_tensors
 from roundlog.capture.optimizers import Update, clip_factor, is_own
-from roundlog.capture.task import STORED, Task
-from roundlog.capture.tracing.carried import Carried
-from roundlog.capture.tracing.checks import PassedChecks
-from roundlog.capture.tracing.containers import MISSING
-from roundlog.capture.tracing.counters import Path
-from roundlog.capture.tracing.decisions import TOO_MANY, Decisions, deciding
-from roundlog.capture.tracing.eager import plain_model, plainly, without_onednn
+from roundlog.capture.python_state import (
+    MISSING,
+    Carried,
+    Histories,
+    Path,
+    SharedMemory,
+    Snapshot,
+    followed_by_name,
+    shared,
+    types_as_in_training,
+)
+from roundlog.capture.task import STORED, Task, Turn
+from roundlog.capture.trace_errors import asks_for_values, control_flow, reason
+from roundlog.capture.tracing.decisions import TOO_MANY, Decisions, PassedChecks, deciding
+from roundlog.capture.tracing.eager import (
+    noting_threads,
+    plain_model,
+    plainly,
+    quietly,
+    without_collection,
+    without_onednn,
+)
 from roundlog.capture.tracing.graph_checks import (
     THREAD,
     checked_loss,
@@ -38,22 +52,12 @@ from roundlog.capture.tracing.graph_checks import (
     require_followed,
 )
 from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
-from roundlog.capture.tracing.hints import asks_for_values, control_flow
-from roundlog.capture.tracing.left_tensors import Histories, SharedMemory, shared
-from roundlog.capture.tracing.new_memory import NewMemory
-from roundlog.capture.tracing.number_functions import followed_by_name
-from roundlog.capture.tracing.out_forms import OutForms
+from roundlog.capture.tracing.out_variants import OutForms
 from roundlog.capture.tracing.parts_by_numbers import PartsByNumbers
-from roundlog.capture.tracing.paths import TracedPath, explored, merged
-from roundlog.capture.tracing.process_state import noting_threads, quietly, without_collection
-from roundlog.capture.tracing.repetition_of_updates import RepeatedUpdates
+from roundlog.capture.tracing.repeated_updates import RepeatedUpdates
 from roundlog.capture.tracing.rewritten import rewritten
-from roundlog.capture.tracing.substitution import Substitution, tied
-from roundlog.capture.tracing.surroundings import Surroundings
-from roundlog.capture.tracing.traced_step import NUMBERS, TracedStep
-from roundlog.capture.tracing.types_seen import types_as_in_training
-from roundlog.capture.turns import Turn
-from roundlog.capture.untraceable import reason
+from roundlog.capture.tracing.substitution import NewMemory, Substitution, tied
+from roundlog.capture.tracing.traced_step import NUMBERS, TracedPath, TracedStep, explored, merged
 
 Named = dict[str, torch.Tensor]
 
@@ -72,7 +76,7 @@ class Tracer:
     def __init__(
         self,
         task: Task,
-        surroundings: Surroundings,
+        snapshot: Snapshot,
         attributes: Mapping[str, torch.Tensor],
         known: frozenset[str] = frozenset(),
         carried: Sequence[Carried] = (),
@@ -86,13 +90,13 @@ class Tracer:
         Raises CaptureError for an optimizer, an option or a schedule that is not supported."""
         model = plain_model(task.model)
         self._task = task
-        self._surroundings = surroundings
+        self._snapshot = snapshot
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
         self._carried = {one.location: one for one in carried}
         self._standing = {id(one): one.before for one in carried}
         old = {name: tensor for one in carried if not one.is_new for name, tensor in one.leaves(one.before).items()}
         tensors = {**model_tensors(model), **attributes, **old}
-        surroundings.refuse_views(tensors)
+        snapshot.refuse_views(tensors)
         first = tied(tensors)
         # A buffer may be a parameter by another name.
         self._known = {name: tensor for name, tensor in tensors.items() if name in known and first[name] in known}
@@ -247,8 +251,8 @@ class Tracer:
                 plainly(),
                 without_onednn(),
                 rewritten(),
-                types_as_in_training(self._surroundings.asking_for_types()),
-                followed_by_name(self._surroundings.functions()),
+                types_as_in_training(self._snapshot.asking_for_types()),
+                followed_by_name(self._snapshot.functions()),
                 quietly(),
                 without_collection(),
                 noting_threads(threads),
@@ -300,7 +304,7 @@ class Tracer:
         """Names of the known buffers that a traced step writes into, or puts something else in the place of."""
         targets = (getattr(graph, str(node.target)) for node in written(graph.graph) if node.op == "get_attr")
         memory = {tensor.untyped_storage()._cdata for tensor in targets if isinstance(tensor, torch.Tensor)}
-        replaced = {id(change.before) for change in self._surroundings.changes()}
+        replaced = {id(change.before) for change in self._snapshot.changes()}
         return frozenset(
             name
             for name, tensor in self._known.items()
@@ -311,15 +315,15 @@ class Tracer:
         """Copy constants that lie in arrays of numpy's, which are going to be put back."""
         for node in graph.graph.nodes:
             held = getattr(graph, str(node.target)) if node.op == "get_attr" else None
-            if not isinstance(held, torch.Tensor) or id(held) in self._surroundings.tensors:
+            if not isinstance(held, torch.Tensor) or id(held) in self._snapshot.tensors:
                 continue
-            if self._surroundings.is_in_array(held):
+            if self._snapshot.is_in_array(held):
                 setattr(graph, str(node.target), held.detach().clone())
 
     def _step(self, states: Named, row: Named, batch: Named, decisions: Decisions) -> tuple[Any, ...]:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
-        drawn = Draws(self._surroundings.generator_states())
-        memory, checks = NewMemory(self._substitution, self._surroundings.tensors), PassedChecks()
+        drawn = Draws(self._snapshot.generator_states())
+        memory, checks = NewMemory(self._substitution, self._snapshot.tensors), PassedChecks()
         with OutForms(), self._substitution, drawn, memory, self._parts, checks, deciding(decisions):
             with self._lines, self._lines.all_from("micro_batches"):
                 parts = self._task.parts(batch)
@@ -404,7 +408,7 @@ class Tracer:
         """Tensors that the user's code has left in place of every state: written into it, or put where it stood."""
         following = states | {name: self._substitution.now(name) for name in states if name in self._first.values()}
         name_of = {id(tensor): name for name, tensor in self.originals.items()}
-        for change in self._surroundings.changes():
+        for change in self._snapshot.changes():
             if (one := self._carried.get(change.location)) is not None:
                 following.update(self._left(one, change.after, states))
                 continue

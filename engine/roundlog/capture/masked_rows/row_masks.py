@@ -1,0 +1,246 @@
+"""Axes whose elements a mask has chosen: their sizes in PyTorch, their masks in the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch.utils._sympy import functions
+
+from roundlog.capture.builder import Value
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.rules.rule_table import Context
+from roundlog.program import DType
+
+Axes = tuple[Value | None, ...]
+"""One entry an axis: the mask, bool[size], of the elements that count; None if all do."""
+
+Part = tuple[int, Value | None]
+"""Size and mask of an axis that is a part of another one."""
+
+REWRITE = "keep all rows, and choose by torch.where"
+
+
+def is_unknown(size: Any) -> bool:
+    """Whether a size of a traced tensor depends on values."""
+    return type(size) is not int
+
+
+def expression(size: Any) -> sympy.Expr:
+    """A size of a traced tensor by its symbols, one for the number of elements that each mask chooses."""
+    return sympy.Integer(size) if type(size) is int else size.node.expr
+
+
+class AxisTable:
+    """The masks of a step, by the symbols and sizes that PyTorch has for the numbers of elements that they choose."""
+
+    def __init__(self, context: Context) -> None:
+        self._c = context
+        self._by_size: dict[sympy.Expr, Value] = {}
+        self._factors: dict[Value, tuple[Part, ...]] = {}
+        """Mask of an axis -> the axes that it was made of, row-major."""
+        self._joined: dict[Value, tuple[tuple[sympy.Expr, Part], ...]] = {}
+        """Mask of an axis -> what was joined along it, with its size in PyTorch."""
+
+    def add(self, size: Any, mask: Value) -> None:
+        """Notes that a mask chooses this number of elements. Raises CaptureError if PyTorch takes the number for that
+        of another mask, or for a known one."""
+        symbol = expression(size)
+        if not isinstance(symbol, sympy.Symbol):
+            raise CaptureError(f"chooses elements by a mask, and goes on as if they were always {symbol}: {REWRITE}")
+        if self._by_size.setdefault(symbol, mask) != mask:
+            raise CaptureError(TWO_MASKS)
+
+    def knows(self, number: Any) -> bool:
+        """Whether a number of Python is computed from numbers of chosen elements alone."""
+        symbols = number.node.expr.free_symbols
+        return bool(symbols) and symbols <= self._by_size.keys()
+
+    def length(self, size: Any) -> int:
+        """Size of an axis in the program. Raises CaptureError for one that comes from no mask."""
+        found = expression(size).xreplace({symbol: self._size_of(symbol) for symbol in expression(size).free_symbols})
+        if not isinstance(found, sympy.Integer):
+            raise CaptureError(f"has a size that is computed from the number of chosen elements: {REWRITE}")
+        return int(found)
+
+    def _size_of(self, symbol: sympy.Symbol) -> sympy.Integer:
+        if symbol not in self._by_size:
+            raise CaptureError("has a size that a number of Python decides, which depends on values: " + REWRITE)
+        return sympy.Integer(self._c.shape(self._by_size[symbol])[0])
+
+    def shape(self, sizes: Iterable[Any]) -> tuple[int, ...]:
+        """Shape of a traced tensor in the program."""
+        return tuple(self.length(size) for size in sizes)
+
+    def of_size(self, size: Any) -> Value | None:
+        """The mask of an axis that is made with this size."""
+        if not is_unknown(size):
+            return None
+        key = expression(size)
+        if key not in self._by_size:
+            self.length(size)
+            numbers, symbols = key.as_coeff_mul()
+            if not all(isinstance(symbol, sympy.Symbol) for symbol in symbols):
+                raise CaptureError(
+                    f"makes an axis of the size {key}, computed from numbers of chosen elements: {REWRITE}"
+                )
+            parts: list[Part] = [(self._c.shape(self._by_size[s])[0], self._by_size[s]) for s in symbols]
+            self._by_size[key] = self.merged([*parts, (int(numbers), None)])
+        return self._by_size[key]
+
+    def merged(self, parts: Sequence[Part]) -> Value:
+        """Mask of several axes taken together as one, row-major: what counts along all of them."""
+        parts = tuple(whole_parts(parts))
+        if len(parts) == 1 and parts[0][1] is not None:
+            return parts[0][1]
+        sizes = [size for size, _ in parts]
+        whole: Value | None = None
+        for place, (size, mask) in enumerate(parts):
+            if mask is not None:
+                along = self._c.builder.reshape(mask, [size if d == place else 1 for d in range(len(parts))])
+                whole = along if whole is None else self._c.op("logical_and", whole, along)
+        assert whole is not None
+        flat = self._c.builder.reshape(self._c.builder.expand(whole, sizes), (prod(sizes),))
+        self._factors[flat] = parts
+        return flat
+
+    def factors(self, mask: Value) -> tuple[Part, ...]:
+        """The axes that an axis was made of; itself, if of none."""
+        own = self._c.shape(mask)[0]
+        return self._factors.get(mask, ((own, mask),))
+
+    def note(self, size: Any, mask: Value | None) -> None:
+        """Notes that an axis of this size in PyTorch has this mask."""
+        if mask is not None and is_unknown(size):
+            self._by_size.setdefault(expression(size), mask)
+
+    def joined(self, parts: Sequence[tuple[Any, Part]]) -> Value:
+        """Mask of axes joined one behind the other, each with its size in PyTorch."""
+        masks = [mask if mask is not None else self._all(size) for _, (size, mask) in parts]
+        whole = masks[0] if len(masks) == 1 else self._c.op("cat", *masks, dim=0)
+        self._joined[whole] = tuple((expression(size), part) for size, part in parts)
+        return whole
+
+    def _all(self, size: int) -> Value:
+        return self._c.builder.constant(True, DType.BOOL, (size,))
+
+    def part(self, mask: Value, start: Any, stop: Any) -> tuple[int, int, Value | None] | None:
+        """(first, last, mask) of the joined parts that lie from one place to another, places in PyTorch; None if these
+        are not where parts begin and end."""
+        places, lengths = [sympy.Integer(0)], [0]
+        parts = self._joined.get(mask, ())
+        for size, (length, _) in parts:
+            places.append(places[-1] + size)
+            lengths.append(lengths[-1] + length)
+        first, last = expression(start), expression(stop)
+        if first not in places or last not in places:
+            return None
+        one, two = places.index(first), places.index(last)
+        if two <= one:
+            return None
+        taken = parts[one:two]
+        if len(taken) == 1:
+            return lengths[one], lengths[two], taken[0][1][1]
+        return lengths[one], lengths[two], self.joined([(SizeOf(size), part) for size, part in taken])
+
+    def is_beginning(self, mask: Value | None) -> bool:
+        """Whether a mask chooses the first elements of an axis, so that they have the same places among themselves."""
+        node = None if mask is None else self._c.builder.nodes[mask]
+        if node is None or node.op != "lt":
+            return False
+        numbers, limit = (self._c.builder.nodes[value] for value in node.inputs)
+        counted = numbers.op == "iota" and (numbers.attributes["start"], numbers.attributes["step"]) == (0, 1)
+        return counted and limit.type.numel == 1
+
+    def wide(self, mask: Value, axis: int, rank: int) -> Value:
+        """A mask along one axis of a tensor of this rank."""
+        size = self._c.shape(mask)[0]
+        return self._c.builder.reshape(mask, [size if d == axis else 1 for d in range(rank)])
+
+    def filled(self, x: Value, axes: Axes, fill: float | bool) -> Value:
+        """x, with a number in the place of what does not count."""
+        chosen: Value | None = None
+        for axis, mask in enumerate(axes):
+            if mask is not None:
+                wide = self.wide(mask, axis, len(axes))
+                chosen = wide if chosen is None else self._c.op("logical_and", chosen, wide)
+        if chosen is None:
+            return x
+        return self._c.op("where", chosen, x, self._c.builder.constant(fill, self._c.dtype(x)))
+
+    def count(self, mask: Value) -> Value:
+        """Number of elements that a mask chooses, i64."""
+        return self._c.builder.reshape(self._c.op("sum_i64", self._c.op("to_i64", mask), dims=(0,)), ())
+
+    def number(self, item: Any) -> Value:
+        """A number of Python that is computed from numbers of chosen elements, as an i64 or f32 of the program."""
+        return self._number(item.node.expr)
+
+    def _number(self, e: sympy.Expr) -> Value:
+        c = self._c
+        if isinstance(e, sympy.Symbol):
+            self._size_of(e)
+            return self.count(self._by_size[e])
+        if isinstance(e, sympy.Integer):
+            return c.i64(int(e))
+        if isinstance(e, sympy.Float):
+            return c.f32(float(e))
+        if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
+            base, result = self._number(e.base), self._number(e.base)
+            for _ in range(int(e.exp) - 1):
+                result = c.op("mul", result, base)
+            return result
+        parts = [self._number(part) for part in e.args] if not isinstance(e, sympy.Pow) else []
+        if isinstance(e, functions.ToFloat):
+            return c.builder.convert(parts[0], DType.F32)
+        if isinstance(e, functions.FloatTrueDiv | functions.IntTrueDiv):
+            return c.op("div", *(c.builder.convert(part, DType.F32) for part in parts))
+        name = next((name for kind, name in _OPERATIONS.items() if isinstance(e, kind)), None)
+        if name is None:
+            raise CaptureError(f"computes {e} from the number of chosen elements: compute it with mask.sum() instead")
+        dtype = DType.F32 if any(c.dtype(part) == DType.F32 for part in parts) else DType.I64
+        parts = [c.builder.convert(part, dtype) for part in parts]
+        result = parts[0]
+        for part in parts[1:]:
+            result = c.op(name, result, part)
+        return result
+
+
+def whole_parts(parts: Iterable[Part]) -> list[Part]:
+    """Axes with those that all count along taken together, where they follow on each other."""
+    found: list[Part] = []
+    for size, mask in parts:
+        if mask is None and found and found[-1][1] is None:
+            found[-1] = (found[-1][0] * size, None)
+        elif mask is not None or size != 1:
+            found.append((size, mask))
+    return found
+
+
+_OPERATIONS: dict[Any, str] = {
+    sympy.Add: "add",
+    sympy.Mul: "mul",
+    functions.Max: "maximum",
+    functions.Min: "minimum",
+}
+
+TWO_MASKS = (
+    "brings the rows that one mask chooses, whose number depends on values, together with those of another, or with "
+    "all rows: choose both by the same mask"
+)
+
+
+class SizeOf:
+    """A size that stands for itself, as those of traced tensors do."""
+
+    def __init__(self, expr: sympy.Expr) -> None:
+        self.node = self
+        self.expr = expr
+
+
+def padded(traced: Any, shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor without values that has the shape of a traced one in the program."""
+    return torch.empty(shape, dtype=traced.dtype, device="meta")

@@ -1,0 +1,158 @@
+"""Functions and types of Python's as the user's code sees them while a step is traced.
+
+`min`, `max` and those of `math` follow numbers which steps change. By themselves they would ask for the number, and be
+another question at every step.
+
+The tensors of a trace are fake ones. What code keeps by type (`cache[type(x)]`, a table of functions) would be looked
+for, and made anew, under a type that no training has. So the user's code sees the type that the tensor stands for. A
+cache that a former step has filled is found as in training; one that counts, holds tensors or is emptied is followed
+like everything else that stands in a dictionary: there is no other rule for caches."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from numba.core.registry import cpu_target
+from torch._subclasses.fake_tensor import FakeTensor
+
+from roundlog.capture.python_state.counters import Counter
+from roundlog.capture.python_state.logged_numbers import LoggedNumber
+
+Variable = tuple[dict[str, Any], str]
+"""A global variable: those of its module, and its name."""
+
+
+def followed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of numbers that follows those which steps change."""
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **options: Any) -> Any:
+        first = next((one for one in arguments if type(one) is Counter), None)
+        if first is None or options or not all(type(one) in (Counter, bool, int, float) for one in arguments):
+            return function(*arguments, **options)
+        return first.called(function, arguments)
+
+    return called
+
+
+@functools.cache
+def load_compiler() -> None:
+    """Have Numba look up the functions of `math` and Python, which it does once, while they are Python's own."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
+_IN_MATH = {name: function for name, function in vars(math).items() if callable(function) and not name.startswith("_")}
+
+REPLACED: list[tuple[object, str, Callable[..., Any]]] = [
+    *((math, name, followed(function)) for name, function in _IN_MATH.items()),
+    *((builtins, name, followed(getattr(builtins, name))) for name in ("min", "max")),
+]
+"""(module, name, function) to be put there while a step is traced."""
+
+_BY_ID = {id(function): followed(function) for function in _IN_MATH.values()}
+
+
+def is_followed(thing: object) -> bool:
+    """Whether a global variable holds a function of `math`."""
+    return id(thing) in _BY_ID
+
+
+@contextmanager
+def followed_by_name(variables: Iterable[Variable]) -> Iterator[None]:
+    """While this is active, global variables that hold functions of `math` (`from math import cos`) hold those that
+    follow numbers."""
+    before = [(module, name, module[name]) for module, name in variables if is_followed(module.get(name))]
+    for module, name, function in before:
+        module[name] = _BY_ID[id(function)]
+    try:
+        yield
+    finally:
+        for module, name, function in before:
+            module[name] = function
+
+
+Variables = dict[str, Any]
+
+
+class _TypeOfTypes(type):
+    """Makes `SeenType` behave as `type` does itself."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is not SeenType:  # a metaclass of the user's
+            return super().__call__(*args, **kwargs)
+        if len(args) != 1 or kwargs:
+            return type(*args, **kwargs)
+        kind = type(args[0])
+        if kind is FakeTensor:
+            return torch.Tensor
+        if kind in (Counter, LoggedNumber):
+            return args[0].__class__  # which notes that it was asked
+        return SeenType if kind in (type, _TypeOfTypes) else kind
+
+    def __instancecheck__(cls, thing: object) -> bool:
+        return isinstance(thing, type) if cls is SeenType else super().__instancecheck__(thing)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, type) if cls is SeenType else super().__subclasscheck__(kind)
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or (cls is SeenType and other is type)
+
+    def __hash__(cls) -> int:
+        return hash(type) if cls is SeenType else super().__hash__()
+
+
+class SeenType(type, metaclass=_TypeOfTypes):
+    """`type`, but that a traced tensor is a `torch.Tensor`, and a counted number a number."""
+
+
+SeenType.__name__ = SeenType.__qualname__ = "type"
+SeenType.__module__ = "builtins"
+
+
+def seen_length(thing: Any) -> Any:
+    """`len`, but of rows that a mask chooses their number, which is no number of Python's yet."""
+    if type(thing) is FakeTensor and thing.ndim and type(thing.shape[0]) is not int:
+        return thing.shape[0]
+    return len(thing)
+
+
+def _of_two(name: str, symbolic: Any) -> Any:
+    def function(*given: Any, **options: Any) -> Any:
+        if len(given) == 2 and not options and any(type(number) is torch.SymInt for number in given):
+            return symbolic(*given)
+        return getattr(builtins, name)(*given, **options)  # which is another while a step is traced
+
+    return function
+
+
+SEEN = {
+    "type": SeenType,
+    "len": seen_length,
+    "max": _of_two("max", torch.sym_max),
+    "min": _of_two("min", torch.sym_min),
+}
+"""Names of Python's, and what the user's code finds under them."""
+
+
+@contextmanager
+def types_as_in_training(modules: Iterable[Variables]) -> Iterator[None]:
+    """While this is active, `type(x)` is what it is in training, and so are `len`, `max` and `min` of chosen rows.
+
+    modules: global variables of the modules whose functions ask for them."""
+    named = [(variables, name) for variables in modules for name in SEEN if name not in variables]
+    for variables, name in named:
+        variables[name] = SEEN[name]
+    try:
+        yield
+    finally:
+        for variables, name in named:
+            if variables.get(name) is SEEN[name]:
+                del variables[name]

@@ -1,0 +1,259 @@
+"""Arithmetic, comparisons and elementary functions, also of bits of integers and of masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from roundlog.capture.builder import Value
+from roundlog.capture.rules.rule_table import Context, Rule, Scalar, rule, scalar_dtype, wider
+from roundlog.program import DType
+
+
+def _alpha(c: Context, b: Value, alpha: Scalar) -> Value:
+    return b if alpha == 1 else c.op("mul", c.builder.constant(alpha, c.dtype(b)), b)
+
+
+@rule("add.Tensor", "add.Scalar")
+def add(c: Context, a: Any, b: Any, alpha: Scalar = 1) -> Value:
+    a, b = c.operands(a, b)
+    if c.dtype(a) == DType.BOOL and alpha == 1:
+        return c.op("logical_or", a, b)
+    return c.op("add", a, _alpha(c, b, alpha))
+
+
+@rule("sub.Tensor", "sub.Scalar")
+def sub(c: Context, a: Any, b: Any, alpha: Scalar = 1) -> Value:
+    a, b = c.operands(a, b)
+    return c.op("sub", a, _alpha(c, b, alpha))
+
+
+@rule("rsub")
+def rsub(c: Context, a: Any, b: Any, alpha: Scalar = 1) -> Value:
+    a, b = c.operands(a, b)
+    return c.op("sub", b, _alpha(c, a, alpha))
+
+
+@rule("mul.Tensor", "mul.Scalar")
+def mul(c: Context, a: Any, b: Any) -> Value:
+    a, b = c.operands(a, b)
+    return c.op("logical_and" if c.dtype(a) == DType.BOOL else "mul", a, b)
+
+
+@rule("div.Tensor", "div.Scalar")
+def div(c: Context, a: Any, b: Any) -> Value:
+    return c.op("div", *c.operands(a, b, floating=True))
+
+
+def _binary(aten: str, ours: str, *, swap: bool = False, negate: bool = False) -> None:
+    @rule(aten)
+    def compare(c: Context, a: Any, b: Any) -> Value:
+        a, b = c.operands(a, b)
+        result = c.op(ours, b, a) if swap else c.op(ours, a, b)
+        return c.op("logical_not", result) if negate else result
+
+
+_binary("eq", "eq")
+_binary("ne", "eq", negate=True)
+_binary("lt", "lt")
+_binary("le", "le")
+_binary("gt", "lt", swap=True)
+_binary("ge", "le", swap=True)
+_binary("maximum", "maximum")
+_binary("minimum", "minimum")
+
+
+def not_a_number(c: Context, x: Value) -> Value:
+    return c.op("logical_not", c.op("eq", x, x))
+
+
+@rule("fmax", "fmin")
+def other_than_nan(c: Context, a: Any, b: Any) -> Value:
+    """The larger or smaller one; where one is NaN, the other."""
+    a, b = c.operands(a, b)
+    best = c.op("maximum" if "fmax" in str(c.node.target) else "minimum", a, b)
+    if c.dtype(a) != DType.F32:
+        return best
+    return c.op("where", not_a_number(c, a), b, c.op("where", not_a_number(c, b), a, best))
+
+
+@rule("isnan")
+def isnan(c: Context, x: Value) -> Value:
+    return not_a_number(c, x)
+
+
+@rule("isinf")
+def isinf(c: Context, x: Value) -> Value:
+    if c.dtype(x) != DType.F32:
+        return c.builder.constant(False, DType.BOOL, c.shape(x))
+    return c.op("eq", c.op("abs", x), c.f32(float("inf")))
+
+
+def _logical(name: str) -> Rule:
+    def apply(c: Context, *xs: Value) -> Value:
+        return c.op(name, *(c.builder.convert(x, DType.BOOL) for x in xs))
+
+    return apply
+
+
+for _name in ("and", "or", "not"):
+    rule(f"logical_{_name}")(_logical(f"logical_{_name}"))
+
+
+@rule("logical_xor")
+def xor(c: Context, a: Value, b: Value) -> Value:
+    return c.op("logical_not", c.op("eq", c.builder.convert(a, DType.BOOL), c.builder.convert(b, DType.BOOL)))
+
+
+@rule("neg")
+def neg(c: Context, x: Value) -> Value:
+    return c.op("neg", x)
+
+
+@rule("abs")
+def abs_(c: Context, x: Value) -> Value:
+    return c.op("abs", x)
+
+
+@rule("floor")
+def floor(c: Context, x: Value) -> Value:
+    return x if c.dtype(x) == DType.I64 else c.op("floor", x)
+
+
+@rule("sqrt")
+def sqrt(c: Context, x: Value) -> Value:
+    return c.op("sqrt", c.builder.convert(x, DType.F32))
+
+
+@rule("rsqrt")
+def rsqrt(c: Context, x: Value) -> Value:
+    return c.op("div", c.f32(1.0), sqrt(c, x))
+
+
+@rule("reciprocal")
+def reciprocal(c: Context, x: Value) -> Value:
+    return c.op("div", c.f32(1.0), c.builder.convert(x, DType.F32))
+
+
+@rule("square")
+def square(c: Context, x: Value) -> Value:
+    return c.op("mul", x, x)
+
+
+@rule("sign")
+def sign(c: Context, x: Value) -> Value:
+    zero, one, minus = (c.builder.constant(item, c.dtype(x)) for item in (0, 1, -1))
+    positive = c.op("where", c.op("lt", zero, x), one, zero)
+    return c.op("where", c.op("lt", x, zero), minus, positive)
+
+
+@rule("clamp", "clamp_min", "clamp_max")
+def clamp(c: Context, x: Value, low: Any = None, high: Any = None) -> Value:
+    """Limits are scalars or tensors; where the lower one is above the upper one, the upper one counts."""
+    if "clamp_max" in str(c.node.target):
+        low, high = None, low
+    for name, position, limit in (("maximum", 1, low), ("minimum", 2, high)):
+        if limit is None:
+            continue
+        if "clamp_" in str(c.node.target):
+            position = 1
+        given = limit if c.is_tensor(position) else None
+        dtype = c.dtype(given) if given is not None else scalar_dtype(limit)
+        dtype = wider(c.dtype(x), dtype)
+        bound = c.builder.constant(limit, dtype) if given is None else c.builder.convert(given, dtype)
+        x = c.op(name, c.builder.convert(x, dtype), bound)
+    return x
+
+
+@rule("addcmul")
+def addcmul(c: Context, x: Value, a: Value, b: Value, *, value: Scalar = 1) -> Value:
+    return c.op("add", x, _alpha(c, c.op("mul", a, b), value))
+
+
+@rule("addcdiv")
+def addcdiv(c: Context, x: Value, a: Value, b: Value, *, value: Scalar = 1) -> Value:
+    return c.op("add", x, _alpha(c, c.op("div", a, b), value))
+
+
+@rule("lerp.Scalar")
+def lerp(c: Context, a: Value, b: Value, weight: Scalar) -> Value:
+    return c.op("add", a, c.op("mul", c.f32(weight), c.op("sub", b, a)))
+
+
+def _function(name: str) -> None:
+    @rule(name)
+    def apply(c: Context, x: Value) -> Value:
+        return c.op(name, c.builder.convert(x, DType.F32))
+
+
+for _name in ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos"):
+    _function(_name)
+
+
+@rule("logaddexp")
+def logaddexp(c: Context, a: Value, b: Value) -> Value:
+    # The difference of two equal infinities is NaN.
+    apart = c.op("where", c.op("eq", a, b), c.f32(0.0), c.op("sub", a, b))
+    e = c.op("exp", c.op("neg", c.op("abs", apart)))
+    return c.op("add", c.op("maximum", a, b), c.op("log1p", e))
+
+
+@rule("xlogy")
+def xlogy(c: Context, a: Any, b: Any) -> Value:
+    """a * log b; zero where a is, unless b is NaN."""
+    a, b = c.operands(a, b, floating=True)
+    zero = c.f32(0.0)
+    none = c.op("logical_and", c.op("eq", a, zero), c.op("eq", b, b))
+    return c.op("where", none, zero, c.op("mul", a, c.op("log", c.op("where", none, c.f32(1.0), b))))
+
+
+_BITS = 64
+
+
+@rule("bitwise_and.Tensor", "bitwise_and.Scalar")
+def bitwise_and(c: Context, a: Any, b: Any) -> Value:
+    """Bits that both integers have, added up again: bit j is the sign of x * 2^(63 - j) modulo 2^64."""
+    a, b = c.operands(a, b)
+    return c.op("logical_and", a, b) if c.dtype(a) == DType.BOOL else _common(c, a, b)
+
+
+@rule("bitwise_or.Tensor", "bitwise_or.Scalar")
+def bitwise_or(c: Context, a: Any, b: Any) -> Value:
+    """a + b - (a & b), in integers."""
+    a, b = c.operands(a, b)
+    if c.dtype(a) == DType.BOOL:
+        return c.op("logical_or", a, b)
+    return c.op("sub", c.op("add", a, b), _common(c, a, b))
+
+
+@rule("bitwise_xor.Tensor", "bitwise_xor.Scalar")
+def bitwise_xor(c: Context, a: Any, b: Any) -> Value:
+    """a + b - 2 (a & b), in integers."""
+    a, b = c.operands(a, b)
+    if c.dtype(a) == DType.BOOL:
+        return xor(c, a, b)
+    return c.op("sub", c.op("add", a, b), c.op("mul", c.i64(2), _common(c, a, b)))
+
+
+@rule("bitwise_not")
+def bitwise_not(c: Context, x: Value) -> Value:
+    """-1 - x of integers, 255 - x of unsigned bytes."""
+    if c.dtype(x) == DType.BOOL:
+        return c.op("logical_not", x)
+    return c.op("sub", c.i64(255 if c.node.meta["val"].dtype == torch.uint8 else -1), x)
+
+
+def _common(c: Context, a: Value, b: Value) -> Value:
+    """a & b of int64."""
+    worths = torch.ones(_BITS, dtype=torch.int64) << torch.arange(_BITS)
+    in_both = c.op("logical_and", _bits(c, a, worths), _bits(c, b, worths))
+    weighed = c.op("mul", c.op("to_i64", in_both), c.literal(worths))
+    rank = c.rank(weighed)
+    return c.squeeze(c.op("sum_i64", weighed, dims=(rank - 1,)), [rank - 1])
+
+
+def _bits(c: Context, x: Value, worths: torch.Tensor) -> Value:
+    """bool[..., 64], the lowest first."""
+    wide = c.builder.reshape(x, (*c.shape(x), 1))
+    return c.op("lt", c.op("mul", wide, c.literal(worths.flip(0))), c.i64(0))

@@ -1,0 +1,329 @@
+"""Sums, means and extremes, running ones too, products over axes, and distances between all rows of two matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf, prod
+
+import torch
+
+from roundlog.capture.builder import Value
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.rules.pointwise import not_a_number, sign
+from roundlog.capture.rules.powers import pow_
+from roundlog.capture.rules.rule_table import Context, Scalar, rule
+from roundlog.capture.rules.views import pad
+from roundlog.program import DType
+
+
+def kept(c: Context, y: Value, dims: Sequence[int], keepdim: bool) -> Value:
+    return y if keepdim else c.squeeze(y, dims)
+
+
+@rule("sum")
+def sum_(
+    c: Context,
+    x: Value,
+    dims: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    x = c.to_torch_dtype(x, dtype)
+    if c.dtype(x) == DType.BOOL:
+        x = c.builder.convert(x, DType.I64)
+    over = c.dims(dims, c.rank(x))
+    name = "sum" if c.dtype(x) == DType.F32 else "sum_i64"
+    return kept(c, c.op(name, x, dims=over), over, keepdim)
+
+
+@rule("mean")
+def mean(
+    c: Context,
+    x: Value,
+    dims: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    x = c.to_torch_dtype(x, dtype)
+    over = c.dims(dims, c.rank(x))
+    return kept(c, mean_over(c, x, over), over, keepdim)
+
+
+def mean_over(c: Context, x: Value, dims: Iterable[int]) -> Value:
+    """sum / count over axes that stay."""
+    over = tuple(dims)
+    count = prod(c.shape(x)[d] for d in over)
+    return c.op("div", c.op("sum", x, dims=over), c.f32(count))
+
+
+@rule("var.correction")
+def var(
+    c: Context, x: Value, dims: Sequence[int] | None = None, *, correction: Scalar | None = None, keepdim: bool = False
+) -> Value:
+    over = c.dims(dims, c.rank(x))
+    return kept(c, variance(c, x, over, 1 if correction is None else correction)[1], over, keepdim)
+
+
+@rule("var_mean.correction")
+def var_mean(
+    c: Context, x: Value, dims: Sequence[int] | None = None, *, correction: Scalar | None = None, keepdim: bool = False
+) -> tuple[Value, Value]:
+    over = c.dims(dims, c.rank(x))
+    mean_, var_ = variance(c, x, over, 1 if correction is None else correction)
+    return kept(c, var_, over, keepdim), kept(c, mean_, over, keepdim)
+
+
+def variance(c: Context, x: Value, dims: Sequence[int], correction: Scalar) -> tuple[Value, Value]:
+    """(mean, variance) in two passes, over axes that stay."""
+    mean_ = mean_over(c, x, dims)
+    centred = c.op("sub", x, mean_)
+    squares = c.op("sum", c.op("mul", centred, centred), dims=tuple(dims))
+    count = prod(c.shape(x)[d] for d in dims) - correction
+    return mean_, c.op("div", squares, c.f32(max(count, 0)))
+
+
+@rule("amax", "amin")
+def extreme(c: Context, x: Value, dims: Sequence[int] | None = None, keepdim: bool = False) -> Value:
+    over = c.dims(dims, c.rank(x))
+    name = "amax" if "amax" in str(c.node.target) else "amin"
+    return kept(c, c.op(name, x, dims=over), over, keepdim)
+
+
+@rule("max", "min")
+def extreme_of_all(c: Context, x: Value) -> Value:
+    over = tuple(range(c.rank(x)))
+    name = "amax" if "max" in str(c.node.target) else "amin"
+    if c.dtype(x) == DType.F32:
+        return c.builder.reshape(c.op(name, x, dims=over), ())
+    flat = c.builder.reshape(x, (prod(c.shape(x)),))
+    return c.builder.reshape(c.op("gather", flat, _place(c, flat, 0, name == "amax"), dim=0), ())
+
+
+def _place(c: Context, x: Value, dim: int, largest: bool) -> Value:
+    """Place of the first largest or smallest element along an axis, which stays."""
+    if c.dtype(x) == DType.BOOL:
+        x = c.builder.convert(x, DType.F32)
+    if c.dtype(x) == DType.I64:
+        # The first that no other is beyond: of integers there is no argmax.
+        size, rank = c.shape(x)[dim], c.rank(x)
+        line = c.move(x, dim, rank - 1)
+        this = c.builder.reshape(line, (*c.shape(line), 1))
+        other = c.builder.reshape(line, (*c.shape(line)[:-1], 1, size))
+        beyond = c.op("any", c.op("lt", this, other) if largest else c.op("lt", other, this), dims=(rank,))
+        best = c.op("to_f32", c.op("logical_not", c.squeeze(beyond, [rank])))
+        return c.move(c.op("argmax", best, dim=rank - 1), rank - 1, dim)
+    return c.op("argmax", x if largest else c.op("neg", x), dim=dim)
+
+
+@rule("argmax", "argmin")
+def argmax(c: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    largest = "argmax" in str(c.node.target)
+    if dim is None or c.rank(x) == 0:
+        flat = c.builder.reshape(x, (prod(c.shape(x)),))
+        shape = (1,) * c.rank(x) if keepdim else ()
+        return c.builder.reshape(_place(c, flat, 0, largest), shape)
+    dim = c.dim(dim, c.rank(x))
+    return kept(c, _place(c, x, dim, largest), [dim], keepdim)
+
+
+@rule("max.dim", "min.dim")
+def extreme_and_place(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    if c.rank(x) == 0:
+        return x, c.i64(0)
+    dim = c.dim(dim, c.rank(x))
+    index = _place(c, x, dim, "max" in str(c.node.target))
+    return kept(c, c.op("gather", x, index, dim=dim), [dim], keepdim), kept(c, index, [dim], keepdim)
+
+
+@rule("linalg_vector_norm")
+def vector_norm(
+    c: Context,
+    x: Value,
+    ord: Scalar = 2,
+    dims: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    x = c.to_torch_dtype(x, dtype)
+    over = c.dims(dims, c.rank(x))
+    size = c.op("abs", x)
+    if ord in (float("inf"), float("-inf")):
+        result = c.op("amax" if ord > 0 else "amin", size, dims=over)
+    elif ord == 0:
+        result = c.op("sum", c.op("to_f32", c.op("logical_not", c.op("eq", x, c.f32(0.0)))), dims=over)
+    else:
+        powers = size if ord == 1 else pow_(c, size, ord)
+        result = c.op("sum", powers, dims=over)
+        result = result if ord == 1 else pow_(c, result, 1 / ord)
+    return kept(c, result, over, keepdim)
+
+
+@rule("any")
+def any_(c: Context, x: Value, dims: Sequence[int] | int | None = None, keepdim: bool = False) -> Value:
+    over = c.dims(dims, c.rank(x))
+    return kept(c, c.op("any", c.builder.convert(x, DType.BOOL), dims=over), over, keepdim)
+
+
+@rule("all", "_is_all_true")
+def all_(c: Context, x: Value, dims: Sequence[int] | int | None = None, keepdim: bool = False) -> Value:
+    over = c.dims(dims, c.rank(x))
+    untrue = c.op("logical_not", c.builder.convert(x, DType.BOOL))
+    return kept(c, c.op("logical_not", c.op("any", untrue, dims=over)), over, keepdim)
+
+
+@rule("cumsum")
+def cumsum(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
+    """Integers exactly; FP32 as a product with a triangle of ones, so that every prefix is rounded once. Zeros meet
+    what comes after a prefix, so that an infinity makes the prefixes before it NaN."""
+    x = c.to_torch_dtype(x, dtype)
+    if c.dtype(x) == DType.BOOL:
+        x = c.builder.convert(x, DType.I64)
+    rank = c.rank(x)
+    if rank == 0:
+        return x
+    dim = c.dim(dim, rank)
+    if c.dtype(x) == DType.I64:
+        return _scan(c, "add", x, dim, 0)
+    size, moved = c.shape(x)[dim], c.move(x, dim, rank - 1)
+    shape = c.shape(moved)
+    row, column = c.builder.reshape(c.iota(size), (size, 1)), c.iota(size)
+    triangle = c.op("to_f32", c.op("le", row, column))
+    sums = c.op("matmul", c.builder.reshape(moved, (prod(shape[:-1]), size)), triangle)
+    return c.move(c.builder.reshape(sums, shape), rank - 1, dim)
+
+
+@rule("cumprod")
+def cumprod(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
+    """Running product by doubling: log2(n) multiplications, in an order of its own."""
+    x = c.to_torch_dtype(x, dtype)
+    if c.dtype(x) == DType.BOOL:
+        x = c.builder.convert(x, DType.I64)
+    return _scan(c, "mul", x, c.dim(dim, c.rank(x)), 1) if c.rank(x) else x
+
+
+def _scan(c: Context, name: str, x: Value, dim: int, neutral: int) -> Value:
+    """Hillis and Steele 1986: after the round with stride s, an element holds the 2s last ones up to itself."""
+    size, rank, stride = c.shape(x)[dim], c.rank(x), 1
+    while stride < size:
+        earlier = c.op("slice", x, dim=dim, start=0, stop=size - stride, step=1)
+        low = [stride if d == dim else 0 for d in range(rank)]
+        x = c.op(name, x, pad(c, earlier, low, [0] * rank, neutral))
+        stride *= 2
+    return x
+
+
+@rule("cummax", "cummin", at_capture=True)
+def running_extreme(c: Context, x: Value, dim: int) -> tuple[Value, Value]:
+    """Running maximum or minimum by doubling, with its index: the last of equal elements. NaN stays."""
+    if c.rank(x) == 0:
+        return x, c.i64(0)
+    dim = c.dim(dim, c.rank(x))
+    size, stride = c.shape(x)[dim], 1
+    along = [size if d == dim else 1 for d in range(c.rank(x))]
+    place = c.builder.expand(c.builder.reshape(c.iota(size), along), c.shape(x))
+    largest = "cummax" in str(c.node.target)
+    while stride < size:
+        before, place_before = (_cut(c, value, dim, 0, size - stride) for value in (x, place))
+        after, place_after = (_cut(c, value, dim, stride, size) for value in (x, place))
+        goes_on = c.op("lt", after, before) if largest else c.op("lt", before, after)
+        if c.dtype(x) == DType.F32:
+            lost = c.op("logical_and", not_a_number(c, before), c.op("eq", after, after))
+            goes_on = c.op("logical_or", goes_on, lost)
+        first, place_first = (_cut(c, value, dim, 0, stride) for value in (x, place))
+        x = c.op("cat", first, c.op("where", goes_on, before, after), dim=dim)
+        place = c.op("cat", place_first, c.op("where", goes_on, place_before, place_after), dim=dim)
+        stride *= 2
+    return x, place
+
+
+def _cut(c: Context, x: Value, dim: int, start: int, stop: int) -> Value:
+    return c.op("slice", x, dim=dim, start=start, stop=stop, step=1)
+
+
+@rule("prod.dim_int")
+def prod_dim(c: Context, x: Value, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
+    x = c.to_torch_dtype(x, dtype)
+    if c.dtype(x) == DType.BOOL:
+        x = c.builder.convert(x, DType.I64)
+    if c.rank(x) == 0:
+        return x
+    dim = c.dim(dim, c.rank(x))
+    return kept(c, _product(c, x, dim), [dim], keepdim)
+
+
+@rule("prod")
+def prod_all(c: Context, x: Value, *, dtype: torch.dtype | None = None) -> Value:
+    x = c.to_torch_dtype(x, dtype)
+    if c.dtype(x) == DType.BOOL:
+        x = c.builder.convert(x, DType.I64)
+    return c.builder.reshape(_product(c, c.builder.reshape(x, (prod(c.shape(x)),)), 0), ())
+
+
+def _product(c: Context, x: Value, dim: int) -> Value:
+    """Halves multiplied together until one element is left, on an axis that stays."""
+    size = c.shape(x)[dim]
+    if size == 0:
+        shape: Sequence[int] = [1 if d == dim else n for d, n in enumerate(c.shape(x))]
+        return c.builder.constant(1, c.dtype(x), shape)
+    while size > 1:
+        half = size // 2
+        low = c.op("slice", x, dim=dim, start=0, stop=half, step=1)
+        high = c.op("slice", x, dim=dim, start=half, stop=2 * half, step=1)
+        rest = [c.op("slice", x, dim=dim, start=2 * half, stop=size, step=1)] if size % 2 else []
+        product = c.op("mul", low, high)
+        x = c.op("cat", product, *rest, dim=dim) if rest else product
+        size = half + len(rest)
+    return x
+
+
+MAX_DIFFERENCES = 1 << 28
+"""Every row is subtracted from every other: above so many differences an operator is refused."""
+
+
+def _differences(c: Context, a: Value, b: Value) -> Value:
+    """[..., P, M] and [..., R, M] -> [..., P, R, M]."""
+    (rows, width), count = c.shape(a)[-2:], c.shape(b)[-2]
+    outer = torch.broadcast_shapes(c.shape(a)[:-2], c.shape(b)[:-2])
+    if prod(outer) * rows * count * width > MAX_DIFFERENCES:
+        raise CaptureError(
+            f"subtracts {rows} rows of {width} from {count}, more than {MAX_DIFFERENCES} differences: use fewer rows"
+        )
+    return c.op(
+        "sub",
+        c.builder.reshape(a, (*c.shape(a)[:-2], rows, 1, width)),
+        c.builder.reshape(b, (*c.shape(b)[:-2], 1, count, width)),
+    )
+
+
+@rule("_cdist_forward", at_capture=True)
+def distances(c: Context, a: Value, b: Value, p: float, mode: int | None = None) -> Value:
+    """The p-norms of all differences, each as linalg_vector_norm."""
+    return vector_norm(c, _differences(c, a, b), p, (-1,))
+
+
+@rule("_cdist_backward", at_capture=True)
+def distances_backward(c: Context, g: Value, a: Value, b: Value, p: float, distance: Value) -> Value:
+    """The gradient of the first rows; where a distance is zero, zero."""
+    difference, zero = _differences(c, a, b), c.f32(0.0)
+    g, distance = (c.builder.reshape(x, (*c.shape(x), 1)) for x in (g, distance))
+    if p == 0:
+        each = c.op("mul", zero, difference)
+    elif p == 1:
+        each = c.op("mul", g, sign(c, difference))
+    elif p == inf:
+        largest = c.op("eq", c.op("abs", difference), distance)
+        each = c.op("where", largest, c.op("mul", g, sign(c, difference)), zero)
+    else:
+        none = c.op("eq", distance, zero)
+        ratio = c.op("div", difference, c.op("where", none, c.f32(1.0), distance))
+        if p != 2:
+            # g * sign(d) * (|d| / distance)^(p - 1); where d is zero, zero.
+            still = c.op("eq", ratio, zero)
+            size = pow_(c, c.op("where", still, c.f32(1.0), c.op("abs", ratio)), p - 1)
+            ratio = c.op("where", still, zero, c.op("mul", sign(c, ratio), size))
+        each = c.op("where", none, zero, c.op("mul", g, ratio))
+    axis = c.rank(each) - 2
+    return c.squeeze(c.op("sum", each, dims=(axis,)), [axis])
