@@ -62,7 +62,7 @@ class Format:
 
     @property
     def rule(self) -> tuple[int, int, float]:
-        """What a compiled loop needs to round: `fraction_bits`, `least_place`, `limit`."""
+        """Numbers that a compiled loop rounds by: `fraction_bits`, `least_place`, `limit`."""
         return self.fraction_bits, self.least_place, self.limit
 
     @property
@@ -91,6 +91,13 @@ class Format:
         magnitude = fraction if exponent == 0 else (fraction | 1 << self.fraction_bits) << (exponent - 1)
         return Fraction(-magnitude if word & self.sign else magnitude) * Fraction(2) ** self.least_place
 
+    def in_float32(self, word: int) -> int:
+        """FP32's encoding of the number with this encoding (`width` bits)."""
+        sign, magnitude = (FLOAT32.sign if word & self.sign else 0), word & (self.sign - 1)
+        if magnitude >= self.infinity:
+            return FLOAT32.nan if magnitude > self.infinity else sign | FLOAT32.infinity
+        return sign | FLOAT32.nearest(self.value(magnitude))
+
     def nearest(self, number: Fraction) -> int:
         """Encoding (`width` bits) of the nearest number, of two as near the one with an even fraction (4.3.1). What is
         too large becomes infinite, as if exponents had no end (7.4); a zero is +0, and an underflow keeps its sign."""
@@ -112,17 +119,17 @@ class Format:
         return (self.sign if number < 0 else 0) | min(word, self.infinity)
 
 
-F32 = Format(8, 23)
-BF16 = Format(8, 7)
-F16 = Format(5, 10)
+FLOAT32 = Format(8, 23)
+BFLOAT16 = Format(8, 7)
+FLOAT16 = Format(5, 10)
 
 NARROWEST = 23
-"""Least bits of `narrow_f32`."""
+"""Least bits of `narrow_float32`."""
 
 
-def narrow_f32(bits: int) -> Format:
+def narrow_float32(bits: int) -> Format:
     """The FP32 numbers whose last 32 - bits bits are zero; bits: 23 .. 32, as `rounding_bits` of a spec says it. Raises
     ValueError for others."""
-    if not NARROWEST <= bits <= F32.width:
-        raise ValueError(f"{bits} bits are outside {NARROWEST}..{F32.width}")
-    return Format(F32.exponent_bits, bits - 1 - F32.exponent_bits)
+    if not NARROWEST <= bits <= FLOAT32.width:
+        raise ValueError(f"{bits} bits are outside {NARROWEST}..{FLOAT32.width}")
+    return Format(FLOAT32.exponent_bits, bits - 1 - FLOAT32.exponent_bits)

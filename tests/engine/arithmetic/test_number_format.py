@@ -12,11 +12,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roundlog.number_format import BF16, F16, F32, Format, narrow_f32
+from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format, narrow_float32
 
 E5M2 = Format(5, 2)
-TORCH = {BF16: torch.bfloat16, F16: torch.float16, E5M2: torch.float8_e5m2, F32: torch.float32}
-SHORT = (BF16, F16, E5M2)
+TORCH = {BFLOAT16: torch.bfloat16, FLOAT16: torch.float16, E5M2: torch.float8_e5m2, FLOAT32: torch.float32}
+SHORT = (BFLOAT16, FLOAT16, E5M2)
 shorts = st.sampled_from(SHORT)
 
 
@@ -95,7 +95,7 @@ def test_fp64_numbers_round_to_fp32_as_pytorch_converts_them() -> None:
     rng = np.random.default_rng(1)
     x = torch.from_numpy(rng.standard_normal(20000) * 2.0 ** rng.integers(-155, 130, 20000))
     x = x[x.abs() > 0]
-    assert [F32.nearest(Fraction(float(one))) for one in x] == words(F32, x)
+    assert [FLOAT32.nearest(Fraction(float(one))) for one in x] == words(FLOAT32, x)
 
 
 @given(shorts, st.integers(0, 2**15 - 1), st.integers(-300, 0), st.sampled_from([-1, 0, 1]), st.booleans())
@@ -128,16 +128,16 @@ def test_overflow_begins_half_a_place_past_the_largest_number(kind: Format) -> N
 
 
 def test_narrow_formats_are_fp32_numbers_with_less_fraction() -> None:
-    assert narrow_f32(32) == F32 and narrow_f32(23) == Format(8, 14)
+    assert narrow_float32(32) == FLOAT32 and narrow_float32(23) == Format(8, 14)
     for bits in range(23, 33):
-        kind = narrow_f32(bits)
-        assert (kind.width, kind.itemsize, kind.limit) == (bits, 4, F32.limit)
-        assert kind.infinity << 32 - bits == F32.infinity and kind.nan << 32 - bits == F32.nan
+        kind = narrow_float32(bits)
+        assert (kind.width, kind.itemsize, kind.limit) == (bits, 4, FLOAT32.limit)
+        assert kind.infinity << 32 - bits == FLOAT32.infinity and kind.nan << 32 - bits == FLOAT32.nan
         word = 0x3F800001 >> 32 - bits
-        assert kind.value(word) == F32.value(word << 32 - bits)
+        assert kind.value(word) == FLOAT32.value(word << 32 - bits)
     for bits in (22, 33):
         with pytest.raises(ValueError, match=f"^{bits} bits are outside 23..32$"):
-            narrow_f32(bits)
+            narrow_float32(bits)
     for sizes in ((9, 10), (1, 5), (8, 24), (5, 0)):
         with pytest.raises(ValueError, match="numbers that are not FP32 numbers"):
             Format(*sizes)
