@@ -111,7 +111,7 @@ def trees(job: Job, directory: Path, name: str, options: RunOptions = DEFAULT_OP
 
 def lying(lie: Lie) -> RunOptions:
     """Options of a party that lies."""
-    execution = execution_of(lambda job: tampered(job.program, job.spec.rounding_bits, [lie]))
+    execution = execution_of(lambda job: tampered(job.program, job.spec.f32_format, [lie]))
     return RunOptions(execution=execution)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from roundlog.adjudication.partial import start
 from roundlog.definitions import Extreme
 from roundlog.descriptors import Descriptor, Family, Input, Row, encode_descriptor
+from roundlog.number_format import FLOAT32
 from roundlog.program import DType
 
 VECTORS = Path(__file__).resolve().parent.parent / "tests" / "vectors"
@@ -74,7 +75,7 @@ def partial_vectors() -> list[dict[str, object]]:
             label = descriptor.label.at((term,)) or 0 if descriptor.family == Family.ARGMAX else 0
             partial = partial.absorb(values, label)
             partials.append("0x" + partial.encode().hex())
-            elements.append(str(partial.finish(32)))
+            elements.append(str(partial.finish(FLOAT32)))
         vectors.append(
             {
                 "descriptor": "0x" + encode_descriptor(descriptor).hex(),

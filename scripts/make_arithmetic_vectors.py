@@ -32,6 +32,7 @@ import mpmath
 import numpy as np
 from elementary_series import FUNCTIONS
 from roundlog.adjudication import binary32 as ieee
+from roundlog.number_format import narrow_float32
 
 VECTORS = Path(__file__).resolve().parent.parent / "tests" / "vectors"
 
@@ -196,7 +197,9 @@ def functions() -> dict[str, str]:
                 number = max(min(number, Fraction(200)), Fraction(-200))
             values[x] = function(number)
         for width in (23, 32):
-            cases[f"{name}_{width}"] = hexed(b"".join(packed(x, ieee.rounded(y, width)) for x, y in values.items()))
+            cases[f"{name}_{width}"] = hexed(
+                b"".join(packed(x, ieee.rounded(y, narrow_float32(width))) for x, y in values.items())
+            )
     return cases
 
 

@@ -25,6 +25,7 @@ import torch
 from papers import report
 from papers.tasks import PROFILES, SIZES, WARM_UP, Size, make
 from roundlog.capture import Task
+from roundlog.number_format import FLOAT32
 from roundlog.rounding.ovt import Divergence
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.training.job import Job
@@ -77,7 +78,7 @@ def thresholds(model: str, arguments: dict[str, Any], room: Path) -> dict[str, A
         with np.load(path) as a, np.load(places["B"] / path.name) as b:
             for index in a.files:
                 kind = seen["operators"][int(index)]
-                pair = Divergence.between(torch.from_numpy(a[index]), torch.from_numpy(b[index]), 32)
+                pair = Divergence.between(torch.from_numpy(a[index]), torch.from_numpy(b[index]), FLOAT32)
                 found[kind] = found.get(kind, Divergence()) + pair
     return {
         kind: {

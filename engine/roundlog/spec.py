@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Any
 
+from roundlog.number_format import FLOAT32, NARROWEST, Format, narrow_float32
+
 MAX_JSON_BYTES = 16 * 1024
 CHUNK_SIZE = 1024
 LOG_VERSION = 2
@@ -77,6 +79,11 @@ class TrainingSpec:
     def policy_name(self) -> str:
         """Name of the rounding policy."""
         return POLICY_NAMES[self.rounding_policy]
+
+    @property
+    def f32_format(self) -> Format:
+        """Format that FP32 values are rounded to: FP32, or fewer bits of it."""
+        return narrow_float32(self.rounding_bits)
 
     @property
     def log_decides(self) -> bool:
@@ -160,8 +167,8 @@ def check_rounding(policy: int, bits: int) -> None:
     """Raises SpecError for a rounding policy or a number of bits that there is not."""
     _check_type("rounding_policy", int, policy)
     _check_type("rounding_bits", int, bits)
-    if not 23 <= bits <= 32:
-        raise SpecError(f"rounding_bits {bits} is outside 23..32")
+    if not NARROWEST <= bits <= FLOAT32.width:
+        raise SpecError(f"rounding_bits {bits} is outside {NARROWEST}..{FLOAT32.width}")
     if policy >= len(POLICY_NAMES):
         names = " nor ".join(f"{number} ({name})" for number, name in enumerate(POLICY_NAMES))
         raise SpecError(f"rounding_policy {policy} is neither {names}")

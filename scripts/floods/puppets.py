@@ -46,7 +46,7 @@ def puppet_trees(job: Job, honest_run: Path, honest_roots: list[bytes], step: in
     """The dispute trees of a run with one lie. Only the interval with the lie is executed: all later checkpoints
     are made up."""
     lie = Lie(step=step, operator=operator, bit=21)
-    execution = execution_of(lambda job: tampered(job.program, job.spec.rounding_bits, [lie]))
+    execution = execution_of(lambda job: tampered(job.program, job.spec.f32_format, [lie]))
     options = RunOptions(execution=execution)
     interval = step // job.spec.interval
     states = list(honest_roots[:interval])

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from roundlog.arithmetic import round_to_bits
+from roundlog.arithmetic import round_to
 from roundlog.capture.captured import model_tensors
 from roundlog.commitments import state_root
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, Executor
 from roundlog.log import Entries, LogReader, LogWriter
+from roundlog.number_format import Format
 from roundlog.operators import Inexact, StepInputs, operator
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding import Follower, Recorder, Rounding, payload_format
@@ -43,8 +44,10 @@ class Watched:
         self.inner = inner
         self.see = see
 
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        result = self.inner.round(index, operator, inputs, attributes)
+    def round(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format
+    ) -> torch.Tensor:
+        result = self.inner.round(index, operator, inputs, attributes, format)
         self.see(index, operator.approximate(inputs, attributes), result)
         return result
 
@@ -54,7 +57,7 @@ class Engine:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.executor = Executor(job.program, job.spec.rounding_bits)
+        self.executor = Executor(job.program, job.spec.f32_format)
         self.states = list(job.initial.values())
         self.batches = Batches(job.dataset, job.spec)
         loss = next(node for node in job.program.nodes if node.op == "loss")
@@ -107,9 +110,9 @@ def train(ask: dict[str, Any]) -> dict[str, Any]:
     job = job_of(ask)
     engine = Engine(job)
     certified = job.spec.rounding_policy == POLICY_CERTIFIED
-    recorder: Recorder | ThresholdRecorder = Recorder(4, job.spec.rounding_bits)
+    recorder: Recorder | ThresholdRecorder = Recorder(4)
     if not certified:
-        recorder = ThresholdRecorder(job.spec.rounding_bits, Thresholds(**ask.get("thresholds", {})))
+        recorder = ThresholdRecorder(Thresholds(**ask.get("thresholds", {})))
     roots, logged, packed, zipped = [], [], 0, 0
     with LogWriter(Path(ask["log"]), log_header(job, 0), payload_format(job.spec)) as writer:
         for step in range(ask["steps"]):
@@ -146,16 +149,15 @@ def audit(ask: dict[str, Any]) -> dict[str, Any]:
     `certified`, those are the outputs whose own FP64 value would have been rounded to something else."""
     job = job_of(ask)
     engine = Engine(job)
-    bits = job.spec.rounding_bits
     corrections: dict[int, int] = {}
 
     def see(index: int, y: torch.Tensor, result: torch.Tensor) -> None:
         assert y.shape == result.shape  # or a broadcast would count what nobody has computed
-        corrections[index] = int((round_to_bits(y, bits) != result).sum())
+        corrections[index] = int((round_to(y, job.spec.f32_format) != result).sum())
 
-    follower: Follower | ThresholdFollower = ThresholdFollower(4, bits)
+    follower: Follower | ThresholdFollower = ThresholdFollower(4)
     if job.spec.rounding_policy == POLICY_CERTIFIED:
-        follower = Follower(4, 0.05, np.random.default_rng(), bits)
+        follower = Follower(4, 0.05, np.random.default_rng())
     rounding = Watched(follower, see) if isinstance(follower, Follower) else follower
     roots, counts = [], []
     with LogReader(Path(ask["log"]), log_header(job, 0), engine.sizes, payload_format(job.spec)) as reader:
@@ -203,7 +205,7 @@ def timing(ask: dict[str, Any]) -> dict[str, Any]:
     recorder: Recorder | ThresholdRecorder = Recorder(4)
     follower: Follower | ThresholdFollower = Follower(4, 0.05, np.random.default_rng())
     if ask["policy"] == POLICY_THRESHOLD:
-        recorder, follower = ThresholdRecorder(32), ThresholdFollower(4, 32)
+        recorder, follower = ThresholdRecorder(), ThresholdFollower(4)
     rows: dict[str, list[float]] = {"plain": [], "trainer": [], "auditor": []}
     for step in range(ask["steps"]):
         batch = dict(zip(job.dataset, trainer.batches.load(step), strict=True))

@@ -81,10 +81,12 @@ class Restoring:
     restores: frozenset[int] = frozenset({WRONG + 1})
 
     def __post_init__(self) -> None:
-        program, bits = self.job.program, self.job.spec.rounding_bits
-        self.program, self.bits = program, bits
+        program, f32_format = self.job.program, self.job.spec.f32_format
+        self.program, self.f32_format = program, f32_format
         store = first_store(program)
-        self._tampered = tampered(program, bits, [Lie(step=s, operator=store, only_stored=True) for s in self.lies])
+        self._tampered = tampered(
+            program, f32_format, [Lie(step=s, operator=store, only_stored=True) for s in self.lies]
+        )
 
     def run(
         self,
@@ -204,7 +206,7 @@ def test_random_lies_that_are_gone_on_from_or_not_all_lose(world: World, seed: i
 def test_a_hidden_stop_wins_a_game_too(tmp_path: Path) -> None:
     world = World(embedded_node(), tmp_path)
     world.post(diverging_task())
-    execution = execution_of(lambda posted: hiding(posted.program, posted.spec.rounding_bits))
+    execution = execution_of(lambda posted: hiding(posted.program, posted.spec.f32_format))
     trainer = TrainerRole(lying(world.context("trainer"), execution, Side.TRAINER), world.job, publish_every=1)
     world.run(trainer, auditor(world), world.referee())
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)

@@ -25,7 +25,7 @@ class CountingExecutor:
     """Counts executions of steps, observed or not, by step."""
 
     def __init__(self, honest: StepExecutor, executed: Counter[tuple[int, bool]]) -> None:
-        self.program, self.bits = honest.program, honest.bits
+        self.program, self.f32_format = honest.program, honest.f32_format
         self._honest, self._executed = honest, executed
 
     def run(self, inputs, rounding, observe=None):  # type: ignore[no-untyped-def]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from roundlog.log import Decision, Entries, LogReader, LogWriter
+from roundlog.number_format import Format
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding import Recorder
@@ -24,19 +25,19 @@ class Forger(Recorder):
     """Bends some of the decisions that nobody can check without resolving them, and goes on from the bent values: its
     log is consistent with its claim."""
 
-    def __init__(self, guard: int, bits: int, rng: np.random.Generator, count: int, chance: float = 0.5) -> None:
+    def __init__(self, guard: int, rng: np.random.Generator, count: int, chance: float = 0.5) -> None:
         """count: decisions that are bent, at most. chance: that one is, while there are some left."""
-        super().__init__(guard, bits)
+        super().__init__(guard)
         self._rng, self._left, self._chance = rng, count, chance
 
     def round(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format
     ) -> tuple[torch.Tensor, bool]:
-        rounded = super().round(index, operator, inputs, attributes)
+        rounded = super().round(index, operator, inputs, attributes, format)
         if index not in self.entries:
             return rounded
-        marked = certify(operator, inputs, attributes, self.guard, self.bits)[1]
-        low, high = ends(marked, bits=self.bits)
+        marked = certify(operator, inputs, attributes, self.guard, format)[1]
+        low, high = ends(marked, format=format)
         two_sided = self.entries[index].decisions != int(Decision.VALUE)
         places = np.flatnonzero((low != high).numpy() & two_sided & (self._rng.random(len(low)) < self._chance))
         places = places[: self._left]
@@ -57,7 +58,7 @@ class Forger(Recorder):
 
 def train_forging(job: Job, run_dir: Path, rng: np.random.Generator, count: int) -> TrainingResult:
     """A training in which so many decisions are bent, in the states and in the log."""
-    forger = Forger(job.spec.log_guard, job.spec.rounding_bits, rng, count)
+    forger = Forger(job.spec.log_guard, rng, count)
     honest, trainer.recorder = trainer.recorder, lambda spec: forger
     try:
         result = Trainer(job, run_dir).run()

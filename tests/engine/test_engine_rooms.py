@@ -16,9 +16,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2] / "engine" / "roundlog"
 
 ORDER = [
-    *("spec", "program", "definitions", "kernels", "storage", "arithmetic", "commitments", "randomness", "data"),
-    *("descriptors", "log", "operators", "adjudication", "rounding", "execution", "capture", "examples", "training"),
-    *("dispute", "segment_audits"),
+    *("number_format", "spec", "program", "definitions", "kernels", "storage", "arithmetic", "commitments"),
+    *("randomness", "data", "descriptors", "log", "operators", "adjudication", "rounding", "execution", "capture"),
+    *("examples", "training", "dispute", "segment_audits"),
 ]
 """Rooms, from the lowest to the highest: each imports lower ones only."""
 

@@ -228,7 +228,7 @@ def _recorder(path: Path, job: Job) -> RecordingRounding:
         raise CommandError(f"{path} cannot be read ({error.strerror}): check the path.") from error
     except ThresholdError as error:
         raise CommandError(f"{path} holds no thresholds: {error}; correct it, or leave --thresholds away.") from error
-    return ThresholdRecorder(job.spec.rounding_bits, thresholds)
+    return ThresholdRecorder(thresholds)
 
 
 def audit(

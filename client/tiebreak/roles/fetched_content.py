@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from roundlog import training as engine
 from roundlog.adjudication import largest_proof
-from roundlog.arithmetic import FULL_BITS
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.log import LogError
+from roundlog.number_format import FLOAT32
 from roundlog.program import Program
 from roundlog.rounding import summarise
 from roundlog.spec import SpecError, TrainingSpec
@@ -49,7 +49,7 @@ def unanswerable_spec(spec: TrainingSpec) -> str | None:
             f"the spec's rounding_policy is {spec.rounding_policy} ({spec.policy_name}), under which the trainer's log "
             "decides and nobody can tell right from wrong: such a job is for use without a chain"
         )
-    if spec.rounding_bits != FULL_BITS:
+    if spec.f32_format != FLOAT32:
         return (
             f"the spec's rounding_bits are {spec.rounding_bits}, to which the contract does not round exact operators: "
             "such a job is for use without a chain"

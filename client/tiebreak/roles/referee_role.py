@@ -7,6 +7,7 @@ from eth_hash.auto import keccak
 from roundlog.adjudication import function_value, is_finite
 from roundlog.definitions import code_name
 from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor
+from roundlog.number_format import Format
 from roundlog.program import Program
 
 from tiebreak.contract.enums import Finding, JobStatus, Level, Phase
@@ -106,7 +107,7 @@ class RefereesJob(JobRole):
             Lane.GAMES,
             f"game {game_id}",
             lambda background_job: verdict(
-                code_name(descriptor.family, descriptor.code), argument, job.spec.rounding_bits, game.disputed.claimed
+                code_name(descriptor.family, descriptor.code), argument, job.spec.f32_format, game.disputed.claimed
             ),
             priority,
             f"deciding game {game_id}",
@@ -145,8 +146,8 @@ def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> D
     return descriptor
 
 
-def verdict(name: str, argument: int, rounding_bits: int, claimed: int) -> int:
+def verdict(name: str, argument: int, format: Format, claimed: int) -> int:
     """The bits to answer with. Where a run has no value, no claim is right: the answer is then any bits but the claimed
     ones."""
-    bits = function_value(name, argument, rounding_bits)
+    bits = function_value(name, argument, format)
     return bits if is_finite(bits) else claimed ^ 1

@@ -21,7 +21,7 @@ MakeExecution = Callable[[Job, int, Path], Execution]
 
 def prescribed_executor(job: Job) -> StepExecutor:
     """An executor of the posted program."""
-    return Executor(job.program, job.spec.rounding_bits)
+    return Executor(job.program, job.spec.f32_format)
 
 
 def prescribed_batches(job: Job) -> BatchSource:

@@ -79,7 +79,7 @@ class BentElement(Fraud):
             only_stored=self.kind is FraudKind.STORED,
             logged=self.kind is FraudKind.ROUNDING,
         )
-        return tampered(job.program, job.spec.rounding_bits, [lie])
+        return tampered(job.program, job.spec.f32_format, [lie])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +120,9 @@ class _SwitchingExecutor:
     """An executor of one program before a step, and of another from there on (implements `StepExecutor`)."""
 
     def __init__(self, posted: StepExecutor, fraud: AnotherProgram) -> None:
-        self.program, self.bits = posted.program, posted.bits
+        self.program, self.f32_format = posted.program, posted.f32_format
         self._posted, self._first = posted, fraud.step
-        self._other = Executor(fraud.program, posted.bits)
+        self._other = Executor(fraud.program, posted.f32_format)
 
     def run(
         self, inputs: StepInputs, rounding: Rounding, observe: Callable[[int, torch.Tensor], None] | None = None

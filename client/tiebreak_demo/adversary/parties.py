@@ -83,10 +83,10 @@ def lazy_auditor(context: RoleContext, job: int, *, whispered: Path) -> AuditorR
 
 
 def _with(lies: Sequence[Lie]) -> Callable[[Job], StepExecutor]:
-    return lambda posted: tampered(posted.program, posted.spec.rounding_bits, lies)
+    return lambda posted: tampered(posted.program, posted.spec.f32_format, lies)
 
 
 def hiding_trainer(context: RoleContext, job: int) -> TrainerRole:
     """A trainer that hides that its run stops."""
-    execution = execution_of(lambda posted: hiding(posted.program, posted.spec.rounding_bits))
+    execution = execution_of(lambda posted: hiding(posted.program, posted.spec.f32_format))
     return TrainerRole(lying(context, execution, Side.TRAINER), job)

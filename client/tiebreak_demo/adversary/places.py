@@ -10,6 +10,7 @@ from roundlog.arithmetic import adjacent, neighbour
 from roundlog.commitments import state_root, tensor_bytes
 from roundlog.execution import Executor
 from roundlog.log import Decision
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Attributes, Inexact, Tensors
 from roundlog.program import Node, Program, first_store
 from roundlog.randomness import batch_rows
@@ -64,7 +65,7 @@ def _bits(x: torch.Tensor) -> int:
 
 
 def _one_ulp(x: torch.Tensor) -> torch.Tensor:
-    return neighbour(x, 1, 32)
+    return neighbour(x, 1, FLOAT32)
 
 
 def _the_other_side(x: torch.Tensor) -> torch.Tensor:
@@ -201,15 +202,16 @@ class _Doubtful(Recorder):
         operator: Inexact,
         inputs: Tensors,
         attributes: Attributes,
+        format: Format = FLOAT32,
         window: Window | None = None,
     ) -> torch.Tensor:
         assert window is None, "frauds are found in whole outputs"
-        result = super().round(index, operator, inputs, attributes)
-        _, near = certify(operator, inputs, attributes, 1.0, self.bits)
-        low, high = ends(near, bits=self.bits)
+        result = super().round(index, operator, inputs, attributes, format)
+        _, near = certify(operator, inputs, attributes, 1.0, format)
+        low, high = ends(near, format=format)
         entries = self.entries.get(index)
         for element, below, above in zip(near.indices.tolist(), low, high, strict=True):
-            if entries is None or not bool(adjacent(below, above, self.bits)):
+            if entries is None or not bool(adjacent(below, above, format)):
                 continue
             place = int(entries.indices.searchsorted(element))
             if int(entries.decisions[place]) != Decision.VALUE:

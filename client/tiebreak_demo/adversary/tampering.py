@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from roundlog.arithmetic import FULL_BITS, undisturbed
+from roundlog.arithmetic import undisturbed
 from roundlog.commitments import canonical
 from roundlog.execution import CheckedProgram, Executor, RunningStep, StepResult, StoppedError
 from roundlog.kernels import own_threads
 from roundlog.log import Decision, Entries
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Recorder, Rounding
@@ -43,7 +44,7 @@ class BentExecutor:
     def __init__(
         self,
         program: Program,
-        bits: int = FULL_BITS,
+        f32_format: Format = FLOAT32,
         *,
         compute: Callable[[RunningStep, int], None],
         bends: Callable[[int], bool] = lambda step: True,
@@ -51,9 +52,9 @@ class BentExecutor:
         """compute: called in place of `RunningStep.compute`. bends: whether it is called in a step; all other steps are
         executed honestly."""
         self.program = program
-        self.bits = bits
-        self._checked = CheckedProgram(program, bits)
-        self._honest = Executor(program, bits)
+        self.f32_format = f32_format
+        self._checked = CheckedProgram(program, f32_format)
+        self._honest = Executor(program, f32_format)
         self._compute, self._bends = compute, bends
 
     def run(
@@ -71,7 +72,7 @@ class BentExecutor:
             return running.result
 
 
-def tampered(program: Program, bits: int, lies: Sequence[Lie]) -> BentExecutor:
+def tampered(program: Program, f32_format: Format, lies: Sequence[Lie]) -> BentExecutor:
     """An executor that tells lies in their steps and is honest in all others."""
 
     def compute(running: RunningStep, index: int) -> None:
@@ -81,7 +82,7 @@ def tampered(program: Program, bits: int, lies: Sequence[Lie]) -> BentExecutor:
                 _tell(lie, running, is_store=program.nodes[index].op == "store")
 
     steps = {lie.step for lie in lies}
-    return BentExecutor(program, bits, compute=compute, bends=steps.__contains__)
+    return BentExecutor(program, f32_format, compute=compute, bends=steps.__contains__)
 
 
 def _tell(lie: Lie, running: RunningStep, *, is_store: bool) -> None:
@@ -120,7 +121,7 @@ def _turn(entries: Entries, element: int) -> None:
     entries.decisions[place] = Decision.UP + Decision.DOWN - entries.decisions[place]
 
 
-def hiding(program: Program, bits: int = FULL_BITS) -> BentExecutor:
+def hiding(program: Program, f32_format: Format = FLOAT32) -> BentExecutor:
     """An executor that continues after a stop, with ones in place of missing values."""
 
     def compute(running: RunningStep, index: int) -> None:
@@ -136,4 +137,4 @@ def hiding(program: Program, bits: int = FULL_BITS) -> BentExecutor:
             if program.nodes[index].op == "store":
                 running.states.append(output)
 
-    return BentExecutor(program, bits, compute=compute)
+    return BentExecutor(program, f32_format, compute=compute)

@@ -18,6 +18,7 @@ from roundlog.arithmetic import round_function
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.definitions import Copy, Family, code_name
 from roundlog.descriptors.descriptor import LOADS, REDUCTIONS, Descriptor, Input
+from roundlog.number_format import FLOAT32, Format, narrow_float32
 from roundlog.program import DType, Stored
 from roundlog.randomness import philox_word, row_of_position
 from roundlog.spec import TrainingSpec
@@ -80,7 +81,12 @@ class DisputedStep:
     seed: int
     batch_size: int
     data_rows: int
-    rounding_bits: int = ieee.FULL_BITS
+    rounding_bits: int = FLOAT32.width
+
+    @property
+    def f32_format(self) -> Format:
+        """Format that FP32 values are rounded to."""
+        return narrow_float32(self.rounding_bits)
 
     @staticmethod
     def of(spec: TrainingSpec, step: int) -> DisputedStep:
@@ -101,8 +107,8 @@ def adjudicate(descriptor: Descriptor, element: int, step: DisputedStep, chunks:
             return _load(descriptor, element, step, chunks)
         if descriptor.family in REDUCTIONS:
             whole = run_segment(descriptor, element, start(descriptor), range(descriptor.terms), chunks)
-            return finish(descriptor, whole, step.rounding_bits)
-        return _pointwise(descriptor, element, chunks, step.rounding_bits)
+            return finish(descriptor, whole, step.f32_format)
+        return _pointwise(descriptor, element, chunks, step.f32_format)
     except NoValueError:
         return NoAnswer.NO_VALUE
 
@@ -137,13 +143,13 @@ def segments(descriptor: Descriptor) -> list[range]:
     return [range(first, min(first + size, terms)) for first in range(0, max(terms, 1), size)]
 
 
-def finish(descriptor: Descriptor, partial: RunningResult, rounding_bits: int = ieee.FULL_BITS) -> Answer:
+def finish(descriptor: Descriptor, partial: RunningResult, format: Format = FLOAT32) -> Answer:
     """The element that the last running result stands for."""
-    result = partial.finish(rounding_bits)
+    result = partial.finish(format)
     return NoAnswer.NO_VALUE if result is None else result
 
 
-def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) -> Answer:
+def _pointwise(d: Descriptor, element: int, chunks: Chunks, format: Format) -> Answer:
     index = index_of(d, element, 0)
     if d.family == Family.COPY:
         for item in d.inputs:
@@ -162,7 +168,7 @@ def _pointwise(d: Descriptor, element: int, chunks: Chunks, rounding_bits: int) 
     if d.family == Family.MAP:
         return int(SCALARS[code_name(d.family, d.code)](*operands))
     assert d.family == Family.FUNCTION
-    value = evaluate(code_name(d.family, d.code), operands[0], rounding_bits)
+    value = evaluate(code_name(d.family, d.code), operands[0], format)
     return NoAnswer.UNDECIDED if value is None else value
 
 
@@ -270,8 +276,8 @@ def read(item: Input, index: Sequence[int], replaced: tuple[int, int] | None = N
     return flat
 
 
-def function_value(name: str, x: int, bits: int) -> int:
-    """The value of a function, by its operator's name, at a bit pattern of FP32, rounded once to a format of `bits`
-    bits, as the bits that it has in FP32; those of an infinity or NaN where it has no finite value."""
+def function_value(name: str, x: int, format: Format) -> int:
+    """The value of a function, by its operator's name, at a bit pattern of FP32, rounded once to a format, as
+    the bits that it has in FP32; those of an infinity or NaN where it has no finite value."""
     argument = np.array([x], dtype=np.uint32).view(np.float32)
-    return int(round_function(name, argument, bits).view(np.uint32)[0])
+    return int(round_function(name, argument, format).view(np.uint32)[0])

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import isqrt
 
+from roundlog.number_format import FLOAT32, Format
+
 NAN = 0x7FC00000
 INFINITY = 0x7F800000
 LARGEST = 0x7F7FFFFF
 SIGN = 0x80000000
-
-FULL_BITS = 32
-"""FP32 itself; a format of fewer bits has the FP32 numbers whose last ones are zero."""
 
 _ROOT_BITS = 200
 """A square root is bracketed to 2^-200, far finer than half of the smallest FP32 number (2^-150)."""
@@ -44,31 +43,15 @@ def value(bits: int) -> Fraction:
     return Fraction(scaled(bits), 1 << 149)
 
 
-def nearest(number: Fraction, *, zero: int = 0, width: int = 32) -> int:
-    """Round to nearest, ties to even (clause 4.3.1). A result of zero gets the bits `zero` if the number is zero, the
-    number's sign if it underflows. `width`: of the format, 8 bits of exponent and width - 9 of fraction; its numbers
-    are given by the bits that they have in FP32."""
-    if number == 0:
-        return zero
-    sign = SIGN if number < 0 else 0
-    magnitude = abs(number)
-    # The exponent e with 2^e <= magnitude < 2^(e+1).
-    e = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    if magnitude < Fraction(2) ** e:
-        e -= 1
-    quantum = max(e - (width - 9), -126 - (width - 9))
-    units = magnitude / Fraction(2) ** quantum
-    count, rest = divmod(units.numerator, units.denominator)
-    if 2 * rest > units.denominator or (2 * rest == units.denominator and count % 2 == 1):
-        count += 1
-    # A count of 2^24 carries into the exponent field by itself, and past the largest number gives infinity.
-    lowest = quantum + 126 + width - 9
-    return sign | min(((lowest << width - 9) + count) << 32 - width, INFINITY)
+def nearest(number: Fraction, *, zero: int = 0, format: Format = FLOAT32) -> int:
+    """Round to the nearest number of a format, ties to even (clause 4.3.1), given by the bits that it has in FP32. A
+    result of zero gets the bits `zero` if the number is zero, the number's sign if it underflows."""
+    return format.in_float32(format.nearest(number)) if number else zero
 
 
-def rounded(number: Fraction, width: int = 32) -> int:
+def rounded(number: Fraction, format: Format = FLOAT32) -> int:
     """Result of an inexact operator: rounded to nearest, ties to even, and every zero is +0."""
-    bits = nearest(number, width=width)
+    bits = nearest(number, format=format)
     return 0 if bits == SIGN else bits
 
 
@@ -118,7 +101,7 @@ def divide(a: int, b: int) -> int:
     return nearest(value(a) / value(b), zero=sign)
 
 
-def root(a: int, width: int = 32) -> int:
+def root(a: int, format: Format = FLOAT32) -> int:
     if a in (0, SIGN, INFINITY):
         return a
     if is_nan(a) or a & SIGN:
@@ -129,7 +112,7 @@ def root(a: int, width: int = 32) -> int:
     floor = isqrt(square.numerator)
     # Between two neighbours of this fine grid lies no boundary of FP32, so the middle stands for all of it.
     fine = Fraction(floor) if floor * floor == square.numerator else Fraction(2 * floor + 1, 2)
-    return nearest(fine / 2**_ROOT_BITS, width=width)
+    return nearest(fine / 2**_ROOT_BITS, format=format)
 
 
 def floor(a: int) -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from roundlog.adjudication import binary32 as ieee
+from roundlog.number_format import FLOAT32, Format
 
 FRACTION_BITS = 124
 ONE = 1 << FRACTION_BITS
@@ -55,24 +56,24 @@ class Interval:
         return Interval(-self.number, self.error, self.exponent) if negative else self
 
 
-def round_interval(interval: Interval, width: int = ieee.FULL_BITS) -> int | None:
-    """The FP32 bits that the whole interval rounds to (a zero is +0), or None if there are several. width: of the
-    format (b_r, 23 .. 32): FP32 numbers whose last 32 - width bits are zero."""
+def round_interval(interval: Interval, format: Format = FLOAT32) -> int | None:
+    """The FP32 bits that the whole interval rounds to (a zero is +0), or None if there are several. Rounded is to
+    a format."""
     low, high = (
-        ieee.rounded(Fraction(interval.number + error) * Fraction(2) ** interval.exponent, width)
+        ieee.rounded(Fraction(interval.number + error) * Fraction(2) ** interval.exponent, format)
         for error in (-interval.error, interval.error)
     )
     return low if low == high else None
 
 
-def evaluate(name: str, x: int, width: int = ieee.FULL_BITS) -> int | None:
-    """The value of a function, by its operator's name, at a bit pattern, rounded once to a format of `width` bits: FP32
+def evaluate(name: str, x: int, format: Format = FLOAT32) -> int | None:
+    """The value of a function, by its operator's name, at a bit pattern, rounded once to a format: FP32
     bits; None where the fixed-point interval does not decide. Infinities and NaN come out where the function has no
     finite value."""
     if not ieee.is_finite(x):
         return _of_infinity(name, x)
     answer = _FUNCTIONS[name](x)
-    return answer if isinstance(answer, int) else round_interval(answer, width)
+    return answer if isinstance(answer, int) else round_interval(answer, format)
 
 
 def _of_infinity(name: str, x: int) -> int:

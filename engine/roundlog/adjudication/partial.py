@@ -16,6 +16,7 @@ from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.binary32 import wrap
 from roundlog.definitions import Extreme, Family
 from roundlog.descriptors.descriptor import Descriptor, DescriptorError
+from roundlog.number_format import Format
 
 PARTIAL_BYTES = 96
 """Three words of 256 bits, big-endian."""
@@ -37,9 +38,8 @@ class RunningResult(ABC):
         """The running result with one more term: FP32 as bits, int64 as values, bool as 0 or 1."""
 
     @abstractmethod
-    def finish(self, width: int) -> int | None:
-        """The output element that it stands for; None if there is none. width: of the format that sums are rounded to
-        (32: FP32 itself)."""
+    def finish(self, format: Format) -> int | None:
+        """The output element that it stands for; None if there is none. format: of sums."""
 
     @abstractmethod
     def encode(self) -> bytes:
@@ -64,8 +64,8 @@ class ExactSum(RunningResult):
             return ExactSum(0, ieee.add(self.special, term) if self.special else term)
         return self if self.special else ExactSum(self.total + ieee.scaled(a) * ieee.scaled(b))
 
-    def finish(self, width: int) -> int | None:
-        return self.special or ieee.rounded(Fraction(self.total, 1 << -SUM_UNIT), width)
+    def finish(self, format: Format) -> int | None:
+        return self.special or ieee.rounded(Fraction(self.total, 1 << -SUM_UNIT), format)
 
     def encode(self) -> bytes:
         if self.special:
@@ -92,7 +92,7 @@ class Largest(RunningResult):
     def _better(self, x: int) -> bool:
         return ieee.is_nan(x) or ieee.less(self.best ^ self.sign, x ^ self.sign)
 
-    def finish(self, width: int) -> int | None:
+    def finish(self, format: Format) -> int | None:
         # Which of two equal zeros came first is nobody's affair.
         return (0 if self.best == ieee.SIGN else self.best) if self.seen else None
 
@@ -109,7 +109,7 @@ class Smallest(Largest):
 class LargestPlace(Largest):
     """ARGMAX: the label instead of the number."""
 
-    def finish(self, width: int) -> int | None:
+    def finish(self, format: Format) -> int | None:
         return self.label if self.seen else None
 
 
@@ -122,7 +122,7 @@ class IntegerSum(RunningResult):
     def absorb(self, operands: tuple[int, ...], label: int) -> IntegerSum:
         return IntegerSum(wrap(self.total + operands[0]))
 
-    def finish(self, width: int) -> int | None:
+    def finish(self, format: Format) -> int | None:
         return self.total
 
     def encode(self) -> bytes:
@@ -138,7 +138,7 @@ class AnyTrue(RunningResult):
     def absorb(self, operands: tuple[int, ...], label: int) -> AnyTrue:
         return AnyTrue(self.found or bool(operands[0]))
 
-    def finish(self, width: int) -> int | None:
+    def finish(self, format: Format) -> int | None:
         return int(self.found)
 
     def encode(self) -> bytes:

@@ -1,4 +1,5 @@
-"""Correct rounding to FP32 (binary32 of IEEE 754-2019), of sums of products and of elementary functions.
+"""Correct rounding to FP32 (binary32 of IEEE 754-2019) and narrower formats, of sums of products and of elementary
+functions.
 
 Nothing here knows of operators or programs. One rule beyond IEEE 754: a result of zero is +0.
 """
@@ -6,8 +7,6 @@ Nothing here knows of operators or programs. One rule beyond IEEE 754: a result 
 from roundlog.arithmetic.elementary_functions import round_function
 from roundlog.arithmetic.exact_sums import round_sums
 from roundlog.arithmetic.formats import (
-    FULL_BITS,
-    MIN_BITS,
     adjacent,
     in_format,
     neighbour,
@@ -15,7 +14,7 @@ from roundlog.arithmetic.formats import (
     round_f32,
     round_interval,
     round_signed,
-    round_to_bits,
+    round_to,
 )
 from roundlog.arithmetic.machine import (
     DisturbedError,
@@ -26,8 +25,6 @@ from roundlog.arithmetic.machine import (
 )
 
 __all__ = [
-    "FULL_BITS",
-    "MIN_BITS",
     "DisturbedError",
     "MachineError",
     "adjacent",
@@ -40,7 +37,7 @@ __all__ = [
     "round_interval",
     "round_signed",
     "round_sums",
-    "round_to_bits",
+    "round_to",
     "undisturbed",
     "until_undisturbed",
 ]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundlog.arithmetic.exact_sums import round_scaled_integer
-from roundlog.arithmetic.formats import FULL_BITS
+from roundlog.number_format import FLOAT32, Format
 
 F32 = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
@@ -27,21 +27,21 @@ _lock = threading.Lock()
 change our bits. So we have a context of our own here, and one thread in it at a time."""
 
 
-def round_function(name: str, x: F32, bits: int = FULL_BITS) -> F32:
+def round_function(name: str, x: F32, format: Format = FLOAT32) -> F32:
     """x: float32[n] -> float32[n]: the mathematical value at each x of a function, by its name, which is mpmath's too,
-    rounded once to `bits` bits, to nearest; zero is +0.
+    rounded once to the format, to nearest; zero is +0.
 
     Infinite arguments take the limits (exp(-inf) = 0, tanh(inf) = 1, ...); outside the domain, and at poles, the
     result is NaN or infinite as IEEE 754-2019, 9.2 says.
     """
     result = _special(name, x)
     rest = np.flatnonzero(np.isnan(result) & _has_value(name, x))
-    result[rest] = [_round_one(name, float(value), bits) for value in x[rest]]
+    result[rest] = [_round_one(name, float(value), format) for value in x[rest]]
     return result
 
 
 @lru_cache(maxsize=1 << 16)
-def _round_one(name: str, x: float, bits: int) -> float:
+def _round_one(name: str, x: float, format: Format) -> float:
     precision = _START_BITS
     while precision <= _LIMIT_BITS:
         with _lock:
@@ -52,8 +52,8 @@ def _round_one(name: str, x: float, bits: int) -> float:
         shift = max(0, precision + 8 - int(mantissa).bit_length())
         scaled, scale = int(mantissa) << shift, exponent - shift
         margin = 1 << (scaled.bit_length() - precision + _GUARD_BITS)
-        low = round_scaled_integer(scaled - margin, scale, bits)
-        high = round_scaled_integer(scaled + margin, scale, bits)
+        low = round_scaled_integer(scaled - margin, scale, format)
+        high = round_scaled_integer(scaled + margin, scale, format)
         if low == high:
             return float(-low if sign and low else low)
         precision *= 2

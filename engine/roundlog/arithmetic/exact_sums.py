@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic.formats import FULL_BITS, UNIT_F64, dropped, neighbour, round_to_bits
+from roundlog.arithmetic.formats import UNIT_F64, neighbour, round_to
 from roundlog.kernels import rounding_loops, superaccumulator
 from roundlog.kernels.summing import sum_terms
+from roundlog.number_format import FLOAT32, Format
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -20,9 +21,9 @@ F32 = npt.NDArray[np.float32]
 _BLOCK_ELEMENTS = 1 << 20
 
 
-def round_sums(terms: F64, bits: int = FULL_BITS) -> F32:
+def round_sums(terms: F64, format: Format = FLOAT32) -> F32:
     """terms: float64[n, k], each term a multiple of 2^-298 below 2^257 in magnitude (any product of two finite FP32
-    numbers is), or not finite. Returns float32[n]: each row's mathematical sum, rounded once to `bits` bits, to
+    numbers is), or not finite. Returns float32[n]: each row's mathematical sum, rounded once to the format, to
     nearest, ties to even; overflow gives +-inf, a zero result +0; terms that are not finite as IEEE 754 adds them."""
     n, k = terms.shape
     result = np.zeros(n, dtype=np.float32)
@@ -30,29 +31,29 @@ def round_sums(terms: F64, bits: int = FULL_BITS) -> F32:
         return result
     rows = max(1, _BLOCK_ELEMENTS // k)
     for start in range(0, n, rows):
-        result[start : start + rows] = _round_block(terms[start : start + rows], bits)
+        result[start : start + rows] = _round_block(terms[start : start + rows], format)
     return result
 
 
-def _round_block(terms: F64, bits: int) -> F32:
-    rounded, undecided = round_sums_of(*sum_terms(terms), terms.shape[1], bits)
+def _round_block(terms: F64, format: Format) -> F32:
+    rounded, undecided = round_sums_of(*sum_terms(terms), terms.shape[1], format)
     if undecided.any():
         sums = superaccumulator.new_sums(int(np.count_nonzero(undecided)))
         superaccumulator.add_terms(sums, terms[undecided])
-        rounded[undecided] = superaccumulator.rounded(sums, bits)
+        rounded[undecided] = superaccumulator.rounded(sums, format)
     return rounded
 
 
 def round_sums_of(
-    total: F64, errors: F64, magnitude: F64, terms: int, bits: int = FULL_BITS
+    total: F64, errors: F64, magnitude: F64, terms: int, format: Format = FLOAT32
 ) -> tuple[F32, npt.NDArray[np.bool_]]:
     """Round sums that `roundlog.kernels.summing` has taken, and say which are undecided. A sum with a term that is not
     finite is that of FP64, and decided: sums of finite terms do not come near the end of FP64's range."""
     with np.errstate(invalid="ignore"):
-        if bits == FULL_BITS:
+        if format == FLOAT32:
             rounded, undecided = rounding_loops.round_sums(total, errors, magnitude, terms, UNIT_F64)
         else:
-            rounded, undecided = round_double_double(*double_double(total, errors, magnitude, terms), bits)
+            rounded, undecided = round_double_double(*double_double(total, errors, magnitude, terms), format)
     lost = ~np.isfinite(total)
     rounded[lost] = total[lost]
     undecided[lost] = False
@@ -92,21 +93,21 @@ class RunningSums:
         self.magnitude += np.abs(error) + magnitude
         self._parts += 1
 
-    def rounded(self, terms: int, bits: int = FULL_BITS) -> tuple[F32, npt.NDArray[np.bool_]]:
+    def rounded(self, terms: int, format: Format = FLOAT32) -> tuple[F32, npt.NDArray[np.bool_]]:
         """The rounded sums of all parts, as `round_sums_of` gives them; terms: of all parts together. An error is added
         up with at most so many others, and with two more a part."""
-        return round_sums_of(self.total, self.errors, self.magnitude, terms + 2 * self._parts, bits)
+        return round_sums_of(self.total, self.errors, self.magnitude, terms + 2 * self._parts, format)
 
 
-def round_double_double(high: F64, low: F64, error: F64, bits: int = FULL_BITS) -> tuple[F32, npt.NDArray[np.bool_]]:
-    """Round high + low to `bits` bits, and say which rows are undecided: where a rounding boundary lies within
+def round_double_double(high: F64, low: F64, error: F64, format: Format = FLOAT32) -> tuple[F32, npt.NDArray[np.bool_]]:
+    """Round high + low to a format, and say which rows are undecided: where a rounding boundary lies within
     `error`. What is not finite is undecided."""
     finite = torch.from_numpy(np.where(np.isfinite(high), high, 0.0))
-    middle = round_to_bits(finite, bits)
-    lower, upper = neighbour(middle, -1, bits).numpy(), neighbour(middle, 1, bits).numpy()
+    middle = round_to(finite, format)
+    lower, upper = neighbour(middle, -1, format).numpy(), neighbour(middle, 1, format).numpy()
     nearest = middle.numpy()
     # Infinity is a legitimate neighbour of the largest finite number, and a legitimate result.
-    below, above = _midpoint(lower, nearest), _midpoint(nearest, upper)
+    below, above = _midpoint(lower, nearest, format.limit), _midpoint(nearest, upper, format.limit)
     with np.errstate(invalid="ignore"):
         # high lies between the two midpoints, so both differences are exact in FP64 unless they are large, and then
         # their rounding error is far below |low|'s own distance to anything that matters; the slack covers it.
@@ -123,22 +124,21 @@ def round_double_double(high: F64, low: F64, error: F64, bits: int = FULL_BITS) 
     return (rounded + np.float32(0.0)).astype(np.float32), undecided
 
 
-def _midpoint(a: F32, b: F32) -> F64:
-    """Half-way between adjacent numbers of a format, exact in FP64. Past the largest finite one the next would be 2^128
-    (IEEE 754-2019, 4.3.1: where rounding to infinity begins)."""
-    limit = 2.0**128
+def _midpoint(a: F32, b: F32, limit: float) -> F64:
+    """Half-way between adjacent numbers of a format, exact in FP64. Past the largest finite one the next would be
+    `limit` (IEEE 754-2019, 4.3.1: where rounding to infinity begins)."""
     wide_a = np.clip(a.astype(np.float64), -limit, limit)
     wide_b = np.clip(b.astype(np.float64), -limit, limit)
     return (wide_a + wide_b) / 2
 
 
-def round_scaled_integer(value: int, exponent: int, bits: int = FULL_BITS) -> np.float32:
-    """value * 2^exponent rounded to `bits` bits, to nearest, ties to even, by integer arithmetic alone; zero is +0."""
+def round_scaled_integer(value: int, exponent: int, format: Format = FLOAT32) -> np.float32:
+    """value * 2^exponent rounded to a format, to nearest, ties to even, by integer arithmetic alone; zero is +0."""
     if value == 0:
         return np.float32(0.0)
     negative, magnitude = value < 0, abs(value)
-    # The result's last place: 24 significant bits, but never below 2^-149, for all 32 bits.
-    place = max(exponent + magnitude.bit_length() - (bits - 8), dropped(bits) - 149)
+    # The result's last place: the fraction's, but never below that of subnormal numbers.
+    place = max(exponent + magnitude.bit_length() - (format.fraction_bits + 1), format.least_place)
     shift = place - exponent
     if shift <= 0:
         quotient = magnitude << -shift
@@ -149,7 +149,7 @@ def round_scaled_integer(value: int, exponent: int, bits: int = FULL_BITS) -> np
             quotient += 1
     if quotient == 0:
         return np.float32(0.0)
-    if place + quotient.bit_length() > 128:
+    if place + quotient.bit_length() > format.largest_exponent + 1:
         return np.float32(-np.inf if negative else np.inf)
     result = float(quotient) * 2.0**place
     return np.float32(-result if negative else result)

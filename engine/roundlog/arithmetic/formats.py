@@ -1,69 +1,88 @@
-"""Formats of fewer than 32 bits inside FP32 (8 bits of exponent and b_r - 9 of fraction, b_r = 23 .. 32), and the
-rounding of FP64 values and intervals to them.
+"""Rounding of FP64 values and intervals to a format of numbers, whole tensors at a time.
 
-The numbers of the format are the FP32 numbers whose last 32 - b_r bits are zero, subnormal ones among them. Rounding is
-to nearest, ties to even (IEEE 754-2019, 4.3.1), once, from FP64.
+Numbers of a format are held as the FP32 numbers that they are. Rounding is to nearest, ties to even (IEEE 754-2019,
+4.3.1), once, from FP64.
 """
 
 from __future__ import annotations
 
 import torch
 
-FULL_BITS = 32
-MIN_BITS = 23
+from roundlog.number_format import FLOAT32, Format
 
 _INT32_MIN = -(2**31)
-_INFINITY = 0x7F800000
 
 
-def dropped(bits: int) -> int:
-    """Trailing FP32 bits that are zero in every number of the format."""
-    return FULL_BITS - bits
-
-
-def round_to_bits(y: torch.Tensor, bits: int) -> torch.Tensor:
+def round_to(y: torch.Tensor, format: Format) -> torch.Tensor:
     """FP64 tensor -> FP32 numbers of the format, to nearest, ties to even; overflow gives infinity, a zero +0."""
-    return round_signed(y, bits).add_(0.0)
+    return round_signed(y, format).add_(0.0)
 
 
-def round_signed(y: torch.Tensor, bits: int) -> torch.Tensor:
-    """`round_to_bits`, but a zero keeps the sign of what was rounded, as IEEE 754 has it."""
-    if bits == FULL_BITS:
+def round_signed(y: torch.Tensor, format: Format) -> torch.Tensor:
+    """`round_to`, but a zero keeps the sign of what was rounded, as IEEE 754 has it."""
+    if format == FLOAT32:
         return y.to(torch.float32)
     # Normal numbers: the fraction of binary64 has 52 bits, and carrying into the exponent is what rounding up does.
-    shift = 52 - (bits - 9)
+    shift = 52 - format.fraction_bits
     words = y.contiguous().view(torch.int64)
     half = ((words >> shift) & 1) + ((1 << (shift - 1)) - 1)
     nearest = (((words + half) >> shift) << shift).view(torch.float64)
-    # Below 2^-126 the numbers of the format stand 2^(dropped - 149) apart; scaling by a power of two is exact.
-    place = 149 - dropped(bits)
-    small = (y * 2.0**place).round() * 2.0**-place
-    nearest = torch.where(y.abs() < 2.0**-126, small, nearest)
+    # Subnormal numbers stand one place apart; scaling by a power of two is exact.
+    place = format.least_place
+    small = (y * 2.0**-place).round() * 2.0**place
+    nearest = torch.where(y.abs() < 2.0**format.least_exponent, small, nearest)
+    if format.limit < FLOAT32.limit:
+        nearest = torch.where(nearest.abs() >= format.limit, nearest * torch.inf, nearest)
     return torch.where(y.isfinite(), nearest, y).to(torch.float32)
 
 
-def ordinal(x: torch.Tensor) -> torch.Tensor:
-    """FP32 -> int64, strictly monotone over the numbers, adjacent FP32 numbers one apart, -0 and +0 both 0."""
+def ordinal(x: torch.Tensor, format: Format = FLOAT32) -> torch.Tensor:
+    """FP32 numbers of the format -> int64, strictly monotone over the numbers, adjacent ones one apart, -0 and +0 both
+    0."""
     words = x.contiguous().view(torch.int32).to(torch.int64)
-    return torch.where(words < 0, _INT32_MIN - words, words)
+    words = torch.where(words < 0, _INT32_MIN - words, words)
+    if format == FLOAT32:
+        return words
+    # What is left of FP32's encoding is the format's, but for the bias, which narrower exponents have smaller.
+    places = ((words.abs() >> _dropped(format)) - _rebias(format)).clamp_(max=format.infinity)
+    if format.least_exponent > FLOAT32.least_exponent:
+        small = (x.abs() * 2.0**-format.least_place).clamp_(max=1 << format.fraction_bits).to(torch.int64)
+        places = torch.where(x.abs() < 2.0**format.least_exponent, small, places)
+    return torch.where(words < 0, -places, places)
 
 
-def neighbour(x: torch.Tensor, direction: int, bits: int) -> torch.Tensor:
+def neighbour(x: torch.Tensor, direction: int, format: Format) -> torch.Tensor:
     """The next number of the format above (direction 1) or below (-1) x, FP32 numbers of the format; infinity lies
     next to the largest finite one, and nothing beyond it; a zero is +0."""
-    moved = (ordinal(x) + direction * (1 << dropped(bits))).clamp_(-_INFINITY, _INFINITY)
-    words = torch.where(moved < 0, _INT32_MIN - moved, moved)
+    moved = (ordinal(x, format) + direction).clamp_(-format.infinity, format.infinity)
+    places = moved.abs()
+    words = (places + _rebias(format)) << _dropped(format)
+    if format.least_exponent > FLOAT32.least_exponent:
+        words = words.masked_fill_(places == format.infinity, FLOAT32.infinity)
+        small = (places.to(torch.float32) * 2.0**format.least_place).view(torch.int32)
+        words = torch.where(places < 1 << format.fraction_bits, small, words)
+    words = torch.where(moved < 0, _INT32_MIN + words, words)
     return words.to(torch.int32).view(torch.float32)
 
 
-def adjacent(low: torch.Tensor, high: torch.Tensor, bits: int = FULL_BITS) -> torch.Tensor:
+def _dropped(format: Format) -> int:
+    """Trailing FP32 bits that are zero in every normal number of the format."""
+    return FLOAT32.fraction_bits - format.fraction_bits
+
+
+def _rebias(format: Format) -> int:
+    """Difference of the encodings of a normal number, as that of FP32 without the dropped bits and as the format's."""
+    return (FLOAT32.largest_exponent - format.largest_exponent) << format.fraction_bits
+
+
+def adjacent(low: torch.Tensor, high: torch.Tensor, format: Format = FLOAT32) -> torch.Tensor:
     """Whether high is the next number of the format above low, elementwise; both are of the format."""
-    return ordinal(high) - ordinal(low) == 1 << dropped(bits)
+    return ordinal(high, format) - ordinal(low, format) == 1
 
 
-def in_format(x: torch.Tensor, bits: int) -> torch.Tensor:
-    """Whether FP32 numbers are of the format, elementwise."""
-    return (x.contiguous().view(torch.int32) & ((1 << dropped(bits)) - 1)) == 0
+def in_format(x: torch.Tensor, format: Format) -> torch.Tensor:
+    """Whether FP32 numbers, none of which is NaN, are of the format, elementwise."""
+    return round_signed(x.to(torch.float64), format) == x
 
 
 UNIT_F64 = 2.0**-53
@@ -76,16 +95,16 @@ def round_f32(y: torch.Tensor) -> torch.Tensor:
 
 
 def round_interval(
-    y: torch.Tensor, d: torch.Tensor, scale: float = 1.0, bits: int = FULL_BITS
+    y: torch.Tensor, d: torch.Tensor, scale: float = 1.0, format: Format = FLOAT32
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round both ends of [y - scale*d, y + scale*d] to `bits` bits, with d broadcastable to y, d >= 0, all FP64.
+    """Round both ends of [y - scale*d, y + scale*d] to a format, with d broadcastable to y, d >= 0, all FP64.
 
     The ends are computed outwards: the subtraction itself errs by at most u*|y -+ d|, which the added multiple
     of |y| covers. Rounding is monotone, so equal results mean that every number of the interval rounds there.
     """
     # Two operations, never one with a factor: torch may contract that to FMA, on some machines.
     reach = d * interval_factor(scale) + y.abs() * (2 * UNIT_F64)
-    return round_to_bits(y - reach, bits), round_to_bits(y + reach, bits)
+    return round_to(y - reach, format), round_to(y + reach, format)
 
 
 def interval_factor(scale: float) -> float:

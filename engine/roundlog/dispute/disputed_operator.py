@@ -88,8 +88,10 @@ class DisputedOperator:
         output = self._values[self.q]
         if self._stopped_here is None:
             return tensor_tree(output)
-        bits = self._step.rounding_bits
-        return claimed_tree(self._job.program, bits, self._step.step, self._stopped_here, output, self._fabricated)
+        f32_format = self._step.f32_format
+        return claimed_tree(
+            self._job.program, f32_format, self._step.step, self._stopped_here, output, self._fabricated
+        )
 
     @property
     def _stopped_here(self) -> Stop | None:
@@ -130,7 +132,7 @@ class DisputedOperator:
         if d.family is Family.SUM and d.terms:
             totals = running_sums(d, element, self._material)
             assert totals is not None
-            return finish(d, totals[-1], self._step.rounding_bits)
+            return finish(d, totals[-1], self._step.f32_format)
         return adjudicate(d, element, self._step, self._material)
 
     def running(self, element: int, claimed: int) -> RunningResults:

@@ -33,6 +33,7 @@ from roundlog.commitments import (
     tensor_tree,
 )
 from roundlog.execution import StepExecutor, StepResult, StoppedError
+from roundlog.number_format import Format
 from roundlog.operators import StepInputs
 from roundlog.program import Program, first_store
 from roundlog.rounding import Rounding
@@ -92,7 +93,7 @@ def trace_step(
     try:
         result = until_undisturbed(execute, rounding.start_again)
     except StoppedError as error:
-        return _stopped(executor.program, executor.bits, inputs, roots, fabricated, error)
+        return _stopped(executor.program, executor.f32_format, inputs, roots, fabricated, error)
     return StepTrace(
         operators=roots.roots, states=[tensor_root(state) for state in result.states], stop=None, outputs=outputs
     )
@@ -100,7 +101,7 @@ def trace_step(
 
 def _stopped(
     program: Program,
-    bits: int,
+    f32_format: Format,
     inputs: StepInputs,
     roots: TraceRoots,
     fabricated: FabricatedValues,
@@ -113,10 +114,10 @@ def _stopped(
         if index < stop.operator:
             return roots.roots[index]
         if index == stop.operator:
-            return claimed_tree(program, bits, step, stop, error.output, fabricated).root
+            return claimed_tree(program, f32_format, step, stop, error.output, fabricated).root
         if index < first:
             return fabricated.data(32, "root", step, index)
-        return tensor_root(fabricated_slot(program, bits, step, index, fabricated))
+        return tensor_root(fabricated_slot(program, f32_format, step, index, fabricated))
 
     operators = [root(index) for index in range(len(program.nodes))]
     # The stores have to keep what the state holds: else an opponent with a copy of the operators' half would
@@ -126,14 +127,14 @@ def _stopped(
 
 
 def claimed_tree(
-    program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, fabricated: FabricatedValues
+    program: Program, f32_format: Format, step: int, stop: Stop, output: torch.Tensor, fabricated: FabricatedValues
 ) -> MerkleTree:
     """The tree that a party claims over the output of the operator at which a step stops: right up to the chunk of the
     first element without a value, nobody else's from there on. So the first chunk in which an opponent differs is one
     in which it is wrong. Of a store it is a tensor's, which the next step loads; of any other operator nobody ever
     asks for the bytes below."""
     if stop.operator >= first_store(program):
-        return tensor_tree(claimed_slot(program, bits, step, stop, output, fabricated))
+        return tensor_tree(claimed_slot(program, f32_format, step, stop, output, fabricated))
     kind = program.nodes[stop.operator].type
     first = stop.element * kind.dtype.itemsize // CHUNK_SIZE
     right = right_bytes(stop, output)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from roundlog.arithmetic import FULL_BITS, check_machine, undisturbed
+from roundlog.arithmetic import check_machine, undisturbed
 from roundlog.commitments import canonical
 from roundlog.execution.batches import held
 from roundlog.execution.fusion import Group, deaths, plan
@@ -20,6 +20,7 @@ from roundlog.execution.stops import DeferredChecks, NonFiniteError, StoppedErro
 from roundlog.kernels import works
 from roundlog.kernels.scratch import POOL
 from roundlog.kernels.threads import own_threads
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Rounding
@@ -156,8 +157,8 @@ class StepExecutor(Protocol):
     def program(self) -> Program: ...
 
     @property
-    def bits(self) -> int:
-        """Width of the format that exact operators round to; 32 is FP32."""
+    def f32_format(self) -> Format:
+        """Format that FP32 values are rounded to."""
 
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
         """Executes one step. observe: called with every operator's index and output, in program order; every NaN in it
@@ -171,13 +172,12 @@ class StepExecutor(Protocol):
 class Executor:
     """Executes whole steps of one program."""
 
-    def __init__(self, program: Program, bits: int = FULL_BITS) -> None:
-        """bits: width of the format that exact operators round to. Inexact operators are rounded by `Rounding`, which
-        has a width of its own.
+    def __init__(self, program: Program, f32_format: Format = FLOAT32) -> None:
+        """f32_format: the format that FP32 values are rounded to.
 
         Raises ProgramError if the program does not pass the registry's check, or has an operator that cannot be rounded
-        to so few bits."""
-        self._checked = CheckedProgram(program, bits)
+        to that format."""
+        self._checked = CheckedProgram(program, f32_format)
         self._in_groups = InGroups(self._checked)
         self._in_order = InOrder(self._checked)
         self._devices: set[torch.device] = set()
@@ -190,8 +190,8 @@ class Executor:
         return self._checked.program
 
     @property
-    def bits(self) -> int:
-        return self._checked.bits
+    def f32_format(self) -> Format:
+        return self._checked.f32_format
 
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
         """Executes one step, as `StepExecutor.run`."""
@@ -240,7 +240,7 @@ class Executor:
     def _fuses(self, device: torch.device) -> bool:
         """Whether there are fused kernels. They compute in FP32."""
         there = device.type == "cpu" or works(device)
-        return there and self.bits == FULL_BITS
+        return there and self.f32_format == FLOAT32
 
     def _run(self, mode: Mode, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None = None) -> RunningStep:
         return self._run_from(lambda: RunningStep(self._checked, inputs, rounding, pass_on), mode, inputs)

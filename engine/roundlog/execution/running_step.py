@@ -17,6 +17,7 @@ from roundlog.execution.stops import (
     all_finite,
     ends_finite,
 )
+from roundlog.number_format import Format
 from roundlog.operators import Direct, Inexact, Source, StepInputs, check, check_narrow, compute_narrow, operator
 from roundlog.operators.movement import OutOfRangeError
 from roundlog.operators.registry import integer
@@ -39,16 +40,18 @@ class StepResult:
 class CheckedProgram:
     """A program that has passed the registry's check, with tables that its steps use."""
 
-    def __init__(self, program: Program, bits: int) -> None:
-        """bits: width of the format that exact operators round to. Inexact operators are rounded by `Rounding`.
+    def __init__(self, program: Program, f32_format: Format) -> None:
+        """f32_format: the format that FP32 values are rounded to.
 
-        Raises ProgramError if the program does not pass the check, or has an operator that cannot be rounded to so few
-        bits."""
+        Raises ProgramError if the program does not pass the check, or has an operator that cannot be rounded to that
+        format."""
         check(program)
         self.program = program
-        self.bits = bits
+        self.f32_format = f32_format
+        self.formats = [node.type.dtype.number_format(f32_format) for node in program.nodes]
+        """Format of every operator's output; None for integers and bool."""
         self.operators = [operator(node.op) for node in program.nodes]
-        check_narrow(program, self.operators, bits)
+        check_narrow(program, self.operators, f32_format)
         self.last_uses = program.last_uses()
         self.ends_finite = ends_finite(program)
 
@@ -98,13 +101,14 @@ class RunningStep:
 
     def compute(self, index: int) -> None:
         """Computes operator `index` by itself. Raises StoppedError."""
-        node, op = self._program.nodes[index], self._checked.operators[index]
+        node, op, format = self._program.nodes[index], self._checked.operators[index], self._checked.formats[index]
         arguments = [self.values[value] for value in node.inputs]
         if isinstance(op, Inexact):
-            result = self.rounding.round(index, op, arguments, node.attributes)
+            assert format is not None
+            result = self.rounding.round(index, op, arguments, node.attributes, format)
         elif isinstance(op, Direct):
             try:
-                result = compute_narrow(op, arguments, node.attributes, self._checked.bits)
+                result = compute_narrow(op, arguments, node.attributes, format)
             except OutOfRangeError as error:
                 result = canonical(error.output)
                 self._stop(

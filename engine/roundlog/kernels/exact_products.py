@@ -15,7 +15,6 @@ from numba import njit
 
 from roundlog.kernels.buckets import BUCKETS, COLUMNS, LANES, fold, scatter
 from roundlog.kernels.superaccumulator import (
-    FULL_BITS,
     LIMBS,
     MASK,
     NOTE,
@@ -25,6 +24,7 @@ from roundlog.kernels.superaccumulator import (
     round_one,
 )
 from roundlog.kernels.threads import in_parts, threads_for
+from roundlog.number_format import FLOAT32, Format
 
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
@@ -40,11 +40,13 @@ _TILE = 64
 _LINE = 8
 """Numbers in a line of the cache."""
 _SUMS = 1 << 11
-"""Sums of more terms than buckets have room for, or that are rounded to less than 32 bits, that are taken at once: they
-stay in the cache, too."""
+"""Sums of more terms than buckets have room for, or that are rounded to another format than FP32, that are taken at
+once: they stay in the cache, too."""
 
 _PADDING, _INF, _MINUS_INF, _NAN = 64 * _LANES, 65 * _LANES, 66 * _LANES, 67 * _LANES
 """Codes of what has factor 0: nothing that is read, and what is not finite."""
+_IN_BUCKETS = FLOAT32.rule
+"""Rule of the format that buckets are rounded to on the way."""
 _ROOM = BUCKETS + 8
 """Buckets that there is memory for: the last ones take products with such factors, which are 0."""
 
@@ -244,14 +246,14 @@ def _add_blocks(
     of_b: Any,
     cuts: Any,
     sums: Any,
-    bits: int,
+    rule: Any,
     out: Any,
     start: int,
     stop: int,
 ) -> None:
     """Adds to `sums` or, if there are none, rounds what becomes of zeros to `out`: at once if buckets are emptied a
     single time for every sum, since they are rounded on the way."""
-    at_once = terms <= _TERMS and not len(sums) and bits == FULL_BITS
+    at_once = terms <= _TERMS and not len(sums) and rule == _IN_BUCKETS
     own = np.zeros((0 if len(sums) or at_once else _SUMS, LIMBS + 1), np.int64)
     digits, results, spare = _aligned(LIMBS * _LANES), np.empty(_LANES, np.float32), np.empty(1)
     words = spare.view(np.int64)
@@ -309,7 +311,7 @@ def _add_blocks(
                 slot_a[np.uint64(of_a[r])] = slot_b[np.uint64(of_b[r])] = -1
         if len(own):
             for r in range(first, last):
-                out[order[r]] = round_one(own[r - first], bits, digits, spare, words)
+                out[order[r]] = round_one(own[r - first], rule, digits, spare, words)
 
 
 _NO_SUMS = new_sums(0)
@@ -319,17 +321,17 @@ def add_products(sums: I64, a: Runs, b: Runs, of_a: I64, of_b: I64) -> None:
     """sums: int64[n, LIMBS + 1]; of_a, of_b: int64[n], numbers of runs of a and of b, as long as each other. Adds to
     each sum the products of its two runs' numbers. Where one does not exist, there is no product. The caller answers
     for the indices, and for less than 2^30 terms in all."""
-    _over_blocks(a, b, of_a, of_b, sums, FULL_BITS, np.empty(0, np.float32))
+    _over_blocks(a, b, of_a, of_b, sums, FLOAT32, np.empty(0, np.float32))
 
 
-def round_products(a: Runs, b: Runs, of_a: I64, of_b: I64, bits: int) -> F32:
+def round_products(a: Runs, b: Runs, of_a: I64, of_b: I64, format: Format) -> F32:
     """float32[n]: what `rounded` makes of sums of these products alone, without keeping the sums."""
     out = np.zeros(len(of_a), np.float32)
-    _over_blocks(a, b, of_a, of_b, _NO_SUMS, bits, out)
+    _over_blocks(a, b, of_a, of_b, _NO_SUMS, format, out)
     return out
 
 
-def _over_blocks(a: Runs, b: Runs, of_a: I64, of_b: I64, sums: I64, bits: int, out: F32) -> None:
+def _over_blocks(a: Runs, b: Runs, of_a: I64, of_b: I64, sums: I64, format: Format, out: F32) -> None:
     if not a.terms or not len(of_a):
         return
     order = np.arange(len(of_a))
@@ -338,7 +340,7 @@ def _over_blocks(a: Runs, b: Runs, of_a: I64, of_b: I64, sums: I64, bits: int, o
         order = np.argsort(of_a // _TILE * len(b.origins) + of_b, kind="stable")
         of_a, of_b = of_a[order], of_b[order]
     threads = threads_for(len(order), len(order) * a.terms * 4)
-    at_once = a.terms <= _TERMS and (len(sums) > 0 or bits == FULL_BITS)
+    at_once = a.terms <= _TERMS and (len(sums) > 0 or format == FLOAT32)
     most = -(-len(order) // threads) if at_once else _SUMS
     if max(len(a.origins), len(b.origins)) <= _SLOTS:
         cuts = np.append(np.arange(0, len(order), most), len(order))
@@ -346,10 +348,11 @@ def _over_blocks(a: Runs, b: Runs, of_a: I64, of_b: I64, sums: I64, bits: int, o
         cuts = np.empty(len(order) + 1, np.int64)
         count = _cut(of_a, of_b, most, np.zeros(len(a.origins), np.int64), np.zeros(len(b.origins), np.int64), cuts)
         cuts = np.append(cuts[:count], len(order))
+    rule = format.rule
     reads_a, reads_b = ((runs.memory.view(np.uint32), runs.origins, runs.layout) for runs in (a, b))
     in_parts(
         lambda start, stop: _add_blocks(
-            *reads_a, *reads_b, a.terms, order, of_a, of_b, cuts, sums, bits, out, start, stop
+            *reads_a, *reads_b, a.terms, order, of_a, of_b, cuts, sums, rule, out, start, stop
         ),
         len(cuts) - 1,
         len(order) * a.terms * 4,

@@ -19,13 +19,11 @@ from numba import njit
 
 from roundlog.kernels.summing import slots_of
 from roundlog.kernels.threads import in_parts
+from roundlog.number_format import Format
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
-
-FULL_BITS = 32
-"""`roundlog.arithmetic.formats`."""
 
 LAST_PLACE = -298
 """Exponent of bit 0."""
@@ -68,13 +66,15 @@ def of_note(note: int) -> Any:
 
 
 @njit(inline="always")
-def _round_digits(digits: Any, top: int, bottom: int, negative: bool, bits: int, spare: Any, words: Any) -> Any:
-    """A magnitude rounded, with its sign. top, bottom: its highest and its lowest limb that is not zero."""
+def _round_digits(digits: Any, top: int, bottom: int, negative: bool, rule: Any, spare: Any, words: Any) -> Any:
+    """A magnitude rounded, with its sign. top, bottom: its highest and its lowest limb that is not zero. rule: that of
+    a Format."""
+    fraction_bits, least_place, limit = rule
     # The exponent of the limb as an FP64 number, which holds it exactly.
     spare[0] = digits[top]
     highest = 32 * top + (words[0] >> 52) - 1023
-    # The result's last place: 24 significant bits, but never below 2^-149, for all 32 bits.
-    place = max(highest + LAST_PLACE - (bits - 9), 32 - bits - 149)
+    # The result's last place: the fraction's, but never below that of subnormal numbers.
+    place = max(highest + LAST_PLACE - fraction_bits, least_place)
     cut = place - LAST_PLACE
     limb, shift = cut >> 5, cut & 31
     # Limbs above the last one are zero.
@@ -85,14 +85,17 @@ def _round_digits(digits: Any, top: int, bottom: int, negative: bool, bits: int,
     digit = digits[limb]
     more = ((digit & ((np.int64(1) << shift) - 1)) != 0) | (bottom < limb)
     quotient += ((digit >> shift) & 1) & (np.int64(more) | quotient)
-    # At most 2^24 times a power of two no smaller than 2^-149: exact, and the conversion overflows as it has to.
+    # At most 2^24 times a power of two no smaller than 2^-149: exact.
     value = np.float64(quotient) * _POWERS[place + 149]
+    if value >= limit:
+        value = np.inf
     return np.float32(-value if negative and quotient else value)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def round_one(sums: Any, bits: int, digits: Any, spare: Any, words: Any) -> Any:
-    """`rounded` for one sum; the rest is memory: int64[LIMBS], float64[1] and its bits as int64[1]."""
+def round_one(sums: Any, rule: Any, digits: Any, spare: Any, words: Any) -> Any:
+    """`rounded` for one sum. rule: that of a Format. The rest is memory: int64[LIMBS], float64[1] and its bits as
+    int64[1]."""
     note = sums[NOTE]
     if note:
         return of_note(note)
@@ -111,7 +114,7 @@ def round_one(sums: Any, bits: int, digits: Any, spare: Any, words: Any) -> Any:
             bottom = min(bottom, limb)
     if top < 0:
         return np.float32(0.0)
-    return _round_digits(digits, top, bottom, negative, bits, spare, words)
+    return _round_digits(digits, top, bottom, negative, rule, spare, words)
 
 
 @njit(inline="always")
@@ -245,17 +248,17 @@ def add_placed(sums: I64, x: F32, index: I64, size: int, elements: I64) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _round_sums(sums: Any, bits: int, out: Any, start: int, stop: int) -> None:
+def _round_sums(sums: Any, rule: Any, out: Any, start: int, stop: int) -> None:
     digits, spare = np.empty(LIMBS, np.int64), np.empty(1)
     words = spare.view(np.int64)
     for r in range(start, stop):
-        out[r] = round_one(sums[r], bits, digits, spare, words)
+        out[r] = round_one(sums[r], rule, digits, spare, words)
 
 
-def rounded(sums: I64, bits: int) -> F32:
-    """sums: int64[n, LIMBS + 1] -> float32[n]: each rounded once to `bits` bits (23 .. 32, see
-    `roundlog.arithmetic.formats`), to nearest, ties to even; overflow gives an infinity, a zero is +0. With NaN among
-    the terms, or infinities of both signs, NaN; with infinities of one sign, that one."""
-    out = np.empty(len(sums), np.float32)
-    in_parts(lambda start, stop: _round_sums(sums, bits, out, start, stop), len(sums), sums.size)
+def rounded(sums: I64, format: Format) -> F32:
+    """sums: int64[n, LIMBS + 1] -> float32[n]: each rounded once to the format, to nearest, ties to even; overflow
+    gives an infinity, a zero is +0. With NaN among the terms, or infinities of both signs, NaN; with infinities of one
+    sign, that one."""
+    out, rule = np.empty(len(sums), np.float32), format.rule
+    in_parts(lambda start, stop: _round_sums(sums, rule, out, start, stop), len(sums), sums.size)
     return out

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from roundlog.arithmetic import FULL_BITS, round_interval, round_to_bits
+from roundlog.arithmetic import round_interval, round_to
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import works
 from roundlog.kernels.marking import LARGEST, AmbiguousPart, ascending, mark_flat, mark_product
 from roundlog.kernels.scratch import empty
+from roundlog.number_format import FLOAT32, Format
 
 
 class Bound(ABC):
@@ -115,12 +116,12 @@ def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Amb
     return rounded, without_exact(rounded, marked) if isinstance(bound, FullBound) else marked
 
 
-def without_exact(rounded: torch.Tensor, marked: Ambiguous, bits: int = FULL_BITS) -> Ambiguous:
+def without_exact(rounded: torch.Tensor, marked: Ambiguous, format: Format = FLOAT32) -> Ambiguous:
     """Ambiguous elements without those that are exact: where d is 0, y is the value itself, and is rounded, on a tie
     too. Puts these roundings into `rounded`, and returns what else is marked, and what is not finite."""
     if bool((marked.d > 0).all()):
         return marked
-    right = round_to_bits(marked.y, bits)
+    right = round_to(marked.y, format)
     exact = (marked.d == 0) & marked.y.isfinite()
     rounded.view(-1)[marked.indices[exact].to(rounded.device)] = right[exact].to(rounded.device)
     return marked.of(~exact)
@@ -171,10 +172,10 @@ def mark_by_triton(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.T
 
 
 def mark_by_reference(
-    y: torch.Tensor, bound: Bound, scale: float, bits: int = FULL_BITS
+    y: torch.Tensor, bound: Bound, scale: float, format: Format = FLOAT32
 ) -> tuple[torch.Tensor, Ambiguous]:
-    """`mark` in plain torch, on any device, to any number of bits."""
-    low, high = round_interval(y, bound.whole(y), scale, bits)
+    """`mark` in plain torch, on any device, to any format."""
+    low, high = round_interval(y, bound.whole(y), scale, format)
     marked = (low != high) | ~(low.abs() <= float(LARGEST))
     indices = marked.reshape(-1).nonzero().squeeze(1)
     chosen = y.reshape(-1)[indices]

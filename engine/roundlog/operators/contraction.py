@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import FULL_BITS, round_sums
+from roundlog.arithmetic import round_sums
 from roundlog.arithmetic.exact_sums import round_sums_of
 from roundlog.kernels import exact_products, gemm_microkernel
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import lines_of, locate, sum_products
 from roundlog.kernels.to_f64 import storage_of
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.cpu.gemm_blas import PANEL
@@ -95,7 +96,7 @@ class Contraction(Inexact):
         """The chosen elements of the output as `roundlog.kernels.summing` sums; inputs on the CPU."""
 
     def exact(
-        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
         a, b = inputs
         terms = self.terms((tuple(a.shape), tuple(b.shape)), attributes)
@@ -104,18 +105,18 @@ class Contraction(Inexact):
             return torch.zeros(len(chosen))
         if a.device.type != "cpu":
             if len(chosen) * terms * self.moved_a_term < 4 * (a.numel() + b.numel()):
-                return torch.from_numpy(self._exact_by_reads(a, b, attributes, chosen, bits))
+                return torch.from_numpy(self._exact_by_reads(a, b, attributes, chosen, format))
             a, b = a.cpu(), b.cpu()
 
         def exactly(some: Index) -> npt.NDArray[np.float32]:
-            return exact_products.round_products(*self.runs([a, b], attributes, some), bits)
+            return exact_products.round_products(*self.runs([a, b], attributes, some), format)
 
         # If few are chosen, every run is read for a single sum, and a superaccumulator takes longer.
         outputs = prod(self.output_shape((tuple(a.shape), tuple(b.shape)), attributes))
         if len(chosen) >= MANY and _SHARED * len(chosen) >= outputs:
             return torch.from_numpy(exactly(chosen))
         return torch.from_numpy(
-            decide(chosen, lambda some: round_sums_of(*self.sums([a, b], attributes, some), terms, bits), exactly)
+            decide(chosen, lambda some: round_sums_of(*self.sums([a, b], attributes, some), terms, format), exactly)
         )
 
     @abstractmethod
@@ -129,7 +130,7 @@ class Contraction(Inexact):
         exact_products.add_products(sums, *self.runs(inputs, attributes, elements))
 
     def _exact_by_reads(
-        self, a: torch.Tensor, b: torch.Tensor, attributes: Attributes, elements: Index, bits: int
+        self, a: torch.Tensor, b: torch.Tensor, attributes: Attributes, elements: Index, format: Format
     ) -> npt.NDArray[np.float32]:
         # Once for all blocks.
         a, b = a.contiguous(), b.contiguous()
@@ -138,7 +139,7 @@ class Contraction(Inexact):
         block = block_of(self.terms(shapes, attributes))
         for start in range(0, len(elements), block):
             products = self.listed([a, b], attributes, elements[start : start + block])
-            values[start : start + block] = round_sums(products, bits)
+            values[start : start + block] = round_sums(products, format)
         return values
 
     def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:

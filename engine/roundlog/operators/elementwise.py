@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from roundlog.arithmetic import FULL_BITS, round_signed
+from roundlog.arithmetic import round_signed
 from roundlog.definitions import Family, OperatorKind, of_family
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators.registry import (
     Attributes,
     Direct,
@@ -110,26 +111,27 @@ _WIDE: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-def check_narrow(program: Program, operators: Sequence[Operator], bits: int) -> None:
-    """Raises ProgramError for an exact operator that is not known to round to so few bits."""
-    if bits == FULL_BITS:
+def check_narrow(program: Program, operators: Sequence[Operator], f32: Format) -> None:
+    """Raises ProgramError for an exact operator that is not known to round to the format that FP32 values have."""
+    if f32 == FLOAT32:
         return
     known = {*_WIDE, "to_f32"}
     for index, (node, op) in enumerate(zip(program.nodes, operators, strict=True)):
         rounds = op.kind == OperatorKind.EXACT and node.type.dtype == DType.F32 and not op.definition.selects
         if rounds and node.op not in known:
-            raise ProgramError(f"{program.describe(index)} cannot be rounded to {bits} bits yet: use rounding_bits 32")
+            raise ProgramError(
+                f"{program.describe(index)} cannot be rounded to {f32.width} bits yet: use rounding_bits 32"
+            )
 
 
-def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, bits: int) -> torch.Tensor:
-    """`operator.compute`, and if the operator is exact and gives FP32, its mathematical value rounded once to `bits`
-    bits, to nearest even. Movement copies bits as they are."""
-    if bits == FULL_BITS or operator.kind != OperatorKind.EXACT:
+def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, format: Format | None) -> torch.Tensor:
+    """`operator.compute`, and if the operator is exact and gives numbers of a format, its mathematical value rounded
+    once to it, to nearest even. Movement copies bits as they are."""
+    if format is None or format == FLOAT32 or operator.kind != OperatorKind.EXACT:
         return operator.compute(inputs, attributes)
     if operator.name == "to_f32":
-        return round_signed(integer_as_f64(inputs[0]), bits)
+        return round_signed(integer_as_f64(inputs[0]), format)
     wide = _WIDE.get(operator.name)
-    if wide is not None and inputs[0].dtype == torch.float32:
-        return round_signed(wide(*(x.to(torch.float64) for x in inputs)), bits)
-    result = operator.compute(inputs, attributes)
-    return round_signed(result.to(torch.float64), bits) if result.dtype == torch.float32 else result
+    if wide is not None:
+        return round_signed(wide(*(x.to(torch.float64) for x in inputs)), format)
+    return round_signed(operator.compute(inputs, attributes).to(torch.float64), format)

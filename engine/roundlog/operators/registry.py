@@ -10,8 +10,8 @@ from typing import TypeVar, cast
 
 import torch
 
-from roundlog.arithmetic import FULL_BITS
 from roundlog.definitions import DEFINITIONS, OperatorDefinition, OperatorKind, Signature
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, mark
 from roundlog.program import Attribute, Program, ProgramError, TensorType
 
@@ -120,10 +120,10 @@ class Inexact(Operator):
 
     @abstractmethod
     def exact(
-        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
-        """elements: int64[n], flat output indices. The mathematical values there, rounded once to `bits` bits:
-        f32[n]. Both on the CPU, wherever the inputs are."""
+        """elements: int64[n], flat output indices. The mathematical values there, rounded once to a format: f32[n].
+        Both on the CPU, wherever the inputs are."""
 
 
 REGISTRY: dict[str, Operator] = {}

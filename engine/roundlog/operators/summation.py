@@ -20,12 +20,13 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from roundlog.arithmetic import FULL_BITS, round_sums
+from roundlog.arithmetic import round_sums
 from roundlog.arithmetic.exact_sums import RunningSums, round_sums_of
 from roundlog.arithmetic.formats import UNIT_F64
 from roundlog.kernels import superaccumulator
 from roundlog.kernels.reducing import NO_TERM, bound_sums
 from roundlog.kernels.summing import sum_terms
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators.bounds import Bound
 from roundlog.operators.registry import Attributes, Inexact, Tensors, Types
 from roundlog.program import ProgramError, TensorType
@@ -219,22 +220,22 @@ class Summation(Inexact):
         """float64[n, K]: the terms of the chosen elements, exactly; inputs on the CPU."""
 
     def exact(
-        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
         """Exact values: by sums where the inputs lie in the CPU's memory, by terms elsewhere, and where even those sums
         straddle."""
         chosen = elements.numpy()
         if inputs[0].device.type != "cpu":
-            return torch.from_numpy(self._round_listed(inputs, attributes, chosen, bits))
+            return torch.from_numpy(self._round_listed(inputs, attributes, chosen, format))
         terms = self.terms([tuple(x.shape) for x in inputs], attributes)
 
         def exactly(some: Index) -> F32:
             sums = superaccumulator.new_sums(len(some))
             self.accumulate(inputs, attributes, some, sums)
-            return superaccumulator.rounded(sums, bits)
+            return superaccumulator.rounded(sums, format)
 
         return torch.from_numpy(
-            decide(chosen, lambda some: round_sums_of(*self.sums(inputs, attributes, some), terms, bits), exactly)
+            decide(chosen, lambda some: round_sums_of(*self.sums(inputs, attributes, some), terms, format), exactly)
         )
 
     def accumulate(self, inputs: Tensors, attributes: Attributes, elements: Index, sums: Index) -> None:
@@ -246,9 +247,9 @@ class Summation(Inexact):
             done += len(listed)
 
     def _round_listed(
-        self, inputs: Tensors, attributes: Attributes, elements: Index, bits: int
+        self, inputs: Tensors, attributes: Attributes, elements: Index, format: Format
     ) -> npt.NDArray[np.float32]:
-        values = [round_sums(listed, bits) for listed in self._blocks_listed(inputs, attributes, elements)]
+        values = [round_sums(listed, format) for listed in self._blocks_listed(inputs, attributes, elements)]
         return np.concatenate([np.zeros(0, dtype=np.float32), *values])
 
     def sums_listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
@@ -274,10 +275,10 @@ class Summation(Inexact):
 
 
 def round_running(
-    sums: RunningSums, terms: int, bits: int, elements: Index, exactly: Callable[[Index], F32]
+    sums: RunningSums, terms: int, format: Format, elements: Index, exactly: Callable[[Index], F32]
 ) -> torch.Tensor:
     """f32[n]: these elements of a sum of so many terms, rounded: `exactly` where double-double does not decide."""
-    values, undecided = sums.rounded(terms, bits)
+    values, undecided = sums.rounded(terms, format)
     (rest,) = np.nonzero(undecided)
     for start in range(0, len(rest), EXACT_SUMS):
         some = rest[start : start + EXACT_SUMS]
@@ -309,16 +310,16 @@ class InParts(Inexact):
         return total, self._operator.bound_of(measures, self._terms)
 
     def exact(
-        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
         chosen = elements.numpy()
 
         def exactly(some: Index) -> F32:
             exact = self._operator.exact_of_parts(self._on_cpu, self._count, attributes, some)
-            return superaccumulator.rounded(exact, bits)
+            return superaccumulator.rounded(exact, format)
 
         sums = self._operator.sums_of_parts(self._on_cpu, self._count, attributes, chosen)
-        return round_running(sums, self._terms, bits, chosen, exactly)
+        return round_running(sums, self._terms, format, chosen, exactly)
 
     def _on_cpu(self, number: int) -> list[torch.Tensor]:
         return [x.cpu() for x in self._read(number)]

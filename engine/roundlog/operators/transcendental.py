@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import torch
 
-from roundlog.arithmetic import FULL_BITS, round_function
+from roundlog.arithmetic import round_function
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.definitions import Family, of_family
 from roundlog.kernels import elementary
 from roundlog.kernels.marking import AmbiguousPart, mark_flat
 from roundlog.kernels.scratch import empty, scratch
 from roundlog.kernels.threads import one_by_one
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, RelativeBound
 from roundlog.operators.registry import (
     Attributes,
@@ -75,11 +76,11 @@ class ElementaryFunction(Inexact):
         return rounded, Ambiguous.collect(found)
 
     def exact(
-        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
         x = inputs[0]
         chosen = x.reshape(-1)[elements.to(x.device)].cpu().numpy()
-        return torch.from_numpy(round_function(self.name, chosen, bits))
+        return torch.from_numpy(round_function(self.name, chosen, format))
 
 
 KERNELS: dict[str, Callable[..., torch.Tensor]] = {

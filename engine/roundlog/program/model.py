@@ -15,6 +15,8 @@ from math import prod
 
 import torch
 
+from roundlog.number_format import FLOAT32, Format
+
 Attribute = int | str | bool | tuple[int, ...]
 """Types that an attribute may hold. No floats: FP32 constants are stored as their bit patterns."""
 
@@ -33,6 +35,11 @@ class DType(enum.StrEnum):
     @property
     def torch_dtype(self) -> torch.dtype:
         return _TORCH[self]
+
+    def number_format(self, f32_format: Format = FLOAT32) -> Format | None:
+        """Format that its numbers are rounded to; None for integers and bool. f32_format: that of FP32 values in a job,
+        `TrainingSpec.f32_format`."""
+        return f32_format if self is DType.F32 else None
 
     @property
     def itemsize(self) -> int:

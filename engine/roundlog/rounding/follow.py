@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import FULL_BITS, adjacent, in_format
+from roundlog.arithmetic import adjacent, in_format
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.rounding_loops import weigh as weigh_by_kernel
 from roundlog.log import Decision, Entries, LogReader
 from roundlog.log.entries import PayloadError
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
 from roundlog.operators.bounds import Ambiguous
 from roundlog.operators.registry import Attributes, Tensors
@@ -57,7 +58,7 @@ class Weighed:
 
 
 def weigh(
-    marked: Ambiguous, entries: Entries, sampled: npt.NDArray[np.bool_], reach: float, bits: int = FULL_BITS
+    marked: Ambiguous, entries: Entries, sampled: npt.NDArray[np.bool_], reach: float, format: Format = FLOAT32
 ) -> Weighed:
     """sampled: bool[n], the marked elements whose decisions are verified. reach: up and down are for elements with one
     boundary within reach * d, and name its two sides. In one loop where there is a kernel for it.
@@ -66,8 +67,8 @@ def weigh(
     by_value = entries.decisions == int(Decision.VALUE)
     if int(np.count_nonzero(by_value)) != len(entries.values):
         raise PayloadError(f"{len(entries.values)} values are logged for {np.count_nonzero(by_value)} decisions")
-    if bits != FULL_BITS:
-        return weigh_by_reference(marked, entries, sampled, reach, bits)
+    if format != FLOAT32:
+        return weigh_by_reference(marked, entries, sampled, reach, format)
     return Weighed(
         *weigh_by_kernel(
             marked.y.numpy(),
@@ -82,18 +83,18 @@ def weigh(
 
 
 def weigh_by_reference(
-    marked: Ambiguous, entries: Entries, sampled: npt.NDArray[np.bool_], reach: float, bits: int
+    marked: Ambiguous, entries: Entries, sampled: npt.NDArray[np.bool_], reach: float, format: Format
 ) -> Weighed:
     """`weigh`, in torch."""
-    low, high = ends(marked, bits=bits)
-    far_low, far_high = ends(marked, reach, bits)
+    low, high = ends(marked, format=format)
+    far_low, far_high = ends(marked, reach, format)
     found, decision, value = _find(entries, marked.indices)
     by_value, up = decision == int(Decision.VALUE), decision == int(Decision.UP)
-    one_boundary = adjacent(far_low, far_high, bits)
+    one_boundary = adjacent(far_low, far_high, format)
     certain = low == high
     agrees = torch.where(by_value, value == low, one_boundary & (torch.where(up, far_high, far_low) == low))
     said = torch.where(by_value, value, torch.where(up, high, low))
-    candidate = (value >= low) & (value <= high) & in_format(value, bits)
+    candidate = (value >= low) & (value <= high) & in_format(value, format)
     possible = torch.where(by_value, candidate, one_boundary)
     verdicts = np.select(
         [
@@ -145,12 +146,10 @@ class Follower:
     `share`: the probability with which a decision inside the ambiguous set is verified. With 1.0 all of them are, and
     the values are those of a run without a log, whatever the log says.
     `generator`: the auditor's secret randomness for that sample; whoever can predict it can bend unsampled entries.
-    `bits`: of the results.
     """
 
-    def __init__(self, guard: int, share: float, generator: np.random.Generator, bits: int = FULL_BITS) -> None:
+    def __init__(self, guard: int, share: float, generator: np.random.Generator) -> None:
         self.guard = guard
-        self.bits = bits
         self.share = share
         self.generator = generator
         self.findings: list[LogFinding] = []
@@ -163,9 +162,9 @@ class Follower:
         """Number of findings before the running step, and of decisions followed."""
 
     @classmethod
-    def without_log(cls, guard: int, bits: int = FULL_BITS) -> Follower:
+    def without_log(cls, guard: int) -> Follower:
         """Certified rounding without any log: all that is ambiguous is resolved here."""
-        return cls(guard, 1.0, np.random.default_rng(), bits)
+        return cls(guard, 1.0, np.random.default_rng())
 
     def follow(self, step: int, log: Mapping[int, Entries] | None) -> None:
         """The log of the step that runs next; None: there is none, and everything is resolved here."""
@@ -196,15 +195,16 @@ class Follower:
         operator: Inexact,
         inputs: Tensors,
         attributes: Attributes,
+        format: Format = FLOAT32,
         window: Window | None = None,
     ) -> torch.Tensor:
         """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
         all of it."""
         self._window = window
         # Wide enough for every element that an honest trainer may have written down.
-        rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, self.bits)
+        rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, format)
         if not bounded(near):
-            near = settle(operator, inputs, attributes, rounded, near, self.bits)
+            near = settle(operator, inputs, attributes, rounded, near, format)
         parts = pieces(near)
         logs: Iterable[Entries | None] = [None] * len(parts)
         if self._log is not None and not self.given_up:
@@ -214,9 +214,9 @@ class Follower:
             logs = entries.until(int(some.indices[-1]) for some in parts)
         for some, log in zip(parts, logs, strict=True):
             if log is None:
-                values = resolve(operator, inputs, attributes, some, self.bits)
+                values = resolve(operator, inputs, attributes, some, format)
             else:
-                values = self._decide(index, operator, inputs, attributes, some, log)
+                values = self._decide(index, operator, inputs, attributes, some, format, log)
             put(rounded, some.indices, values)
         return rounded
 
@@ -227,16 +227,17 @@ class Follower:
         inputs: Tensors,
         attributes: Attributes,
         marked: Ambiguous,
+        format: Format,
         entries: Entries,
     ) -> F32:
         """The values of the marked elements: all resolved where everything is verified; else logged where the log may
         be believed."""
         if self.share >= 1.0:
-            values = resolve(operator, inputs, attributes, marked, self.bits)
-            self._compare(index, marked, entries, values)
+            values = resolve(operator, inputs, attributes, marked, format)
+            self._compare(index, marked, format, entries, values)
             return values
         sampled = self.generator.random(len(marked.indices)) < self.share
-        weighed = weigh(marked, entries, sampled, self.guard + AUDITOR_REACH, self.bits)
+        weighed = weigh(marked, entries, sampled, self.guard + AUDITOR_REACH, format)
         values, verdicts = weighed.values, weighed.verdicts
         self.followed += int(np.count_nonzero(verdicts == ElementVerdict.FOLLOWED))
         if not (verdicts > ElementVerdict.FOLLOWED).any():
@@ -245,7 +246,7 @@ class Follower:
         self._report(index, elements[verdicts == ElementVerdict.CONTRADICTED], LogFindingKind.FORGED, _NOT_CORRECT)
         rest = np.flatnonzero(verdicts >= ElementVerdict.SAMPLED)
         elements, verdict = elements[rest], verdicts[rest]
-        right = resolve(operator, inputs, attributes, marked.of(torch.from_numpy(rest)), self.bits)
+        right = resolve(operator, inputs, attributes, marked.of(torch.from_numpy(rest)), format)
         missing = verdict == ElementVerdict.MISSING
         wrong = ~missing & ((verdict == ElementVerdict.IMPOSSIBLE) | (values[rest] != right))
         self._report(index, elements[wrong], LogFindingKind.FORGED, _NOT_CORRECT)
@@ -253,10 +254,10 @@ class Follower:
         values[rest] = right
         return values
 
-    def _compare(self, index: int, marked: Ambiguous, entries: Entries, right: F32) -> None:
+    def _compare(self, index: int, marked: Ambiguous, format: Format, entries: Entries, right: F32) -> None:
         """Reports what a log says otherwise than the right values (float32[n]) of the marked elements."""
         everything = np.ones(len(marked.indices), np.bool_)
-        weighed = weigh(marked, entries, everything, self.guard + AUDITOR_REACH, self.bits)
+        weighed = weigh(marked, entries, everything, self.guard + AUDITOR_REACH, format)
         if not (weighed.verdicts > ElementVerdict.FOLLOWED).any():
             return
         elements, verdicts = marked.indices.numpy(), weighed.verdicts

@@ -29,24 +29,24 @@ def payload_format(spec: TrainingSpec) -> PayloadFormat[Any]:
 def recorder(spec: TrainingSpec) -> RecordingRounding:
     """The trainer's rounding, which records decisions."""
     if spec.log_decides:
-        return ThresholdRecorder(spec.rounding_bits)
-    return Recorder(spec.log_guard, spec.rounding_bits)
+        return ThresholdRecorder()
+    return Recorder(spec.log_guard)
 
 
 def follower(spec: TrainingSpec, share: float) -> FollowingRounding:
     """The auditor's rounding, which follows a log. share: share of the decisions that are verified, drawn in secret
     with fresh entropy from the operating system; unused where the log decides."""
     if spec.log_decides:
-        return ThresholdFollower(spec.log_guard, spec.rounding_bits)
-    return Follower(spec.log_guard, share, np.random.default_rng(), spec.rounding_bits)
+        return ThresholdFollower(spec.log_guard)
+    return Follower(spec.log_guard, share, np.random.default_rng())
 
 
 def without_log(spec: TrainingSpec) -> FollowingRounding:
     """Rounding without a log. Where the log decides, it gives this machine's own bits; other machines may give
     others."""
     if spec.log_decides:
-        return ThresholdFollower(spec.log_guard, spec.rounding_bits)
-    return Follower.without_log(spec.log_guard, spec.rounding_bits)
+        return ThresholdFollower(spec.log_guard)
+    return Follower.without_log(spec.log_guard)
 
 
 @dataclass(frozen=True, slots=True)

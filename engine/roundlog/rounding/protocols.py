@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from roundlog.log import Decision, Entries, LogReader, LogWriter, PayloadKind
+from roundlog.number_format import Format
 from roundlog.operators import Attributes, Inexact, Tensors
 
 MAX_FINDINGS = 1000
@@ -22,10 +23,13 @@ fill with findings that a hostile log can make by the million."""
 
 
 class Rounding(Protocol):
-    """Rounding policy of an executor: it turns the approximations of inexact operators into FP32 values."""
+    """Rounding policy of an executor: it turns the approximations of inexact operators into values."""
 
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        """FP32: the correctly rounded value of every element of operator `index` of the running step."""
+    def round(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format
+    ) -> torch.Tensor:
+        """The correctly rounded value of every element of operator `index` of the running step: numbers of the format,
+        which is that of the operator's output, as FP32 numbers."""
 
     def start_again(self) -> None:
         """Forget what was noted of the running step: it is executed again."""
@@ -36,8 +40,6 @@ class RecordingRounding(Rounding, Protocol):
 
     kind: PayloadKind
     """Kind of the log that it writes."""
-    bits: int
-    """Bits of its results."""
 
     def write(self, writer: LogWriter, step: int) -> None:
         """Hand the log of the step that has just run to a file. Raises LogError."""

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import FULL_BITS
 from roundlog.kernels.rounding_loops import write_down
 from roundlog.log import Entries, LogWriter, PayloadKind
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding.protocols import Window, in_order
@@ -29,10 +29,8 @@ class Recorder:
 
     kind = PayloadKind.ENTRIES
 
-    def __init__(self, guard: int, bits: int = FULL_BITS) -> None:
-        """bits: of the results."""
+    def __init__(self, guard: int) -> None:
         self.guard = guard
-        self.bits = bits
         self.entries: dict[int, Entries] = {}
         """The running step's log, by operator index; the caller takes it after every step with `take`."""
 
@@ -54,18 +52,19 @@ class Recorder:
         operator: Inexact,
         inputs: Tensors,
         attributes: Attributes,
+        format: Format = FLOAT32,
         window: Window | None = None,
     ) -> torch.Tensor:
         """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
         all of it. No element may be in two parts."""
-        rounded, marked = certify(operator, inputs, attributes, self.guard, self.bits)
+        rounded, marked = certify(operator, inputs, attributes, self.guard, format)
         if not bounded(marked):
-            marked = settle(operator, inputs, attributes, rounded, marked, self.bits)
+            marked = settle(operator, inputs, attributes, rounded, marked, format)
         decisions, by_value = [], []
         for some in pieces(marked):
-            judged = judge(some, self.guard, self.bits)
+            judged = judge(some, self.guard, format)
             assert judged is not None
-            right = resolved(operator, inputs, attributes, some, judged.low, judged.doubtful, self.bits)
+            right = resolved(operator, inputs, attributes, some, judged.low, judged.doubtful, format)
             put(rounded, some.indices, right)
             decision, values = write_down(right, judged.upper, judged.two)
             decisions.append(decision)

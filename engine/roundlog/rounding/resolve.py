@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import FULL_BITS, adjacent, round_interval
+from roundlog.arithmetic import adjacent, round_interval
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.marking import all_below
 from roundlog.kernels.rounding_loops import ends as ends_by_kernel
 from roundlog.kernels.rounding_loops import judge as judge_by_kernel
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
 from roundlog.operators.bounds import Ambiguous, FullBound, mark_by_reference, without_exact
 from roundlog.operators.registry import Attributes, Tensors
@@ -36,10 +37,6 @@ AT_ONCE = 1 << 16
 """Ambiguous elements that are decided at once: where hostile data mark them all, that takes little memory."""
 
 
-_HALF_OF_RANGE = 2.0**127
-"""No format of ours is half as large at its end."""
-
-
 def pieces(marked: Ambiguous) -> list[Ambiguous]:
     """Views of so many elements at a time, in order."""
     count = marked.indices.numel()
@@ -49,32 +46,32 @@ def pieces(marked: Ambiguous) -> list[Ambiguous]:
 
 
 def certify(
-    operator: Inexact, inputs: Tensors, attributes: Attributes, scale: float, bits: int
+    operator: Inexact, inputs: Tensors, attributes: Attributes, scale: float, format: Format
 ) -> tuple[torch.Tensor, Ambiguous]:
-    """`Inexact.certify`, to `bits` bits (the compiled kernels know FP32 alone), without the elements that are infinite
+    """`Inexact.certify`, to a format (the compiled kernels know FP32 alone), without the elements that are infinite
     for certain."""
-    if bits == FULL_BITS:
+    if format == FLOAT32:
         rounded, marked = operator.certify(inputs, attributes, scale)
     else:
         y, bound = operator.evaluate(inputs, attributes)
-        rounded, marked = mark_by_reference(y, bound, scale, bits)
-        marked = without_exact(rounded, marked, bits) if isinstance(bound, FullBound) else marked
-    return rounded, _without_overflow(marked, scale, bits)
+        rounded, marked = mark_by_reference(y, bound, scale, format)
+        marked = without_exact(rounded, marked, format) if isinstance(bound, FullBound) else marked
+    return rounded, _without_overflow(marked, scale, format)
 
 
-def _without_overflow(marked: Ambiguous, scale: float, bits: int) -> Ambiguous:
-    """Kernels mark whatever is too large for FP32. If both ends of an interval round to the same infinity, so does the
-    value, which is rounded already."""
-    if all_below(marked.y.numpy(), _HALF_OF_RANGE):
+def _without_overflow(marked: Ambiguous, scale: float, format: Format) -> Ambiguous:
+    """Kernels mark whatever is too large for the format. If both ends of an interval round to the same infinity, so
+    does the value, which is rounded already."""
+    if all_below(marked.y.numpy(), format.limit / 2):
         return marked
-    low, high = ends(marked, scale, bits)
+    low, high = ends(marked, scale, format)
     return marked.of(~((low == high) & low.isinf()))
 
 
-def ends(marked: Ambiguous, scale: float = 1.0, bits: int = FULL_BITS) -> tuple[torch.Tensor, torch.Tensor]:
+def ends(marked: Ambiguous, scale: float = 1.0, format: Format = FLOAT32) -> tuple[torch.Tensor, torch.Tensor]:
     """f32[n], f32[n]: y - scale d and y + scale d of every marked element, rounded."""
-    if bits != FULL_BITS:
-        return round_interval(marked.y, marked.d, scale, bits)
+    if format != FLOAT32:
+        return round_interval(marked.y, marked.d, scale, format)
     low, high = ends_by_kernel(marked.y.numpy(), marked.d.numpy(), interval_factor(scale))
     return torch.from_numpy(low), torch.from_numpy(high)
 
@@ -93,14 +90,14 @@ class Judged:
     """bool[n]: (guard + TRAINER_REACH) d holds a single boundary."""
 
 
-def judge(marked: Ambiguous, guard: float, bits: int = FULL_BITS) -> Judged | None:
+def judge(marked: Ambiguous, guard: float, format: Format = FLOAT32) -> Judged | None:
     """All of it in one loop where there is a kernel for it. None if an approximation is NaN or infinite."""
     far = guard + TRAINER_REACH
-    if bits != FULL_BITS:
+    if format != FLOAT32:
         if not marked.y.isfinite().all():
             return None
-        low, high = ends(marked, bits=bits)
-        upper, two = ends(marked, guard, bits)[1], adjacent(*ends(marked, far, bits), bits)
+        low, high = ends(marked, format=format)
+        upper, two = ends(marked, guard, format)[1], adjacent(*ends(marked, far, format), format)
         return Judged(low.numpy(), np.flatnonzero((low != high).numpy()), upper.numpy(), two.numpy())
     factors = (interval_factor(scale) for scale in (1.0, guard, far))
     judged = judge_by_kernel(marked.y.numpy(), marked.d.numpy(), *factors)
@@ -108,11 +105,11 @@ def judge(marked: Ambiguous, guard: float, bits: int = FULL_BITS) -> Judged | No
 
 
 def resolve(
-    operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Ambiguous, bits: int = FULL_BITS
+    operator: Inexact, inputs: Tensors, attributes: Attributes, marked: Ambiguous, format: Format = FLOAT32
 ) -> F32:
     """float32[n]: the correct rounding of every marked element. Only those within d itself need the exact value."""
-    low, high = (end.numpy() for end in ends(marked, bits=bits))
-    return resolved(operator, inputs, attributes, marked, low, np.flatnonzero(low != high), bits)
+    low, high = (end.numpy() for end in ends(marked, format=format))
+    return resolved(operator, inputs, attributes, marked, low, np.flatnonzero(low != high), format)
 
 
 def resolved(
@@ -122,21 +119,21 @@ def resolved(
     marked: Ambiguous,
     low: F32,
     doubtful: I64,
-    bits: int = FULL_BITS,
+    format: Format = FLOAT32,
 ) -> F32:
     """low, with the correct roundings in place of those at these positions."""
     if len(doubtful) == len(low) > 0:
-        return operator.exact(inputs, attributes, marked.indices, bits).numpy()
+        return operator.exact(inputs, attributes, marked.indices, format).numpy()
     if len(doubtful):
         elements = torch.from_numpy(marked.indices.numpy()[doubtful])
-        low[doubtful] = operator.exact(inputs, attributes, elements, bits).numpy()
+        low[doubtful] = operator.exact(inputs, attributes, elements, format).numpy()
     return low
 
 
-def in_doubt(operator: Inexact, inputs: Tensors, attributes: Attributes, bits: int) -> I64:
+def in_doubt(operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format) -> I64:
     """int64[n]: the elements whose exact values rounding may ask for, ascending."""
-    _, marked = certify(operator, inputs, attributes, 1.0, bits)
-    low, high = ends(marked, bits=bits)
+    _, marked = certify(operator, inputs, attributes, 1.0, format)
+    low, high = ends(marked, format=format)
     unsound = ~(marked.y.isfinite() & marked.d.isfinite())
     return marked.indices[unsound | (low != high)].numpy()
 
@@ -152,7 +149,7 @@ def settle(
     attributes: Attributes,
     rounded: torch.Tensor,
     marked: Ambiguous,
-    bits: int = FULL_BITS,
+    format: Format = FLOAT32,
 ) -> Ambiguous:
     """Put the values of all elements whose approximation or bound is not finite, and return the others.
 
@@ -162,18 +159,18 @@ def settle(
     are never logged."""
     sound = marked.y.isfinite() & marked.d.isfinite()
     for some in pieces(marked.of(~sound)):
-        put(rounded, some.indices, operator.exact(inputs, attributes, some.indices, bits).numpy())
+        put(rounded, some.indices, operator.exact(inputs, attributes, some.indices, format).numpy())
     return marked.of(sound)
 
 
 def fill_in(
-    operator: Inexact, inputs: Tensors, attributes: Attributes, y: torch.Tensor, bits: int = FULL_BITS
+    operator: Inexact, inputs: Tensors, attributes: Attributes, y: torch.Tensor, format: Format = FLOAT32
 ) -> torch.Tensor:
-    """y (f64, any device) with the values of its elements that are not finite, rounded to `bits` bits: what `settle`
+    """y (f64, any device) with the values of its elements that are not finite, rounded to a format: what `settle`
     does, for a policy that rounds nothing else exactly."""
     filled = y.clone()
     for some in (~y.isfinite()).reshape(-1).nonzero().squeeze(1).split(AT_ONCE):
-        values = operator.exact(inputs, attributes, some.cpu(), bits)
+        values = operator.exact(inputs, attributes, some.cpu(), format)
         filled.view(-1)[some] = values.to(torch.float64).to(y.device)
     return filled
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from roundlog.arithmetic import FULL_BITS
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.execution import StoppedError
+from roundlog.number_format import FLOAT32, Format
 from roundlog.program import DType, Program, TensorType, first_store
 from roundlog.storage import StorageError, open_regular, read_record, replace_file, write_record
 
@@ -65,15 +65,15 @@ class FabricatedValues:
         """`count` bytes for a place. Raises StorageError, OSError."""
         return shake_256(self._secret + repr(place).encode()).digest(count)
 
-    def tensor(self, kind: TensorType, bits: int, *place: int | str) -> torch.Tensor:
-        """A tensor for a place, without NaN and infinities. Its FP32 numbers are in the format of `bits` bits."""
+    def tensor(self, kind: TensorType, f32_format: Format, *place: int | str) -> torch.Tensor:
+        """A tensor for a place, without NaN and infinities. Its FP32 numbers are of the format."""
         data = np.frombuffer(self.data(kind.nbytes, *place), np.uint8)
         if kind.dtype == DType.BOOL:
             flat = torch.from_numpy((data & 1).astype(np.bool_))
         elif kind.dtype == DType.I64:
             flat = torch.from_numpy(data.view("<i8").astype(np.int64))
         else:
-            kept = np.uint32(_SMALL & -(1 << (FULL_BITS - bits)))
+            kept = np.uint32(_SMALL & -(1 << (FLOAT32.width - f32_format.width)))
             flat = torch.from_numpy((data.view("<u4") & kept).astype(np.uint32).view(np.float32))
         return flat.reshape(kind.shape)
 
@@ -107,7 +107,7 @@ def noted_stop(run_dir: Path) -> tuple[int, Stop] | None:
 
 def state_after_stop(
     program: Program,
-    bits: int,
+    f32_format: Format,
     step: int,
     stores: Mapping[int, torch.Tensor],
     error: StoppedError,
@@ -118,23 +118,25 @@ def state_after_stop(
 
     def slot(index: int) -> torch.Tensor:
         if index == stop.operator:
-            return claimed_slot(program, bits, step, stop, error.output, fabricated)
-        return stores[index] if index < stop.operator else fabricated_slot(program, bits, step, index, fabricated)
+            return claimed_slot(program, f32_format, step, stop, error.output, fabricated)
+        return stores[index] if index < stop.operator else fabricated_slot(program, f32_format, step, index, fabricated)
 
     return [slot(index) for index in range(first_store(program), len(program.nodes))]
 
 
 def claimed_slot(
-    program: Program, bits: int, step: int, stop: Stop, output: torch.Tensor, fabricated: FabricatedValues
+    program: Program, f32_format: Format, step: int, stop: Stop, output: torch.Tensor, fabricated: FabricatedValues
 ) -> torch.Tensor:
     """The slot whose store stops, as a party claims it: right values before the chunk of the stopping element,
     fabricated values from that chunk on."""
     kind = program.nodes[stop.operator].type
     first = stop.element * kind.dtype.itemsize // CHUNK_SIZE * CHUNK_SIZE // kind.dtype.itemsize
-    rest = fabricated_slot(program, bits, step, stop.operator, fabricated)
+    rest = fabricated_slot(program, f32_format, step, stop.operator, fabricated)
     return torch.cat([output.detach().cpu().reshape(-1)[:first], rest.reshape(-1)[first:]]).reshape(kind.shape)
 
 
-def fabricated_slot(program: Program, bits: int, step: int, store: int, fabricated: FabricatedValues) -> torch.Tensor:
+def fabricated_slot(
+    program: Program, f32_format: Format, step: int, store: int, fabricated: FabricatedValues
+) -> torch.Tensor:
     """A slot that is stored behind the stop, as a party claims it: fabricated values."""
-    return fabricated.tensor(program.nodes[store].type, bits, "state", step, store)
+    return fabricated.tensor(program.nodes[store].type, f32_format, "state", step, store)

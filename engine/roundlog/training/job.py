@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from roundlog.arithmetic import FULL_BITS
 from roundlog.commitments import BLOCK_SIZE, CommitmentError, state_root, tensor_root
 from roundlog.data import (
     HELD_BYTES,
@@ -31,6 +30,7 @@ from roundlog.descriptors import program_root
 from roundlog.execution.batches import CPU, BatchSource, TensorsOf
 from roundlog.execution.microbatch import peak_bytes, samples_of
 from roundlog.kernels.scratch import give_back
+from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.program_text import MAX_ELEMENTS, MAX_TEXT_BYTES
@@ -100,7 +100,7 @@ class Job:
         task: Task,
         *,
         policy: int = POLICY_CERTIFIED,
-        bits: int = FULL_BITS,
+        bits: int = FLOAT32.width,
         report: Callable[[Sameness], None] = lambda sameness: None,
         tell: Callable[[str], None] = lambda stage: None,
     ) -> Job:
@@ -119,7 +119,7 @@ class Job:
         tell(JOB_STAGES[0])
         with paused(), told_from_refusals():
             captured = capture(task)
-        check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], bits)
+        check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], narrow_float32(bits))
         _require_sizes(captured.program, task.rows)
         dataset = task.fields()
         _require_numbers(captured.program, captured.states, captured.schedule, dataset)
@@ -226,7 +226,7 @@ def _read_program(directory: Path) -> tuple[Program, TrainingSpec]:
     # Only a program that passed the registry's check has descriptors, and so a root.
     if len(program.nodes) != spec.operator_count or program_root(program) != spec.program_root:
         raise JobError(f"the program in {directory} is not the one that its spec commits to")
-    check_narrow(program, [operator(node.op) for node in program.nodes], spec.rounding_bits)
+    check_narrow(program, [operator(node.op) for node in program.nodes], spec.f32_format)
     _require_sizes(program, spec.data_rows)
     return program, spec
 
@@ -321,7 +321,7 @@ def step_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> 
     """Peak memory of one step in bytes, without the state: an upper bound. Raises ProgramError if there are fewer
     samples than micro-batches."""
     need = peak_bytes(program, micro_batches)
-    if not spec.log_decides and spec.rounding_bits == FULL_BITS:
+    if not spec.log_decides and spec.f32_format == FLOAT32:
         return need
     # Other policies and widths run in plain torch, with up to sixteen FP64 tensors of an output's size. Where the log
     # decides, it packs a byte for every element of an inexact operator's output, and keeps a fifth of that for up to

@@ -80,7 +80,7 @@ class Validation:
         self._fields = [held(rows[name]) for name in job.program.data_names]
         self._every = every
         self._on_loss = on_loss
-        self._executor = Executor(program_up_to_loss(job.program), job.spec.rounding_bits)
+        self._executor = Executor(program_up_to_loss(job.program), job.spec.f32_format)
 
     def is_due(self, step: int) -> bool:
         """Whether there is a validation before this step, or after the last one."""
@@ -175,9 +175,9 @@ def prescribed(job: Job, micro_batches: int, run_dir: Path) -> Execution:
     Raises ProgramError if a batch has fewer samples than parts, OSError."""
     executor: StepExecutor
     if len(micro_batches_of(job.program, micro_batches)) == 1:
-        executor = Executor(job.program, job.spec.rounding_bits)
+        executor = Executor(job.program, job.spec.f32_format)
     else:
-        executor = MicrobatchExecutor(job.program, micro_batches, run_dir, job.spec.rounding_bits)
+        executor = MicrobatchExecutor(job.program, micro_batches, run_dir, job.spec.f32_format)
     return Execution(executor, Batches(job.dataset, job.spec))
 
 

@@ -121,7 +121,7 @@ def by_ranks(options: RunOptions, ranks: Ranks) -> RunOptions:
 def executor_of(job: Job, ranks: Ranks, micro_batches: int, run_dir: Path) -> RanksExecutor:
     """The executor of a job by all ranks, on rank 0. run_dir: directory for slices that micro-batches keep on disk.
     Raises as `RanksExecutor`."""
-    return RanksExecutor(job.program, ranks, job.spec.rounding_bits, job.spec.interval, micro_batches, run_dir)
+    return RanksExecutor(job.program, ranks, job.spec.f32_format, job.spec.interval, micro_batches, run_dir)
 
 
 def help_rank_0(ranks: Ranks, job: Job) -> int:
@@ -133,7 +133,7 @@ def help_rank_0(ranks: Ranks, job: Job) -> int:
     def inputs_of(step: int, states: Sequence[torch.Tensor]) -> StepInputs:
         return job.inputs(batches, step, states, ranks.device)
 
-    return serve(job.program, ranks, inputs_of, job.spec.rounding_bits, job.spec.interval)
+    return serve(job.program, ranks, inputs_of, job.spec.f32_format, job.spec.interval)
 
 
 NAMES = (PROGRAM, SPEC, INITIAL, SCHEDULE, BLOCKS, DATA)

@@ -338,14 +338,14 @@ class Run:
 
     def _beyond(self, inputs: StepInputs, error: StoppedError) -> list[torch.Tensor]:
         """The fabricated state after a step that stops."""
-        program, bits = self.job.program, self.job.spec.rounding_bits
+        program, f32_format = self.job.program, self.job.spec.f32_format
         stores: dict[int, torch.Tensor] = {}
         if error.operator > first_store(program):
             # The step is executed again to observe the values that it stored before it stopped.
             with suppress(StoppedError):
                 self.executor.run(inputs, without_log(self.job.spec), observe=stores.__setitem__)
         fabricated = FabricatedValues(self.directory)
-        states = state_after_stop(program, bits, inputs.step, stores, error, fabricated)
+        states = state_after_stop(program, f32_format, inputs.step, stores, error, fabricated)
         return [state.to(self.device) for state in states]
 
 

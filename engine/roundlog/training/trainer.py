@@ -67,7 +67,7 @@ class Trainer:
         decides, ProgramError for more micro-batches than samples, ValueError for a recorder of another policy, or where
         there is no choice."""
         spec, kind = job.spec, payload_format(job.spec).kind
-        chosen = recorder is None or (spec.log_decides and (recorder.kind, recorder.bits) == (kind, spec.rounding_bits))
+        chosen = recorder is None or (spec.log_decides and recorder.kind == kind)
         if not chosen:
             raise ValueError(
                 f"this recorder is not one for {spec.rounding_bits} bits by the policy `{spec.policy_name}`: leave it "

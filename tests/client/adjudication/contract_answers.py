@@ -110,7 +110,7 @@ def compare(adjudicator: Any, descriptor: Descriptor, element: int, step: Disput
         finding, result = calls.reduceSegment(told, question, segment, words(partial), arguments).call()
         assert (finding, result) == (VALUE, words(after)), (descriptor, element, segment)
         partial = after
-    expected = finish(descriptor, partial, step.rounding_bits)
+    expected = finish(descriptor, partial, step.f32_format)
     found = calls.finish(question[0], words(partial), step.rounding_bits).call()
     assert answer_of(*found, descriptor) == expected, (descriptor, element, found, expected)
     return expected

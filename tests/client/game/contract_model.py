@@ -174,7 +174,7 @@ class ContractModel(Transitions):
         self._due(Phase.OPENING, Level.PARTIAL)
         d = self._descriptor(opening.descriptor)
         last = b"".join(opening.last.words)
-        answer = finish(d, self._partial(d, last), self.spec.rounding_bits)
+        answer = finish(d, self._partial(d, last), self.spec.f32_format)
         if (answer == self._claimed(d)) != (side is Side.TRAINER):
             raise Refused("last")
         root = climb(leaf(last), self.operator.segments - 1, self.operator.segments, opening.last_leaf_proof)

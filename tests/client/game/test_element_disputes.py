@@ -18,6 +18,7 @@ from roundlog.adjudication.partial import ExactSum
 from roundlog.definitions import code_name
 from roundlog.descriptors import Family, describe
 from roundlog.dispute import RunningResults, StepTrace
+from roundlog.number_format import FLOAT32
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Node, Program, TensorType, first_store
 from roundlog.training.job import Job
@@ -41,7 +42,7 @@ def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 def dispute(job: Job, room: Path, lies: list[Lie], liar: Side) -> tuple[ContractModel, list[object]] | None:
     """The whole game against somebody who lies so; None if the lie makes no difference."""
     honest = trees_of(job, room / "honest")
-    executor = tampered(job.program, 32, lies)
+    executor = tampered(job.program, FLOAT32, lies)
     lying = cunning(trees_of(job, room / "liar", executor), liar)
     if honest.claim.root == lying.claim.root:
         return None
@@ -134,7 +135,7 @@ def test_a_copy_of_the_operators_half_does_not_help(stops: bool, tmp_path: Path)
         if stops:
             lying = trees_of(job, room / "liar", hiding(job.program))
         else:
-            lying = trees_of(job, room / "liar", tampered(job.program, 32, [lies_of(job, rng)]))
+            lying = trees_of(job, room / "liar", tampered(job.program, FLOAT32, [lies_of(job, rng)]))
         if lying.claim.root == honest.claim.root:
             continue
         theirs, ours = lying.trace(0), honest.trace(0)
@@ -181,7 +182,7 @@ def test_a_copy_of_running_results_does_not_help(tmp_path: Path, short_segments:
             continue
         honest = trees_of(job, room / "honest")
         lies = [Lie(step=0, operator=Random(seed).choice(sums))]
-        lying = trees_of(job, room / "liar", tampered(job.program, 32, lies))
+        lying = trees_of(job, room / "liar", tampered(job.program, FLOAT32, lies))
         if lying.claim.root == honest.claim.root:
             continue
         model = new_game(lying, honest)
@@ -252,7 +253,7 @@ def test_a_function_that_the_contract_does_not_decide_is_the_referees(liar: Side
         q, rng = functions[0], Random(seed)
         lie = Lie(step=0, operator=q, element=rng.randrange(job.program.nodes[q].type.numel))
         honest = trees_of(job, tmp_path / f"{seed}")
-        lying = trees_of(job, tmp_path / f"{seed} liar", tampered(job.program, 32, [lie]))
+        lying = trees_of(job, tmp_path / f"{seed} liar", tampered(job.program, FLOAT32, [lie]))
         if honest.claim.root == lying.claim.root:
             continue
         sides = {liar: lying, liar.other: honest}
@@ -264,7 +265,7 @@ def test_a_function_that_the_contract_does_not_decide_is_the_referees(liar: Side
         # The model's hash of a descriptor is not the contract's.
         asked_of = asked_operator(job.program, q, bytes(keccak(model.descriptor)))
         name = code_name(asked_of.family, asked_of.code)
-        bits = verdict(name, int(value.view(torch.int32)) & 0xFFFFFFFF, 32, model.disputed.claimed)
+        bits = verdict(name, int(value.view(torch.int32)) & 0xFFFFFFFF, FLOAT32, model.disputed.claimed)
         model.adjudicate(bits)
         assert (model.outcome, model.reason) == (won(liar.other), Reason.VERDICT)
         asked += 1
@@ -281,7 +282,7 @@ def test_a_silent_party_loses_at_every_level(tmp_path: Path, short_segments: Non
         for liar in Side:
             room = tmp_path / f"{seed} {liar.name}"
             honest = trees_of(job, room / "honest")
-            lying = cunning(trees_of(job, room / "liar", tampered(job.program, 32, [lie])), liar)
+            lying = cunning(trees_of(job, room / "liar", tampered(job.program, FLOAT32, [lie])), liar)
             if honest.claim.root == lying.claim.root:
                 continue
             sides = {liar: lying, liar.other: honest}

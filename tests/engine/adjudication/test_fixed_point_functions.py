@@ -13,6 +13,7 @@ from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication import fixed_point as fixed
 from roundlog.arithmetic import round_function
 from roundlog.definitions import Family, of_family
+from roundlog.number_format import narrow_float32
 
 NAMES = [one.name for one in of_family(Family.FUNCTION)]
 
@@ -60,10 +61,10 @@ def test_narrower_formats_are_rounded_to_once(name: str, width: int) -> None:
     xs = arguments(Random(f"narrow {name} {width}"), 15)
     with np.errstate(all="ignore"):
         patterns = np.array(xs, dtype=np.uint32).view(np.float32)
-        right = round_function(name, patterns, width).view(np.uint32).tolist()
+        right = round_function(name, patterns, narrow_float32(width)).view(np.uint32).tolist()
     for x, expected in zip(xs, right, strict=True):
         expected = ieee.NAN if ieee.is_nan(expected) else expected
-        assert fixed.evaluate(name, x, width) == expected, (name, hex(x), value(x), hex(expected))
+        assert fixed.evaluate(name, x, narrow_float32(width)) == expected, (name, hex(x), value(x), hex(expected))
 
 
 @pytest.mark.parametrize("name", NAMES)

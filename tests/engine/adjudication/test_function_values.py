@@ -13,6 +13,7 @@ from roundlog.adjudication.openings import Material, largest_proof, openings
 from roundlog.data import held
 from roundlog.definitions import of_family
 from roundlog.descriptors import Family, describe
+from roundlog.number_format import narrow_float32
 from roundlog.training.job import Job
 from tasks import linear_task
 
@@ -23,8 +24,8 @@ def test_functions_are_rounded_as_the_fixed_point_says_where_it_decides() -> Non
         for _ in range(60):
             x = rng.randrange(1 << 31) & 0xBFFFFFFF
             for bits in (24, 32):
-                decided = evaluate(name, x, bits)
-                found = function_value(name, x, bits)
+                decided = evaluate(name, x, narrow_float32(bits))
+                found = function_value(name, x, narrow_float32(bits))
                 finite = decided is not None and decided & 0x7F800000 != 0x7F800000
                 assert found == decided if finite else not np.isfinite(np.uint32(found).view(np.float32)), (
                     name,

@@ -29,6 +29,7 @@ from roundlog.commitments import canonical
 from roundlog.execution import Executor, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
+from roundlog.number_format import narrow_float32
 from roundlog.operators import REGISTRY, OperatorKind, Source, StepInputs, Summation
 from roundlog.operators.elementwise import check_narrow
 from roundlog.operators.summation import InParts
@@ -60,14 +61,14 @@ def cases_of(name: str, rng: Random, count: int, nan: bool) -> list[Case]:
     ]
 
 
-def right(name: str, case: Case, bits: int = ieee.FULL_BITS) -> Found:
+def right(name: str, case: Case, bits: int = 32) -> Found:
     """Right results by the reference that mirrors the contract, and by the oracle, which has to say the same; by the
     oracle alone where the contract does not decide a function."""
     case = Case([canonical(x) for x in case.inputs], case.attributes)
     descriptor, chunks = descriptor_of(name, case.inputs, case.attributes), Bits(case.inputs)
     step = replace(STEP, rounding_bits=bits)
     answers: list[Answer] = [adjudicate(descriptor, e, step, chunks) for e in range(descriptor.elements)]
-    if bits == ieee.FULL_BITS:
+    if bits == 32:
         arrays = [from_torch(x) for x in case.inputs]
         if name in ORACLE:
             said = [real.rounded for real in ORACLE[name](arrays, case.attributes)[1]]
@@ -166,23 +167,23 @@ def check_here(name: str, case: Case, directory: Path, rng: Random) -> Found:
         assert not follower.findings, (name, follower.findings, case)
     for narrow in (27, 31):
         try:
-            check_narrow(program, [REGISTRY[node.op] for node in program.nodes], narrow)
+            check_narrow(program, [REGISTRY[node.op] for node in program.nodes], narrow_float32(narrow))
         except ProgramError:
             continue
-        few = Executor(program, narrow)
+        few = Executor(program, narrow_float32(narrow))
         if name in INEXACT:
-            found = stored(few.run(inputs, Recorder(4, narrow)))
+            found = stored(few.run(inputs, Recorder(4)))
             wanted = right(name, case, narrow)
             # An element of a function that fixed point does not decide is not compared.
             assert found == wanted or len(wanted) < len(found), (name, narrow, found, wanted, case)
-        by_threshold(few, inputs, narrow)
+        by_threshold(few, inputs)
     in_parts(name, case, expected)
     return expected
 
 
-def by_threshold(executor: Executor, inputs: StepInputs, bits: int) -> None:
+def by_threshold(executor: Executor, inputs: StepInputs) -> None:
     """The published policy does not stop where numbers are not finite, and follows its own log to the same bits."""
-    recorder, follower = ThresholdRecorder(bits), ThresholdFollower(4, bits)
+    recorder, follower = ThresholdRecorder(), ThresholdFollower(4)
     trained = stored(executor.run(inputs, recorder))
     follower.follow(0, recorder.take())
     assert stored(executor.run(inputs, follower)) == trained

@@ -16,6 +16,7 @@ from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import PARTIAL_BYTES, SUM_LIMIT, ExactSum, decode_partial, start
 from roundlog.definitions import Extreme
 from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_descriptor
+from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.program import DType
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,7 +45,7 @@ def test_every_running_result_of_the_vectors_is_read_back_and_resumed(vector: di
         operands = tuple(int(line[term]) for line in vector["operands"])
         resumed = decode_partial(descriptor, before).absorb(operands, label)
         assert resumed.encode() == after
-        assert str(resumed.finish(32)) == vector["elements"][term]
+        assert str(resumed.finish(FLOAT32)) == vector["elements"][term]
 
 
 def test_2_to_the_40_of_the_largest_products_fit() -> None:
@@ -62,7 +63,7 @@ def test_an_exact_sum_is_the_mathematical_one_in_any_order(terms: list[tuple[int
     for term in terms:
         partial = partial.absorb(term, 0)
     exact = sum((ieee.value(a) * ieee.value(b) for a, b in terms), Fraction(0))
-    assert partial.finish(32) == ieee.rounded(exact)
+    assert partial.finish(FLOAT32) == ieee.rounded(exact)
     backwards = start(reduction(Family.SUM))
     for term in sorted(terms):
         backwards = backwards.absorb(term, 0)
@@ -92,7 +93,7 @@ def test_a_sum_with_terms_that_are_not_finite_is_what_ieee_754_says(
         partial = start(reduction(Family.SUM))
         for term in order:
             partial = partial.absorb(term, 0)
-        assert partial.finish(32) == partial.finish(23) == comes_to
+        assert partial.finish(FLOAT32) == partial.finish(narrow_float32(23)) == comes_to
         assert partial.encode() == comes_to.to_bytes(4, "big") + bytes(PARTIAL_BYTES - 4)
         assert decode_partial(reduction(Family.SUM), partial.encode()) == partial
 
@@ -103,7 +104,7 @@ def test_nan_is_the_largest_and_the_smallest_number_and_the_first_one_stays(code
         partial = start(reduction(family, code if family == Family.EXTREME else 0))
         for label, bits in enumerate((ONE, PLUS, 0xFFC00123, MINUS, ieee.NAN)):
             partial = partial.absorb((bits,), label)
-        assert partial.finish(32) == (ieee.NAN if family == Family.EXTREME else 2)
+        assert partial.finish(FLOAT32) == (ieee.NAN if family == Family.EXTREME else 2)
         assert partial.encode() == words(1, ieee.NAN, 2)
 
 

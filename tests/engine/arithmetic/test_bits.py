@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle.array import from_torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import adjacent, in_format, neighbour, round_function, round_sums, round_to_bits
+from roundlog.arithmetic import adjacent, in_format, neighbour, round_function, round_sums, round_to
 from roundlog.arithmetic.exact_sums import round_scaled_integer
 from roundlog.definitions import Family, of_family
+from roundlog.number_format import narrow_float32
 
 WIDTHS = range(23, 33)
 widths = st.sampled_from(WIDTHS)
@@ -49,10 +50,10 @@ def test_every_edge_of_every_width_rounds_as_its_fraction(width: int) -> None:
             assert Fraction(near) == exact
             numbers += [near, np.nextafter(near, 0.0), np.nextafter(near, np.inf)]
     numbers += [-x for x in numbers] + [2.0**128, 1e300, 5e-324]
-    assert from_torch(round_to_bits(double(*numbers), width)).items == tuple(
-        ieee.rounded(Fraction(x), width) for x in numbers
+    assert from_torch(round_to(double(*numbers), narrow_float32(width))).items == tuple(
+        ieee.rounded(Fraction(x), narrow_float32(width)) for x in numbers
     )
-    kept = round_to_bits(double(float("inf"), float("-inf"), float("nan"), -0.0), width)
+    kept = round_to(double(float("inf"), float("-inf"), float("nan"), -0.0), narrow_float32(width))
     assert kept[0] == float("inf") and kept[1] == float("-inf") and bool(kept[2].isnan())
     assert not bool(torch.signbit(kept[3]))
 
@@ -64,30 +65,32 @@ def test_a_double_beside_a_boundary_rounds_once(pattern: int, width: int, half: 
     exact = midpoint_above(of_format(pattern & 0x7FFFFFFF, width), width) if half else ieee.value(pattern)
     x = float(exact)
     x = float((double(x).view(torch.int64) + off).view(torch.float64)) if x else x
-    assert from_torch(round_to_bits(double(x), width)).items == (ieee.rounded(Fraction(x), width),)
+    assert from_torch(round_to(double(x), narrow_float32(width))).items == (
+        ieee.rounded(Fraction(x), narrow_float32(width)),
+    )
 
 
 @given(patterns, widths)
 @settings(max_examples=300, deadline=None)
 def test_neighbours_are_of_the_format_adjacent_and_ordered(pattern: int, width: int) -> None:
     x = f32(of_format(pattern, width))
-    above, below = neighbour(x, 1, width), neighbour(x, -1, width)
+    above, below = neighbour(x, 1, narrow_float32(width)), neighbour(x, -1, narrow_float32(width))
     assert bool(below < x) and bool(x < above)
-    assert bool(adjacent(x, above, width)) and bool(adjacent(below, x, width))
-    assert not bool(adjacent(below, above, width))
-    assert bool(in_format(torch.cat([x, above, below]), width).all())
+    assert bool(adjacent(x, above, narrow_float32(width))) and bool(adjacent(below, x, narrow_float32(width)))
+    assert not bool(adjacent(below, above, narrow_float32(width)))
+    assert bool(in_format(torch.cat([x, above, below]), narrow_float32(width)).all())
     # Nothing of the format lies between: all of the open interval rounds to one of its ends.
     if bool(above.isfinite()):
         middle = (x.double() + above.double()) / 2
         for y in (middle, torch.nextafter(middle, x.double()), torch.nextafter(middle, above.double())):
-            assert round_to_bits(y, width).item() in (x.item(), above.item())
+            assert round_to(y, narrow_float32(width)).item() in (x.item(), above.item())
 
 
 def test_what_is_not_of_the_format_is_told_apart() -> None:
     for width in range(23, 32):
         step = 1 << 32 - width
-        assert in_format(f32(0x3F800000, 0x3F800000 + step, 0, 0x80000000), width).all()
-        assert not in_format(f32(0x3F800000 + step // 2, 1, 0x3F800000 + step - 1), width).any()
+        assert in_format(f32(0x3F800000, 0x3F800000 + step, 0, 0x80000000), narrow_float32(width)).all()
+        assert not in_format(f32(0x3F800000 + step // 2, 1, 0x3F800000 + step - 1), narrow_float32(width)).any()
 
 
 @given(
@@ -105,23 +108,23 @@ def test_a_sum_at_a_tie_of_the_width_goes_where_its_last_term_says(
     number = of_format(pattern, width)
     half = midpoint_above(number, width) - ieee.value(number)
     terms = [sign * float(ieee.value(number)), sign * float(half), nudge * 2.0**exponent]
-    (result,) = round_sums(np.array([terms]), width)
-    assert int(result.view(np.uint32)) == ieee.rounded(sum(map(Fraction, terms), Fraction(0)), width)
+    (result,) = round_sums(np.array([terms]), narrow_float32(width))
+    assert int(result.view(np.uint32)) == ieee.rounded(sum(map(Fraction, terms), Fraction(0)), narrow_float32(width))
 
 
 @given(st.lists(st.tuples(patterns, patterns), min_size=1, max_size=9), widths)
 @settings(max_examples=300, deadline=None)
 def test_sums_of_products_round_as_their_fractions(factors: list[tuple[int, int]], width: int) -> None:
     terms = [float(ieee.value(a)) * float(ieee.value(b)) for a, b in factors]
-    (result,) = round_sums(np.array([terms]), width)
-    assert int(result.view(np.uint32)) == ieee.rounded(sum(map(Fraction, terms), Fraction(0)), width)
+    (result,) = round_sums(np.array([terms]), narrow_float32(width))
+    assert int(result.view(np.uint32)) == ieee.rounded(sum(map(Fraction, terms), Fraction(0)), narrow_float32(width))
 
 
 @given(st.integers(-(2**200), 2**200), st.integers(-400, 200), widths)
 @settings(max_examples=300, deadline=None)
 def test_a_scaled_integer_rounds_as_its_fraction(number: int, exponent: int, width: int) -> None:
-    result = round_scaled_integer(number, exponent, width)
-    assert int(result.view(np.uint32)) == ieee.rounded(number * Fraction(2) ** exponent, width)
+    result = round_scaled_integer(number, exponent, narrow_float32(width))
+    assert int(result.view(np.uint32)) == ieee.rounded(number * Fraction(2) ** exponent, narrow_float32(width))
 
 
 @pytest.mark.parametrize("name", [one.name for one in of_family(Family.FUNCTION)])
@@ -132,8 +135,8 @@ def test_functions_round_to_every_width_as_mpmath_with_a_thousand_bits(name: str
     with mpmath.workprec(1000):
         exact = [_fraction(getattr(mpmath, name)(mpmath.mpf(float(x)))) for x in arguments]
     for width in WIDTHS:
-        got = round_function(name, arguments, width).view(np.uint32).tolist()
-        assert got == [ieee.rounded(number, width) for number in exact]
+        got = round_function(name, arguments, narrow_float32(width)).view(np.uint32).tolist()
+        assert got == [ieee.rounded(number, narrow_float32(width)) for number in exact]
 
 
 def _fraction(x: mpmath.mpf) -> Fraction:

@@ -14,6 +14,7 @@ from roundlog.descriptors import describe
 from roundlog.dispute import FabricatedValues, StepTrace, operators_half, trace_step, trace_tree
 from roundlog.dispute.step_trace import claimed_tree, half_of, right_bytes
 from roundlog.execution import Executor
+from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Program, TensorType, first_store
 from roundlog.rounding import Follower
@@ -99,7 +100,9 @@ def test_a_step_that_stops_is_right_before_it_does_and_nobody_elses_after(
             assert adjudicate(describe(program, q), element, step, material) == bits
         assert adjudicate(describe(program, q), found.stop.element, step, material) is NoAnswer.NO_VALUE
         # The tree of the output is right before the chunk of that element, and a secret from there on.
-        trees = [claimed_tree(program, 32, inputs.step, found.stop, found.outputs[q], one) for one in (secret, another)]
+        trees = [
+            claimed_tree(program, FLOAT32, inputs.step, found.stop, found.outputs[q], one) for one in (secret, another)
+        ]
         assert trees[0].root == found.operators[q] and trees[0].count == -(-kind.nbytes // CHUNK_SIZE)
         chunk = len(right) // CHUNK_SIZE
         for i in range(trees[0].count):
@@ -132,10 +135,10 @@ def test_what_is_made_up_is_on_disk_before_it_is_used_and_the_same_ever_after(tm
 
 @pytest.mark.parametrize("bits", [23, 27, 32])
 def test_made_up_tensors_are_finite_numbers_of_the_format(bits: int, secret: FabricatedValues) -> None:
-    x = secret.tensor(TensorType((50, 7), DType.F32), bits, "x")
+    x = secret.tensor(TensorType((50, 7), DType.F32), narrow_float32(bits), "x")
     words = x.view(torch.int32)
     assert x.isfinite().all() and not (words & ((1 << (32 - bits)) - 1)).any() and x.unique().numel() > 300
     flags = secret.tensor(TensorType((99,), DType.BOOL), bits, "x")
     assert set(bytes(tensor_bytes(flags))) == {0, 1}
     assert secret.tensor(TensorType((3,), DType.I64), bits, "x").dtype == torch.int64
-    assert secret.tensor(TensorType((0, 3), DType.F32), bits, "x").shape == (0, 3)
+    assert secret.tensor(TensorType((0, 3), DType.F32), narrow_float32(bits), "x").shape == (0, 3)

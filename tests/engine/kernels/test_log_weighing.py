@@ -8,6 +8,7 @@ import torch
 from roundlog.kernels import rounding_loops
 from roundlog.log import Decision, Entries
 from roundlog.log.entries import PayloadError
+from roundlog.number_format import FLOAT32
 from roundlog.operators.bounds import Ambiguous
 from roundlog.rounding.follow import ElementVerdict, weigh, weigh_by_reference
 from roundlog.rounding.resolve import ends
@@ -44,7 +45,10 @@ def test_the_loop_weighs_as_the_reference_does(seed: int) -> None:
     marked = marked_elements(rng, 20_000)
     entries = entries_for(rng, marked)
     sampled = rng.random(20_000) < 0.3
-    mine, reference = weigh(marked, entries, sampled, REACH), weigh_by_reference(marked, entries, sampled, REACH, 32)
+    mine, reference = (
+        weigh(marked, entries, sampled, REACH),
+        weigh_by_reference(marked, entries, sampled, REACH, FLOAT32),
+    )
     assert np.array_equal(mine.verdicts, reference.verdicts)
     assert np.array_equal(mine.values.view(np.int32), reference.values.view(np.int32))
     counts = np.bincount(mine.verdicts, minlength=6)

@@ -10,11 +10,12 @@ import numpy.typing as npt
 import pytest
 import torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import FULL_BITS, round_sums
+from roundlog.arithmetic import round_sums
 from roundlog.arithmetic.exact_sums import round_scaled_integer
 from roundlog.kernels import exact_products
 from roundlog.kernels import superaccumulator as exact
 from roundlog.kernels.exact_products import Runs
+from roundlog.number_format import FLOAT32, Format, narrow_float32
 from roundlog.operators import operator
 from roundlog.operators.contraction import Contraction
 from roundlog.rounding import Recorder
@@ -23,12 +24,12 @@ F32 = npt.NDArray[np.float32]
 LARGEST = np.finfo(np.float32).max
 
 
-def expected(terms: list[Fraction], bits: int = FULL_BITS) -> int:
+def expected(terms: list[Fraction], format: Format = FLOAT32) -> int:
     """The bits of the correctly rounded sum."""
     total = sum(terms, Fraction(0)) * 2**298
     assert total.denominator == 1
-    found = round_scaled_integer(int(total), -298, bits)
-    if bits == FULL_BITS:
+    found = round_scaled_integer(int(total), -298, format)
+    if format == FLOAT32:
         assert int(found.view(np.uint32)) == ieee.rounded(total / 2**298)
     return int(found.view(np.uint32))
 
@@ -72,7 +73,7 @@ ENDS: list[list[tuple[float, float]]] = [
 ]
 
 
-def sums_of(a: F32, b: F32, bits: int) -> list[int]:
+def sums_of(a: F32, b: F32, format: Format) -> list[int]:
     """The product of a[M, K] and b[K, N], by all ways that there are."""
     (rows, k), columns = a.shape, b.shape[1]
     of_a, of_b = np.divmod(np.arange(rows * columns), columns)
@@ -85,8 +86,8 @@ def sums_of(a: F32, b: F32, bits: int) -> list[int]:
     with np.errstate(invalid="ignore"):
         exact.add_terms(by_terms, (a[:, None].astype(np.float64) * b.T[None].astype(np.float64)).reshape(-1, k))
     assert np.array_equal(kept, by_terms)
-    found = exact.rounded(kept, bits).view(np.uint32)
-    assert np.array_equal(exact_products.round_products(*runs, of_a, of_b, bits).view(np.uint32), found)
+    found = exact.rounded(kept, format).view(np.uint32)
+    assert np.array_equal(exact_products.round_products(*runs, of_a, of_b, format).view(np.uint32), found)
     return [int(word) for word in found]
 
 
@@ -96,11 +97,13 @@ def test_sums_of_any_products_are_rounded_correctly(k: int, bits: int) -> None:
     rng = np.random.default_rng(k)
     a, b = any_numbers(rng, (3, k)), any_numbers(rng, (k, 2))
     right = [
-        expected([Fraction(float(x)) * Fraction(float(y)) for x, y in zip(row, column, strict=True)], bits)
+        expected(
+            [Fraction(float(x)) * Fraction(float(y)) for x, y in zip(row, column, strict=True)], narrow_float32(bits)
+        )
         for row in a
         for column in b.T
     ]
-    assert sums_of(a, b, bits) == right
+    assert sums_of(a, b, narrow_float32(bits)) == right
 
 
 @pytest.mark.parametrize("end", range(len(ENDS)))
@@ -109,8 +112,8 @@ def test_what_hides_behind_pairs_that_cancel_is_rounded_correctly(end: int, bits
     rng = np.random.default_rng(end)
     for k in (4, 11, 100, 700):
         a, b = hidden(rng, k, ENDS[end])
-        right = expected([Fraction(float(x)) * Fraction(float(y)) for x, y in ENDS[end]], bits)
-        assert sums_of(a[None], b[:, None], bits) == [right]
+        right = expected([Fraction(float(x)) * Fraction(float(y)) for x, y in ENDS[end]], narrow_float32(bits))
+        assert sums_of(a[None], b[:, None], narrow_float32(bits)) == [right]
 
 
 def test_sums_of_single_numbers_are_rounded_correctly() -> None:
@@ -122,7 +125,7 @@ def test_sums_of_single_numbers_are_rounded_correctly() -> None:
         found = exact.new_sums(5)
         exact.add_numbers(found, x.reshape(-1), np.arange(5) * k, 1, k)
         right = [expected([Fraction(float(term)) for term in row]) for row in x]
-        assert exact.rounded(found, FULL_BITS).view(np.uint32).tolist() == right
+        assert exact.rounded(found, FLOAT32).view(np.uint32).tolist() == right
 
 
 def test_placed_numbers_go_to_the_sum_of_their_place() -> None:
@@ -131,7 +134,7 @@ def test_placed_numbers_go_to_the_sum_of_their_place() -> None:
     elements = rng.permutation(2 * 5 * 3)[:20]
     found = exact.new_sums(20)
     exact.add_placed(found, x, index, 5, elements)
-    for element, word in zip(elements, exact.rounded(found, FULL_BITS).view(np.uint32), strict=True):
+    for element, word in zip(elements, exact.rounded(found, FLOAT32).view(np.uint32), strict=True):
         outer, place, within = np.unravel_index(element, (2, 5, 3))
         chosen = x[outer, index[outer, :, within] == place, within]
         assert int(word) == expected([Fraction(float(term)) for term in chosen])
@@ -153,7 +156,7 @@ def test_placed_numbers_go_to_the_sum_of_their_place() -> None:
     ],
 )
 def test_what_is_not_finite_is_what_ieee_754_makes_of_it(a: list[float], b: list[float], right: float) -> None:
-    (word,) = sums_of(np.array([a], np.float32), np.array(b, np.float32)[:, None], FULL_BITS)
+    (word,) = sums_of(np.array([a], np.float32), np.array(b, np.float32)[:, None], FLOAT32)
     if np.isnan(right):
         assert word & 0x7FFFFFFF > 0x7F800000
     else:
@@ -184,7 +187,7 @@ def test_runs_of_a_convolution_are_its_products(name: str, odd: bool) -> None:
     count = int(np.prod(op.output_shape(shapes, attributes)))
     for elements in (np.arange(count), rng.permutation(count)[:5]):
         right = round_sums(op.listed(inputs, attributes, elements))
-        found = exact_products.round_products(*op.runs(inputs, attributes, elements), FULL_BITS)
+        found = exact_products.round_products(*op.runs(inputs, attributes, elements), FLOAT32)
         assert found.tobytes() == right.tobytes()
 
 
@@ -193,7 +196,7 @@ def test_an_infinity_beside_padding_is_no_term() -> None:
     w[0, 0, 0] = float("inf")
     op = operator("conv2d")
     assert isinstance(op, Contraction)
-    found = exact_products.round_products(*op.runs([x, w], PLAIN, np.arange(4)), FULL_BITS)
+    found = exact_products.round_products(*op.runs([x, w], PLAIN, np.arange(4)), FLOAT32)
     assert found.tolist() == [4.0, 4.0, np.inf, np.inf]
 
 
@@ -205,7 +208,7 @@ def test_many_sums_and_runs_are_cut_into_blocks_and_put_back() -> None:
     of_a, of_b = np.divmod(pairs, 11)
     runs = (Runs.strided(a.reshape(-1), np.arange(700) * 9, 9, 1), Runs.strided(b.reshape(-1), np.arange(11), 9, 11))
     right = round_sums(a[of_a].astype(np.float64) * b.T[of_b].astype(np.float64))
-    assert exact_products.round_products(*runs, of_a, of_b, FULL_BITS).tobytes() == right.tobytes()
+    assert exact_products.round_products(*runs, of_a, of_b, FLOAT32).tobytes() == right.tobytes()
 
 
 @pytest.mark.parametrize("bits", [32, 24])
@@ -226,8 +229,8 @@ def test_many_sums_are_rounded_as_one_is(shape: tuple[int, int], terms: int, bit
     with np.errstate(invalid="ignore"):
         by_terms = exact.new_sums(len(chosen))
         exact.add_terms(by_terms, a[of_a].astype(np.float64) * b.T[of_b].astype(np.float64))
-    right = exact.rounded(by_terms, bits)
-    found = exact_products.round_products(*runs, of_a, of_b, bits)
+    right = exact.rounded(by_terms, narrow_float32(bits))
+    found = exact_products.round_products(*runs, of_a, of_b, narrow_float32(bits))
     assert np.array_equal(np.isnan(found), np.isnan(right)) and np.isnan(right).any()
     assert np.array_equal(found[~np.isnan(found)].view(np.uint32), right[~np.isnan(right)].view(np.uint32))
     assert np.isposinf(found).any() or np.isneginf(found).any()

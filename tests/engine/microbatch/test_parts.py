@@ -17,6 +17,7 @@ from roundlog.execution.microbatch import slicing
 from roundlog.execution.microbatch.analysis import analyse
 from roundlog.execution.microbatch.slicing import ranges
 from roundlog.kernels import superaccumulator
+from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Summation, operator
 from roundlog.operators import summation as terms
 from roundlog.operators.summation import InParts
@@ -142,7 +143,7 @@ def test_what_double_double_leaves_undecided_is_decided_exactly_over_all_parts(
     op, attributes, inputs = drawn(name, draw)
     y = op.approximate(inputs, attributes)
     elements = torch.arange(y.numel()).flip(0)
-    right = op.exact(inputs, attributes, elements, width)
+    right = op.exact(inputs, attributes, elements, narrow_float32(width))
     monkeypatch.setattr("roundlog.operators.summation.EXACT_SUMS", 3)
     decided = sums.round_sums_of
 
@@ -151,7 +152,7 @@ def test_what_double_double_leaves_undecided_is_decided_exactly_over_all_parts(
         return np.full_like(values, np.nan), np.ones_like(undecided)
 
     monkeypatch.setattr(sums, "round_sums_of", nothing_is_decided)
-    found = in_parts(name, op, attributes, inputs, 3).exact((), attributes, elements, width)
+    found = in_parts(name, op, attributes, inputs, 3).exact((), attributes, elements, narrow_float32(width))
     assert torch.equal(bits(found), bits(right))
 
 
@@ -168,7 +169,7 @@ def test_an_error_that_parts_have_taken_is_not_lost() -> None:
     exact = superaccumulator.new_sums(2)
     for column in range(4):
         superaccumulator.add_terms(exact, terms[:, [column]])
-    assert superaccumulator.rounded(exact, 32).tolist() == [1.0, 1 + 2.0**-23]
+    assert superaccumulator.rounded(exact, FLOAT32).tolist() == [1.0, 1 + 2.0**-23]
 
 
 def depth(count: int) -> int:

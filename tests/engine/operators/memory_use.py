@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from roundlog.kernels import exact_products, superaccumulator
 from roundlog.kernels.exact_products import F32, I64, Runs
+from roundlog.number_format import Format
 from roundlog.operators import REGISTRY, Inexact
 from roundlog.program import DType, TensorType
 from roundlog.rounding import Follower, Recorder
@@ -62,13 +63,13 @@ def _count_exact_sums() -> list[int]:
     counted: list[int] = []
     rounded, round_products = superaccumulator.rounded, exact_products.round_products
 
-    def counting_sums(sums: I64, bits: int) -> F32:
+    def counting_sums(sums: I64, format: Format) -> F32:
         counted.append(len(sums))
-        return rounded(sums, bits)
+        return rounded(sums, format)
 
-    def counting_products(a: Runs, b: Runs, of_a: I64, of_b: I64, bits: int) -> F32:
+    def counting_products(a: Runs, b: Runs, of_a: I64, of_b: I64, format: Format) -> F32:
         counted.append(len(of_a))
-        return round_products(a, b, of_a, of_b, bits)
+        return round_products(a, b, of_a, of_b, format)
 
     superaccumulator.rounded, exact_products.round_products = counting_sums, counting_products
     return counted

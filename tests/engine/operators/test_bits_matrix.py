@@ -14,6 +14,7 @@ from oracle.array import from_torch
 from oracle.inexact import INEXACT, Real
 from roundlog.adjudication import binary32 as ieee
 from roundlog.log import Entries
+from roundlog.number_format import narrow_float32
 from roundlog.operators import REGISTRY, Inexact
 from roundlog.rounding import Follower, Recorder
 from roundlog.rounding.ovt import ThresholdRecorder
@@ -43,18 +44,17 @@ def test_every_width_is_rounded_once_with_a_log_and_without(name: str) -> None:
     for number, (case, reals) in enumerate(cases):
         # Every case with three of the widths, every width with a third of the cases.
         for width in WIDTHS[number % 3 :: 3]:
-            expected = tuple(ieee.rounded(real.value, width) for real in reals)
-            recorder = Recorder(4, width)
-            rounded = recorder.round(0, operator, case.inputs, case.attributes)
+            kind = narrow_float32(width)
+            expected = tuple(ieee.rounded(real.value, kind) for real in reals)
+            recorder = Recorder(4)
+            rounded = recorder.round(0, operator, case.inputs, case.attributes, kind)
             assert from_torch(rounded).items == expected, (name, width, case)
-            follower = Follower(4, 0.0, np.random.default_rng(0), width)
+            follower = Follower(4, 0.0, np.random.default_rng(0))
             follower.follow(0, {0: recorder.take().get(0, Entries.empty())})
-            for by in (follower, Follower.without_log(4, width)):
-                assert from_torch(by.round(0, operator, case.inputs, case.attributes)).items == expected
+            for by in (follower, Follower.without_log(4)):
+                assert from_torch(by.round(0, operator, case.inputs, case.attributes, kind)).items == expected
             assert follower.findings == []
             # OVT's results are equal, but for those that FP64 cannot tell from a boundary.
-            threshold = ThresholdRecorder(width).round(0, operator, case.inputs, case.attributes)
+            threshold = ThresholdRecorder().round(0, operator, case.inputs, case.attributes, kind)
             y = operator.approximate(case.inputs, case.attributes)
-            assert from_torch(threshold).items == tuple(
-                ieee.rounded(Fraction(x), width) for x in y.reshape(-1).tolist()
-            )
+            assert from_torch(threshold).items == tuple(ieee.rounded(Fraction(x), kind) for x in y.reshape(-1).tolist())

@@ -34,6 +34,7 @@ from roundlog.execution import Executor
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import analyse
 from roundlog.kernels import digest
+from roundlog.number_format import narrow_float32
 from roundlog.operators import (
     REGISTRY,
     Direct,
@@ -192,6 +193,6 @@ def test_an_operator_with_a_definition_works_everywhere(toy: OperatorDefinition,
     expected = (seen[place].view(torch.int32).reshape(-1).to(torch.int64) & 0xFFFFFFFF).tolist()
     assert [adjudicate(descriptor, element, step, values) for element in range(18)] == expected
     # Rounded to fewer bits, once, because it selects.
-    narrow = compute_narrow(REGISTRY["toy"], [x, w], {}, 24)
-    assert torch.equal(narrow, round_signed(kernel(x, w).to(torch.float64), 24))
-    Executor(program, 24)
+    narrow = compute_narrow(REGISTRY["toy"], [x, w], {}, narrow_float32(24))
+    assert torch.equal(narrow, round_signed(kernel(x, w).to(torch.float64), narrow_float32(24)))
+    Executor(program, narrow_float32(24))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from roundlog.kernels import reducing
 from roundlog.kernels.reducing import NO_TERM, bound_sums
+from roundlog.number_format import narrow_float32
 from roundlog.operators import Summation, operator
 from roundlog.operators import summation as sum_bounds
 from roundlog.operators.bounds import mark
@@ -30,8 +31,8 @@ def bounds(x: torch.Tensor, dims: tuple[int, ...]) -> np.ndarray:
 
 
 def marked(name: str, inputs: list[torch.Tensor], attributes: dict[str, Any], bits: int = 32) -> int:
-    recorder = Recorder(4, bits)
-    recorder.round(0, summation(name), inputs, attributes)
+    recorder = Recorder(4)
+    recorder.round(0, summation(name), inputs, attributes, narrow_float32(bits))
     return sum(len(entries.indices) for entries in recorder.take().values())
 
 
@@ -58,11 +59,11 @@ def test_ties_that_fp64_adds_exactly_are_rounded_and_not_logged(dims: tuple[int,
     x[:, 2:] = x[:, 2:] - x[:, :1:-1]  # what is left is 1 + place, a tie
     x = torch.from_numpy(x if dims == (1,) else np.ascontiguousarray(x.T))
     assert (bounds(x, dims) == 0).all()
-    recorder = Recorder(4, bits)
-    rounded = recorder.round(0, summation("sum"), [x], {"dims": dims})
+    recorder, kind = Recorder(4), narrow_float32(bits)
+    rounded = recorder.round(0, summation("sum"), [x], {"dims": dims}, kind)
     assert (rounded == 1).all() and not recorder.take()
-    follower = Follower.without_log(4, bits)
-    assert torch.equal(follower.round(0, summation("sum"), [x], {"dims": dims}), rounded)
+    follower = Follower.without_log(4)
+    assert torch.equal(follower.round(0, summation("sum"), [x], {"dims": dims}, kind), rounded)
 
 
 def test_an_exact_sum_too_large_for_fp32_is_infinite() -> None:

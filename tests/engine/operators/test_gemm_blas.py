@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.kernels import gemm_microkernel, threads
+from roundlog.number_format import FLOAT32
 from roundlog.operators import Inexact, operator, summation
 from roundlog.operators.cpu import conv_blas, gemm_blas
 from roundlog.rounding import Recorder
@@ -139,7 +140,7 @@ def test_convolutions_in_panels_round_correctly(name: str, panel: int, monkeypat
         op, given = operator(op_name), {**attributes, **more}
         y = op.approximate(inputs, given)
         # Every element by the definition of the reads, in exact arithmetic: nothing that the panels share.
-        right = op._exact_by_reads(*(i.contiguous() for i in inputs), given, np.arange(y.numel()), 32)
+        right = op._exact_by_reads(*(i.contiguous() for i in inputs), given, np.arange(y.numel()), FLOAT32)
         expected = torch.from_numpy(right).reshape(y.shape)
         assert torch.equal(op.exact(inputs, given, torch.arange(y.numel())).reshape(y.shape), expected)
         assert torch.equal(Recorder(4).round(0, op, inputs, given).view(torch.int32), expected.view(torch.int32))

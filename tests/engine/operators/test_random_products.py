@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.kernels import gemm_microkernel, threads
+from roundlog.number_format import FLOAT32
 from roundlog.operators import operator
 from roundlog.operators.bounds import FullBound, mark_by_reference
 from roundlog.operators.contraction import Contraction
@@ -118,7 +119,7 @@ def test_random_products_are_rounded_and_marked_as_their_exact_sums_demand(
         case = name, shapes, attributes
         count = math.prod(shape)
         exact = sums(op, inputs, attributes, count)
-        expected = torch.from_numpy(op._exact_by_reads(*inputs, attributes, np.arange(count), 32)).reshape(shape)
+        expected = torch.from_numpy(op._exact_by_reads(*inputs, attributes, np.arange(count), FLOAT32)).reshape(shape)
         got = Recorder(SCALE).round(0, op, inputs, attributes)
         assert torch.equal(got.nan_to_num().view(torch.int32), expected.nan_to_num().view(torch.int32)), case
         assert torch.equal(got.isnan(), expected.isnan()), case

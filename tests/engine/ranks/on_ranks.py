@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import random_programs
 import torch
-from roundlog.arithmetic import FULL_BITS
 from roundlog.arithmetic import exact_sums as sums
 from roundlog.commitments import canonical
 from roundlog.execution import Executor, StoppedError
@@ -25,6 +24,7 @@ from roundlog.execution.ranks import batch_sums as sums_of_ranks
 from roundlog.execution.ranks.batch_sums import BatchSum, Terms, sums_over
 from roundlog.execution.running_step import StepResult
 from roundlog.log.payload import decode, encode
+from roundlog.number_format import FLOAT32
 from roundlog.operators import Inexact, StepInputs
 from roundlog.program import DType, Node, Program, TensorType
 from roundlog.rounding import Follower, Recorder, Window
@@ -156,17 +156,17 @@ def _case(ranks: Ranks, name: str, draw: Any, reader: int | None) -> Any:
         found = owned.bound((), {}, torch.zeros(0))
         places = torch.arange(stop - start, device=ranks.device)
         seen.append(found.at(places, torch.zeros(stop - start, device=ranks.device)).cpu())
-        return Recorder(4).round(0, owned, (), {}, Window((stop,), 0, start, stop))
+        return Recorder(4).round(0, owned, (), {}, FLOAT32, Window((stop,), 0, start, stop))
 
     terms = Terms(op, attributes, lambda _: part, 1, whole, ranks.size)
-    found = BatchSum(TensorType(tuple(y.shape), DType.F32), terms, round_share, reader)
+    found = BatchSum(TensorType(tuple(y.shape), DType.F32), FLOAT32, terms, round_share, reader)
     start, stop = found.share(ranks, ranks.rank)
     return found, right, bound.whole(y).reshape(-1)[start:stop], seen
 
 
 def _wrong_sums(ranks: Ranks, cases: Sequence[Any]) -> list[str]:
     wrong = []
-    sums_of_cases = sums_over(ranks, [batch_sum for _, _, batch_sum, *_ in cases], FULL_BITS)
+    sums_of_cases = sums_over(ranks, [batch_sum for _, _, batch_sum, *_ in cases])
     for (name, draw, batch_sum, right, d, seen), found in zip(cases, sums_of_cases, strict=True):
         assert found.shape == batch_sum.output.shape
         if batch_sum.reader not in (None, ranks.rank):

@@ -63,13 +63,13 @@ def _trained(
             return job.inputs(batches, step, states, CPU if ranks is None else ranks.device)
 
         if ranks is not None and ranks.rank:
-            serve(job.program, ranks, inputs_of, job.spec.rounding_bits, job.spec.interval)
+            serve(job.program, ranks, inputs_of, job.spec.f32_format, job.spec.interval)
             continue
         cut = min(micro_batches, samples_of(job.program))
         executor = (
             Executor(job.program)
             if ranks is None
-            else RanksExecutor(job.program, ranks, job.spec.rounding_bits, job.spec.interval, cut)
+            else RanksExecutor(job.program, ranks, job.spec.f32_format, job.spec.interval, cut)
         )
         recorder, follower = Recorder(4), Follower(4, 1.0, np.random.default_rng(1))
         states: Sequence[torch.Tensor] = [x.to(CPU if ranks is None else ranks.device) for x in job.initial.values()]

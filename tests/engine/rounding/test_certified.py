@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.log import Decision, Entries
+from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Inexact, operator
 from roundlog.operators.bounds import FullBound
 from roundlog.rounding import Follower, LogFindingKind, Recorder
@@ -40,9 +41,9 @@ class OtherMachine(Inexact):
         d = self.inner.bound(inputs, attributes, y).whole(y)
         return FullBound((d * self.width * jitter).reshape(-1))
 
-    def exact(self, inputs, attributes, elements, bits=32):
+    def exact(self, inputs, attributes, elements, format=FLOAT32):
         self.resolved += len(elements)
-        return self.inner.exact(inputs, attributes, elements, bits)
+        return self.inner.exact(inputs, attributes, elements, format)
 
 
 def matmul_case(seed: int):
@@ -253,15 +254,15 @@ def test_values_that_are_not_finite_are_left_for_the_executor_to_stop_at() -> No
 def test_a_logged_value_between_the_candidates_that_has_too_many_bits_is_forged(width: int) -> None:
     """Followed, it would be a result that no honest machine of this job can hold."""
     op, inputs, attributes = matmul_case(0)
-    recorder = Recorder(GUARD, width)
-    result = recorder.round(0, OtherMachine(op, 1, 2.0**24), inputs, attributes)
+    recorder, kind = Recorder(GUARD), narrow_float32(width)
+    result = recorder.round(0, OtherMachine(op, 1, 2.0**24), inputs, attributes, kind)
     entries = recorder.take()[0]
     places = np.flatnonzero(entries.decisions == int(Decision.VALUE))
     assert len(places)
     forged = replace(entries, values=entries.values | 1)
-    follower = Follower(GUARD, 0.0, np.random.default_rng(0), width)
+    follower = Follower(GUARD, 0.0, np.random.default_rng(0))
     follower.follow(0, {0: forged})
-    followed = follower.round(0, OtherMachine(op, 2, 2.0**24), inputs, attributes)
+    followed = follower.round(0, OtherMachine(op, 2, 2.0**24), inputs, attributes, kind)
     assert torch.equal(followed, result)
     assert {f.element for f in follower.findings} >= set(entries.indices[places].tolist()) - {0}
     assert {f.kind for f in follower.findings} == {LogFindingKind.FORGED}

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle.array import from_torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import round_to_bits
+from roundlog.arithmetic import round_to
+from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import operator
 from roundlog.rounding import LogFindingKind
 from roundlog.rounding.ovt import Divergence, ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds, Trits
@@ -50,7 +51,7 @@ def value_near(anchor: tuple[int, int], width: int, off: float, sign: int) -> fl
 def oracle_log(x: float, width: int, tau: float) -> int:
     """Section 5.2 of OVT, with the binary exponent."""
     exact = Fraction(x)
-    rounded = ieee.value(ieee.rounded(exact, width))
+    rounded = ieee.value(ieee.rounded(exact, narrow_float32(width)))
     if abs(exact - rounded) <= Fraction(tau) * spacing(exact, width):
         return 1
     return 0 if exact > rounded else 2
@@ -58,7 +59,7 @@ def oracle_log(x: float, width: int, tau: float) -> int:
 
 def oracle_reverse(x: float, code: int, width: int) -> Fraction:
     exact = Fraction(x)
-    pattern = ieee.rounded(exact, width)
+    pattern = ieee.rounded(exact, narrow_float32(width))
     rounded = ieee.value(pattern)
     step = 1 << 32 - width
     if code == 0 and exact < rounded:
@@ -88,7 +89,9 @@ def test_every_trit_is_the_one_of_the_definition(
 ) -> None:
     x = value_near(anchor, width, off, sign)
     y = double(x)
-    assert log_codes(y, round_to_bits(y, width), tau, width).tolist() == [oracle_log(x, width, tau)]
+    assert log_codes(y, round_to(y, narrow_float32(width)), tau, narrow_float32(width)).tolist() == [
+        oracle_log(x, width, tau)
+    ]
 
 
 @given(ANCHORS, WIDTHS, st.floats(-0.01, 0.01), st.sampled_from([1, -1]), st.integers(0, 2))
@@ -98,7 +101,9 @@ def test_every_reversal_is_the_one_of_the_definition(
 ) -> None:
     x = value_near(anchor, width, off, sign)
     y = double(x)
-    (got,) = from_torch(reverse(y, round_to_bits(y, width), torch.tensor([code], dtype=torch.uint8), width)).items
+    (got,) = from_torch(
+        reverse(y, round_to(y, narrow_float32(width)), torch.tensor([code], dtype=torch.uint8), narrow_float32(width))
+    ).items
     assert ieee.value(got) == oracle_reverse(x, code, width)
 
 
@@ -125,9 +130,9 @@ def test_a_table_that_can_be_checked_by_hand() -> None:
         (float("nan"), 1, float("nan")),
     ]
     y = double(*(row[0] for row in rows))
-    rounded = round_to_bits(y, 32)
+    rounded = round_to(y, FLOAT32)
     assert rounded.tolist()[:-1] == [row[2] for row in rows][:-1]
-    assert log_codes(y, rounded, 0.25, 32).tolist() == [row[1] for row in rows]
+    assert log_codes(y, rounded, 0.25, FLOAT32).tolist() == [row[1] for row in rows]
 
 
 @given(
@@ -147,8 +152,13 @@ def test_two_machines_within_the_threshold_always_end_with_the_trainers_number(
     x1 = value_near(anchor, width, off, sign)
     x2 = value_near(anchor, width, off + apart, sign)
     y1, y2 = double(x1), double(x2)
-    theirs = round_to_bits(y1, width)
-    followed = reverse(y2, round_to_bits(y2, width), log_codes(y1, theirs, tau, width), width)
+    theirs = round_to(y1, narrow_float32(width))
+    followed = reverse(
+        y2,
+        round_to(y2, narrow_float32(width)),
+        log_codes(y1, theirs, tau, narrow_float32(width)),
+        narrow_float32(width),
+    )
     # Just below a power of two numbers are half as far apart: there the margin is half as wide.
     room = min(spacing(Fraction(x1), width), spacing(Fraction(x2), width)) if x1 and x2 else 0
     if abs(Fraction(x1) - Fraction(x2)) < room * (Fraction(1, 2) - Fraction(tau)):
@@ -163,32 +173,34 @@ def test_algorithm_3_finds_the_largest_threshold_that_logs_all_differences() -> 
     torch.manual_seed(0)
     x1 = torch.randn(200_000, dtype=torch.float64)
     x2 = x1 * (1 + 2.0**-30 * (torch.rand_like(x1) - 0.5))
-    found = Divergence.between(x1[:100_000], x2[:100_000], 32) + Divergence.between(x1[100_000:], x2[100_000:], 32)
-    whole = Divergence.between(x1, x2, 32)
+    found = Divergence.between(x1[:100_000], x2[:100_000], FLOAT32) + Divergence.between(
+        x1[100_000:], x2[100_000:], FLOAT32
+    )
+    whole = Divergence.between(x1, x2, FLOAT32)
     assert found == whole
     assert whole.elements == 200_000 and whole.differing > 50 and whole.beyond == 0 and whole.safe
     tau = whole.search()
     assert 0.45 < tau < 0.5
-    r1, r2 = round_to_bits(x1, 32), round_to_bits(x2, 32)
+    r1, r2 = round_to(x1, FLOAT32), round_to(x2, FLOAT32)
     differ = r1 != r2
 
     def all_logged(tau: float) -> bool:
-        return all((log_codes(x[differ], r[differ], tau, 32) != 1).all() for x, r in ((x1, r1), (x2, r2)))
+        return all((log_codes(x[differ], r[differ], tau, FLOAT32) != 1).all() for x, r in ((x1, r1), (x2, r2)))
 
     assert all_logged(tau)
     assert not all_logged(tau + 2.0**-18)
     assert whole.threshold() <= tau
     # With that threshold either machine follows the other.
     for a, b in ((x1, x2), (x2, x1)):
-        rounded = round_to_bits(a, 32)
-        codes = log_codes(a, rounded, whole.threshold(), 32)
-        assert torch.equal(reverse(b, round_to_bits(b, 32), codes, 32), rounded)
+        rounded = round_to(a, FLOAT32)
+        codes = log_codes(a, rounded, whole.threshold(), FLOAT32)
+        assert torch.equal(reverse(b, round_to(b, FLOAT32), codes, FLOAT32), rounded)
 
 
 def test_a_layer_whose_machines_are_too_far_apart_has_no_safe_threshold() -> None:
     x1 = torch.linspace(1, 2, 1000, dtype=torch.float64)
-    assert not Divergence.between(x1, x1 * (1 + 2.0**-22), 32).safe
-    same = Divergence.between(x1, x1, 32)
+    assert not Divergence.between(x1, x1 * (1 + 2.0**-22), FLOAT32).safe
+    same = Divergence.between(x1, x1, FLOAT32)
     assert (same.differing, same.search(), same.safe) == (0, 0.5, True)
     assert same.threshold() < 0.5
 
@@ -235,8 +247,8 @@ class Shifted(type(operator("matmul"))):
 
 def recorded(bits: int):
     op, inputs, attributes = case()
-    recorder = ThresholdRecorder(bits)
-    result = recorder.round(0, op, inputs, attributes)
+    recorder = ThresholdRecorder()
+    result = recorder.round(0, op, inputs, attributes, narrow_float32(bits))
     return result, recorder.take()
 
 
@@ -244,15 +256,15 @@ def recorded(bits: int):
 def test_an_auditor_with_other_hardware_follows_the_log_to_the_trainers_numbers(bits: int) -> None:
     result, log = recorded(bits)
     _, inputs, attributes = case()
-    follower = ThresholdFollower(4, bits)
+    follower = ThresholdFollower(4)
     follower.follow(0, log)
-    assert torch.equal(follower.round(0, Shifted(), inputs, attributes), result)
+    assert torch.equal(follower.round(0, Shifted(), inputs, attributes, narrow_float32(bits)), result)
     assert follower.findings == []
 
 
 def followed_by(inputs):
     """(trainer's result, what an auditor gets alone, with the log, the auditor)."""
-    recorder, follower = ThresholdRecorder(32), ThresholdFollower(4, 32)
+    recorder, follower = ThresholdRecorder(), ThresholdFollower(4)
     result = recorder.round(0, operator("matmul"), inputs, {})
     follower.follow(0, None)
     alone = follower.round(0, Shifted(), inputs, {})
@@ -288,7 +300,7 @@ def test_a_trainer_who_moves_results_that_are_nowhere_near_a_boundary_is_found_a
     lie = torch.where(y > wide, 2, 0).to(torch.uint8).numpy()
     bent = [int(i) for i in np.flatnonzero((y != wide).numpy())[:50]]
     codes[bent] = lie[bent]
-    follower = ThresholdFollower(4, 32)
+    follower = ThresholdFollower(4)
     follower.follow(3, {0: Trits.pack(codes)})
     assert torch.equal(follower.round(0, op, inputs, attributes), result)
     assert [(f.step, f.operator, f.element, f.kind) for f in follower.findings] == [
@@ -301,7 +313,7 @@ def test_trits_that_agree_with_this_machine_change_nothing() -> None:
     result, _ = recorded(32)
     op, inputs, attributes = case()
     y, wide = op.approximate(inputs, attributes).reshape(-1), result.reshape(-1).double()
-    follower = ThresholdFollower(4, 32)
+    follower = ThresholdFollower(4)
     follower.follow(0, {0: Trits.pack(torch.where(y > wide, 0, 2).to(torch.uint8).numpy())})
     assert torch.equal(follower.round(0, op, inputs, attributes), result)
     assert follower.findings == []
@@ -314,7 +326,7 @@ def test_a_log_of_lies_is_given_up(monkeypatch) -> None:
     result, _ = recorded(32)
     op, inputs, attributes = case()
     y, wide = op.approximate(inputs, attributes).reshape(-1), result.reshape(-1).double()
-    follower = ThresholdFollower(4, 32)
+    follower = ThresholdFollower(4)
     follower.follow(0, {0: Trits.pack(torch.where(y > wide, 2, 0).to(torch.uint8).numpy())})
     follower.round(0, op, inputs, attributes)
     assert len(follower.findings) == 20 and follower.given_up

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-from roundlog.arithmetic import FULL_BITS
 from roundlog.execution import fusion
 from roundlog.execution.batches import held
 from roundlog.execution.executor import Executor, Observe
@@ -24,6 +23,7 @@ from roundlog.execution.microbatch.stages import Part, Parts, cut, part_of
 from roundlog.execution.microbatch.values import Reads, Values
 from roundlog.execution.running_step import StepResult
 from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError, Watch
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact, StepInputs, check, operator
 from roundlog.operators.elementwise import check_narrow
 from roundlog.operators.registry import Attributes, Tensors
@@ -43,19 +43,19 @@ def micro_batches_of(program: Program, count: int) -> list[Samples]:
 class MicrobatchExecutor:
     """An executor of steps of one program that computes some samples at a time."""
 
-    def __init__(self, program: Program, micro_batches: int, directory: Path, bits: int = FULL_BITS) -> None:
-        """micro_batches: at least 2. directory: on a disk; holds slices until they are read again. bits: as for
-        `Executor`.
+    def __init__(self, program: Program, micro_batches: int, directory: Path, f32_format: Format = FLOAT32) -> None:
+        """micro_batches: at least 2. directory: on a disk; holds slices until they are read again. f32_format: as
+        for `Executor`.
 
         Raises ProgramError if the program does not pass the registry's check, or has fewer samples in its batch;
         OSError."""
         check(program)
-        check_narrow(program, [operator(node.op) for node in program.nodes], bits)
+        check_narrow(program, [operator(node.op) for node in program.nodes], f32_format)
         self.program = program
-        self.bits = bits
+        self.f32_format = f32_format
         self._samples = micro_batches_of(program, micro_batches)
         self._analysis = analyse(program, micro_batches)
-        self._parts = Parts(program, self._analysis, bits)
+        self._parts = Parts(program, self._analysis, f32_format)
         self._scratch = self._parts.scratch(directory)
 
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
@@ -84,7 +84,7 @@ class MicrobatchExecutor:
 
     @cached_property
     def _whole(self) -> Executor:
-        return Executor(self.program, self.bits)
+        return Executor(self.program, self.f32_format)
 
     def _all(self, inputs: StepInputs, rounding: Recorder | Follower, watch: Watch | None) -> StepResult:
         """Runs all stages and passes of a step, in order. watch: is shown every operator; the step then does not stop
@@ -141,7 +141,9 @@ class MicrobatchExecutor:
         terms = terms_of(node, [self.program.nodes[value].type for value in node.inputs])
         read = values.terms_reader(index, parts)
         in_parts = InParts(summation(node), terms, len(parts), read)
-        return rounding.round(index, in_parts, (), node.attributes)
+        format = node.type.dtype.number_format(self.f32_format)
+        assert format is not None
+        return rounding.round(index, in_parts, (), node.attributes, format)
 
     def _seen(
         self, watch: Watch, part: Part, samples: Samples | None
@@ -176,10 +178,12 @@ class _OfPart:
     def start_again(self) -> None:
         self._rounding.start_again()
 
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+    def round(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format
+    ) -> torch.Tensor:
         original = self._part.original[index]
         window = None if self._samples is None else self._parts.window(original, self._samples)
-        return self._rounding.round(original, operator, inputs, attributes, window)
+        return self._rounding.round(original, operator, inputs, attributes, format, window)
 
 
 def peak_bytes(program: Program, micro_batches: int) -> int:

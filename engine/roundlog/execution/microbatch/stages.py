@@ -13,6 +13,7 @@ from roundlog.execution.executor import Executor
 from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.slicing import Layout, Samples, sliced_node, sliced_type
 from roundlog.execution.microbatch.values import Scratch, Values
+from roundlog.number_format import Format
 from roundlog.operators import OperatorKind, operator
 from roundlog.program import Node, Program, TensorType
 from roundlog.rounding import Window
@@ -188,9 +189,11 @@ def _bits(node: Node) -> tuple[int, ...]:
 class Parts:
     """The stages and passes of a step. Stage k runs at time 2 k, pass k at time 2 k + 1."""
 
-    def __init__(self, program: Program, analysis: Analysis, bits: int, left: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, program: Program, analysis: Analysis, f32_format: Format, left: frozenset[int] = frozenset()
+    ) -> None:
         """left: operators that are left out."""
-        self._program, self._analysis, self._bits = program, analysis, bits
+        self._program, self._analysis, self._f32_format = program, analysis, f32_format
         self._cut = cut(program, analysis, left)
         self._made: dict[tuple[int, int], tuple[Part, Executor]] = {}
 
@@ -214,7 +217,7 @@ class Parts:
         size = self._analysis.batch if samples is None else samples[1] - samples[0]
         if (time, size) not in self._made:
             part = part_of(self._program, self._analysis, self._cut, time, size)
-            self._made[time, size] = part, Executor(part.program, self._bits)
+            self._made[time, size] = part, Executor(part.program, self._f32_format)
         return self._made[time, size]
 
     def forget_after(self, time: int, values: Values) -> None:

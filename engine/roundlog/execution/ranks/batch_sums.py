@@ -16,12 +16,12 @@ from enum import IntEnum
 import numpy as np
 import torch
 
-from roundlog.arithmetic import FULL_BITS
 from roundlog.arithmetic.exact_sums import RunningSums
 from roundlog.execution.microbatch.slicing import summation, terms_of
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.orders import RankRounding
 from roundlog.kernels import superaccumulator
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact, Summation
 from roundlog.operators.bounds import Bound, FullBound
 from roundlog.operators.registry import Attributes, Tensors, Types
@@ -108,13 +108,13 @@ class ElementQueries:
             found.add(*answer.view(np.float64))
         return found
 
-    def exact(self, number: int, elements: Index, bits: int) -> F32:
+    def exact(self, number: int, elements: Index, format: Format) -> F32:
         """Exact sums of these elements of a sum, rounded."""
         _, answers = self._turn(_Query.EXACT, elements + self._starts[number])
         exact = superaccumulator.new_sums(len(elements))
         for answer in answers:
             superaccumulator.add_sums(exact, answer.reshape(exact.shape))
-        return superaccumulator.rounded(exact, bits)
+        return superaccumulator.rounded(exact, format)
 
     def answer_to_the_end(self) -> None:
         """Answers the other ranks' questions until they have none left."""
@@ -172,13 +172,13 @@ class Owned(Inexact):
         return self._bound
 
     def exact(
-        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, bits: int = FULL_BITS
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
         chosen = elements.numpy() + self._first
         sums = self._queries.sums(self._number, chosen)
         # Every rank has added up its parts, whose errors are among the others, and so has this one what they gave.
         terms = self._terms.of_whole + 2 * self._terms.parts_of_whole
-        return round_running(sums, terms, bits, chosen, lambda some: self._queries.exact(self._number, some, bits))
+        return round_running(sums, terms, format, chosen, lambda some: self._queries.exact(self._number, some, format))
 
 
 RoundShare = Callable[[Inexact, int, int], torch.Tensor]
@@ -190,6 +190,7 @@ class BatchSum:
     """A sum over the batch, and this rank's terms of it."""
 
     output: TensorType
+    format: Format
     terms: Terms
     round_share: RoundShare
     reader: int | None = None
@@ -214,28 +215,33 @@ class BatchSum:
 def batch_sum(
     program: Program,
     index: int,
+    format: Format,
     read: ReadPart,
     parts: int,
     parts_of_whole: int,
     rounding: RankRounding,
     reader: int | None,
 ) -> BatchSum:
-    """The sum over the batch that operator `index` is. read, parts, parts_of_whole: as those of `Terms`. reader: as
-    that of `BatchSum`."""
+    """The sum over the batch that operator `index` is. read, parts, parts_of_whole: as those of `Terms`. format and
+    reader: as those of `BatchSum`."""
     node = program.nodes[index]
     of_whole = terms_of(node, [program.nodes[value].type for value in node.inputs])
 
     def round_share(operator: Inexact, first: int, last: int) -> torch.Tensor:
         window = Window((node.type.numel,), 0, first, last)
-        return rounding.own(index, operator, (), node.attributes, window)
+        return rounding.own(index, operator, (), node.attributes, format, window)
 
     return BatchSum(
-        node.type, Terms(summation(node), node.attributes, read, parts, of_whole, parts_of_whole), round_share, reader
+        node.type,
+        format,
+        Terms(summation(node), node.attributes, read, parts, of_whole, parts_of_whole),
+        round_share,
+        reader,
     )
 
 
-def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.Tensor]:
-    """The sums of all ranks' terms, rounded to so many bits: FP32, of the outputs' shapes. Where only another rank
+def sums_over(ranks: Ranks, sums: Sequence[BatchSum]) -> list[torch.Tensor]:
+    """The sums of all ranks' terms, rounded, of the outputs' shapes. Where only another rank
     reads a sum, its numbers mean nothing. All ranks call it, with the same sums."""
     queries = ElementQueries(ranks, [one.terms for one in sums], [one.output.numel for one in sums])
     owned: list[Owned | None] = []
@@ -246,7 +252,7 @@ def sums_over(ranks: Ranks, sums: Sequence[BatchSum], bits: int) -> list[torch.T
         if found is not None:
             first, _ = one.share(ranks, ranks.rank)
             operator = Owned(queries, number, one.terms, *found, first)
-            doubtful = first + in_doubt(operator, (), {}, bits)
+            doubtful = first + in_doubt(operator, (), {}, one.format)
         owned.append(operator)
         wanted.append(doubtful)
     queries.ask_ahead(wanted)

@@ -23,6 +23,7 @@ from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.stragglers import Wait
 from roundlog.log import Entries
 from roundlog.log.payload import decode, encode
+from roundlog.number_format import Format
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.rounding import Follower, LogFinding, LogFindingKind, Recorder, Rounding, Window, in_order
@@ -62,28 +63,36 @@ def log_bytes(rounding: Rounding) -> bytes:
 class RankRounding:
     """The roundings of one rank in one step."""
 
-    def __init__(self, orders: RoundingOrder, rank: int, step: int, bits: int, log: bytes) -> None:
-        self._own, self._shared = (self._made(orders, seed, step, bits, log) for seed in (rank + 1, 0))
+    def __init__(self, orders: RoundingOrder, rank: int, step: int, log: bytes) -> None:
+        self._own, self._shared = (self._made(orders, seed, step, log) for seed in (rank + 1, 0))
         self._tells_all = rank == 0
         """Whether what every rank finds is told by this one."""
 
     @staticmethod
-    def _made(orders: RoundingOrder, seed: int, step: int, bits: int, log: bytes) -> Recorder | Follower:
+    def _made(orders: RoundingOrder, seed: int, step: int, log: bytes) -> Recorder | Follower:
         if orders.records:
-            return Recorder(orders.guard, bits)
-        made = Follower(orders.guard, orders.share, np.random.default_rng([orders.secret, seed]), bits)
+            return Recorder(orders.guard)
+        made = Follower(orders.guard, orders.share, np.random.default_rng([orders.secret, seed]))
         made.follow(step, decode(log, None) if orders.has_log else None)
         return made
 
     def own(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, window: Window | None
+        self,
+        index: int,
+        operator: Inexact,
+        inputs: Tensors,
+        attributes: Attributes,
+        format: Format,
+        window: Window | None,
     ) -> torch.Tensor:
         """Rounds this rank's part of an operator; without a window, all of an operator that it computes alone."""
-        return self._own.round(index, operator, inputs, attributes, window)
+        return self._own.round(index, operator, inputs, attributes, format, window)
 
-    def shared(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+    def shared(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format
+    ) -> torch.Tensor:
         """Rounds an operator that every rank rounds."""
-        return self._shared.round(index, operator, inputs, attributes)
+        return self._shared.round(index, operator, inputs, attributes, format)
 
     def told(self) -> bytes:
         """Message of this rank about the step, for `collect`."""

@@ -35,6 +35,7 @@ from roundlog.execution.ranks.rank_program import (
 )
 from roundlog.execution.ranks.rank_states import Ownership
 from roundlog.execution.running_step import StepResult
+from roundlog.number_format import Format
 from roundlog.operators import Inexact, Source, StepInputs, operator
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.program import Program
@@ -57,7 +58,7 @@ class RankReads(LazyTensors):
         ranks: Ranks,
         inputs: StepInputs,
         rounding: RankRounding,
-        bits: int,
+        f32_format: Format,
         received: Callable[[torch.Tensor], torch.Tensor],
         owners: Ownership,
     ) -> None:
@@ -65,7 +66,7 @@ class RankReads(LazyTensors):
         self._program, self._analysis, self._local = program, analysis, local
         self._received, self._owners = received, owners
         self._samples, self._ranks, self._inputs, self._rounding = samples, ranks, inputs, rounding
-        self._bits = bits
+        self._f32_format = f32_format
         self._given: dict[int, torch.Tensor] = {}
         self._complete_with = {one.given[-1]: one for one in local.sums}
         self._waiting: list[Summed] = []
@@ -112,7 +113,7 @@ class RankReads(LazyTensors):
 
     def _sum_up(self) -> None:
         """Exchanges all sums whose terms are there."""
-        found = sums_over(self._ranks, [self._sum(one) for one in self._waiting], self._bits)
+        found = sums_over(self._ranks, [self._sum(one) for one in self._waiting])
         for one, value in zip(self._waiting, found, strict=True):
             # Where one rank reads it, there is nothing to compare.
             self._sums[one.value] = value if one.value in self._owners.readers else self._received(value)
@@ -130,7 +131,9 @@ class RankReads(LazyTensors):
                 part.append(x if layout is None else layout.part(x, start - first, stop - first))
             parts.append(part)
         reader = self._owners.readers.get(one.value)
-        return batch_sum(self._program, one.value, parts.__getitem__, len(parts), count, self._rounding, reader)
+        format = self._program.nodes[one.value].type.dtype.number_format(self._f32_format)
+        assert format is not None
+        return batch_sum(self._program, one.value, format, parts.__getitem__, len(parts), count, self._rounding, reader)
 
 
 def are_enough(program: Program, ranks: Ranks, sums: Sequence[int]) -> bool:
@@ -173,13 +176,15 @@ class RankPart(Protocol):
 class InOnePass:
     """A rank's part with all of its samples at once (implements RankPart)."""
 
-    def __init__(self, program: Program, ranks: Ranks, bits: int, owners: Ownership, analysis: Analysis) -> None:
-        self._program, self._ranks, self._bits, self._owners = program, ranks, bits, owners
+    def __init__(
+        self, program: Program, ranks: Ranks, f32_format: Format, owners: Ownership, analysis: Analysis
+    ) -> None:
+        self._program, self._ranks, self._f32_format, self._owners = program, ranks, f32_format, owners
         self._samples = samples_of_ranks(program, ranks.size)[ranks.rank]
         self._analysis = analysis
         left = owners.left_to_others(ranks.rank)
         self._local = local_program(program, self._analysis, self._samples, left)
-        self._executor = Executor(self._local.program, bits)
+        self._executor = Executor(self._local.program, f32_format)
 
     def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
         """The result of a step, as `RankPart.run`."""
@@ -191,21 +196,23 @@ class InOnePass:
             self._ranks,
             inputs,
             rounding,
-            self._bits,
+            self._f32_format,
             received,
             self._owners,
         )
 
-        def rounded(index: int, operator: Inexact, given: Tensors, attributes: Attributes) -> torch.Tensor:
+        def rounded(
+            index: int, operator: Inexact, given: Tensors, attributes: Attributes, format: Format
+        ) -> torch.Tensor:
             original = self._local.original[index]
             if original in self._owners.operators:
-                return rounding.own(original, operator, given, attributes, None)
+                return rounding.own(original, operator, given, attributes, format, None)
             if not self._local.sliced[index]:
-                return rounding.shared(original, operator, given, attributes)
+                return rounding.shared(original, operator, given, attributes, format)
             layout = self._analysis.layouts[original]
             assert layout is not None
             window = layout.window(self._program.nodes[original].type.shape, *self._samples)
-            return rounding.own(original, operator, given, attributes, window)
+            return rounding.own(original, operator, given, attributes, format, window)
 
         return self._executor.run_through(
             replace(inputs, data=reads), OfRank(rounded), reads.give, self._local.first_given
@@ -215,7 +222,7 @@ class InOnePass:
 class OfRank:
     """Rounding for the operators of a rank's program, by those of the whole one (implements Rounding)."""
 
-    def __init__(self, rounded: Callable[[int, Inexact, Tensors, Attributes], torch.Tensor]) -> None:
+    def __init__(self, rounded: Callable[[int, Inexact, Tensors, Attributes, Format], torch.Tensor]) -> None:
         """rounded: the outputs of an inexact operator, by its place in the rank's program."""
         self.round = rounded
 
@@ -235,15 +242,15 @@ class InPasses:
     """A rank's part in several micro-batches (implements RankPart)."""
 
     def __init__(
-        self, program: Program, ranks: Ranks, bits: int, owners: Ownership, passes: int, directory: Path
+        self, program: Program, ranks: Ranks, f32_format: Format, owners: Ownership, passes: int, directory: Path
     ) -> None:
         """passes: as `passes_of` gives it, at least 2. directory: on a disk; holds slices until they are read again.
         Raises OSError."""
-        self.program, self.ranks, self.bits, self.owners = program, ranks, bits, owners
+        self.program, self.ranks, self.f32_format, self.owners = program, ranks, f32_format, owners
         self.samples = samples_of_ranks(program, ranks.size)[ranks.rank]
         self.passes: list[Samples] = cut_up(self.samples, passes)
         self.analysis: Analysis = analyse_for(program, ranks.size, passes)
-        self.parts = Parts(program, self.analysis, bits, owners.left_to_others(ranks.rank))
+        self.parts = Parts(program, self.analysis, f32_format, owners.left_to_others(ranks.rank))
         self.scratch: Scratch = self.parts.scratch(directory)
 
     def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
@@ -288,14 +295,16 @@ class _Running:
         def pass_on(slot: int, value: torch.Tensor) -> None:
             self._values.keep(part.passes_on[slot], samples, value)
 
-        def rounded(index: int, operator: Inexact, given: Tensors, attributes: Attributes) -> torch.Tensor:
+        def rounded(
+            index: int, operator: Inexact, given: Tensors, attributes: Attributes, format: Format
+        ) -> torch.Tensor:
             original = part.original[index]
             if original in self._way.owners.operators:
-                return self._rounding.own(original, operator, given, attributes, None)
+                return self._rounding.own(original, operator, given, attributes, format, None)
             if samples is None:
-                return self._rounding.shared(original, operator, given, attributes)
+                return self._rounding.shared(original, operator, given, attributes, format)
             window = self._way.parts.window(original, samples)
-            return self._rounding.own(original, operator, given, attributes, window)
+            return self._rounding.own(original, operator, given, attributes, format, window)
 
         last = time == self._way.parts.end
         return executor.run_through(self._values.inputs(reads), OfRank(rounded), None if last else pass_on, 0)
@@ -310,7 +319,7 @@ class _Running:
                     break
                 if layout is None and self._values.is_to_be_summed(value):
                     chosen.append(value)
-            found = sums_over(self._way.ranks, list(map(self._sum, chosen)), self._way.bits)
+            found = sums_over(self._way.ranks, list(map(self._sum, chosen)))
             for value, one in zip(chosen, found, strict=True):
                 # Where one rank reads it, there is nothing to compare.
                 self._sums[value] = one if value in self._way.owners.readers else self._received(one)
@@ -321,7 +330,9 @@ class _Running:
         parts = cut_up(way.samples, of_all // way.ranks.size)
         read = self._values.terms_reader(index, parts)
         reader = way.owners.readers.get(index)
-        return batch_sum(way.program, index, read, len(parts), of_all, self._rounding, reader)
+        format = way.program.nodes[index].type.dtype.number_format(way.f32_format)
+        assert format is not None
+        return batch_sum(way.program, index, format, read, len(parts), of_all, self._rounding, reader)
 
 
 class _ValuesOfRanks(Values):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from roundlog.arithmetic import FULL_BITS, DisturbedError
+from roundlog.arithmetic import DisturbedError
 from roundlog.execution.executor import Executor, Observe, StepExecutor
 from roundlog.execution.microbatch import MicrobatchExecutor, micro_batches_of
 from roundlog.execution.ranks.group import Ranks
@@ -36,6 +36,7 @@ from roundlog.execution.ranks.rank_passes import InOnePass, InPasses, RankPart, 
 from roundlog.execution.ranks.rank_program import analyse_for
 from roundlog.execution.ranks.rank_states import KeptStates, SharedStates, ownership
 from roundlog.execution.running_step import StepResult
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import StepInputs, check, operator
 from roundlog.operators.elementwise import check_narrow
 from roundlog.operators.registry import integer
@@ -48,11 +49,13 @@ _WELL, _STOPPED, _DISTURBED = range(3)
 class RankStep:
     """The execution of steps on one rank, together with all others."""
 
-    def __init__(self, program: Program, ranks: Ranks, bits: int, interval: int, directory: Path | None) -> None:
+    def __init__(
+        self, program: Program, ranks: Ranks, f32_format: Format, interval: int, directory: Path | None
+    ) -> None:
         """directory: as for `RanksExecutor`."""
         check(program)
-        check_narrow(program, [operator(node.op) for node in program.nodes], bits)
-        self.program, self.bits = program, bits
+        check_narrow(program, [operator(node.op) for node in program.nodes], f32_format)
+        self.program, self.f32_format = program, f32_format
         self._ranks, self._agreement, self._directory = ranks, Agreement(ranks, interval), directory
         self._parts: dict[int, RankPart] = {}
         self._analysis = analyse_for(program, ranks.size)
@@ -72,7 +75,7 @@ class RankStep:
 
         inputs: of the step; its states are not used."""
         inputs = replace(inputs, states=self.kept.tensors)
-        rounding = RankRounding(order.rounding, self._ranks.rank, inputs.step, self.bits, log)
+        rounding = RankRounding(order.rounding, self._ranks.rank, inputs.step, log)
         result, state, disturbed = None, _WELL, None
         try:
             result = self._part(order.passes).run(inputs, rounding, self._agreement.received)
@@ -98,9 +101,11 @@ class RankStep:
     def _part(self, passes: int) -> RankPart:
         if passes not in self._parts:
             self._parts[passes] = (
-                InOnePass(self.program, self._ranks, self.bits, self._owners, self._analysis)
+                InOnePass(self.program, self._ranks, self.f32_format, self._owners, self._analysis)
                 if passes == 1
-                else InPasses(self.program, self._ranks, self.bits, self._owners, passes, on_disk(self._directory))
+                else InPasses(
+                    self.program, self._ranks, self.f32_format, self._owners, passes, on_disk(self._directory)
+                )
             )
         return self._parts[passes]
 
@@ -126,7 +131,7 @@ class RanksExecutor:
         self,
         program: Program,
         ranks: Ranks,
-        bits: int = FULL_BITS,
+        f32_format: Format = FLOAT32,
         interval: int = 1,
         micro_batches: int = 1,
         directory: Path | None = None,
@@ -139,7 +144,7 @@ class RanksExecutor:
         Raises ProgramError if the program does not pass the registry's check, or has fewer samples than ranks or
         micro-batches."""
         self._directory = directory
-        self._step = RankStep(program, ranks, bits, interval, self._directory)
+        self._step = RankStep(program, ranks, f32_format, interval, self._directory)
         self._ranks = ranks
         self._micro_batches = len(micro_batches_of(program, micro_batches))
         self._passes = passes_of(program, ranks.size, micro_batches)
@@ -152,8 +157,8 @@ class RanksExecutor:
         return self._step.program
 
     @property
-    def bits(self) -> int:
-        return self._step.bits
+    def f32_format(self) -> Format:
+        return self._step.f32_format
 
     @property
     def is_between_steps(self) -> bool:
@@ -200,8 +205,8 @@ class RanksExecutor:
     @cached_property
     def _alone(self) -> StepExecutor:
         if self._micro_batches == 1:
-            return Executor(self.program, self.bits)
-        return MicrobatchExecutor(self.program, self._micro_batches, on_disk(self._directory), self.bits)
+            return Executor(self.program, self.f32_format)
+        return MicrobatchExecutor(self.program, self._micro_batches, on_disk(self._directory), self.f32_format)
 
     def _stop_of(self, inputs: StepInputs, rounding: Rounding) -> StepResult:
         """Raises what one process raises: this rank executes the step again, alone, which stops at the same operator
@@ -217,7 +222,7 @@ def serve(
     program: Program,
     ranks: Ranks,
     inputs_of: Callable[[int, Sequence[torch.Tensor]], StepInputs],
-    bits: int = FULL_BITS,
+    f32_format: Format = FLOAT32,
     interval: int = 1,
 ) -> int:
     """Executes the steps that rank 0 tells of, on another rank, until it says that there are no more. Returns how many
@@ -225,7 +230,7 @@ def serve(
 
     inputs_of: the inputs of a step, from its number and the states before it. interval: as rank 0's. Raises
     ProgramError as `RanksExecutor`, LostRankError, DisagreementError, MachineError."""
-    step = RankStep(program, ranks, bits, interval, None)
+    step = RankStep(program, ranks, f32_format, interval, None)
     done = 0
     while (order := next_order(ranks)).kind != OrderKind.END:
         if order.kind == OrderKind.SLOT:

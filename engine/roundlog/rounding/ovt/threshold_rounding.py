@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from roundlog.arithmetic import adjacent, neighbour, round_interval, round_to_bits
+from roundlog.arithmetic import adjacent, neighbour, round_interval, round_to
 from roundlog.log import LogReader, LogWriter, PayloadKind
+from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Attributes, Inexact, Tensors
 from roundlog.rounding.ovt.thresholds import MIN_THRESHOLD, Thresholds
 from roundlog.rounding.ovt.trits import DOWN, PLAIN, UP, Trits
@@ -19,30 +20,30 @@ from roundlog.rounding.resolve import fill_in
 _EXPONENT = 0x7FF0000000000000
 
 
-def place(y: torch.Tensor, bits: int) -> torch.Tensor:
-    """f64: the distance 2^(e + 9 - bits) of neighbouring numbers of the format around y, e = floor(log2 |y|), or -126
+def place(y: torch.Tensor, format: Format) -> torch.Tensor:
+    """f64: the distance 2^(e + 9 - format) of neighbouring numbers of the format around y, e = floor(log2 |y|), or -126
     if that is larger. The published prototype takes powers of ten for 2^e, which logs too little above one and too much
     below."""
     power = (y.contiguous().view(torch.int64) & _EXPONENT).view(torch.float64)
-    return power.clamp_(min=2.0**-126).mul_(2.0 ** (9 - bits))
+    return power.clamp_(min=2.0**format.least_exponent).mul_(2.0**-format.fraction_bits)
 
 
-def log_codes(y: torch.Tensor, rounded: torch.Tensor, threshold: float, bits: int) -> torch.Tensor:
+def log_codes(y: torch.Tensor, rounded: torch.Tensor, threshold: float, format: Format) -> torch.Tensor:
     """uint8, the trits of y (f64) that was rounded to `rounded` (f32, of the format): 0 rounded down, 2 rounded up, 1
     not farther from `rounded` than threshold * `place`. A y that is not finite is 1."""
     # Exact: both are multiples of y's last place, and at most half a place of the format apart.
     above = y - rounded.to(torch.float64)
-    logged = (above.abs() > threshold * place(y, bits)) & y.isfinite()
+    logged = (above.abs() > threshold * place(y, format)) & y.isfinite()
     code = torch.where(above > 0, DOWN, UP).to(torch.uint8)
     return torch.where(logged, code, torch.tensor(PLAIN, dtype=torch.uint8, device=y.device))
 
 
-def reverse(y: torch.Tensor, rounded: torch.Tensor, codes: torch.Tensor, bits: int) -> torch.Tensor:
+def reverse(y: torch.Tensor, rounded: torch.Tensor, codes: torch.Tensor, format: Format) -> torch.Tensor:
     """f32: `rounded`, moved by one place where the trainer's trit says the other way. The trainer rounded down (0) and
     y, here, up: the next number below; the trainer rounded up (2) and y, here, down: the next above."""
     wide = rounded.to(torch.float64)
-    moved = torch.where((codes == DOWN) & (y < wide), neighbour(rounded, -1, bits), rounded)
-    return torch.where((codes == UP) & (y > wide), neighbour(rounded, 1, bits), moved)
+    moved = torch.where((codes == DOWN) & (y < wide), neighbour(rounded, -1, format), rounded)
+    return torch.where((codes == UP) & (y > wide), neighbour(rounded, 1, format), moved)
 
 
 class ThresholdRecorder:
@@ -50,8 +51,7 @@ class ThresholdRecorder:
 
     kind = PayloadKind.OUTPUTS
 
-    def __init__(self, bits: int, thresholds: Thresholds | None = None) -> None:
-        self.bits = bits
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
         self.trits: dict[int, Trits] = {}
 
@@ -67,14 +67,16 @@ class ThresholdRecorder:
     def start_again(self) -> None:
         self.trits = {}
 
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+    def round(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
+    ) -> torch.Tensor:
         y = operator.approximate(inputs, attributes)
-        rounded = round_to_bits(y, self.bits)
+        rounded = round_to(y, format)
         if not rounded.isfinite().all():
-            y = fill_in(operator, inputs, attributes, y, self.bits)
-            rounded = round_to_bits(y, self.bits)
+            y = fill_in(operator, inputs, attributes, y, format)
+            rounded = round_to(y, format)
         if y.numel():
-            codes = log_codes(y, rounded, self.thresholds.of(operator.name), self.bits)
+            codes = log_codes(y, rounded, self.thresholds.of(operator.name), format)
             self.trits[index] = Trits.pack(codes.reshape(-1).cpu().numpy())
         return rounded
 
@@ -90,9 +92,8 @@ class ThresholdFollower:
     After MAX_FINDINGS wrong trits the log is given up: what this machine computes is then all there is.
     """
 
-    def __init__(self, guard: int, bits: int) -> None:
+    def __init__(self, guard: int) -> None:
         self.guard = guard
-        self.bits = bits
         self.findings: list[LogFinding] = []
         self.corrections: dict[int, int] = {}
         """Outputs of the running step that were reversed, by operator index."""
@@ -120,21 +121,23 @@ class ThresholdFollower:
         """Whether so much of the log was wrong that it is not followed any more."""
         return len(self.findings) >= MAX_FINDINGS
 
-    def round(self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+    def round(
+        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
+    ) -> torch.Tensor:
         y = operator.approximate(inputs, attributes)
-        rounded = round_to_bits(y, self.bits)
+        rounded = round_to(y, format)
         if not rounded.isfinite().all():
-            y = fill_in(operator, inputs, attributes, y, self.bits)
-            rounded = round_to_bits(y, self.bits)
+            y = fill_in(operator, inputs, attributes, y, format)
+            rounded = round_to(y, format)
         if self._log is None or self.given_up or not y.numel():
             return rounded
         codes = torch.from_numpy(self._log[index].codes()).to(y.device).reshape(y.shape)
-        followed = reverse(y, rounded, codes, self.bits)
+        followed = reverse(y, rounded, codes, format)
         # NaN differs from itself, and nothing moves it.
         moved = ((followed != rounded) & ~rounded.isnan()).reshape(-1).nonzero().squeeze(1)
         if not len(moved):
             return rounded
-        impossible = moved[~self._possible(operator, inputs, attributes, y, followed, moved)]
+        impossible = moved[~self._possible(operator, inputs, attributes, format, y, followed, moved)]
         for element in impossible[: MAX_FINDINGS - len(self.findings)].tolist():
             message = "the logged side of the boundary is out of reach of this machine's value"
             self.findings.append(LogFinding(self._step, index, element, LogFindingKind.FORGED, message))
@@ -147,6 +150,7 @@ class ThresholdFollower:
         operator: Inexact,
         inputs: Tensors,
         attributes: Attributes,
+        format: Format,
         y: torch.Tensor,
         followed: torch.Tensor,
         moved: torch.Tensor,
@@ -154,10 +158,10 @@ class ThresholdFollower:
         """Whether an honest trainer's value can have been rounded to the number that its trit leads to."""
         chosen, target = y.reshape(-1)[moved], followed.reshape(-1)[moved]
         d = operator.bound(inputs, attributes, y).at(moved, chosen)
-        low, high = round_interval(chosen, d, self.guard, self.bits)
+        low, high = round_interval(chosen, d, self.guard, format)
         # Where machines differ by more than the least threshold, OVT itself may take a side of a number for a side of a
         # boundary: wrong, but not the trainer's fault.
-        confused = self.guard * d >= MIN_THRESHOLD * place(chosen, self.bits)
+        confused = self.guard * d >= MIN_THRESHOLD * place(chosen, format)
         return ((low <= target) & (target <= high)) | confused
 
 
@@ -180,21 +184,21 @@ class Divergence:
     """The largest difference of two values."""
 
     @staticmethod
-    def between(x1: torch.Tensor, x2: torch.Tensor, bits: int) -> Divergence:
+    def between(x1: torch.Tensor, x2: torch.Tensor, format: Format) -> Divergence:
         """x1, x2: f64, the same layer's output from the same input on two machines."""
-        r1, r2 = round_to_bits(x1, bits), round_to_bits(x2, bits)
+        r1, r2 = round_to(x1, format), round_to(x2, format)
         differ = r1 != r2
-        unit = torch.minimum(place(x1, bits), place(x2, bits))
+        unit = torch.minimum(place(x1, format), place(x2, format))
         nearest = 0.5
         for x, r in ((x1, r1), (x2, r2)):
             if differ.any():
-                distance = (x[differ] - r[differ].to(torch.float64)).abs() / place(x[differ], bits)
+                distance = (x[differ] - r[differ].to(torch.float64)).abs() / place(x[differ], format)
                 nearest = min(nearest, float(distance.min()))
         low, high = torch.minimum(r1, r2)[differ], torch.maximum(r1, r2)[differ]
         return Divergence(
             elements=x1.numel(),
             differing=int(differ.sum()),
-            beyond=int((~adjacent(low, high, bits)).sum()),
+            beyond=int((~adjacent(low, high, format)).sum()),
             nearest=nearest,
             widest=float(((x1 - x2).abs() / unit).max()) if x1.numel() else 0.0,
         )
