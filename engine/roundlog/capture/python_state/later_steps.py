@@ -77,7 +77,7 @@ class LaterSteps:
             container.name_of(key): Place(container, key)
             for container in snapshot.containers
             for key in container.saved
-            if container.name_of(key) in tracer.rates
+            if container.name_of(key) in tracer.optimizers.rates
         }
         self._counted |= self._rates
         self._logged: dict[str, Place] = {}
@@ -113,10 +113,11 @@ class LaterSteps:
                 pass
             return found
         except CaptureError as error:
-            if self._tracer.stepped is None or ".state[" not in str(error):
+            stepped = self._tracer.optimizers.stepped
+            if stepped is None or ".state[" not in str(error):
                 raise
             raise CaptureError(
-                f"the loss takes a step of an optimizer{self._tracer.stepped}: give the task several optimizers with a "
+                f"the loss takes a step of an optimizer{stepped}: give the task several optimizers with a "
                 "loss each, which take their steps in turn (optimizer=[a, b], loss=[of_a, of_b])"
             ) from error
 
@@ -185,12 +186,12 @@ class LaterSteps:
                 plain += [(step, graph)] if step < self._steps else []
             else:
                 self._compare(graphs[which[step]], graph, step, self._counted)
-            self._tracer.confirm_factors()
+            self._tracer.optimizers.confirm_factors()
         return Course(tuple(graphs), which[: self._steps], given[: self._steps], tuple(plain))
 
     def _rates_at(self, step: int) -> dict[str, Number]:
         """The learning rates that optimizers of the user's read at a step."""
-        return {name: self._tracer.rates[name](min(step, self._steps - 1)) for name in self._rates}
+        return {name: self._tracer.optimizers.rates[name](min(step, self._steps - 1)) for name in self._rates}
 
     def _number_of(self, graphs: list[fx.GraphModule], graph: fx.GraphModule) -> int:
         """Number of a graph among those that compute something else, at the end of which it is put if it is new."""

@@ -97,14 +97,14 @@ def _traced(
     elsewhere = _followed_elsewhere(task)
     if told := [change.name for change in snapshot.changes() if not change.name.startswith(elsewhere)]:
         raise CaptureError(f"the schedule changes {told[0]}: make it depend on the step alone, and change nothing")
-    tracer.set_first_rates()
+    tracer.optimizers.set_first_rates()
     ended: list[list[Change]] = []
 
     def begin() -> None:
         if ended:  # another path, from the same beginning
             snapshot.restore()
             snapshot.move()
-            tracer.set_first_rates()
+            tracer.optimizers.set_first_rates()
 
     def end() -> None:
         ended.append(snapshot.changes())
@@ -129,8 +129,8 @@ def _traced(
             one.container.put(one.key, one.before)
         elif standing is not MISSING:
             tracer.stand_in(one, standing)
-    own = {change.name for change in snapshot.changes() if change.name.startswith(elsewhere)} | tracer.changing
-    own -= tracer.rates.keys()
+    own = {change.name for change in snapshot.changes() if change.name.startswith(elsewhere)}
+    own = (own | tracer.optimizers.changing) - tracer.optimizers.rates.keys()
     with snapshot_of(task) as later:
         theirs = [change for change in made if not change.name.startswith(elsewhere)]
         shown = [[change for change in changes if not change.name.startswith(elsewhere)] for changes in ended]
@@ -140,10 +140,11 @@ def _traced(
         course = LaterSteps(task, tracer, later, own, after_one).followed(first)
     tracer.shared.refuse()
     counting = (node for graph in course.graphs for node in graph.graph.nodes)
-    if tracer.stepped is not None and any("_local_scalar_dense" in str(node.target) for node in counting):
+    stepped = tracer.optimizers.stepped
+    if stepped is not None and any("_local_scalar_dense" in str(node.target) for node in counting):
         who = "optimizer" if any(is_own(turn.optimizer) for turn in task.turns()) else "loss"
         raise CaptureError(
-            f"the {who} takes a step of an optimizer{tracer.stepped} that makes a number of its count: give the task "
+            f"the {who} takes a step of an optimizer{stepped} that makes a number of its count: give the task "
             "several optimizers with a loss each, which take their steps in turn (optimizer=[a, b], loss=[of_a, of_b])"
         )
     states = {

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
-from torch.autograd.graph import increment_version
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import _engine_run_backward, increment_version
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
-from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from roundlog.capture.captured import model_tensors
-from roundlog.capture.constants import written
+from roundlog.capture.constants import written, written_by
 from roundlog.capture.decompositions import decompositions
-from roundlog.capture.draws import Draws
+from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import CaptureError, DefectError, UnknownValueError, a_kind, is_own_error
-from roundlog.capture.lines import SourceLines, place_of_call, place_of_error, places_of
-from roundlog.capture.optimizers import Update, clip_factor, is_own
+from roundlog.capture.lines import SourceLines, place_of_error, places_of, source_of
+from roundlog.capture.optimizers import is_own
 from roundlog.capture.python_state import (
     MISSING,
     Carried,
@@ -44,19 +42,11 @@ from roundlog.capture.tracing.eager import (
     without_collection,
     without_onednn,
 )
-from roundlog.capture.tracing.graph_checks import (
-    THREAD,
-    checked_loss,
-    differentiate,
-    drop_what_nothing_uses,
-    require_followed,
-)
-from roundlog.capture.tracing.groups import groups_of, schedule_of, trained
 from roundlog.capture.tracing.out_variants import OutForms
 from roundlog.capture.tracing.parts_by_numbers import PartsByNumbers
-from roundlog.capture.tracing.repeated_updates import RepeatedUpdates
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import NewMemory, Substitution, tied
+from roundlog.capture.tracing.traced_optimizers import TracedOptimizers
 from roundlog.capture.tracing.traced_step import NUMBERS, TracedPath, TracedStep, explored, merged
 
 Named = dict[str, torch.Tensor]
@@ -102,75 +92,25 @@ class Tracer:
         self._known = {name: tensor for name, tensor in tensors.items() if name in known and first[name] in known}
         self.originals = {name: tensor for name, tensor in tensors.items() if name not in self._known}
         self._first = {name: first[name] for name in self.originals}
-        self._turns, self._groups = task.turns(), groups_of(task)
-        self._trainable = trained(task, model, self._groups, self._first)
+        self._lines = SourceLines()
+        self.optimizers = TracedOptimizers(task, model, self._first, self._lines)
         self._substitution = Substitution(
             self.originals, {name: field for name, field in task.dataset.items() if isinstance(field, torch.Tensor)}
         )
-        self.columns, self.schedule = schedule_of(self._groups, task.steps)
         self.states: Named = {
             name: tensor.detach()
             for name, tensor in tensors.items()
             if first[name] == name and (tensor.dtype in STORED or name not in self._known)
         }
         self.states |= {name: tensor for one in carried if one.is_new for name, tensor in one.start.items()}
-        for name, number in self._trainable.items():
-            parameter = self._parameters[f"parameter/{name}"].detach()
-            for slot, tensor in self._groups[number].update.slots(parameter).items():
-                self.states[f"slot/{name}/{slot}"] = tensor
-        self.changing = {
-            f"{group.name}.{option}" for group in self._groups for option in group.update.rate.changing(task.steps)
-        }
-        """Names of the optimizer's options that the schedule changes."""
-        self.rates = {
-            f"{group.name}.lr": group.update.rate
-            for group in self._groups
-            if group.is_own and f"{group.name}.lr" in self.changing
-        }
-        """The learning rates that optimizers of the user's read, by name, where they change."""
-        self.stepped: str | None = None
-        """Place in the loss, in words, where an optimizer has taken a step."""
-        self._stepping: object = None
-        """Optimizer of the user's that is taking the step of its turn."""
+        self.states |= self.optimizers.slots
         self.used: set[int] = set()
         """Ids of the tensors that the step which was traced last has read as constants."""
         self.histories = Histories()
-        self.shared = SharedMemory(self._first[f"parameter/{name}"] for name in self._trainable)
+        self.shared = SharedMemory(self._first[f"parameter/{name}"] for name in self.optimizers.trained)
         self._decides = decides
         self._parts = PartsByNumbers()
-        self._lines = SourceLines()
         self._gradients: tuple[str, ...] = ()
-        self._factors: list[float] = []
-        self._confirm_schedule()
-
-    def _confirm_schedule(self) -> None:
-        """Raises CaptureError if the schedule gives other rates when it is asked again."""
-        again = schedule_of(groups_of(self._task), self._task.steps)
-        if not torch.equal(again[1], self.schedule):
-            raise CaptureError(
-                "the schedule gives other rates the second time it is asked: make it depend on the step alone"
-            )
-        self.confirm_factors()
-
-    def confirm_factors(self) -> None:
-        """Raises CaptureError if a schedule that is a function gives other factors now than at first."""
-        schedules = [turn.schedule for turn in self._turns]
-        functions = [
-            function
-            for schedule in schedules
-            for function in (vars(schedule).get("lr_lambdas", ()) if isinstance(schedule, LRScheduler) else (schedule,))
-        ]
-        factors = [function(step) for function in functions for step in range(self._task.steps)]
-        self._factors = self._factors or factors
-        if factors != self._factors:
-            raise CaptureError("the schedule depends on what steps change: make it depend on the step alone")
-
-    def set_first_rates(self) -> None:
-        """Give optimizers of the user's the learning rates of the first step, if the schedule changes them."""
-        for turn in self._turns:
-            for place, group in enumerate(turn.optimizer.param_groups):
-                if (rate := self.rates.get(f"{turn.called('optimizer')}.param_groups[{place}].lr")) is not None:
-                    group["lr"] = rate(0)
 
     def follows(self, thing: object) -> bool:
         """Whether a tensor is part of the state, so that whatever takes its place is followed."""
@@ -206,35 +146,22 @@ class Tracer:
         self.used = set()
         paths = explored(followed, allowed=self._decides)
         gradients = dict.fromkeys(name for path in paths for name in path.gradients)
-        self._refuse_counted(paths)
+        self.optimizers.refuse_counted(paths)
         return TracedStep(
             graph=merged(paths, len(self.states)),
             states=self.states,
-            columns=self.columns,
-            schedule=self.schedule,
-            trained={name: self._parameters[f"parameter/{name}"] for name in self._trainable},
-            gradients=tuple(name for name in self._trainable if name in gradients),
+            columns=self.optimizers.columns,
+            schedule=self.optimizers.schedule,
+            trained=self.optimizers.trained,
+            gradients=tuple(name for name in self.optimizers.trained if name in gradients),
             known=frozenset(self._known),
         )
-
-    def _refuse_counted(self, paths: Sequence[TracedPath]) -> None:
-        """Raises CaptureError for a parameter that has a gradient on some paths only, if its optimizer counts the
-        steps that it has taken with it: which is not known before training."""
-        for name, number in self._trainable.items():
-            have = {name in path.gradients for path in paths}
-            if len(have) == 2 and self._groups[number].update.counts(self._task.steps):
-                kind = type(self._turns[self._groups[number].turn].optimizer).__name__
-                raise CaptureError(
-                    f"{name} gets a gradient on some of the step's paths only, and {kind} counts the steps that a "
-                    "parameter has taken: choose by torch.where between results that both are computed, or take "
-                    "torch.optim.SGD or RMSprop"
-                )
 
     def _path(self, decisions: Decisions, numbers: Path | None) -> TracedPath:
         """One path through the step, from where the user's code stands now. numbers: that of those which are
         followed."""
         task, self._parts = self._task, PartsByNumbers()
-        row = {name: torch.zeros(()) for name in (*self.columns, *_NUMBERS)}
+        row = {name: torch.zeros(()) for name in (*self.optimizers.columns, *_NUMBERS)}
         batch = task.batch(torch.arange(task.batch_size))
 
         def step(
@@ -256,7 +183,7 @@ class Tracer:
                 quietly(),
                 without_collection(),
                 noting_threads(threads),
-                self._noting_optimizers(),
+                self.optimizers.noting_steps(),
             ):
                 # Tensors that the user's functions refer to (class weights, say) come in as constants.
                 graph = make_fx(step, decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(
@@ -285,20 +212,6 @@ class Tracer:
         self._own_constants(graph)
         self.shared.add_graph(graph.graph, self.states)
         return TracedPath(graph, self._gradients, decisions)
-
-    @contextmanager
-    def _noting_optimizers(self) -> Iterator[None]:
-        """Notes where the user's code takes a step of an optimizer meanwhile."""
-
-        def note(optimizer: object, *_: object) -> None:
-            if optimizer is not self._stepping:
-                self.stepped = place_of_call()
-
-        handle = register_optimizer_step_pre_hook(note)
-        try:
-            yield
-        finally:
-            handle.remove()
 
     def _changed(self, graph: fx.GraphModule) -> frozenset[str]:
         """Names of the known buffers that a traced step writes into, or puts something else in the place of."""
@@ -331,19 +244,19 @@ class Tracer:
             kept: Named = {}
             following: Named = {}
             clipped: Named = {}
-            for number, turn in enumerate(self._turns):
+            for number, turn in enumerate(self.optimizers.turns):
                 losses.append(self._accumulate(turn, parts))
-                gradients = self._gradients_of(number)
+                gradients = self.optimizers.gradients_of(number)
                 kept.update({name: gradient.clone() for name, gradient in gradients.items()})
                 if turn.max_grad_norm is not None:
                     clipped |= {f"gradient of {name}": gradient for name, gradient in gradients.items()}
                 slots = {name: tensor for name, tensor in following.items() if name.startswith("slot/")}
                 if is_own(turn.optimizer):
-                    self._step_of_own(turn, gradients)
+                    self.optimizers.step_of_own(turn, gradients)
                 following = self._following(states) | slots
                 if not is_own(turn.optimizer):
-                    self._update(turn, following, gradients, row)
-                    if turn is not self._turns[-1]:
+                    self.optimizers.update(turn, following, gradients, row)
+                    if turn is not self.optimizers.turns[-1]:
                         self._write(gradients, following)
             loss = self._sum(losses)
         self._note_left(following, clipped)
@@ -381,19 +294,6 @@ class Tracer:
     def _sum(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
         with self._lines, self._lines.all_from("the sum of losses"):
             return sum(losses[1:], losses[0])
-
-    def _gradients_of(self, number: int) -> Named:
-        """Gradients of the parameters that one optimizer trains, by name: those that have one."""
-        own = [name for name, group in self._trainable.items() if self._groups[group].turn == number]
-        found = {name: self._parameters[f"parameter/{name}"].grad for name in own}
-        gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
-        if not gradients:
-            loss, optimizer = (self._turns[number].called(part) for part in ("loss", "optimizer"))
-            raise CaptureError(
-                f"the {loss} depends on no parameter that {optimizer} trains: check whether it belongs to another "
-                "optimizer, or is cut off by .detach()"
-            )
-        return gradients
 
     def _write(self, gradients: Iterable[str], following: Named) -> None:
         """Put the parameters that one optimizer has stepped where the losses after it read them, as it does itself."""
@@ -437,22 +337,6 @@ class Tracer:
             following[self._first[name]] = value
         return following
 
-    def _step_of_own(self, turn: Turn, gradients: Named) -> None:
-        """Clip the gradients, and take a step of an optimizer of the user's, which writes into parameters."""
-        own = {id(parameter) for group in turn.optimizer.param_groups for parameter in group["params"]}
-        for name, parameter in self._parameters.items():
-            if id(parameter) not in own:
-                parameter.grad = None
-            elif turn.max_grad_norm is not None and name.removeprefix("parameter/") in gradients:
-                with torch.no_grad(), self._lines, self._lines.all_from("clip_grad_norm_"):
-                    parameter.grad = gradients[name.removeprefix("parameter/")] * clip_factor(
-                        gradients.values(), turn.max_grad_norm
-                    )
-        self._stepping = turn.optimizer
-        with self._lines:
-            turn.optimizer.step()
-        self._stepping = None
-
     def _left(self, one: Carried, thing: Any, states: Named) -> Named:
         """The states that a step has left in a place, by name."""
         found = {name: self._substitution.of(tensor) for name, tensor in one.leaves(thing).items()}
@@ -464,35 +348,49 @@ class Tracer:
                 )
         return {self._first.get(name, name): value for name, value in found.items()}
 
-    def _update(self, turn: Turn, following: Named, gradients: Named, row: Named) -> None:
-        """Clip the gradients, and take a step of the optimizer."""
-        lines, factor, repeated = self._lines, None, RepeatedUpdates()
-        if turn.max_grad_norm is not None:
-            with torch.no_grad(), lines, lines.all_from("clip_grad_norm_"):
-                factor = clip_factor(gradients.values(), turn.max_grad_norm)
-        for name, gradient in gradients.items():
-            number, prefix = self._trainable[name], f"slot/{name}/"
-            group, parameter = self._groups[number].update, self._first[f"parameter/{name}"]
-            own = {slot.removeprefix(prefix): following[slot] for slot in self.states if slot.startswith(prefix)}
-            scalars = {column: row[f"{number}/{column}"] for column in group.columns()}
 
-            def step(
-                p: torch.Tensor,
-                g: torch.Tensor,
-                *slots: torch.Tensor,
-                update: Update = group,
-                names: tuple[str, ...] = tuple(own),
-                scalars: Named = scalars,
-            ) -> list[torch.Tensor]:
-                g = g if factor is None else g * factor
-                p, after = update.apply(p, g, dict(zip(names, slots, strict=True)), scalars)
-                return [p, *(after[name] for name in names)]
+THREAD = (
+    "the step computes in another thread, where it cannot be followed: compute everything in the thread that calls it"
+)
 
-            with torch.no_grad(), lines, lines.all_from(type(turn.optimizer).__name__):
-                following[parameter], *after = repeated.apply(
-                    number, step, [following[parameter], gradient, *own.values()]
-                )
-            following.update({prefix + slot: tensor for slot, tensor in zip(own, after, strict=True)})
+
+def differentiate(loss: torch.Tensor) -> None:
+    """`loss.backward()`, but that modes for functions go on in hooks and in what checkpoints compute again."""
+    _engine_run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
+
+
+def drop_what_nothing_uses(graph: fx.Graph) -> None:
+    """Leave out what changes nothing: numbers that are printed or logged, and what only checks look at. A step that
+    prints in some turns only is then the same in all."""
+    for node in reversed(graph.nodes):
+        # Random draws count, used or not.
+        kept = bool(written_by(node)) or draws(node.target)
+        if node.op in ("call_function", "get_attr") and not node.users and not kept:
+            graph.erase_node(node)
+
+
+def require_followed(graph: fx.GraphModule) -> None:
+    """Raises CaptureError if the step goes on with a tensor that it has computed where no mode of the trace was active,
+    as in another thread: such a tensor comes in as a constant, without values."""
+    for node in graph.graph.nodes:
+        if node.op == "get_attr" and isinstance(getattr(graph, str(node.target)), FakeTensor):
+            place = next((source_of(user) for user in node.users if source_of(user)), "")
+            raise CaptureError(f"{THREAD}{f' (at {place})' if place else ''}")
+
+
+def checked_loss(name: str, loss: object) -> torch.Tensor:
+    """A loss, under its name. Raises CaptureError for what no step can be taken with."""
+    if not isinstance(loss, torch.Tensor):
+        raise CaptureError(f"the {name} is {a_kind(loss)}: return a tensor, without .item()")
+    if loss.ndim != 0:
+        raise CaptureError(f"the {name} has the shape {list(loss.shape)}: reduce it to a scalar")
+    if loss.dtype != torch.float32:
+        raise CaptureError(f"the {name} is {loss.dtype}: compute it in float32")
+    if not loss.requires_grad:
+        raise CaptureError(f"the {name} depends on no parameter that is trained: check the model and the optimizer")
+    return loss
 
 
 _NUMBERS = tuple(f"number/{place}" for place in range(NUMBERS))

@@ -1,0 +1,269 @@
+"""The optimizers of a task while its step is traced: their parameter groups, which of them trains which parameter, what
+depends on the step, and their updates as operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.lines import SourceLines, place_of_call
+from roundlog.capture.optimizers import Column, Update, clip_factor, updates
+from roundlog.capture.optimizers.update import Own
+from roundlog.capture.task import Task, Turn
+from roundlog.capture.tracing.repeated_updates import RepeatedUpdates
+from roundlog.capture.tracing.traced_step import TracedPath
+
+Named = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGroup:
+    """One parameter group."""
+
+    name: str
+    """As in `optimizer.param_groups[0]`."""
+    turn: int
+    """Number of the optimizer among the task's."""
+    update: Update
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the optimizer is the user's own, whose step is traced as it is written."""
+        return isinstance(self.update, Own)
+
+
+def groups_of(task: Task) -> list[ParameterGroup]:
+    """All groups, optimizer by optimizer. Raises CaptureError for an optimizer, an option or a schedule that is not
+    supported."""
+    return [
+        ParameterGroup(f"{turn.called('optimizer')}.param_groups[{place}]", number, update)
+        for number, turn in enumerate(task.turns())
+        for place, update in enumerate(updates(turn.optimizer, turn.schedule, task.steps))
+    ]
+
+
+def trained(task: Task, model: nn.Module, groups: Sequence[ParameterGroup], first: Mapping[str, str]) -> dict[str, int]:
+    """Name of every parameter that is trained -> number of its group, in the model's order. first: state name -> the
+    first one with the same memory. Raises CaptureError for parameters that no step could be taken with."""
+    named, turns = dict(model.named_parameters()), task.turns()
+    known = {id(parameter) for parameter in named.values()}
+    held = {number: {id(p) for p in group.update.group["params"]} for number, group in enumerate(groups)}
+    for turn, ids in _by_turn(groups, held).items():
+        if strangers := ids - known:
+            raise CaptureError(
+                f"the {turns[turn].called('optimizer')} holds {len(strangers)} parameters that are not the model's: "
+                + ("make it of model.parameters()" if len(turns) == 1 else "give a model with all, as an nn.ModuleDict")
+            )
+    number_of: dict[int, int] = {}
+    owner: dict[str, int] = {}
+    for name, parameter in named.items():
+        for number in (number for number, ids in held.items() if id(parameter) in ids and parameter.requires_grad):
+            one, two = owner.setdefault(first[f"parameter/{name}"], groups[number].turn), groups[number].turn
+            if one != two:
+                raise CaptureError(
+                    f"{name} is trained by {turns[one].called('optimizer')} and {turns[two].called('optimizer')}, "
+                    "which would both step it: leave it in one of them"
+                )
+            number_of[id(parameter)] = number
+    found = {name: number_of[id(p)] for name, p in named.items() if id(p) in number_of}
+    for turn in range(len(turns)):
+        if not any(groups[group].turn == turn for group in found.values()):
+            name = turns[turn].called("optimizer")
+            raise CaptureError(f"nothing is trained: no parameter of the {name} requires a gradient")
+    outside = [name for name, p in named.items() if p.requires_grad and name not in found]
+    if outside and len(turns) == 1 and turns[0].max_grad_norm is not None:
+        # clip_grad_norm_ would count its gradient, which optimizer.zero_grad() never clears.
+        raise CaptureError(
+            f"{outside[0]} requires a gradient but is in no group of the optimizer, so that the norm to clip is not "
+            "clear: freeze it with .requires_grad_(False)"
+        )
+    return found
+
+
+def _by_turn(groups: Sequence[ParameterGroup], held: Mapping[int, set[int]]) -> dict[int, set[int]]:
+    """Identities of the parameters of all groups of an optimizer, by its number."""
+    found: dict[int, set[int]] = {}
+    for number, ids in held.items():
+        found.setdefault(groups[number].turn, set()).update(ids)
+    return found
+
+
+def schedule_of(groups: Sequence[ParameterGroup], steps: int) -> tuple[tuple[str, ...], torch.Tensor]:
+    """Names of the schedule's columns, and f32[steps, columns]."""
+    columns: dict[str, Column] = {}
+    for number, group in enumerate(groups):
+        # The rate stands in every table, though some updates read only what follows from it: people look at it.
+        every: dict[str, Column] = {"lr": group.update.rate, **group.update.columns()}
+        columns.update({f"{number}/{name}": column for name, column in every.items()})
+    rows = [[float(column(step)) for column in columns.values()] for step in range(steps)]
+    table = torch.tensor(rows, dtype=torch.float64).to(torch.float32).reshape(steps, -1)
+    if not bool(table.isfinite().all()):
+        raise CaptureError(
+            "the learning rate schedule gives a value that is not finite: let it give a finite number at every step"
+        )
+    return tuple(columns), table
+
+
+class TracedOptimizers:
+    """The optimizers of a task while its step is traced: their updates as operators, and what depends on the step."""
+
+    def __init__(self, task: Task, model: nn.Module, first: Mapping[str, str], lines: SourceLines) -> None:
+        """first: state name -> the first one with the same memory. lines: gives operators their places.
+
+        Raises CaptureError for an optimizer, an option or a schedule that is not supported."""
+        self._task = task
+        self._first = first
+        self._lines = lines
+        self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
+        self.turns, self._groups = task.turns(), groups_of(task)
+        self._trainable = trained(task, model, self._groups, first)
+        self.columns, self.schedule = schedule_of(self._groups, task.steps)
+        self.slots: dict[str, torch.Tensor] = {}
+        """States of the optimizers before the first step, by name."""
+        for name, number in self._trainable.items():
+            parameter = self._parameters[f"parameter/{name}"].detach()
+            for slot, tensor in self._groups[number].update.slots(parameter).items():
+                self.slots[f"slot/{name}/{slot}"] = tensor
+        self.changing = {
+            f"{group.name}.{option}" for group in self._groups for option in group.update.rate.changing(task.steps)
+        }
+        """Names of the optimizers' options that the schedule changes."""
+        self.rates = {
+            f"{group.name}.lr": group.update.rate
+            for group in self._groups
+            if group.is_own and f"{group.name}.lr" in self.changing
+        }
+        """The learning rates that optimizers of the user's read, by name, where they change."""
+        self.stepped: str | None = None
+        """Place in the loss, in words, where an optimizer has taken a step."""
+        self._stepping: object = None
+        """Optimizer of the user's that is taking the step of its turn."""
+        self._factors: list[float] = []
+        self._confirm_schedule()
+
+    @property
+    def trained(self) -> dict[str, torch.Tensor]:
+        """Parameters that are trained, by name."""
+        return {name: self._parameters[f"parameter/{name}"] for name in self._trainable}
+
+    def _confirm_schedule(self) -> None:
+        """Raises CaptureError if the schedule gives other rates when it is asked again."""
+        again = schedule_of(groups_of(self._task), self._task.steps)
+        if not torch.equal(again[1], self.schedule):
+            raise CaptureError(
+                "the schedule gives other rates the second time it is asked: make it depend on the step alone"
+            )
+        self.confirm_factors()
+
+    def confirm_factors(self) -> None:
+        """Raises CaptureError if a schedule that is a function gives other factors now than at first."""
+        schedules = [turn.schedule for turn in self.turns]
+        functions = [
+            function
+            for schedule in schedules
+            for function in (vars(schedule).get("lr_lambdas", ()) if isinstance(schedule, LRScheduler) else (schedule,))
+        ]
+        factors = [function(step) for function in functions for step in range(self._task.steps)]
+        self._factors = self._factors or factors
+        if factors != self._factors:
+            raise CaptureError("the schedule depends on what steps change: make it depend on the step alone")
+
+    def set_first_rates(self) -> None:
+        """Give optimizers of the user's the learning rates of the first step, if the schedule changes them."""
+        for turn in self.turns:
+            for place, group in enumerate(turn.optimizer.param_groups):
+                if (rate := self.rates.get(f"{turn.called('optimizer')}.param_groups[{place}].lr")) is not None:
+                    group["lr"] = rate(0)
+
+    @contextmanager
+    def noting_steps(self) -> Iterator[None]:
+        """Notes where the user's code takes a step of an optimizer meanwhile."""
+
+        def note(optimizer: object, *_: object) -> None:
+            if optimizer is not self._stepping:
+                self.stepped = place_of_call()
+
+        handle = register_optimizer_step_pre_hook(note)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def refuse_counted(self, paths: Sequence[TracedPath]) -> None:
+        """Raises CaptureError for a parameter that has a gradient on some paths only, if its optimizer counts the
+        steps that it has taken with it: which is not known before training."""
+        for name, number in self._trainable.items():
+            have = {name in path.gradients for path in paths}
+            if len(have) == 2 and self._groups[number].update.counts(self._task.steps):
+                kind = type(self.turns[self._groups[number].turn].optimizer).__name__
+                raise CaptureError(
+                    f"{name} gets a gradient on some of the step's paths only, and {kind} counts the steps that a "
+                    "parameter has taken: choose by torch.where between results that both are computed, or take "
+                    "torch.optim.SGD or RMSprop"
+                )
+
+    def gradients_of(self, number: int) -> Named:
+        """Gradients of the parameters that one optimizer trains, by name: those that have one."""
+        own = [name for name, group in self._trainable.items() if self._groups[group].turn == number]
+        found = {name: self._parameters[f"parameter/{name}"].grad for name in own}
+        gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
+        if not gradients:
+            loss, optimizer = (self.turns[number].called(part) for part in ("loss", "optimizer"))
+            raise CaptureError(
+                f"the {loss} depends on no parameter that {optimizer} trains: check whether it belongs to another "
+                "optimizer, or is cut off by .detach()"
+            )
+        return gradients
+
+    def step_of_own(self, turn: Turn, gradients: Named) -> None:
+        """Clip the gradients, and take a step of an optimizer of the user's, which writes into parameters."""
+        own = {id(parameter) for group in turn.optimizer.param_groups for parameter in group["params"]}
+        for name, parameter in self._parameters.items():
+            if id(parameter) not in own:
+                parameter.grad = None
+            elif turn.max_grad_norm is not None and name.removeprefix("parameter/") in gradients:
+                with torch.no_grad(), self._lines, self._lines.all_from("clip_grad_norm_"):
+                    parameter.grad = gradients[name.removeprefix("parameter/")] * clip_factor(
+                        gradients.values(), turn.max_grad_norm
+                    )
+        self._stepping = turn.optimizer
+        with self._lines:
+            turn.optimizer.step()
+        self._stepping = None
+
+    def update(self, turn: Turn, following: Named, gradients: Named, row: Named) -> None:
+        """Clip the gradients, and take a step of the optimizer."""
+        lines, factor, repeated = self._lines, None, RepeatedUpdates()
+        if turn.max_grad_norm is not None:
+            with torch.no_grad(), lines, lines.all_from("clip_grad_norm_"):
+                factor = clip_factor(gradients.values(), turn.max_grad_norm)
+        for name, gradient in gradients.items():
+            number, prefix = self._trainable[name], f"slot/{name}/"
+            group, parameter = self._groups[number].update, self._first[f"parameter/{name}"]
+            own = {slot.removeprefix(prefix): following[slot] for slot in self.slots if slot.startswith(prefix)}
+            scalars = {column: row[f"{number}/{column}"] for column in group.columns()}
+
+            def step(
+                p: torch.Tensor,
+                g: torch.Tensor,
+                *slots: torch.Tensor,
+                update: Update = group,
+                names: tuple[str, ...] = tuple(own),
+                scalars: Named = scalars,
+            ) -> list[torch.Tensor]:
+                g = g if factor is None else g * factor
+                p, after = update.apply(p, g, dict(zip(names, slots, strict=True)), scalars)
+                return [p, *(after[name] for name in names)]
+
+            with torch.no_grad(), lines, lines.all_from(type(turn.optimizer).__name__):
+                following[parameter], *after = repeated.apply(
+                    number, step, [following[parameter], gradient, *own.values()]
+                )
+            following.update({prefix + slot: tensor for slot, tensor in zip(own, after, strict=True)})
