@@ -98,6 +98,13 @@ class Format:
             return FLOAT32.nan if magnitude > self.infinity else sign | FLOAT32.infinity
         return sign | FLOAT32.nearest(self.value(magnitude))
 
+    def of_float32(self, word: int) -> int:
+        """Encoding (`width` bits) of the number nearest to the FP32 number with this encoding: its conversion."""
+        sign, magnitude = (self.sign if word & FLOAT32.sign else 0), word & (FLOAT32.sign - 1)
+        if magnitude >= FLOAT32.infinity:
+            return self.nan if magnitude > FLOAT32.infinity else sign | self.infinity
+        return sign | self.nearest(FLOAT32.value(magnitude))
+
     def nearest(self, number: Fraction) -> int:
         """Encoding (`width` bits) of the nearest number, of two as near the one with an even fraction (4.3.1). What is
         too large becomes infinite, as if exponents had no end (7.4); a zero is +0, and an underflow keeps its sign."""

@@ -77,6 +77,25 @@ def test_infinities_have_a_root_and_of_nan_only_the_canonical_one() -> None:
     assert canonical(finite) is finite and canonical(flags) is flags
 
 
+@pytest.mark.parametrize(("dtype", "nan"), [(torch.bfloat16, 0x7FC0), (torch.float16, 0x7E00)])
+def test_numbers_of_16_bits_are_committed_to_in_two_bytes_each(dtype: torch.dtype, nan: int) -> None:
+    words = np.arange(1 << 16, dtype=np.uint16)
+    tensor = torch.from_numpy(words.view(np.int16)).view(dtype)
+    finite = tensor[tensor.isfinite()]
+    assert bytes(tensor_bytes(finite)) == words[tensor.isfinite().numpy()].astype("<u2").tobytes()
+    assert tensor_tree(finite[:512]).count == 1 and tensor_tree(finite[:513]).count == 2
+    assert tensor_root(finite) == tensor_root(finite.view(-1, 2)) == tensor_root(finite.view(torch.int16))
+    assert tensor_root(torch.zeros(0, dtype=dtype)) == tensor_root(torch.zeros(0))
+    for wrong in {nan, nan | 0x8000, nan - 1, nan + 1, 0x7FFF, 0xFFFF} - {nan}:
+        one = torch.cat([finite[:700], torch.from_numpy(np.array([wrong], np.uint16).view(np.int16)).view(dtype)])
+        if bool(one.isnan().any()):
+            with pytest.raises(CommitmentError, match=f"a NaN other than {nan:#x} has no root"):
+                tensor_root(one)
+            right = canonical(one)
+            assert torch.equal(right[:700], one[:700]) and bytes(tensor_bytes(right))[-2:] == nan.to_bytes(2, "little")
+    assert canonical(finite) is finite
+
+
 def test_a_bool_that_is_neither_0_nor_1_has_no_root() -> None:
     for values in (
         torch.tensor([0, 2], dtype=torch.uint8).view(torch.bool),
@@ -86,7 +105,7 @@ def test_a_bool_that_is_neither_0_nor_1_has_no_root() -> None:
             tensor_root(values)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize("dtype", [torch.float8_e5m2, torch.complex64])
 def test_a_dtype_without_a_little_endian_layout_has_no_root(dtype: torch.dtype) -> None:
     with pytest.raises(CommitmentError, match=r"dtype .* has no root"):
         tensor_root(torch.ones(3, dtype=dtype))

@@ -55,7 +55,7 @@ def rounded(number: Fraction, format: Format = FLOAT32) -> int:
     return 0 if bits == SIGN else bits
 
 
-def add(a: int, b: int) -> int:
+def add(a: int, b: int, format: Format = FLOAT32) -> int:
     if is_nan(a) or is_nan(b):
         return NAN
     if is_infinite(a) or is_infinite(b):
@@ -63,7 +63,7 @@ def add(a: int, b: int) -> int:
             return a if a == b else NAN
         return a if is_infinite(a) else b
     # Clause 6.3: a zero sum is +0 unless both are -0.
-    return nearest(value(a) + value(b), zero=SIGN if a == b == SIGN else 0)
+    return nearest(value(a) + value(b), zero=SIGN if a == b == SIGN else 0, format=format)
 
 
 def negate(a: int) -> int:
@@ -74,21 +74,21 @@ def magnitude(a: int) -> int:
     return NAN if is_nan(a) else a & ~SIGN
 
 
-def subtract(a: int, b: int) -> int:
-    return add(a, negate(b))
+def subtract(a: int, b: int, format: Format = FLOAT32) -> int:
+    return add(a, negate(b), format)
 
 
-def multiply(a: int, b: int) -> int:
+def multiply(a: int, b: int, format: Format = FLOAT32) -> int:
     sign = (a ^ b) & SIGN
     if is_nan(a) or is_nan(b):
         return NAN
     if is_infinite(a) or is_infinite(b):
         zero = a & ~SIGN == 0 or b & ~SIGN == 0
         return NAN if zero else sign | INFINITY
-    return nearest(value(a) * value(b), zero=sign)
+    return nearest(value(a) * value(b), zero=sign, format=format)
 
 
-def divide(a: int, b: int) -> int:
+def divide(a: int, b: int, format: Format = FLOAT32) -> int:
     sign = (a ^ b) & SIGN
     if is_nan(a) or is_nan(b) or (is_infinite(a) and is_infinite(b)):
         return NAN
@@ -98,7 +98,7 @@ def divide(a: int, b: int) -> int:
         return sign
     if b & ~SIGN == 0:
         return NAN if a & ~SIGN == 0 else sign | INFINITY
-    return nearest(value(a) / value(b), zero=sign)
+    return nearest(value(a) / value(b), zero=sign, format=format)
 
 
 def root(a: int, format: Format = FLOAT32) -> int:

@@ -8,6 +8,9 @@ from roundlog.arithmetic.elementary_functions import round_function
 from roundlog.arithmetic.exact_sums import round_sums
 from roundlog.arithmetic.formats import (
     adjacent,
+    as_float32,
+    format_of,
+    held,
     in_format,
     neighbour,
     ordinal,
@@ -15,6 +18,7 @@ from roundlog.arithmetic.formats import (
     round_interval,
     round_signed,
     round_to,
+    torch_dtype,
 )
 from roundlog.arithmetic.machine import (
     DisturbedError,
@@ -28,7 +32,10 @@ __all__ = [
     "DisturbedError",
     "MachineError",
     "adjacent",
+    "as_float32",
     "check_machine",
+    "format_of",
+    "held",
     "in_format",
     "neighbour",
     "ordinal",
@@ -38,6 +45,7 @@ __all__ = [
     "round_signed",
     "round_sums",
     "round_to",
+    "torch_dtype",
     "undisturbed",
     "until_undisturbed",
 ]

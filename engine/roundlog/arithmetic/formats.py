@@ -1,16 +1,43 @@
 """Rounding of FP64 values and intervals to a format of numbers, whole tensors at a time.
 
-Numbers of a format are held as the FP32 numbers that they are. Rounding is to nearest, ties to even (IEEE 754-2019,
-4.3.1), once, from FP64.
+While they are computed, numbers of a format are the FP32 numbers that they are; BF16 and FP16 are kept as dtypes of
+their own (`held`). Rounding is to nearest, ties to even (IEEE 754-2019, 4.3.1), once, from FP64.
 """
 
 from __future__ import annotations
 
 import torch
 
-from roundlog.number_format import FLOAT32, Format
+from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
 
 _INT32_MIN = -(2**31)
+
+_SHORT = {BFLOAT16: torch.bfloat16, FLOAT16: torch.float16}
+_SHORT_DTYPES = frozenset(_SHORT.values())
+
+
+def torch_dtype(format: Format) -> torch.dtype:
+    """The dtype of tensors that hold numbers of a format: FP32's, unless there is one of its own."""
+    return _SHORT.get(format, torch.float32)
+
+
+def format_of(dtype: torch.dtype) -> Format:
+    """The format of a torch dtype. Raises ValueError where there is none."""
+    for format in (FLOAT32, *_SHORT):
+        if torch_dtype(format) == dtype:
+            return format
+    raise ValueError(f"{dtype} is no format: use float32, bfloat16 or float16")
+
+
+def held(x: torch.Tensor, format: Format) -> torch.Tensor:
+    """FP32 numbers of the format -> the same numbers, of its dtype."""
+    dtype = torch_dtype(format)
+    return x if dtype == torch.float32 else x.to(dtype)
+
+
+def as_float32(x: torch.Tensor) -> torch.Tensor:
+    """Numbers of any format -> the same numbers as FP32; integers and bool as they are."""
+    return x.to(torch.float32) if x.dtype in _SHORT_DTYPES else x
 
 
 def round_to(y: torch.Tensor, format: Format) -> torch.Tensor:

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from roundlog.arithmetic import format_of
 from roundlog.commitments.merkle import CommitmentError, MerkleTree, leaf_hashes
 from roundlog.kernels.reducing import all_finite
+from roundlog.number_format import FLOAT32
 
 CHUNK_SIZE = 1024
 """Bytes in a leaf of a tensor tree; the last one may be shorter."""
@@ -32,8 +34,10 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
 
     Raises CommitmentError for a NaN that is not the canonical one (NaN bits differ between machines: see `canonical`),
     for a bool whose byte is neither 0 nor 1, and for a dtype without one little-endian layout
-    (complex, bfloat16, quantised, strings, objects).
+    (complex, quantised, strings, objects).
     """
+    if isinstance(tensor, torch.Tensor) and tensor.dtype in _SHORT:
+        return _short_bytes(tensor)
     array = _as_array(tensor)
     if array.dtype.kind not in _KINDS or array.dtype.itemsize > 8:
         raise CommitmentError(f"a tensor of dtype {array.dtype} has no root; use float, integer or bool")
@@ -50,16 +54,32 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     return flat.data
 
 
+def _short_bytes(tensor: torch.Tensor) -> memoryview:
+    """`tensor_bytes` of numbers of 16 bits."""
+    assert sys.byteorder == "little", "PyTorch tensors are in host byte order"
+    kind = format_of(tensor.dtype)
+    words = tensor.detach().cpu().contiguous().reshape(-1).view(torch.int16).numpy().view(np.uint16)
+    if bool(((words & (kind.sign - 1) > kind.infinity) & (words != kind.nan)).any()):
+        raise CommitmentError(
+            f"a tensor with a NaN other than {kind.nan:#x} has no root, since NaN bits differ between machines"
+        )
+    return words.view(np.uint8).data if words.size else memoryview(b"")
+
+
 def canonical(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with 0x7FC00000 for every NaN, which is the one that a step's values are committed to with: which one
-    a processor makes is its own affair. Itself, where there is none."""
-    if tensor.dtype != torch.float32 or not tensor.numel() or not bool(tensor.isnan().any()):
+    """The tensor with its format's one NaN, 0x7FC00000 of FP32, for every NaN, which is the one that a step's values
+    are committed to with: which one a processor makes is its own affair. Itself, where there is none."""
+    words = _WORDS.get(tensor.dtype)
+    if words is None or not tensor.numel() or not bool(tensor.isnan().any()):
         return tensor
-    quiet = torch.tensor(_NAN, dtype=torch.int32, device=tensor.device)
-    return torch.where(tensor.isnan(), quiet, tensor.contiguous().view(torch.int32)).view(torch.float32)
+    quiet = torch.tensor(format_of(tensor.dtype).nan, dtype=words, device=tensor.device)
+    return torch.where(tensor.isnan(), quiet, tensor.contiguous().view(words)).view(tensor.dtype)
 
 
-_NAN = 0x7FC00000
+_NAN = FLOAT32.nan
+_SHORT = (torch.bfloat16, torch.float16)
+_WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+"""Integers as wide as the numbers of a dtype."""
 
 
 def _has_other_nan(array: NDArray[np.generic]) -> bool:

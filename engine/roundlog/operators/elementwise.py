@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from roundlog.arithmetic import round_signed
+from roundlog.arithmetic import as_float32, held, round_signed
 from roundlog.definitions import Family, OperatorKind, of_family
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators.registry import (
@@ -126,12 +126,22 @@ def check_narrow(program: Program, operators: Sequence[Operator], f32: Format) -
 
 def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, format: Format | None) -> torch.Tensor:
     """`operator.compute`, and if the operator is exact and gives numbers of a format, its mathematical value rounded
-    once to it, to nearest even. Movement copies bits as they are."""
-    if format is None or format == FLOAT32 or operator.kind != OperatorKind.EXACT:
+    once to it, to nearest even. The inputs may be of different formats. Movement copies bits as they are."""
+    if operator.kind != OperatorKind.EXACT:
+        return operator.compute(inputs, attributes)
+    inputs = [as_float32(x) for x in inputs]
+    if format is None or format == FLOAT32:
         return operator.compute(inputs, attributes)
     if operator.name == "to_f32":
-        return round_signed(integer_as_f64(inputs[0]), format)
+        return convert(inputs[0], format)
     wide = _WIDE.get(operator.name)
     if wide is not None:
-        return round_signed(wide(*(x.to(torch.float64) for x in inputs)), format)
-    return round_signed(operator.compute(inputs, attributes).to(torch.float64), format)
+        return held(round_signed(wide(*(x.to(torch.float64) for x in inputs)), format), format)
+    return held(round_signed(operator.compute(inputs, attributes).to(torch.float64), format), format)
+
+
+def convert(x: torch.Tensor, format: Format) -> torch.Tensor:
+    """Numbers of any format, integers or bool -> the nearest numbers of a format, ties to even; a zero keeps its
+    sign."""
+    wide = x.to(torch.float64) if x.is_floating_point() else integer_as_f64(x)
+    return held(round_signed(wide, format), format)

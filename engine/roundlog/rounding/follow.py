@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import adjacent, in_format
+from roundlog.arithmetic import adjacent, as_float32, held, in_format
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.rounding_loops import weigh as weigh_by_kernel
 from roundlog.log import Decision, Entries, LogReader
@@ -201,6 +201,7 @@ class Follower:
         """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
         all of it."""
         self._window = window
+        inputs = [as_float32(x) for x in inputs]
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, format)
         if not bounded(near):
@@ -218,7 +219,7 @@ class Follower:
             else:
                 values = self._decide(index, operator, inputs, attributes, some, format, log)
             put(rounded, some.indices, values)
-        return rounded
+        return held(rounded, format)
 
     def _decide(
         self,

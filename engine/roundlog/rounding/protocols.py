@@ -29,7 +29,7 @@ class Rounding(Protocol):
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format
     ) -> torch.Tensor:
         """The correctly rounded value of every element of operator `index` of the running step: numbers of the format,
-        which is that of the operator's output, as FP32 numbers."""
+        which is that of the operator's output, of its dtype. The inputs may be of different formats."""
 
     def start_again(self) -> None:
         """Forget what was noted of the running step: it is executed again."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from roundlog.arithmetic import as_float32, held
 from roundlog.kernels.rounding_loops import write_down
 from roundlog.log import Entries, LogWriter, PayloadKind
 from roundlog.number_format import FLOAT32, Format
@@ -57,6 +58,7 @@ class Recorder:
     ) -> torch.Tensor:
         """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
         all of it. No element may be in two parts."""
+        inputs = [as_float32(x) for x in inputs]
         rounded, marked = certify(operator, inputs, attributes, self.guard, format)
         if not bounded(marked):
             marked = settle(operator, inputs, attributes, rounded, marked, format)
@@ -75,7 +77,7 @@ class Recorder:
                 entries = window.entries_of_whole(entries)
             before = self.entries.get(index)
             self.entries[index] = entries if before is None else in_order([before, entries])
-        return rounded
+        return held(rounded, format)
 
 
 def joined(parts: list[npt.NDArray[T]]) -> npt.NDArray[T]:

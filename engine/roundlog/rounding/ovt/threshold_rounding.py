@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from roundlog.arithmetic import adjacent, neighbour, round_interval, round_to
+from roundlog.arithmetic import adjacent, as_float32, held, neighbour, round_interval, round_to
 from roundlog.log import LogReader, LogWriter, PayloadKind
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Attributes, Inexact, Tensors
@@ -70,6 +70,7 @@ class ThresholdRecorder:
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
+        inputs = [as_float32(x) for x in inputs]
         y = operator.approximate(inputs, attributes)
         rounded = round_to(y, format)
         if not rounded.isfinite().all():
@@ -78,7 +79,7 @@ class ThresholdRecorder:
         if y.numel():
             codes = log_codes(y, rounded, self.thresholds.of(operator.name), format)
             self.trits[index] = Trits.pack(codes.reshape(-1).cpu().numpy())
-        return rounded
+        return held(rounded, format)
 
 
 class ThresholdFollower:
@@ -124,26 +125,27 @@ class ThresholdFollower:
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
+        inputs = [as_float32(x) for x in inputs]
         y = operator.approximate(inputs, attributes)
         rounded = round_to(y, format)
         if not rounded.isfinite().all():
             y = fill_in(operator, inputs, attributes, y, format)
             rounded = round_to(y, format)
         if self._log is None or self.given_up or not y.numel():
-            return rounded
+            return held(rounded, format)
         codes = torch.from_numpy(self._log[index].codes()).to(y.device).reshape(y.shape)
         followed = reverse(y, rounded, codes, format)
         # NaN differs from itself, and nothing moves it.
         moved = ((followed != rounded) & ~rounded.isnan()).reshape(-1).nonzero().squeeze(1)
         if not len(moved):
-            return rounded
+            return held(rounded, format)
         impossible = moved[~self._possible(operator, inputs, attributes, format, y, followed, moved)]
         for element in impossible[: MAX_FINDINGS - len(self.findings)].tolist():
             message = "the logged side of the boundary is out of reach of this machine's value"
             self.findings.append(LogFinding(self._step, index, element, LogFindingKind.FORGED, message))
         followed.view(-1)[impossible] = rounded.view(-1)[impossible]
         self.corrections[index] = len(moved) - len(impossible)
-        return followed
+        return held(followed, format)
 
     def _possible(
         self,
