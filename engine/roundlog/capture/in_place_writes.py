@@ -12,7 +12,7 @@ from torch import fx
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules import Context
-from roundlog.capture.rules.views import diagonal_scatter, places_in_base, slice_scatter
+from roundlog.capture.rules.shapes_and_views import diagonal_scatter, places_in_base, slice_scatter
 from roundlog.program import ProgramError
 
 

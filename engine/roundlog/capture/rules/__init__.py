@@ -13,7 +13,7 @@ from roundlog.capture.rules import (  # noqa: F401  (each adds its rules)
     powers,
     reductions,
     resampling,
-    views,
+    shapes_and_views,
 )
 from roundlog.capture.rules.rule_table import AT_CAPTURE, RULES, VIEWS, Context, Rule
 

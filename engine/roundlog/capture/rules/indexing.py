@@ -14,7 +14,7 @@ from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.reductions import cumsum
 from roundlog.capture.rules.rule_table import Context, rule
-from roundlog.capture.rules.views import pad
+from roundlog.capture.rules.shapes_and_views import pad
 from roundlog.program import DType
 
 MAX_COMPARISONS = 1 << 26

@@ -12,7 +12,7 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.pointwise import not_a_number
 from roundlog.capture.rules.reductions import kept
 from roundlog.capture.rules.rule_table import Context, Scalar, rule
-from roundlog.capture.rules.views import pad
+from roundlog.capture.rules.shapes_and_views import pad
 from roundlog.program import DType
 
 MAX_COMPARISONS = 1 << 26

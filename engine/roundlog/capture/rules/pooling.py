@@ -11,8 +11,8 @@ import torch
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.rule_table import Context, rule
-from roundlog.capture.rules.views import pad, slice_backward
-from roundlog.capture.rules.views import pad as padded
+from roundlog.capture.rules.shapes_and_views import pad, slice_backward
+from roundlog.capture.rules.shapes_and_views import pad as padded
 from roundlog.program import Attribute, DType
 
 

@@ -12,7 +12,7 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.pointwise import not_a_number, sign
 from roundlog.capture.rules.powers import pow_
 from roundlog.capture.rules.rule_table import Context, Scalar, rule
-from roundlog.capture.rules.views import pad
+from roundlog.capture.rules.shapes_and_views import pad
 from roundlog.program import DType
 
 
