@@ -25,7 +25,6 @@ ORDER = [
 SHORTEST, LONGEST = 60, 500
 """Lines of a file. A room's `__init__` is its face, and may be shorter."""
 EXCEPTIONS = {
-    "capture": "its files are put together in a change of their own",
     "examples/baseline.py": "a training that everybody writes so",
     "examples/logistic.py": "an example, the shorter the better",
     "kernels/cuda/triton_philox.py": "a kernel",

@@ -64,30 +64,30 @@ class DrawnValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ExecutionPath:
     """One path through a step, or two of which a condition chooses."""
 
     drawn: tuple[DrawnValue | None, ...] = ()
     """Random draws, in order; None where the program has no use for it."""
     gradients: frozenset[str] = frozenset()
     """Names of the parameters that have a gradient."""
-    choice: tuple[int, Way, Way] | None = None
+    choice: tuple[int, ExecutionPath, ExecutionPath] | None = None
     """The operator, bool[], that chooses, the path where it holds, and the other one; None if this is one path."""
 
     @classmethod
-    def of(cls, condition: int, held: Way, otherwise: Way) -> Way:
+    def of(cls, condition: int, held: ExecutionPath, otherwise: ExecutionPath) -> ExecutionPath:
         """One of two, by a condition; nothing of a path that is like the other remains."""
         return held if held == otherwise else cls(choice=(condition, held, otherwise))
 
-    def placed(self, place: Placed) -> Way:
-        """The way in other values. Its conditions have to be there."""
+    def placed(self, place: Placed) -> ExecutionPath:
+        """The path in other values. Its conditions have to be there."""
         if self.choice is None:
             drawn = (None if one is None else one.placed(place) for one in self.drawn)
-            return Way(drawn=tuple(drawn), gradients=self.gradients)
+            return ExecutionPath(drawn=tuple(drawn), gradients=self.gradients)
         condition, held, otherwise = self.choice
         there = place(condition)
         assert there is not None
-        return Way.of(there, held.placed(place), otherwise.placed(place))
+        return ExecutionPath.of(there, held.placed(place), otherwise.placed(place))
 
     def conditions(self) -> list[int]:
         """The operators that choose."""
@@ -110,7 +110,7 @@ class Way:
         condition, held, otherwise = self.choice
         return {condition} | held.operators() | otherwise.operators()
 
-    def taken(self, holds: Callable[[int], bool]) -> Way:
+    def taken(self, holds: Callable[[int], bool]) -> ExecutionPath:
         """The path that a step takes. holds: what an operator gives."""
         if self.choice is None:
             return self
@@ -141,20 +141,20 @@ class Origin:
     gradients: dict[str, int]
     """Parameter name -> the operator that gives its gradient, before clipping. Parameters that have none on any path
     are missing."""
-    ways: Way
+    paths: ExecutionPath
     """Differences from path to path through the step."""
     known: frozenset[str] = frozenset()
     """Names of the states whose first values are constants of the program. No step changes them."""
 
     def observed(self) -> set[int]:
         """The operators that say what a step draws: those that draw, their masks, and the conditions of its paths."""
-        return self.ways.operators()
+        return self.paths.operators()
 
     def drawn(self, kept: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
         """Random numbers of the user's own step, in order: of rows that a mask chooses, those alone; None where the
         program has no use for it. kept: what the operators of `observed` give in it."""
         found: list[torch.Tensor | None] = []
-        for one in self.ways.taken(lambda index: bool(kept[index])).drawn:
+        for one in self.paths.taken(lambda index: bool(kept[index])).drawn:
             tensor = None if one is None else kept[one.operator]
             for axis, mask in enumerate(() if one is None else one.masks):
                 if tensor is not None and mask is not None:

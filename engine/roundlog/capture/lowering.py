@@ -11,13 +11,13 @@ from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.builder import MAX_LITERAL, Builder, Value
-from roundlog.capture.captured import Captured, DrawnValue, Origin, Way, model_tensors
+from roundlog.capture.captured import Captured, DrawnValue, ExecutionPath, Origin, model_tensors
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError, UnknownValueError, told_from_refusals
 from roundlog.capture.in_place_writes import Storages
 from roundlog.capture.lines import source_of
-from roundlog.capture.masked_rows import ChosenRows
+from roundlog.capture.masked_rows import MaskedRows
 from roundlog.capture.python_state import snapshot_of
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.numbers import OF_NUMBERS, refuse_numbers
@@ -86,7 +86,7 @@ def _captured(task: Task, known: frozenset[str], *, decides: bool) -> Captured:
         tensors={name: tensor for name, tensor in own.items() if name in states},
         trained=trace.trained,
         gradients={name: places[value] for name, value in zip(trace.gradients, lowering.gradients, strict=True)},
-        ways=lowering.ways.placed(lambda value: places.get(Value(value))),
+        paths=lowering.paths.placed(lambda value: places.get(Value(value))),
         known=trace.known,
     )
     return Captured(program=program, states=states, schedule=lowering.schedule, origin=origin)
@@ -105,7 +105,7 @@ class Lowering(Context):
         self.constants = Constants(traced.graph, traced.graph.graph)
         self.states: dict[str, torch.Tensor] = {}
         self.gradients: list[Value] = []
-        self.ways: Way = Way()
+        self.paths: ExecutionPath = ExecutionPath()
         self._slots: dict[str, int] = {}
         """Slots of the states that the step reads or keeps, by name."""
         self._bound: frozenset[str] = frozenset()
@@ -121,7 +121,7 @@ class Lowering(Context):
         self._counts: Value | None = None
         """bool[]: whether it is a step that is this one, where steps differ."""
         self.storages = Storages(self, self.values)
-        self.chosen = ChosenRows(self, self.value)
+        self.masked_rows = MaskedRows(self, self.value)
 
     def run(self) -> Program:
         course = self.traced.course
@@ -140,8 +140,8 @@ class Lowering(Context):
             plain = self._variant(graph)
             comparison = Comparison(self.builder.nodes, columns, self._some_inputs(columns.row(step), step))
             comparison.confirm(merged, lowered[course.graph_of[step]], plain)
-        self.ways = variants.way([one.way for one in lowered], merged)
-        count, conditions = 1 + len(self._slots), [Value(one) for one in self.ways.conditions()]
+        self.paths = variants.path([one.path for one in lowered], merged)
+        count, conditions = 1 + len(self._slots), [Value(one) for one in self.paths.conditions()]
         self.gradients = merged[count:]
         self.states = {**{name: self.traced.states[name] for name in self._slots}, **self._constant_states}
         names, table = columns.kept([*merged, *conditions])
@@ -161,17 +161,17 @@ class Lowering(Context):
         self.module, self.values = module, {}
         self.constants = Constants(module, module.graph)
         self.storages = Storages(self, self.values)
-        self.chosen = ChosenRows(self, self.value)
+        self.masked_rows = MaskedRows(self, self.value)
         self.builder.begin()
         self._counts = self.builder.counts = counts
         self._decisions = ()
         self._bind_placeholders([node for node in module.graph.nodes if node.op == "placeholder"])
         self.lowered(module.graph)
         parts: list[list[Value]] = []
-        results, way = self._joined(module.graph.output_node().args[0], {}, parts)
+        results, path = self._joined(module.graph.output_node().args[0], {}, parts)
         if missing := [name for name in self._names() if name not in results]:
             raise CaptureError(f"{missing[0].partition('/')[2]} has a gradient on no path that the step can take")
-        return LoweredStep([results[name] for name in self._names()], way, parts)
+        return LoweredStep([results[name] for name in self._names()], path, parts)
 
     def _bound_states(self, graphs: Sequence[fx.GraphModule]) -> frozenset[str]:
         """Names of the states that a program has: not of those which nothing reads of what a former step has left."""
@@ -199,8 +199,8 @@ class Lowering(Context):
 
     def _joined(
         self, result: Result, known: Mapping[Value, bool], parts: list[list[Value]]
-    ) -> tuple[dict[str, Value], Way]:
-        """Loss, next states and gradients of a result, in this order, and its ways. What paths give is chosen, element
+    ) -> tuple[dict[str, Value], ExecutionPath]:
+        """Loss, next states and gradients of a result, in this order, and its paths. What paths give is chosen, element
         by element, so that nothing of a path that is not taken reaches it. known: conditions that hold, or do not,
         where it counts. Appends the conditions and what each path gives to parts."""
         if not is_fork(result):
@@ -213,9 +213,9 @@ class Lowering(Context):
             gradients: dict[str, Any] = result["gradients"]
             own = [name for name in self.traced.gradients if name in gradients]
             found |= {f"gradient/{name}": self.value(gradients[name]) for name in own}
-            drawn = (DrawnValue(self.value(node), self.chosen.axes(node)) for node in result["drawn"])
+            drawn = (DrawnValue(self.value(node), self.masked_rows.axes(node)) for node in result["drawn"])
             parts.append(list(found.values()))
-            return found, Way(drawn=tuple(drawn), gradients=frozenset(gradients))
+            return found, ExecutionPath(drawn=tuple(drawn), gradients=frozenset(gradients))
         condition = self.builder.convert(self._operand(result["condition"]), DType.BOOL)
         if condition in known:
             return self._joined(result["held" if known[condition] else "otherwise"], known, parts)
@@ -229,7 +229,7 @@ class Lowering(Context):
         one, two = otherwise | held, held | otherwise
         names = [name for name in self._names() if name in one]
         both = {name: self.builder.chosen(condition, one[name], two[name]) for name in names}
-        return both, Way.of(condition, of_held, of_otherwise)
+        return both, ExecutionPath.of(condition, of_held, of_otherwise)
 
     def _names(self) -> list[str]:
         """Names of all results."""
@@ -308,7 +308,7 @@ class Lowering(Context):
 
     def _operand(self, node: fx.Node) -> Any:
         """Values as `value` gives them, and of numbers of chosen elements, too."""
-        return self.chosen.number(node) if self.chosen.counts(node) else self.value(node)
+        return self.masked_rows.number(node) if self.masked_rows.counts(node) else self.value(node)
 
     def literal(self, tensor: torch.Tensor) -> Value:
         """A tensor that is known at capture: written into the program, or, if it is large, a state that stays."""
@@ -342,9 +342,9 @@ class Lowering(Context):
         if getattr(node.target, "__name__", "") == "getitem":
             container, position = node.args
             self.values[node] = self.values[container][position]  # type: ignore[index]
-            self.chosen.take_item(node, container, position)  # type: ignore[arg-type]
+            self.masked_rows.take_item(node, container, position)  # type: ignore[arg-type]
             return
-        if self.chosen.counts(node):
+        if self.masked_rows.counts(node):
             self.values[node] = None  # computed where it is used
             return
         if node.target in OF_NUMBERS:
@@ -391,7 +391,7 @@ class Lowering(Context):
                 f"views: use aten.{base[:-1]}"
             )
         rule = next((RULES[known] for known in names if known in RULES), None)
-        if rule is None and not self.chosen.concerns(node):
+        if rule is None and not self.masked_rows.concerns(node):
             raise CaptureError(
                 f"the operator aten.{name}{self._where()} has no counterpart in this program's operator set: "
                 f"{_REWRITES.get(base, 'write this line with the operators that docs/operators.md lists')}"
@@ -420,8 +420,8 @@ class Lowering(Context):
         self.node = node
         self.builder.draw = draw_of(node)
         try:
-            if rule is None or self.chosen.concerns(node):
-                return self.chosen.lowered(node, name, rule)
+            if rule is None or self.masked_rows.concerns(node):
+                return self.masked_rows.lowered(node, name, rule)
             # Random numbers are the program's own.
             options = {key: value for key, value in node.kwargs.items() if key != "generator"}
             refuse_numbers(node, name.partition(".")[0])

@@ -16,7 +16,7 @@ from roundlog.capture.errors import CaptureError
 from roundlog.storage import read_into
 
 
-class Aside:
+class SpillFile:
     """A file without a name, which goes when nobody has it open. It lies where temporary files do."""
 
     def __init__(self, what: str) -> None:
@@ -44,9 +44,9 @@ class Aside:
         self._size += len(data)
         return start
 
-    def put(self, tensor: torch.Tensor) -> PutAside:
+    def put(self, tensor: torch.Tensor) -> SpilledTensor:
         """As `append`."""
-        return PutAside(self, self.append(tensor), tensor.shape, tensor.dtype)
+        return SpilledTensor(self, self.append(tensor), tensor.shape, tensor.dtype)
 
     def read(self, start: int, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         """Tensor on the CPU that was written from byte `start` on. Raises StorageError if it cannot be read."""
@@ -67,10 +67,10 @@ class Aside:
 
 
 @dataclass(frozen=True, slots=True)
-class PutAside:
+class SpilledTensor:
     """A tensor in a file."""
 
-    file: Aside
+    file: SpillFile
     start: int
     shape: torch.Size
     dtype: torch.dtype

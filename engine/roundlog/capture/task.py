@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
 from roundlog.capture.errors import CaptureError, a_kind
-from roundlog.capture.optimizers.schedule import Factor
+from roundlog.capture.optimizers.update import Factor
 from roundlog.data import NARROW, DataError, Field, absence, fields_of, is_lazy_view
 from roundlog.storage import StorageError
 
@@ -34,7 +34,7 @@ Several: TypeAlias = Sequence[Part] | Mapping[str, Part] | Part
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class OptimizerPhase:
     """One optimizer's part of a step: its loss, the gradients of its own parameters, and its update."""
 
     key: str
@@ -49,13 +49,14 @@ class Turn:
         return f"{part}{self.key}"
 
 
-def turns_of(
+def phases_of(
     loss: Several[Loss],
     optimizer: Several[torch.optim.Optimizer],
     schedule: Several[Factor | LRScheduler],
     max_grad_norm: Several[float | None],
-) -> list[Turn]:
-    """The turns of a step, in order. A schedule that is a function, and a number to clip by, may be given once for all.
+) -> list[OptimizerPhase]:
+    """The phases of a step, in order. A schedule that is a function, and a number to clip by, may be given once for
+    all.
 
     Raises CaptureError, in one sentence, for parts that do not belong together or are of another kind."""
     keys = _keys(optimizer)
@@ -65,17 +66,17 @@ def turns_of(
         "schedule": _each("schedule", schedule, keys, "one of each, or one function of the step for all"),
         "max_grad_norm": _each("max_grad_norm", max_grad_norm, keys, "one of each, or one for all"),
     }
-    turns = [
-        Turn("" if key is None else f"[{key!r}]", *(part[number] for part in parts.values()))
+    phases = [
+        OptimizerPhase("" if key is None else f"[{key!r}]", *(part[number] for part in parts.values()))
         for number, key in enumerate(keys)
     ]
     first: dict[int, str] = {}
-    for turn in turns:
-        _check(turn)
-        name = turn.called("optimizer")
-        if (other := first.setdefault(id(turn.optimizer), name)) != name:
+    for phase in phases:
+        _check(phase)
+        name = phase.called("optimizer")
+        if (other := first.setdefault(id(phase.optimizer), name)) != name:
             raise CaptureError(f"{other} and {name} are one optimizer, and each takes one turn in a step: give it once")
-    return turns
+    return phases
 
 
 def _keys(optimizer: object) -> list[Any]:
@@ -114,11 +115,11 @@ def _each(name: str, part: Any, keys: list[Any], wanted: str) -> list[Any]:
     return [part[key] for key in keys]
 
 
-def _check(turn: Turn) -> None:
-    name, optimizer = turn.called("optimizer"), turn.optimizer
+def _check(phase: OptimizerPhase) -> None:
+    name, optimizer = phase.called("optimizer"), phase.optimizer
     if isinstance(optimizer, type):
         raise CaptureError(f"the {name} is the class {optimizer.__name__} itself: give {_OPTIMIZER}, made of it")
-    name, loss = turn.called("loss"), turn.loss
+    name, loss = phase.called("loss"), phase.loss
     if not callable(loss):
         raise CaptureError(f"the {name} is {a_kind(loss)}: {_LOSS}")
     if _is_of_torch(loss):
@@ -126,12 +127,12 @@ def _check(turn: Turn) -> None:
         raise CaptureError(f"the {name} {called} of torch.nn takes tensors, not a model and a batch: {_LOSS}")
     if isinstance(loss, type) or not _takes_two(loss):
         raise CaptureError(f"the {name} cannot be called with a model and a batch: {_LOSS}")
-    name, schedule = turn.called("schedule"), turn.schedule
+    name, schedule = phase.called("schedule"), phase.schedule
     if not callable(schedule) and not isinstance(schedule, LRScheduler):
         raise CaptureError(
             f"the {name} is {a_kind(schedule)}: give a function of the step, or a scheduler of torch.optim.lr_scheduler"
         )
-    name, norm = turn.called("max_grad_norm"), turn.max_grad_norm
+    name, norm = phase.called("max_grad_norm"), phase.max_grad_norm
     if norm is not None and (type(norm) not in (int, float) or not 0 < norm < math.inf):
         raise CaptureError(f"{name} is {norm!r}: give a finite number above 0, or None")
 
@@ -242,9 +243,9 @@ class Task:
         """Share of one micro-batch in the loss of its batch."""
         return loss if self.micro_batches == 1 or self.accumulate == "sum" else loss / self.micro_batches
 
-    def turns(self) -> list[Turn]:
+    def phases(self) -> list[OptimizerPhase]:
         """The optimizers with their losses, in the order of a step. Raises CaptureError where they do not fit."""
-        return turns_of(self.loss, self.optimizer, self.schedule, self.max_grad_norm)
+        return phases_of(self.loss, self.optimizer, self.schedule, self.max_grad_norm)
 
     @property
     def rows(self) -> int:
@@ -301,7 +302,7 @@ class Task:
             raise CaptureError(f"the model is {a_kind(self.model)}: give a torch.nn.Module")
         if self.of_batch is not None and not callable(self.of_batch):
             raise CaptureError(f"of_batch is {a_kind(self.of_batch)}: give a function of a batch, or None")
-        self.turns()
+        self.phases()
 
     def _check_numbers(self) -> None:
         for name in ("batch_size", "steps", "interval", "seed", "micro_batches"):

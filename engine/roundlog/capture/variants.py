@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from roundlog.capture.builder import Builder, Value, evaluated, needed
-from roundlog.capture.captured import Way
+from roundlog.capture.captured import ExecutionPath
 from roundlog.capture.errors import CaptureError
 from roundlog.execution.stops import StoppedError
 from roundlog.operators import StepInputs
@@ -165,19 +165,19 @@ class Variants:
             result = self._builder.op("where", condition, value, result)
         return result
 
-    def way(self, ways: Sequence[Way], results: Sequence[Value]) -> Way:
+    def path(self, paths: Sequence[ExecutionPath], results: Sequence[Value]) -> ExecutionPath:
         """Draws of the lowered steps, and the gradients that they have, chosen as their values are. results: what the
         program computes."""
         alive = needed(self._builder.nodes, results)
-        stand: list[dict[int, int]] = [{} for _ in ways]
+        stand: list[dict[int, int]] = [{} for _ in paths]
         for several, merged in self._merged.items():
             if merged in alive:
                 for number, value in enumerate(several):
                     stand[number].setdefault(value, merged)
-        placed = [way.placed(partial(_standing, here)) for way, here in zip(ways, stand, strict=True)]
+        placed = [path.placed(partial(_standing, here)) for path, here in zip(paths, stand, strict=True)]
         result = placed[0]
         for number in range(1, len(placed)):
-            result = Way.of(self.condition(number), placed[number], result)
+            result = ExecutionPath.of(self.condition(number), placed[number], result)
         return result
 
 
@@ -195,7 +195,7 @@ class LoweredStep:
 
     results: list[Value]
     """The loss, the next states and the gradients."""
-    way: Way
+    path: ExecutionPath
     parts: list[list[Value]]
     """The conditions of its paths, and the results of each path, before one is chosen."""
 
@@ -213,7 +213,7 @@ class Comparison:
         """Raises CaptureError unless results, and all parts of the lowered step, are what those of the plain step are,
         which has the numbers of Python themselves."""
         pairs = [(results, plain.results), *zip(lowered.parts, plain.parts, strict=False)]
-        alike = len(lowered.parts) == len(plain.parts) and lowered.way.paths() == plain.way.paths()
+        alike = len(lowered.parts) == len(plain.parts) and lowered.path.paths() == plain.path.paths()
         if not alike or not all(len(a) == len(b) and (self._agree(a, b) or self._close(a, b)) for a, b in pairs):
             raise CaptureError(
                 f"at step {self._given.step} the step computes something else with numbers of Python themselves than "

@@ -25,8 +25,8 @@ class PlainTraining:
         self.model, optimizer, schedule = copy.deepcopy((task.model, task.optimizer, task.schedule))
         self.model.to(device, dtype)
         copied = dataclasses.replace(task, model=self.model, optimizer=optimizer, schedule=schedule)
-        for turn in copied.turns():
-            for state in turn.optimizer.state.values():  # that of Adagrad, before its first step
+        for phase in copied.phases():
+            for state in phase.optimizer.state.values():  # that of Adagrad, before its first step
                 state.update({name: item.to(device, dtype) for name, item in state.items() if name != "step"})
         self._dtype = dtype
         self._training = EagerTraining(copied)

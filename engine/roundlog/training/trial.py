@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_map
 
 from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.draws import Replay
+from roundlog.capture.errors import reason
 from roundlog.capture.python_state import Snapshot
-from roundlog.capture.spill_file import Aside, PutAside
-from roundlog.capture.trace_errors import reason
+from roundlog.capture.spill_file import SpilledTensor, SpillFile
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.data import materialized, widened
 from roundlog.execution import Executor, StoppedError
@@ -63,9 +63,9 @@ class Trial:
         self._task, self._captured, self._snapshot = task, captured, snapshot
         self._origin = captured.origin
         self._batches = [_batch(task, step) for step in range(steps)]
-        self._aside = Aside("what the steps of the comparison give")
-        self._drawn: list[dict[int, PutAside]] = []
-        self._gradients: list[dict[str, PutAside]] = []
+        self._aside = SpillFile("what the steps of the comparison give")
+        self._drawn: list[dict[int, SpilledTensor]] = []
+        self._gradients: list[dict[str, SpilledTensor]] = []
 
     def put_aside(self, results: Results) -> Results:
         """Results as they are now, to be read later. Raises CaptureError if there is no room."""
@@ -77,9 +77,9 @@ class Trial:
         states = list(self.start.values())
         wanted = {*origin.gradients.values(), *origin.observed()}
         for step, batch in enumerate(self._batches):
-            kept: dict[int, PutAside] = {}
+            kept: dict[int, SpilledTensor] = {}
 
-            def keep(index: int, value: torch.Tensor, kept: dict[int, PutAside] = kept) -> None:
+            def keep(index: int, value: torch.Tensor, kept: dict[int, SpilledTensor] = kept) -> None:
                 if index in wanted:
                     kept[index] = self._aside.put(value)
 
@@ -99,8 +99,8 @@ class Trial:
             before, after = (
                 dict(zip(self._captured.states, tensors, strict=True)) for tensors in (states, result.states)
             )
-            way = origin.ways.taken(lambda index, kept=kept: bool(kept[index].tensor()))  # type: ignore[misc]
-            gradients = {name: kept[index] for name, index in origin.gradients.items() if name in way.gradients}
+            path = origin.paths.taken(lambda index, kept=kept: bool(kept[index].tensor()))  # type: ignore[misc]
+            gradients = {name: kept[index] for name, index in origin.gradients.items() if name in path.gradients}
             changes = {name: functools.partial(_change, before[name], after[name]) for name in origin.tensors}
             changes_aside = self.put_aside(_named(result.loss, {}, changes))
             run.kept.append({**changes_aside, **_gradients({name: _later(one) for name, one in gradients.items()})})
@@ -223,7 +223,7 @@ def _change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     return torch.where(two == one, 0.0, two - one)
 
 
-def _later(one: PutAside) -> Callable[[], torch.Tensor]:
+def _later(one: SpilledTensor) -> Callable[[], torch.Tensor]:
     return lambda: one.tensor().double()
 
 

@@ -64,19 +64,19 @@ def losses_of(job: Job) -> list[float]:
 
 def _losses_by_pytorch(task: Task) -> list[float]:
     """The losses of a plain loop over the task's own objects, which change."""
-    (turn,), losses = task.turns(), []
-    rates = [group["lr"] for group in turn.optimizer.param_groups]
+    (phase,), losses = task.phases(), []
+    rates = [group["lr"] for group in phase.optimizer.param_groups]
     for step in range(task.steps):
-        for group, rate in zip(turn.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * turn.schedule(step)
-        turn.optimizer.zero_grad()
+        for group, rate in zip(phase.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * phase.schedule(step)
+        phase.optimizer.zero_grad()
         total = 0.0
         for part in task.parts(batch_of(task, step)):
-            loss = task.share(turn.loss(task.model, part))
+            loss = task.share(phase.loss(task.model, part))
             loss.backward()
             total += loss.item()
-        if turn.max_grad_norm is not None:
-            nn.utils.clip_grad_norm_(task.model.parameters(), turn.max_grad_norm)
-        turn.optimizer.step()
+        if phase.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(task.model.parameters(), phase.max_grad_norm)
+        phase.optimizer.step()
         losses.append(total)
     return losses

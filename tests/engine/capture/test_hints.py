@@ -12,7 +12,7 @@ import pytest
 import torch
 from calls import Calls
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.trace_errors import control_flow
+from roundlog.capture.errors import control_flow
 from torch import nn
 from torch.distributions import Normal
 

@@ -13,8 +13,7 @@ import torch
 from calls import Calls, linear_through, refused
 from elementwise import value_of
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.errors import a_kind
-from roundlog.capture.trace_errors import reason
+from roundlog.capture.errors import a_kind, reason
 from torch import nn
 from torch.distributions import Dirichlet, Gamma
 from torch.nn import functional as F

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from roundlog.capture.spill_file import Aside
+from roundlog.capture.spill_file import SpillFile
 from roundlog.training.trial import _Promoted
 
 TENSORS: dict[str, Callable[[], torch.Tensor]] = {
@@ -31,7 +31,7 @@ def test_tensors_come_back_as_they_were(in_fp64: bool) -> None:
     """Under a mode, too, that has every operator give FP64."""
     made = [make() for make in TENSORS.values()]
     with _Promoted(torch.float64) if in_fp64 else nullcontext():
-        file = Aside("some numbers")
+        file = SpillFile("some numbers")
         put = [file.put(tensor) for tensor in made]
         back = [one.tensor() for one in reversed(put)][::-1]
     for was, found in zip(made, back, strict=True):
@@ -43,7 +43,7 @@ def test_tensors_come_back_as_they_were(in_fp64: bool) -> None:
 
 def test_what_is_put_aside_outlives_its_file_object(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    first, second = (Aside("some numbers").put(torch.full((1000,), value)) for value in (1.0, 2.0))
+    first, second = (SpillFile("some numbers").put(torch.full((1000,), value)) for value in (1.0, 2.0))
     gc.collect()
     assert bool((first.tensor() == 1).all()) and bool((second.tensor() == 2).all())
     assert not list(tmp_path.iterdir()), "the files have no names"

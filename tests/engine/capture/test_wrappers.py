@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from roundlog.capture.huggingface.wrappers import only_wraps
+from roundlog.capture.huggingface.overrides import only_wraps
 
 logger = logging.getLogger(__name__)
 journal: list[Any] = []

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from roundlog.capture.errors import CaptureError, a_kind
-from roundlog.capture.spill_file import Aside
+from roundlog.capture.spill_file import SpillFile
 from roundlog.capture.task import STORED
 from roundlog.data import Field, FileField
 from roundlog.program import DType, FieldType, Stored, TensorType
@@ -53,7 +53,7 @@ class _Column:
 
     def __init__(self, like: torch.Tensor) -> None:
         self.shape, self.dtype = like.shape[1:], like.dtype
-        self._file = Aside("the collated rows")
+        self._file = SpillFile("the collated rows")
 
     def append(self, rows: torch.Tensor) -> None:
         """rows: [n, ...], of the shape and dtype of the first."""

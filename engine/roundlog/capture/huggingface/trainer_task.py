@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from roundlog.capture.errors import CaptureError, a_kind
+from roundlog.capture.errors import CaptureError, a_kind, reason
 from roundlog.capture.huggingface.arguments import argument_refusals
 from roundlog.capture.huggingface.overrides import callback_refusals, override_refusals, trl_refusals, without_metrics
 from roundlog.capture.huggingface.rows import rows_of
 from roundlog.capture.task import Task, micro_batches
-from roundlog.capture.trace_errors import reason
 from roundlog.data import Field
 
 if TYPE_CHECKING:

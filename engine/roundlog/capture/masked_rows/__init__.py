@@ -5,6 +5,6 @@ the gradients too. A program has fixed shapes: it holds all rows in their places
 works row by row computes with all of them; what mixes rows replaces those that do not count first, by `where`, so that
 an infinity or NaN in them reaches nothing."""
 
-from roundlog.capture.masked_rows.row_lowering import ChosenRows
+from roundlog.capture.masked_rows.row_lowering import MaskedRows
 
-__all__ = ["ChosenRows"]
+__all__ = ["MaskedRows"]

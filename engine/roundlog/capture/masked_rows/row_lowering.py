@@ -22,7 +22,7 @@ _CHOOSING = ("nonzero", "index", "_unsafe_index", "index_put", "_unsafe_index_pu
 """Operators on which a mask, or what comes from one, may choose rows."""
 
 
-class ChosenRows:
+class MaskedRows:
     """Chosen rows of one step, while it is lowered."""
 
     def __init__(self, context: Context, value: Callable[[fx.Node], Any]) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from roundlog.capture.optimizers.schedule import Rate
-from roundlog.capture.optimizers.update import Column, Stepped, Tensors, Update, zeros
+from roundlog.capture.optimizers.update import Column, Rate, Stepped, Tensors, Update, zeros
 
 
 class Moments(Update):

@@ -15,9 +15,8 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers.adam import Adafactor, Adam, Adamax, NAdam, RAdam
-from roundlog.capture.optimizers.schedule import Factor, Rate, rates
 from roundlog.capture.optimizers.sgd import ASGD, SGD, Adadelta, Adagrad, RMSprop, Rprop
-from roundlog.capture.optimizers.update import Own, Update, is_own
+from roundlog.capture.optimizers.update import Factor, Own, Rate, Update, is_own, rates
 
 
 def clip_factor(gradients: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:

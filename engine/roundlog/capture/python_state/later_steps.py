@@ -60,9 +60,9 @@ class LaterSteps:
             for key, value in container.saved.items()
             if _is_number(value) and container.name_of(key) in own
         ]
-        states = {f"{turn.called('optimizer')}.state" for turn in task.turns() if not is_own(turn.optimizer)}
+        states = {f"{phase.called('optimizer')}.state" for phase in task.phases() if not is_own(phase.optimizer)}
         self._changed_elsewhere = tuple(
-            f"{turn.called('optimizer')}." for turn in task.turns() if not is_own(turn.optimizer)
+            f"{phase.called('optimizer')}." for phase in task.phases() if not is_own(phase.optimizer)
         )
         self._hidden = [
             Place(container, key)

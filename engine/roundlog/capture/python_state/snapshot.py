@@ -17,13 +17,12 @@ from numpy.lib.array_utils import byte_bounds
 from torch.utils._pytree import tree_flatten
 
 from roundlog.capture.draws import GENERATOR, generator_key
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, reason
 from roundlog.capture.python_state.containers import Change, Container
 from roundlog.capture.python_state.replaced_builtins import Variable
 from roundlog.capture.python_state.stateful_objects import Array, Cache, Generator, Position
 from roundlog.capture.python_state.walk import Walk
 from roundlog.capture.task import Task
-from roundlog.capture.trace_errors import reason
 from roundlog.data import reach
 
 
@@ -31,14 +30,14 @@ def snapshot_of(task: Task) -> Snapshot:
     """Snapshot of all that a task's step can reach."""
     roots: dict[str, object] = {"model": task.model}
     for part in ("loss", "optimizer", "schedule"):
-        roots |= {turn.called(part): getattr(turn, part) for turn in task.turns()}
+        roots |= {phase.called(part): getattr(phase, part) for phase in task.phases()}
     roots |= {} if task.of_batch is None else {"of_batch": task.of_batch}
     roots["os.environ"] = os.environ
     named = dict(roots)
-    for turn in task.turns():
-        groups = getattr(turn.optimizer, "param_groups", [])  # what is no optimizer is refused later, by its name
+    for phase in task.phases():
+        groups = getattr(phase.optimizer, "param_groups", [])  # what is no optimizer is refused later, by its name
         # Wherever else they are found first: a loss may read the optimizer.
-        name = f"{turn.called('optimizer')}.param_groups"
+        name = f"{phase.called('optimizer')}.param_groups"
         named |= {name: groups, **{f"{name}[{number}]": group for number, group in enumerate(groups)}}
     return Snapshot(roots, {id(thing): name for name, thing in named.items()})
 

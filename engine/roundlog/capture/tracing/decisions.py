@@ -47,7 +47,7 @@ Condition = torch.Tensor | torch.SymBool
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PathDecision:
     """A question that a step asks of its values, and the answer that one path gets."""
 
     condition: Condition
@@ -60,13 +60,13 @@ class Decision:
 class Decisions:
     """The decisions of one path."""
 
-    def __init__(self, before: Sequence[Decision] = (), *, allowed: bool = True, is_last: bool = False) -> None:
+    def __init__(self, before: Sequence[PathDecision] = (), *, allowed: bool = True, is_last: bool = False) -> None:
         """before: the decisions that the path begins with. allowed: whether there may be any. is_last: whether too many
         paths have been followed, so that the last of these is refused."""
         self._before = list(before)
         self._allowed = allowed
         self._is_last = is_last
-        self.taken: list[Decision] = []
+        self.taken: list[PathDecision] = []
         self.refused: list[CaptureError] = []
         """Error that was raised, whether or not the user's code has caught it."""
         self.are_too_many = False
@@ -98,10 +98,10 @@ class Decisions:
             )
             raise self.refused[-1]
         answer = True if before is None else before.answer
-        self.taken.append(Decision(_kept(value), question, answer))
+        self.taken.append(PathDecision(_kept(value), question, answer))
         return answer
 
-    def following(self) -> list[Decision] | None:
+    def following(self) -> list[PathDecision] | None:
         """The beginning of the path after this one; None if it is the last."""
         taken = list(self.taken)
         while taken and not taken[-1].answer:
@@ -109,7 +109,7 @@ class Decisions:
         if not taken:
             return None
         last = taken.pop()
-        return [*taken, Decision(last.condition, last.question, False)]
+        return [*taken, PathDecision(last.condition, last.question, False)]
 
 
 _current: list[Decisions] = []

@@ -32,8 +32,8 @@ class EagerTraining:
     def __init__(self, task: Task) -> None:
         self.task = task
         self._model = plain_model(task.model)
-        self._turns = task.turns()
-        self._rates = [[group["lr"] for group in turn.optimizer.param_groups] for turn in self._turns]
+        self._turns = task.phases()
+        self._rates = [[group["lr"] for group in phase.optimizer.param_groups] for phase in self._turns]
 
     def step(
         self, step: int, batch: Mapping[str, torch.Tensor], after_backward: Callable[[], None] | None = None
@@ -45,31 +45,31 @@ class EagerTraining:
         with looking():
             parts = self.task.parts(batch)
         total = 0.0
-        for turn, rates in zip(self._turns, self._rates, strict=True):
-            if not isinstance(turn.schedule, LRScheduler):
-                for group, rate in zip(turn.optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * turn.schedule(step)
+        for phase, rates in zip(self._turns, self._rates, strict=True):
+            if not isinstance(phase.schedule, LRScheduler):
+                for group, rate in zip(phase.optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * phase.schedule(step)
             for parameter in self._model.parameters():
                 parameter.grad = None
             with looking():
                 for part in parts:
-                    loss = self.task.share(turn.loss(self._model, dict(part)))
+                    loss = self.task.share(phase.loss(self._model, dict(part)))
                     loss.backward()
                     total += float(loss.detach())
-            own = [parameter for group in turn.optimizer.param_groups for parameter in group["params"]]
+            own = [parameter for group in phase.optimizer.param_groups for parameter in group["params"]]
             theirs = {id(parameter) for parameter in own}
             for parameter in self._model.parameters():
                 if id(parameter) not in theirs:
                     parameter.grad = None
             if after_backward is not None:
                 after_backward()
-            if turn.max_grad_norm is not None:
-                torch.nn.utils.clip_grad_norm_(own, turn.max_grad_norm)
-            turn.optimizer.step()
-            if isinstance(turn.schedule, LRScheduler):
+            if phase.max_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_(own, phase.max_grad_norm)
+            phase.optimizer.step()
+            if isinstance(phase.schedule, LRScheduler):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # schedulers of PyTorch warn of what they do themselves
-                    turn.schedule.step()
+                    phase.schedule.step()
         return total
 
 

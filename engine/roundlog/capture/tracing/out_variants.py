@@ -16,7 +16,7 @@ _MADE = frozenset(["dtype", "layout", "device", "pin_memory"])
 """Options that an operator has only where it makes its result itself."""
 
 
-class OutForms(TorchDispatchMode):
+class OutVariants(TorchDispatchMode):
     """While this is active, `op(x, out=y)` is traced as `y.copy_(op(x))`, so that nothing after it has to know of
     results that are written. Raises CaptureError for a result of another shape than `out`, which PyTorch would give
     other memory to."""

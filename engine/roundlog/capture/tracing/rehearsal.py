@@ -12,7 +12,7 @@ from torch import fx
 from roundlog.capture.captured import model_tensors
 from roundlog.capture.constants import written
 from roundlog.capture.draws import GENERATOR
-from roundlog.capture.errors import CaptureError
+from roundlog.capture.errors import CaptureError, reason
 from roundlog.capture.lines import place_of_error
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.python_state import (
@@ -30,7 +30,6 @@ from roundlog.capture.python_state import (
     unsteady,
 )
 from roundlog.capture.task import STORED, Task
-from roundlog.capture.trace_errors import reason
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.tracing.trace import ChangedBuffersError, Tracer
 from roundlog.capture.tracing.traced_step import TracedStep
@@ -42,11 +41,11 @@ _MOST_ROUNDS = 12
 
 def _followed_elsewhere(task: Task) -> tuple[str, ...]:
     """Beginnings of names that are followed by other means: in optimizers of torch's, and in schedules."""
-    theirs = [f"{turn.called('optimizer')}." for turn in task.turns() if not is_own(turn.optimizer)]
+    theirs = [f"{phase.called('optimizer')}." for phase in task.phases() if not is_own(phase.optimizer)]
     rates = [
-        f"{turn.called('optimizer')}.param_groups[{number}].{key}"
-        for turn in task.turns()
-        for number in range(len(turn.optimizer.param_groups))
+        f"{phase.called('optimizer')}.param_groups[{number}].{key}"
+        for phase in task.phases()
+        for number in range(len(phase.optimizer.param_groups))
         for key in ("lr", "initial_lr")
     ]
     return (*theirs, *rates, "schedule.", "schedule[")
@@ -142,7 +141,7 @@ def _traced(
     counting = (node for graph in course.graphs for node in graph.graph.nodes)
     stepped = tracer.optimizers.stepped
     if stepped is not None and any("_local_scalar_dense" in str(node.target) for node in counting):
-        who = "optimizer" if any(is_own(turn.optimizer) for turn in task.turns()) else "loss"
+        who = "optimizer" if any(is_own(phase.optimizer) for phase in task.phases()) else "loss"
         raise CaptureError(
             f"the {who} takes a step of an optimizer{stepped} that makes a number of its count: give the task "
             "several optimizers with a loss each, which take their steps in turn (optimizer=[a, b], loss=[of_a, of_b])"

@@ -17,7 +17,16 @@ from roundlog.capture.captured import model_tensors
 from roundlog.capture.constants import written, written_by
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.draws import Draws, draws
-from roundlog.capture.errors import CaptureError, DefectError, UnknownValueError, a_kind, is_own_error
+from roundlog.capture.errors import (
+    CaptureError,
+    DefectError,
+    UnknownValueError,
+    a_kind,
+    asks_for_values,
+    control_flow,
+    is_own_error,
+    reason,
+)
 from roundlog.capture.lines import SourceLines, place_of_error, places_of, source_of
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.python_state import (
@@ -31,8 +40,7 @@ from roundlog.capture.python_state import (
     shared,
     types_as_in_training,
 )
-from roundlog.capture.task import STORED, Task, Turn
-from roundlog.capture.trace_errors import asks_for_values, control_flow, reason
+from roundlog.capture.task import STORED, OptimizerPhase, Task
 from roundlog.capture.tracing.decisions import TOO_MANY, Decisions, PassedChecks, deciding
 from roundlog.capture.tracing.eager import (
     noting_threads,
@@ -42,7 +50,7 @@ from roundlog.capture.tracing.eager import (
     without_collection,
     without_onednn,
 )
-from roundlog.capture.tracing.out_variants import OutForms
+from roundlog.capture.tracing.out_variants import OutVariants
 from roundlog.capture.tracing.parts_by_numbers import PartsByNumbers
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.substitution import NewMemory, Substitution, tied
@@ -237,26 +245,26 @@ class Tracer:
         self._substitution.begin({name: states[first] for name, first in self._first.items()})
         drawn = Draws(self._snapshot.generator_states())
         memory, checks = NewMemory(self._substitution, self._snapshot.tensors), PassedChecks()
-        with OutForms(), self._substitution, drawn, memory, self._parts, checks, deciding(decisions):
+        with OutVariants(), self._substitution, drawn, memory, self._parts, checks, deciding(decisions):
             with self._lines, self._lines.all_from("micro_batches"):
                 parts = self._task.parts(batch)
             losses: list[torch.Tensor] = []
             kept: Named = {}
             following: Named = {}
             clipped: Named = {}
-            for number, turn in enumerate(self.optimizers.turns):
-                losses.append(self._accumulate(turn, parts))
+            for number, phase in enumerate(self.optimizers.phases):
+                losses.append(self._accumulate(phase, parts))
                 gradients = self.optimizers.gradients_of(number)
                 kept.update({name: gradient.clone() for name, gradient in gradients.items()})
-                if turn.max_grad_norm is not None:
+                if phase.max_grad_norm is not None:
                     clipped |= {f"gradient of {name}": gradient for name, gradient in gradients.items()}
                 slots = {name: tensor for name, tensor in following.items() if name.startswith("slot/")}
-                if is_own(turn.optimizer):
-                    self.optimizers.step_of_own(turn, gradients)
+                if is_own(phase.optimizer):
+                    self.optimizers.step_of_own(phase, gradients)
                 following = self._following(states) | slots
-                if not is_own(turn.optimizer):
-                    self.optimizers.update(turn, following, gradients, row)
-                    if turn is not self.optimizers.turns[-1]:
+                if not is_own(phase.optimizer):
+                    self.optimizers.update(phase, following, gradients, row)
+                    if phase is not self.optimizers.phases[-1]:
                         self._write(gradients, following)
             loss = self._sum(losses)
         self._note_left(following, clipped)
@@ -276,14 +284,14 @@ class Tracer:
         self.used |= self._substitution.constants
         self.histories.names |= {name for name in own if name not in self._parameters and own[name].requires_grad}
 
-    def _accumulate(self, turn: Turn, parts: Sequence[Named]) -> torch.Tensor:
+    def _accumulate(self, phase: OptimizerPhase, parts: Sequence[Named]) -> torch.Tensor:
         """Gradients of a batch, into `.grad`; gives the loss."""
         lines, losses = self._lines, []
         for parameter in self._parameters.values():
             parameter.grad = None
         for part in parts:
             with lines:
-                loss = checked_loss(turn.called("loss"), turn.loss(plain_model(self._task.model), dict(part)))
+                loss = checked_loss(phase.called("loss"), phase.loss(plain_model(self._task.model), dict(part)))
             with lines, lines.all_from("micro_batches"):
                 loss = self._task.share(loss)
             with lines, lines.backward_of(loss):

@@ -16,7 +16,7 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_call
 from roundlog.capture.optimizers import Column, Update, clip_factor, updates
 from roundlog.capture.optimizers.update import Own
-from roundlog.capture.task import Task, Turn
+from roundlog.capture.task import OptimizerPhase, Task
 from roundlog.capture.tracing.repeated_updates import RepeatedUpdates
 from roundlog.capture.tracing.traced_step import TracedPath
 
@@ -29,7 +29,7 @@ class ParameterGroup:
 
     name: str
     """As in `optimizer.param_groups[0]`."""
-    turn: int
+    phase: int
     """Number of the optimizer among the task's."""
     update: Update
 
@@ -43,42 +43,46 @@ def groups_of(task: Task) -> list[ParameterGroup]:
     """All groups, optimizer by optimizer. Raises CaptureError for an optimizer, an option or a schedule that is not
     supported."""
     return [
-        ParameterGroup(f"{turn.called('optimizer')}.param_groups[{place}]", number, update)
-        for number, turn in enumerate(task.turns())
-        for place, update in enumerate(updates(turn.optimizer, turn.schedule, task.steps))
+        ParameterGroup(f"{phase.called('optimizer')}.param_groups[{place}]", number, update)
+        for number, phase in enumerate(task.phases())
+        for place, update in enumerate(updates(phase.optimizer, phase.schedule, task.steps))
     ]
 
 
 def trained(task: Task, model: nn.Module, groups: Sequence[ParameterGroup], first: Mapping[str, str]) -> dict[str, int]:
     """Name of every parameter that is trained -> number of its group, in the model's order. first: state name -> the
     first one with the same memory. Raises CaptureError for parameters that no step could be taken with."""
-    named, turns = dict(model.named_parameters()), task.turns()
+    named, phases = dict(model.named_parameters()), task.phases()
     known = {id(parameter) for parameter in named.values()}
     held = {number: {id(p) for p in group.update.group["params"]} for number, group in enumerate(groups)}
-    for turn, ids in _by_turn(groups, held).items():
+    for phase, ids in _by_phase(groups, held).items():
         if strangers := ids - known:
             raise CaptureError(
-                f"the {turns[turn].called('optimizer')} holds {len(strangers)} parameters that are not the model's: "
-                + ("make it of model.parameters()" if len(turns) == 1 else "give a model with all, as an nn.ModuleDict")
+                f"the {phases[phase].called('optimizer')} holds {len(strangers)} parameters that are not the model's: "
+                + (
+                    "make it of model.parameters()"
+                    if len(phases) == 1
+                    else "give a model with all, as an nn.ModuleDict"
+                )
             )
     number_of: dict[int, int] = {}
     owner: dict[str, int] = {}
     for name, parameter in named.items():
         for number in (number for number, ids in held.items() if id(parameter) in ids and parameter.requires_grad):
-            one, two = owner.setdefault(first[f"parameter/{name}"], groups[number].turn), groups[number].turn
+            one, two = owner.setdefault(first[f"parameter/{name}"], groups[number].phase), groups[number].phase
             if one != two:
                 raise CaptureError(
-                    f"{name} is trained by {turns[one].called('optimizer')} and {turns[two].called('optimizer')}, "
+                    f"{name} is trained by {phases[one].called('optimizer')} and {phases[two].called('optimizer')}, "
                     "which would both step it: leave it in one of them"
                 )
             number_of[id(parameter)] = number
     found = {name: number_of[id(p)] for name, p in named.items() if id(p) in number_of}
-    for turn in range(len(turns)):
-        if not any(groups[group].turn == turn for group in found.values()):
-            name = turns[turn].called("optimizer")
+    for phase in range(len(phases)):
+        if not any(groups[group].phase == phase for group in found.values()):
+            name = phases[phase].called("optimizer")
             raise CaptureError(f"nothing is trained: no parameter of the {name} requires a gradient")
     outside = [name for name, p in named.items() if p.requires_grad and name not in found]
-    if outside and len(turns) == 1 and turns[0].max_grad_norm is not None:
+    if outside and len(phases) == 1 and phases[0].max_grad_norm is not None:
         # clip_grad_norm_ would count its gradient, which optimizer.zero_grad() never clears.
         raise CaptureError(
             f"{outside[0]} requires a gradient but is in no group of the optimizer, so that the norm to clip is not "
@@ -87,11 +91,11 @@ def trained(task: Task, model: nn.Module, groups: Sequence[ParameterGroup], firs
     return found
 
 
-def _by_turn(groups: Sequence[ParameterGroup], held: Mapping[int, set[int]]) -> dict[int, set[int]]:
+def _by_phase(groups: Sequence[ParameterGroup], held: Mapping[int, set[int]]) -> dict[int, set[int]]:
     """Identities of the parameters of all groups of an optimizer, by its number."""
     found: dict[int, set[int]] = {}
     for number, ids in held.items():
-        found.setdefault(groups[number].turn, set()).update(ids)
+        found.setdefault(groups[number].phase, set()).update(ids)
     return found
 
 
@@ -122,7 +126,7 @@ class TracedOptimizers:
         self._first = first
         self._lines = lines
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
-        self.turns, self._groups = task.turns(), groups_of(task)
+        self.phases, self._groups = task.phases(), groups_of(task)
         self._trainable = trained(task, model, self._groups, first)
         self.columns, self.schedule = schedule_of(self._groups, task.steps)
         self.slots: dict[str, torch.Tensor] = {}
@@ -144,7 +148,7 @@ class TracedOptimizers:
         self.stepped: str | None = None
         """Place in the loss, in words, where an optimizer has taken a step."""
         self._stepping: object = None
-        """Optimizer of the user's that is taking the step of its turn."""
+        """Optimizer of the user's that is taking the step of its phase."""
         self._factors: list[float] = []
         self._confirm_schedule()
 
@@ -164,7 +168,7 @@ class TracedOptimizers:
 
     def confirm_factors(self) -> None:
         """Raises CaptureError if a schedule that is a function gives other factors now than at first."""
-        schedules = [turn.schedule for turn in self.turns]
+        schedules = [phase.schedule for phase in self.phases]
         functions = [
             function
             for schedule in schedules
@@ -177,9 +181,9 @@ class TracedOptimizers:
 
     def set_first_rates(self) -> None:
         """Give optimizers of the user's the learning rates of the first step, if the schedule changes them."""
-        for turn in self.turns:
-            for place, group in enumerate(turn.optimizer.param_groups):
-                if (rate := self.rates.get(f"{turn.called('optimizer')}.param_groups[{place}].lr")) is not None:
+        for phase in self.phases:
+            for place, group in enumerate(phase.optimizer.param_groups):
+                if (rate := self.rates.get(f"{phase.called('optimizer')}.param_groups[{place}].lr")) is not None:
                     group["lr"] = rate(0)
 
     @contextmanager
@@ -202,7 +206,7 @@ class TracedOptimizers:
         for name, number in self._trainable.items():
             have = {name in path.gradients for path in paths}
             if len(have) == 2 and self._groups[number].update.counts(self._task.steps):
-                kind = type(self.turns[self._groups[number].turn].optimizer).__name__
+                kind = type(self.phases[self._groups[number].phase].optimizer).__name__
                 raise CaptureError(
                     f"{name} gets a gradient on some of the step's paths only, and {kind} counts the steps that a "
                     "parameter has taken: choose by torch.where between results that both are computed, or take "
@@ -211,39 +215,39 @@ class TracedOptimizers:
 
     def gradients_of(self, number: int) -> Named:
         """Gradients of the parameters that one optimizer trains, by name: those that have one."""
-        own = [name for name, group in self._trainable.items() if self._groups[group].turn == number]
+        own = [name for name, group in self._trainable.items() if self._groups[group].phase == number]
         found = {name: self._parameters[f"parameter/{name}"].grad for name in own}
         gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
         if not gradients:
-            loss, optimizer = (self.turns[number].called(part) for part in ("loss", "optimizer"))
+            loss, optimizer = (self.phases[number].called(part) for part in ("loss", "optimizer"))
             raise CaptureError(
                 f"the {loss} depends on no parameter that {optimizer} trains: check whether it belongs to another "
                 "optimizer, or is cut off by .detach()"
             )
         return gradients
 
-    def step_of_own(self, turn: Turn, gradients: Named) -> None:
+    def step_of_own(self, phase: OptimizerPhase, gradients: Named) -> None:
         """Clip the gradients, and take a step of an optimizer of the user's, which writes into parameters."""
-        own = {id(parameter) for group in turn.optimizer.param_groups for parameter in group["params"]}
+        own = {id(parameter) for group in phase.optimizer.param_groups for parameter in group["params"]}
         for name, parameter in self._parameters.items():
             if id(parameter) not in own:
                 parameter.grad = None
-            elif turn.max_grad_norm is not None and name.removeprefix("parameter/") in gradients:
+            elif phase.max_grad_norm is not None and name.removeprefix("parameter/") in gradients:
                 with torch.no_grad(), self._lines, self._lines.all_from("clip_grad_norm_"):
                     parameter.grad = gradients[name.removeprefix("parameter/")] * clip_factor(
-                        gradients.values(), turn.max_grad_norm
+                        gradients.values(), phase.max_grad_norm
                     )
-        self._stepping = turn.optimizer
+        self._stepping = phase.optimizer
         with self._lines:
-            turn.optimizer.step()
+            phase.optimizer.step()
         self._stepping = None
 
-    def update(self, turn: Turn, following: Named, gradients: Named, row: Named) -> None:
+    def update(self, phase: OptimizerPhase, following: Named, gradients: Named, row: Named) -> None:
         """Clip the gradients, and take a step of the optimizer."""
         lines, factor, repeated = self._lines, None, RepeatedUpdates()
-        if turn.max_grad_norm is not None:
+        if phase.max_grad_norm is not None:
             with torch.no_grad(), lines, lines.all_from("clip_grad_norm_"):
-                factor = clip_factor(gradients.values(), turn.max_grad_norm)
+                factor = clip_factor(gradients.values(), phase.max_grad_norm)
         for name, gradient in gradients.items():
             number, prefix = self._trainable[name], f"slot/{name}/"
             group, parameter = self._groups[number].update, self._first[f"parameter/{name}"]
@@ -262,7 +266,7 @@ class TracedOptimizers:
                 p, after = update.apply(p, g, dict(zip(names, slots, strict=True)), scalars)
                 return [p, *(after[name] for name in names)]
 
-            with torch.no_grad(), lines, lines.all_from(type(turn.optimizer).__name__):
+            with torch.no_grad(), lines, lines.all_from(type(phase.optimizer).__name__):
                 following[parameter], *after = repeated.apply(
                     number, step, [following[parameter], gradient, *own.values()]
                 )

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.constants import written
 from roundlog.capture.draws import in_path
-from roundlog.capture.tracing.decisions import MOST_PATHS, Decision, Decisions
+from roundlog.capture.tracing.decisions import MOST_PATHS, Decisions, PathDecision
 
 NUMBERS = 48
 """Most numbers of Python's that change from step to step and that one step gives to operators of tensors."""
@@ -105,7 +105,7 @@ def explored(trace: Callable[[Decisions], TracedPath], *, allowed: bool) -> list
     """All paths of a step, in order. trace: follows one, from the beginning. allowed: whether the step may decide by
     its values. Raises what it raises."""
     paths: list[TracedPath] = []
-    before: list[Decision] | None = []
+    before: list[PathDecision] | None = []
     while before is not None:
         paths.append(trace(Decisions(before, allowed=allowed, is_last=len(paths) == MOST_PATHS)))
         before = paths[-1].decisions.following()
@@ -173,7 +173,7 @@ def _copy_of(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 
 def _tree(
-    results: Sequence[Result], conditions: Sequence[Sequence[Any]], taken: Sequence[Sequence[Decision]]
+    results: Sequence[Result], conditions: Sequence[Sequence[Any]], taken: Sequence[Sequence[PathDecision]]
 ) -> Result:
     """The result of paths that are in order, and have the same decisions up to some depth."""
     depth = 0
