@@ -13,6 +13,7 @@ import json
 import sys
 from pathlib import Path
 
+from generated import write_or_check
 from roundlog.adjudication.partial import start
 from roundlog.definitions import Extreme
 from roundlog.descriptors import Descriptor, Family, Input, Row, encode_descriptor
@@ -95,15 +96,5 @@ def files() -> dict[Path, str]:
     }
 
 
-def main() -> int:
-    check_only = "--check" in sys.argv[1:]
-    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
-    for path in stale:
-        print(f"{path.name} {'is stale: run python ' + sys.argv[0] if check_only else 'written'}")
-        if not check_only:
-            path.write_text(files()[path])
-    return 1 if check_only and stale else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(__doc__, files()))

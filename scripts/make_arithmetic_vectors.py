@@ -31,6 +31,7 @@ from pathlib import Path
 import mpmath
 import numpy as np
 from elementary_series import FUNCTIONS
+from generated import write_or_check
 from roundlog.adjudication import binary32 as ieee
 from roundlog.number_format import narrow_float32
 
@@ -301,15 +302,5 @@ def files() -> dict[Path, str]:
     return {VECTORS / name: json.dumps(content, indent=1) + "\n" for name, content in contents.items()}
 
 
-def main() -> int:
-    check = "--check" in sys.argv[1:]
-    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
-    for path in stale:
-        print(f"{path.name} {'is stale: run python scripts/make_arithmetic_vectors.py' if check else 'written'}")
-        if not check:
-            path.write_text(files()[path])
-    return 1 if check and stale else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(__doc__, files()))

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from generated import write_or_check
 from tiebreak.cli.app import app
 from typer.main import get_command
 
@@ -51,5 +53,4 @@ def _row(parameter: Any) -> str:
 
 
 if __name__ == "__main__":
-    _FILE.write_text(page())
-    print(f"wrote {_FILE.name}")
+    sys.exit(write_or_check(__doc__, {_FILE: page()}))

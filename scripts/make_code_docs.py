@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from generated import write_or_check
 from tiebreak.cli.app import app
 from tiebreak.cli.failures import ERROR_CODES, EXIT_CODES
 from typer.main import get_command
@@ -61,5 +63,4 @@ def _parameters(command: Any) -> Iterator[Any]:
 
 
 if __name__ == "__main__":
-    _FILE.write_text(page())
-    print(f"wrote {_FILE.name}")
+    sys.exit(write_or_check(__doc__, {_FILE: page()}))

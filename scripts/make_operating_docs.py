@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
+from generated import write_or_check
 from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.operation.metrics import Metrics
 from tiebreak.transactions.fees import DISPUTE_GAS
@@ -63,5 +65,4 @@ def _measured(snapshot: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    FILE.write_text(page())
-    print(f"wrote {FILE.name}")
+    sys.exit(write_or_check(__doc__, {FILE: page()}))

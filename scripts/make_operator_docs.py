@@ -6,12 +6,12 @@ python scripts/make_operator_docs.py --check  exits with 1 if the page on disk i
 
 from __future__ import annotations
 
-import argparse
 import sys
 from math import log2
 from pathlib import Path
 from typing import Any
 
+from generated import write_or_check
 from roundlog.capture.decompositions import decompositions, own_decompositions
 from roundlog.capture.rules import RULES
 from roundlog.definitions import DEFINITIONS, OperatorDefinition, OperatorKind
@@ -189,14 +189,5 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    if parser.parse_args().check:
-        return 0 if PAGE.exists() and PAGE.read_text() == page() else 1
-    PAGE.write_text(page())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(__doc__, {PAGE: page()}))

@@ -6,12 +6,13 @@ python scripts/make_script_docs.py --check  exits with 1 if the page on disk is 
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import re
 import sys
 from pathlib import Path
+
+from generated import write_or_check
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "how-to" / "scripts.md"
@@ -191,14 +192,5 @@ def link(script: object) -> str:
     return f"[{script.title}](#{anchor(script.title)})"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    if parser.parse_args().check:
-        return 0 if PAGE.exists() and PAGE.read_text() == page() else 1
-    PAGE.write_text(page())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(__doc__, {PAGE: page()}))

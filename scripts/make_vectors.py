@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from generated import write_or_check
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, tensor_root
 
 VECTORS = Path(__file__).resolve().parent.parent / "tests" / "vectors"
@@ -53,15 +54,5 @@ def files() -> dict[Path, str]:
     return {VECTORS / "merkle.json": json.dumps(merkle_vectors(), indent=1) + "\n"}
 
 
-def main() -> int:
-    check = "--check" in sys.argv[1:]
-    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
-    for path in stale:
-        print(f"{path.name} {'is stale: run python scripts/make_vectors.py' if check else 'written'}")
-        if not check:
-            path.write_text(files()[path])
-    return 1 if check and stale else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(__doc__, files()))

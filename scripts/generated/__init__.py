@@ -1,0 +1,22 @@
+"""Files that scripts generate from the code, and their option --check."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def write_or_check(description: str | None, files: Mapping[Path, str]) -> int:
+    """Writes each file (path -> its text) that is not so yet; with --check on the command line, it writes nothing. The
+    exit code: 1 if --check finds a file that would be written, otherwise 0. description: of the script."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    check = parser.parse_args().check
+    stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        print(f"{path.name} {f'is stale: run python scripts/{Path(sys.argv[0]).name}' if check else 'written'}")
+        if not check:
+            path.write_text(files[path])
+    return 1 if check and stale else 0
