@@ -1,5 +1,5 @@
-"""How large the rooms of the engine and the client are, and how often a reader who follows a task through capture turns
-to another file.
+"""Sizes of the rooms of the engine and the client, and how often a reader who follows a task through capture turns to
+another file.
 
     .venv/bin/python scripts/measure_house.py
 
@@ -84,7 +84,7 @@ def depth_of_imports(folder: Path) -> int:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """What the imports at the top of a file name: modules, and names of modules."""
+    """Names in the imports at the top of a file: modules, and names of modules."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
@@ -92,7 +92,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def path_of_a_task() -> tuple[int, int, int]:
-    """How often the file changes, number of files, and how often it is one that was left before."""
+    """Number of changes of file, number of files, and number of changes to one that was left before."""
     task, capture = _linear_task(), str(ROOMS["engine, capture"])
     first: dict[Any, str] = {}
 
