@@ -1,5 +1,5 @@
-"""Sizes of the rooms of the engine and the client, and the changes of file of a reader who follows a task through
-capture.
+"""Sizes of the rooms of the engine and the client, and how often a reader who follows a task through capture turns to
+another file.
 
     .venv/bin/python scripts/measure_house.py
 
@@ -84,7 +84,7 @@ def depth_of_imports(folder: Path) -> int:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Names in the imports at the top of a file: of modules, and of what they define."""
+    """Names in the imports at the top of a file: modules, and names of modules."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
@@ -92,7 +92,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def path_of_a_task() -> tuple[int, int, int]:
-    """Changes of file, number of files, and returns to a file that was left before."""
+    """Number of changes of file, number of files, and number of changes to one that was left before."""
     task, capture = _linear_task(), str(ROOMS["engine, capture"])
     first: dict[Any, str] = {}
 

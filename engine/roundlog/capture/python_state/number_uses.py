@@ -1,6 +1,6 @@
-"""Uses of numbers of Python's that steps change. As arguments of operators: where a tensor may stand in the
-place of a number, and means the same, a column of the schedule does. As texts: whether they go nowhere but into a print
-or a log."""
+"""Uses of numbers of Python's that steps change. As arguments of operators: where a tensor may stand in the place of a
+number, and means the same, a column of the schedule does. As texts: whether they go nowhere but into a print or a
+log."""
 
 from __future__ import annotations
 
