@@ -18,7 +18,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roundlog.capture import CaptureError, Task, portable
+    from roundlog.capture import CaptureError, Task
+    from roundlog.capture.portable import portable
     from roundlog.data import arrow_fields, safetensors_fields, windows
     from roundlog.program import Program
     from roundlog.spec import TrainingSpec
