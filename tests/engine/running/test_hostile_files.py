@@ -18,8 +18,7 @@ import torch
 from roundlog.log import Decision, Entries, LogError, LogReader, LogWriter
 from roundlog.program import DType, TensorType
 from roundlog.rounding import LogFindingKind, summarise
-from roundlog.storage import StorageError, load_tensors, open_regular, read_record, save_tensors
-from roundlog.training import run as runs
+from roundlog.storage import StorageError, append_file, load_tensors, open_regular, read_record, save_tensors
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError
 from roundlog.training.run import Run, RunError
@@ -215,7 +214,7 @@ def test_a_root_that_the_disk_does_not_take_is_an_error_and_not_half_a_root(tmp_
     resource.setrlimit(resource.RLIMIT_FSIZE, (40, before[1]))
     try:
         with pytest.raises(OSError, match="too large"):
-            runs._append(path, b"\x01" * 32)
+            append_file(path, b"\x01" * 32)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
