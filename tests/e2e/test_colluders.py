@@ -129,7 +129,7 @@ def test_a_trainer_ends_silent_games_before_its_run_is_at_hand(world: World, mon
     silent = lying_auditor(colluding(world.context("auditor")), world.job, first_wrong_step=4)
     world.run(silent, first)
     fresh = TrainerRole(world.context("trainer"), world.job)
-    monkeypatch.setattr(fresh, "_trees", lambda *arguments: None)
+    monkeypatch.setattr(fresh._run, "trees", lambda *arguments: None)
     world.pass_time(world.game(1).deadlines[Side.CHALLENGER])
     for _ in range(3):
         fresh.step()

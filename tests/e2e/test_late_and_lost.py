@@ -136,7 +136,6 @@ def test_a_role_outlives_an_outage_of_the_chain(world: World) -> None:
 @pytest.mark.slow
 def test_a_role_that_is_stopped_in_the_middle_of_training_stops_there_and_resumes(world: World) -> None:
     world.post()
-    trainer = TrainerRole(world.context("trainer"), world.job)
     steps: list[int] = []
 
     def stop_at_seven(notice) -> None:  # type: ignore[no-untyped-def]
@@ -145,7 +144,7 @@ def test_a_role_that_is_stopped_in_the_middle_of_training_stops_there_and_resume
             if steps == list(range(1, 8)):
                 trainer.stop.set()
 
-    trainer.context = replace(trainer.context, notify=stop_at_seven)
+    trainer = TrainerRole(replace(world.context("trainer"), notify=stop_at_seven), world.job)
     assert trainer.run(poll=0.01).state == "interrupted"
     assert steps == list(range(1, 8))
     trainer.stop.clear()

@@ -311,7 +311,7 @@ def test_a_node_that_lags_behind_makes_nobody_seal_twice(world: World, monkeypat
     before = replace(posted(world), audits=replace(posted(world).audits, count=0))
     again = reborn(world, "auditor")
     with monkeypatch.context() as lagging:
-        lagging.setattr(again, "posted", lambda: before)
+        lagging.setattr(again.chain, "posted", lambda: before)
         lagging.setattr(again.context.queue.watch, "audits_of", lambda job: [])
         for _ in range(5):
             again.step()
