@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import threading
 from types import TracebackType
 
 from rich.markup import escape
@@ -15,18 +15,24 @@ _STYLES = {What.SENT: "green", What.WARNING: "yellow", What.ALERT: "bold red", W
 
 
 class Teller:
-    """Printer of notices. A context gets its `tell`; leaving the `with` block ends the last progress bar."""
+    """Printer of notices. A context gets its `tell`, which may be called from several threads; leaving the `with` block
+    ends the last progress bar."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._bar: output.OpenProgress | None = None
         self._doing = ""
+        self._lock = threading.RLock()
 
     def tell(self, notice: Notice) -> None:
         """Shows one notice."""
         if self._as_json:
-            print(json.dumps(plain(notice)), flush=True)
+            output.show_json_line(plain(notice))
             return
+        with self._lock:
+            self._show(notice)
+
+    def _show(self, notice: Notice) -> None:
         if notice.what in (What.STEP, What.TRANSFER):
             self._step(notice)
             return

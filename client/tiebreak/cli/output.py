@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 import json
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,9 @@ COLUMNS = 80
 
 _UNBOUNDED = 1 << 20
 """Width in a file or a pipe, where nothing is folded."""
+
+_LINES = threading.Lock()
+"""Held while a line of JSON is printed."""
 
 _SECONDS_BETWEEN_LINES = 10.0
 """Time between lines of progress in a file or a pipe."""
@@ -55,8 +59,10 @@ def show_json(content: object) -> None:
 
 
 def show_json_line(content: object) -> None:
-    """Prints one JSON object on a line, for programs that read while this one works."""
-    print(json.dumps(content, default=_plain), flush=True)
+    """Prints one JSON object on a line, for programs that read while this one works. May be called from several
+    threads."""
+    with _LINES:  # `print` writes a line and its end one after the other
+        print(json.dumps(content, default=_plain), flush=True)
 
 
 def _plain(value: object) -> object:

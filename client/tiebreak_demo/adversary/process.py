@@ -64,7 +64,7 @@ def play(
     signal.signal(signal.SIGTERM, end)
     role = _role(kind, job, step, _context(directory, stop))
     progress = role.run(poll=poll)
-    print(json.dumps({"what": "ended", "text": progress.state, "finished": progress.finished}), flush=True)
+    _show({"what": "ended", "text": progress.state, "finished": progress.finished})
     sys.exit(not progress.finished)
 
 
@@ -83,7 +83,12 @@ def _context(directory: Path, stop: threading.Event) -> RoleContext:
 
 
 def _tell(notice: Notice) -> None:
-    print(json.dumps(plain(notice)), flush=True)
+    _show(plain(notice))
+
+
+def _show(content: dict[str, object]) -> None:
+    # A line and its end in one writing, since notices come from several threads.
+    print(json.dumps(content) + "\n", end="", flush=True)
 
 
 def _role(kind: Misbehaviour, job: int, step: int, context: RoleContext) -> Role:

@@ -247,6 +247,10 @@ class _Audit:
     def _take(self, pool: WorkerPool, report: Report) -> None:
         """Takes up how a task has ended."""
         worker, task, segment = report.worker, report.task, report.task.order.segment
+        if worker not in pool.workers:
+            # What came at the same time as this one has shown that it lies.
+            self._give_back(task)
+            return
         if report.error is not None:
             self._give_back(report.task)
             why = f"it failed ({type(report.error).__name__}: {plainly(report.error)})"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -75,6 +79,22 @@ def test_a_pinning_service_without_its_token_is_refused_at_once(run: Run, chain:
 def test_a_retention_needs_a_unit(run: Run, chain: Chain, text: str) -> None:
     result = run("trainer", "run", "--job", 1, "--retention", text, env=chain.environment(1))
     assert result.exit_code == 2
+
+
+def test_notices_of_several_threads_are_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where a writing takes long, as into a pipe that is full."""
+
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            time.sleep(0.001)
+            return super().write(text)
+
+    monkeypatch.setattr(sys, "stdout", written := Slow())
+    notices = [Notice(role="auditor", what=What.STEP, text=f"step {number}") for number in range(40)]
+    with Teller(as_json=True) as teller, ThreadPoolExecutor(4) as threads:
+        list(threads.map(teller.tell, notices))
+    texts = [json.loads(line)["text"] for line in written.getvalue().splitlines()]
+    assert sorted(texts) == sorted(notice.text for notice in notices)
 
 
 def test_a_transfer_is_a_notice_for_programs_and_progress_for_people(

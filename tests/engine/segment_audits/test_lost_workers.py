@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -78,6 +79,37 @@ def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(
         assert trained.audit(tmp_path / f"{hanging}", make=make, repeat_share=1.0).is_whole
         found = trained.audit(tmp_path / f"wrong {hanging}", liar.listing(), make=make, repeat_share=1.0)
         assert found.wrong is not None and found.wrong.interval == 4 and found.distrusted == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_liar_answers_while_it_is_found_out_counts_for_nothing(
+    trained: Trained, tmp_path: Path, fails: bool
+) -> None:
+    """The repetition of its lie and its own next answer are there at once, and the repetition is looked at first."""
+    trainer = Liar(trained, tmp_path / "liar")
+    trainer.lie(3, consistent=True)
+    lies: list[SegmentOrder] = []
+
+    def lying(order: SegmentOrder) -> Answer:
+        """Says of every interval what the trainer claims."""
+        if lies and fails:
+            raise RuntimeError("it was about to be found out")
+        segment = order.segment
+        if segment.first <= 3 < segment.stop:
+            lies.append(order)
+        claimed = tuple(trainer.roots[segment.first : segment.stop])
+        return replace(audit_segment(order), roots=claimed, stopped=None)
+
+    def make(number: int) -> Stand:
+        return Stand(named("liar", lying) if number == 1 else named("honest"))
+
+    audit_dir = tmp_path / "audit"
+    found = trained.audit(audit_dir, trainer.listing(), make=make, repeat_share=1.0)
+    assert found.wrong is not None and found.wrong.interval == 3 and lies
+    assert len(found.distrusted) == 1 and "liar" in found.distrusted[0]
+    lines = [json.loads(line) for line in (audit_dir / "facts.jsonl").read_text().split("\n") if line]
+    (at,) = (number for number, line in enumerate(lines) if "liar" in line.get("distrusted", ""))
+    assert not [line for line in lines[at:] if "liar" in line.get("worker", "")]
 
 
 def test_what_kills_every_worker_is_told(trained: Trained, tmp_path: Path) -> None:
