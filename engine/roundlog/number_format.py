@@ -47,7 +47,7 @@ class Format:
 
     @property
     def least_place(self) -> int:
-        """Exponent of the least subnormal number, of which all numbers are multiples."""
+        """Exponent of the least subnormal number; all numbers are multiples of it."""
         return self.least_exponent - self.fraction_bits
 
     @property

@@ -70,7 +70,7 @@ class Puppet:
 
 
 def puppet_account(number: int) -> ChecksumAddress:
-    """An account of which nobody has the key."""
+    """An account without a key that anybody has."""
     return to_checksum_address(f"0x{0xF100D000000 + number:040x}")
 
 

@@ -108,7 +108,7 @@ def adjacent(low: torch.Tensor, high: torch.Tensor, format: Format = FLOAT32) ->
 
 
 def in_format(x: torch.Tensor, format: Format) -> torch.Tensor:
-    """Whether FP32 numbers, none of which is NaN, are of the format, elementwise."""
+    """Whether FP32 numbers are of the format, elementwise. None may be NaN."""
     return round_signed(x.to(torch.float64), format) == x
 
 

@@ -65,7 +65,7 @@ class DrawnValue:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPath:
-    """One path through a step, or two of which a condition chooses."""
+    """One path through a step, or two and the condition that chooses between them."""
 
     drawn: tuple[DrawnValue | None, ...] = ()
     """Random draws, in order; None where the program has no use for it."""

@@ -1,4 +1,4 @@
-"""Trees over long tensors, of which only the roots of blocks are kept."""
+"""Trees over long tensors that keep only the roots of blocks."""
 
 from collections.abc import Callable, Iterable, Sequence
 

@@ -79,7 +79,7 @@ class MerkleTree:
 
     @classmethod
     def of_leaf_hashes(cls, hashes: Iterable[bytes]) -> MerkleTree:
-        """The tree over payloads of which only the leaf hashes are at hand: 32 bytes each, one or several an item."""
+        """The tree over payloads, from their leaf hashes alone: 32 bytes each, one or several an item."""
         tree = cls.__new__(cls)
         tree._build(b"".join(hashes))
         return tree

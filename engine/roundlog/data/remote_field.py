@@ -101,7 +101,7 @@ class RemoteField(StoredField):
         return memoryview(data)
 
     def _all_fetched(self, runs: Sequence[Sequence[int]]) -> list[memoryview]:
-        """Runs of consecutive blocks, some of which are fetched at a time. The first that fails ends it."""
+        """Runs of consecutive blocks, fetched a few at a time. The first that fails ends it."""
         if len(runs) < 2 or self._file.place.width < 2:
             return [self._fetched(run) for run in runs]
         pool = ThreadPoolExecutor(self._file.place.width, thread_name_prefix="blocks")

@@ -38,7 +38,7 @@ class ElementMaterial:
 
     @property
     def roots(self) -> dict[int, bytes]:
-        """Tensor roots of the operands of which something is opened, by value number."""
+        """Tensor roots of the operands that have something opened, by value number."""
         return {o.chunk.tensor: o.tensor_root for o in self.openings if o.chunk.tree == Tree.VALUE}
 
 

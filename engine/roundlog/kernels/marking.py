@@ -91,7 +91,7 @@ def all_below(values: F64, limit: float) -> bool:
 
 
 def ascending(indices: I64, y: F64, d: F64) -> AmbiguousPart:
-    """Elements in the order of their indices, each of which occurs once. Where many are marked, as hostile data can
+    """Elements in the order of their indices, each once. Where many are marked, as hostile data can
     make it, it is counted how many come before each: sorting them would take several times as long."""
     count = len(indices)
     if _ascend(indices):

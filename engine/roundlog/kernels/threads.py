@@ -41,7 +41,7 @@ class _ThreadPool:
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         self.size = 0
-        """Threads, of which some may still have to be started."""
+        """Threads; some may still have to be started."""
         self.disturbed = 0
         """Parts after which a thread did not compute as IEEE 754 says any more."""
 

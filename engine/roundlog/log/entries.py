@@ -50,7 +50,7 @@ class Decision(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """The decisions about one operator's output, n entries of which m are VALUE.
+    """The decisions about one operator's output, n entries, m of them VALUE.
 
     indices: int64[n], flat (C order) element indices, strictly increasing.
     decisions: uint8[n], each a `Decision`.

@@ -159,7 +159,7 @@ class Summation(Inexact):
     a part of its inputs, it gives the sum of that part of the terms."""
 
     least: ClassVar[frozenset[int]] = frozenset()
-    """Positions of the measures of which the least of all parts counts; the others add up."""
+    """Positions of the measures that count by the least of all parts; the others add up."""
     by_element: ClassVar[bool] = False
     """Whether the measures are those of single elements: of the output's shape, or one that broadcasts to it."""
 

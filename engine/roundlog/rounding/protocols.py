@@ -126,7 +126,7 @@ class Window:
 
 
 def in_order(parts: Sequence[Entries]) -> Entries:
-    """Entries of parts of one output, none of which is in two parts, as those of the whole: ascending."""
+    """Entries of parts of one output that have no element in common, as those of the whole: ascending."""
     indices = np.concatenate([one.indices for one in parts])
     decisions = np.concatenate([one.decisions for one in parts])
     values = np.concatenate([one.values for one in parts])

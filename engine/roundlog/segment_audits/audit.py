@@ -1,4 +1,4 @@
-"""The audit of a run by many workers, each of which executes intervals from published states.
+"""The audit of a run by many workers that execute intervals, each from a published state.
 
 It is correct by induction: the state before the first interval is the job's; if every interval, started from a state
 with the root claimed before it, ends in the root claimed after it, the last root is right. So states may come from
@@ -72,7 +72,7 @@ def audit_by_segments(
     audits: list[_Audit] = []
 
     def on_step(event: StepEvent) -> None:
-        # Repetition in this process may take long; whoever is told may end it between two steps.
+        # Repetition in this process may take long; the function that is told may end it between two steps.
         for audit in audits:
             audit.has_stepped()
 

@@ -1,4 +1,4 @@
-"""A pool of workers that execute one order at a time, of which some get lost, and some are not believed."""
+"""A pool of workers that execute one order at a time. Some get lost, and some are not believed."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Helpers:
     rank alone."""
 
     def __init__(self, ranks: Ranks) -> None:
-        """ranks: at least two, of which this process is number 0; the others are in `help_with_runs`."""
+        """ranks: at least two. This process is number 0; the others are in `help_with_runs`."""
         self._ranks = ranks
         self._in_use = threading.Lock()
         self._gone = False

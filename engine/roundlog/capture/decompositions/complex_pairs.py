@@ -22,7 +22,7 @@ def pair_of(x: Any) -> tuple[Any, Any]:
 
 
 def join(real: Any, imaginary: Any) -> torch.Tensor:
-    """The complex tensor of two parts, one of which may be a number; no imaginary part is zero."""
+    """The complex tensor of two parts. One may be a number; no imaginary part is zero."""
     if not isinstance(imaginary, torch.Tensor):
         imaginary = torch.full_like(real, imaginary or 0.0)
     elif not isinstance(real, torch.Tensor):

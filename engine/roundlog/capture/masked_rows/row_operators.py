@@ -94,7 +94,7 @@ def counting(call: Call) -> Lowered:
 
 
 def along(call: Call, x: fx.Node, dims: tuple[int, ...], what: str) -> Axes:
-    """The masks of a tensor, none of which lies along these axes."""
+    """The masks of a tensor; none may lie along these axes."""
     axes = call.axes(x)
     if any(axes[dim] is not None for dim in dims):
         call.refuse(what)
@@ -133,7 +133,7 @@ def group_norm(call: Call) -> Lowered:
     "_adaptive_avg_pool2d_backward",
 )
 def images(call: Call) -> Lowered:
-    """Images, of which a mask chooses some."""
+    """Images, some of them chosen by a mask."""
     x, *others = call.tensors()
     rank = len(call.shape(x))
     axes = along(call, x, tuple(range(1, rank)), "looks at the neighbours of chosen elements")

@@ -237,7 +237,7 @@ class Counter:
         return self.called(operation, (self, *others))
 
     def called(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-        """A function's result for numbers of which this is one. Raises what the function raises."""
+        """A function's result for numbers, this one among them. Raises what the function raises."""
         return self._path.computed(function, arguments, lambda: self._compute(function, arguments))
 
     def _compute(self, operation: Callable[..., Any], terms: Sequence[Any]) -> Any:
@@ -284,7 +284,7 @@ class Counter:
         return self.called(_as_number(function), terms)
 
     def itself(self) -> Number:
-        """The number, of which the step is another if it is another."""
+        """The number; another one makes another step."""
         return self.ask(_itself)  # type: ignore[no-any-return]
 
     def __copy__(self) -> Counter:

@@ -50,7 +50,7 @@ class Followed(Protocol):
         """The number as a tensor of the trace, f32[]; None if there is no column left for it."""
 
     def itself(self) -> bool | int | float:
-        """The number, of which the step is another if it is another."""
+        """The number; another one makes another step."""
 
 
 def with_columns(kind: type, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

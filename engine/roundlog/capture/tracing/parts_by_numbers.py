@@ -109,7 +109,7 @@ def _part(x: torch.Tensor, index: Any) -> torch.Tensor:
 
 
 def _items(x: torch.Tensor, index: Any) -> list[Any]:
-    """The items of an index, none of which is an ellipsis."""
+    """The items of an index without an ellipsis."""
     items = list(index) if isinstance(index, tuple) else [index]
     for number, item in enumerate(items):
         if item is Ellipsis:

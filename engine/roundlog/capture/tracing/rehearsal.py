@@ -249,7 +249,7 @@ def _rehearse(task: Task, snapshot: Snapshot, *, again: bool = False) -> dict[st
 
 
 def _attribute(name: str, before: object, after: object) -> dict[str, torch.Tensor]:
-    """A tensor in the place of which a step has left another, by the name of its state; nothing for anything else."""
+    """A tensor that a step has replaced by another, by the name of its state; nothing for anything else."""
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor) or before.dtype not in STORED:
         return {}
     alike = (after.shape, after.dtype) == (before.shape, before.dtype) and not is_lazy_view(before)

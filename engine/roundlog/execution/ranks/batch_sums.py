@@ -355,7 +355,7 @@ def _bound_of_share(ranks: Ranks, one: BatchSum, measures: Measures, y: torch.Te
 
 
 def _gathered(ranks: Ranks, sums: Sequence[BatchSum], shares: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The whole sums, of which every rank gives its shares."""
+    """The whole sums; every rank gives its shares."""
     sizes = [[stop - start for start, stop in (one.share(ranks, rank) for one in sums)] for rank in range(ranks.size)]
     of_ranks = ranks.gather_all(torch.cat([share.reshape(-1) for share in shares]), [sum(one) for one in sizes])
     pieces = [of_rank.split(of_sums) for of_rank, of_sums in zip(of_ranks, sizes, strict=True)]

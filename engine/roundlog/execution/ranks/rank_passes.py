@@ -336,7 +336,7 @@ class _Running:
 
 
 class _ValuesOfRanks(Values):
-    """Values of one running step of which this rank has its slices."""
+    """Values of one running step, as this rank's slices."""
 
     def __init__(self, way: InPasses, inputs: StepInputs, received: Received) -> None:
         super().__init__(way.program, way.analysis, way.scratch, inputs)

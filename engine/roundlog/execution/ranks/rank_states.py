@@ -1,4 +1,4 @@
-"""States of which every rank keeps its part: all have the weights, and each the optimizer's state that it owns.
+"""States in parts, one a rank: all have the weights, and each the optimizer's state that it owns.
 
 A rank's part lies in one memory from the first step to the last, and each step's result is written into it. Memory
 that a step takes beside it is free again when the step ends, and serves the next one as a whole.

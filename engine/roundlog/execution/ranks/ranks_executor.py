@@ -136,7 +136,7 @@ class RanksExecutor:
         micro_batches: int = 1,
         directory: Path | None = None,
     ) -> None:
-        """ranks: at least two, of which this process is number 0; the others `serve` the same program. interval: steps
+        """ranks: at least two. This process is number 0; the others `serve` the same program. interval: steps
         after which all compare what they have received, and the states. micro_batches: of the whole batch, so that
         every rank computes about as many samples at a time as a process alone would. directory: on a disk; holds slices
         of micro-batches (None: where temporary files lie).
@@ -150,7 +150,7 @@ class RanksExecutor:
         self._passes = passes_of(program, ranks.size, micro_batches)
         self._orders = Giver(ranks)
         self._state: Sequence[torch.Tensor] | None = None
-        """The state of which all ranks have their parts; None if they have to begin anew."""
+        """The state, each rank with its parts; None if they have to begin anew."""
 
     @property
     def program(self) -> Program:

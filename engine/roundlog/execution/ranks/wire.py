@@ -143,7 +143,7 @@ class Staged:
 
 
 class Nccl(_OfGroup):
-    """Nccl, between CUDA devices of which every rank has one of its own.
+    """Nccl, between CUDA devices. Every rank has one of its own.
 
     A collective of nccl has ended when an event on the device says so. `Work.wait` makes only the device wait for it;
     with a timeout it gives the group up when time is up. So the event is asked, again and again. And a call that starts
@@ -253,7 +253,7 @@ def suit_nccl(cards: Sequence[str]) -> bool:
 
 
 def by_nccl(membership: Membership, device: torch.device) -> Nccl:
-    """A new wire between the devices of all ranks, all of which call this."""
+    """A new wire between the devices of all ranks; all of them call this."""
     # Nccl's own watch would abort this process before it could name the lost rank, and end it where all is well.
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     os.environ["TORCH_NCCL_ENABLE_MONITORING"] = "0"
