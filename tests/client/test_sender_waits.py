@@ -12,6 +12,7 @@ import pytest
 from simulated_chain import BLOCK_SECONDS, FakeAccount, SimulatedChain
 from tiebreak.rpc.chain_errors import ChainUnavailable, JournalError, JournalInUse, Stopped, TransactionPending
 from tiebreak.rpc.node import ChainNode
+from tiebreak.transactions import journal
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.signer import MOST_GAS
 
@@ -116,6 +117,16 @@ def test_two_processes_in_one_directory_end_with_a_clear_error(tmp_path: Path) -
     first.close()
     sender_on(chain, tmp_path).send(TO, b"second")
     assert len(chain.effects()) == 2
+
+
+def test_a_power_cut_after_the_first_payment_takes_no_directory_of_the_journal_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, int]] = []
+    chain = SimulatedChain()
+    monkeypatch.setattr(journal, "sync_directory", lambda path: made.append((path.name, len(chain.effects()))))
+    sender_on(chain, tmp_path / "home" / "role").send(TO, b"first")
+    assert made == [("journal", 0), ("role", 0), ("home", 0)] and len(chain.effects()) == 1
 
 
 def test_a_directory_that_could_not_be_opened_is_free_for_the_next_attempt(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from deaths import FORK, Point, after_rename, before_rename, before_sync, die, killed_at
-from roundlog.storage import BESIDE, append_file, create_file, lock_file, replace_file, sync_directory
+from roundlog.storage import BESIDE, append_file, create_file, lock_file, partial_path, replace_file, sync_directory
 
 OLD, NEW = b"old" * 5000, b"new" * 5000
 
@@ -142,6 +142,25 @@ def test_private_files_are_for_nobody_else(tmp_path: Path) -> None:
         file.write(NEW)
     put_shared(tmp_path / "shared")
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_what_lies_where_a_file_is_written_first_is_neither_followed_nor_believed(tmp_path: Path) -> None:
+    path, victim = tmp_path / "a", tmp_path / "victim"
+    partial_path(path).write_bytes(b"")
+    partial_path(path).chmod(0o644)
+    with replace_file(path, private=True) as file:
+        file.write(NEW)
+    assert path.read_bytes() == NEW and path.stat().st_mode & 0o777 == 0o600
+    victim.write_bytes(OLD)
+    partial_path(path).symlink_to(victim)
+    with pytest.raises(OSError), replace_file(path):
+        pass
+    assert victim.read_bytes() == OLD and path.read_bytes() == NEW
+
+
+def test_a_lock_is_for_nobody_else(tmp_path: Path) -> None:
+    with lock_file(tmp_path / "lock"):
+        assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
 
 
 def test_many_may_replace_a_shared_file_at_once(tmp_path: Path) -> None:

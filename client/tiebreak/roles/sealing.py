@@ -8,7 +8,6 @@ case everything that a seal hides is on disk, readable by this account's user on
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,8 +142,7 @@ class Sealing:
         }
         path = self._path(posted)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replace_file(path) as file:
-            os.fchmod(file.fileno(), 0o600)
+        with replace_file(path, private=True) as file:
             file.write(json.dumps(record, indent=1).encode() + b"\n")
         return secret
 

@@ -10,13 +10,14 @@ have its nonce, and the chain takes one of them.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
-from roundlog.storage import lock_file, open_regular, replace_file
+from roundlog.storage import lock_file, open_regular, replace_file, sync_directory
 
 from tiebreak.rpc.chain_errors import JournalError, JournalInUse
 from tiebreak.transactions.reserve import Reserve
@@ -157,6 +158,9 @@ class Journal:
 def _locked(directory: Path, place: Path) -> BinaryIO:
     try:
         place.mkdir(parents=True, exist_ok=True)
+        for made in (place.parent, directory, directory.parent):
+            with suppress(PermissionError):  # a folder of many users may not be read
+                sync_directory(made)
         return lock_file(place.parent / "lock")
     except BlockingIOError as error:
         raise JournalInUse(

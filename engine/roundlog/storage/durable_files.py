@@ -151,10 +151,13 @@ def replace_file(
         partial = Path(beside)
     else:
         partial = partial_path(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        # Its name can be foretold: what lies there may be a link, or readable by all.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(partial, flags, 0o600 if private else 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            if private:
+                os.fchmod(descriptor, 0o600)
             yield file
         commit_file(partial, path, sync_name=sync_name)
     except BaseException:
@@ -195,7 +198,8 @@ def lock_file(path: Path, *, shared: bool = False, wait: bool = False) -> Buffer
     """
     # For reading and writing: file systems of a network refuse the lock of one alone on a file that is read only.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    file = os.fdopen(os.open(path, flags, 0o644), "rb")
+    # For nobody else: who can read a file can hold its lock.
+    file = os.fdopen(os.open(path, flags, 0o600), "rb")
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
         # Whoever removed it would not be kept away by ours, nor those who make it again.
