@@ -96,6 +96,8 @@ class Format:
         sign, magnitude = (FLOAT32.sign if word & self.sign else 0), word & (self.sign - 1)
         if magnitude >= self.infinity:
             return FLOAT32.nan if magnitude > self.infinity else sign | FLOAT32.infinity
+        if self.exponent_bits == FLOAT32.exponent_bits:
+            return sign | magnitude << (FLOAT32.fraction_bits - self.fraction_bits)
         return sign | FLOAT32.nearest(self.value(magnitude))
 
     def of_float32(self, word: int) -> int:

@@ -57,8 +57,8 @@ class Interval:
 
 
 def round_interval(interval: Interval, format: Format = FLOAT32) -> int | None:
-    """The FP32 bits that the whole interval rounds to (a zero is +0), or None if there are several. Rounded is to
-    a format."""
+    """The number of a format that the whole interval rounds to, as FP32 bits (a zero is +0); None if there are
+    several."""
     low, high = (
         ieee.rounded(Fraction(interval.number + error) * Fraction(2) ** interval.exponent, format)
         for error in (-interval.error, interval.error)

@@ -68,13 +68,12 @@ def ordinal(x: torch.Tensor, format: Format = FLOAT32) -> torch.Tensor:
     0."""
     words = x.contiguous().view(torch.int32).to(torch.int64)
     words = torch.where(words < 0, _INT32_MIN - words, words)
-    if format == FLOAT32:
-        return words
+    if format.exponent_bits == FLOAT32.exponent_bits:
+        return words >> _dropped(format)
     # What is left of FP32's encoding is the format's, but for the bias, which narrower exponents have smaller.
     places = ((words.abs() >> _dropped(format)) - _rebias(format)).clamp_(max=format.infinity)
-    if format.least_exponent > FLOAT32.least_exponent:
-        small = (x.abs() * 2.0**-format.least_place).clamp_(max=1 << format.fraction_bits).to(torch.int64)
-        places = torch.where(x.abs() < 2.0**format.least_exponent, small, places)
+    small = (x.abs() * 2.0**-format.least_place).clamp_(max=1 << format.fraction_bits).to(torch.int64)
+    places = torch.where(x.abs() < 2.0**format.least_exponent, small, places)
     return torch.where(words < 0, -places, places)
 
 
@@ -109,6 +108,8 @@ def adjacent(low: torch.Tensor, high: torch.Tensor, format: Format = FLOAT32) ->
 
 def in_format(x: torch.Tensor, format: Format) -> torch.Tensor:
     """Whether FP32 numbers are of the format, elementwise. None may be NaN."""
+    if format.exponent_bits == FLOAT32.exponent_bits:
+        return x.contiguous().view(torch.int32) & ((1 << _dropped(format)) - 1) == 0
     return round_signed(x.to(torch.float64), format) == x
 
 

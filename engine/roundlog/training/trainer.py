@@ -69,10 +69,7 @@ class Trainer:
         spec, kind = job.spec, payload_format(job.spec).kind
         chosen = recorder is None or (spec.log_decides and recorder.kind == kind)
         if not chosen:
-            raise ValueError(
-                f"this recorder is not one for {spec.rounding_bits} bits by the policy `{spec.policy_name}`: leave it "
-                "away"
-            )
+            raise ValueError(f"this recorder is not one of the policy `{spec.policy_name}`: leave it away")
         self.job = job
         self._run = Run(job, run_dir, options, role="trainer")
         self.log_dir = run_dir / "log"

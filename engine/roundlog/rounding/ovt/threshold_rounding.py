@@ -21,9 +21,9 @@ _EXPONENT = 0x7FF0000000000000
 
 
 def place(y: torch.Tensor, format: Format) -> torch.Tensor:
-    """f64: the distance 2^(e + 9 - format) of neighbouring numbers of the format around y, e = floor(log2 |y|), or -126
-    if that is larger. The published prototype takes powers of ten for 2^e, which logs too little above one and too much
-    below."""
+    """f64: the distance 2^(e - fraction_bits) of neighbouring numbers of the format around y, e = floor(log2 |y|), or
+    least_exponent if that is larger. The published prototype takes powers of ten for 2^e, which logs too little above
+    one and too much below."""
     power = (y.contiguous().view(torch.int64) & _EXPONENT).view(torch.float64)
     return power.clamp_(min=2.0**format.least_exponent).mul_(2.0**-format.fraction_bits)
 
