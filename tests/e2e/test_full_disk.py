@@ -166,12 +166,12 @@ def test_a_restarted_auditor_appeals_on_a_disk_that_was_filled_meanwhile(
     given: list[int] = []
     put = Journal._put
 
-    def full(self: Journal, place: Path, entry: Entry) -> None:
+    def full(self: Journal, entry: Entry) -> None:
         left = (tmp_path / "role" / "reserve").stat().st_size
         if given and left >= given[-1]:
             raise OSError(errno.ENOSPC, "No space left on device")
         given.append(left)
-        put(self, place, entry)
+        put(self, entry)
 
     world.post(terms=OPEN)
     trainer = TrainerRole(silenced(world.context("trainer")), world.job)
