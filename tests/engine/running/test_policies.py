@@ -120,10 +120,10 @@ def test_a_log_of_the_other_policy_is_reported_as_unreadable(trained, tmp_path) 
 def test_a_recorder_that_the_policy_does_not_allow_is_refused(trained, tmp_path) -> None:
     job, _, _ = trained
     certified = Job.from_task(linear_task())
-    with pytest.raises(ValueError, match="not one for 32 bits by the policy `threshold`"):
+    with pytest.raises(ValueError, match="not one of the policy `threshold`"):
         Trainer(job, tmp_path / "run", recorder=Recorder(4))
     for wrong in (ThresholdRecorder(), Recorder(4)):
-        with pytest.raises(ValueError, match="not one for 32 bits by the policy `certified`"):
+        with pytest.raises(ValueError, match="not one of the policy `certified`"):
             Trainer(certified, tmp_path / "run", recorder=wrong)
 
 
