@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Format:
     """A binary format: a sign, a biased exponent and a fraction, with subnormal numbers, infinities and NaN.
 
@@ -25,57 +26,57 @@ class Format:
         if not (2 <= self.exponent_bits <= 8 and 1 <= self.fraction_bits <= 23):
             raise ValueError(f"{self} has numbers that are not FP32 numbers, or none")
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Bits of a number, the sign among them."""
         return 1 + self.exponent_bits + self.fraction_bits
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of a stored number. One of more than 16 bits is stored as the FP32 number that it is."""
         return 4 if self.width > 16 else 2 if self.width > 8 else 1
 
-    @property
+    @cached_property
     def largest_exponent(self) -> int:
         """Exponent of the largest finite number: it is below 2^(largest_exponent + 1). The bias of encodings, too."""
         return (1 << (self.exponent_bits - 1)) - 1
 
-    @property
+    @cached_property
     def least_exponent(self) -> int:
         """Exponent of the least normal number."""
         return 1 - self.largest_exponent
 
-    @property
+    @cached_property
     def least_place(self) -> int:
         """Exponent of the least subnormal number; all numbers are multiples of it."""
         return self.least_exponent - self.fraction_bits
 
-    @property
+    @cached_property
     def largest(self) -> float:
         """The largest finite number."""
         return (2.0 - 2.0**-self.fraction_bits) * 2.0**self.largest_exponent
 
-    @property
+    @cached_property
     def limit(self) -> float:
         """The power of two that would follow the largest finite number: what rounds to it overflows (7.4)."""
         return 2.0 ** (self.largest_exponent + 1)
 
-    @property
+    @cached_property
     def rule(self) -> tuple[int, int, float]:
         """Numbers that a compiled loop rounds by: `fraction_bits`, `least_place`, `limit`."""
         return self.fraction_bits, self.least_place, self.limit
 
-    @property
+    @cached_property
     def sign(self) -> int:
         """Encoding of -0."""
         return 1 << (self.width - 1)
 
-    @property
+    @cached_property
     def infinity(self) -> int:
         """Encoding of infinity."""
         return ((1 << self.exponent_bits) - 1) << self.fraction_bits
 
-    @property
+    @cached_property
     def nan(self) -> int:
         """Encoding of the one NaN: quiet, positive, without a payload."""
         return self.infinity | 1 << (self.fraction_bits - 1)
@@ -84,12 +85,17 @@ class Format:
         """Whether an encoding (`width` bits) is that of a finite number."""
         return word & (self.sign - 1) < self.infinity
 
-    def value(self, word: int) -> Fraction:
-        """The number that the encoding (`width` bits) of a finite one stands for (3.4)."""
+    def scaled(self, word: int) -> int:
+        """The number that the encoding (`width` bits) of a finite one stands for (3.4), in multiples of
+        2^least_place."""
         assert self.is_finite(word), hex(word)
         exponent, fraction = (word & (self.sign - 1)) >> self.fraction_bits, word & ((1 << self.fraction_bits) - 1)
         magnitude = fraction if exponent == 0 else (fraction | 1 << self.fraction_bits) << (exponent - 1)
-        return Fraction(-magnitude if word & self.sign else magnitude) * Fraction(2) ** self.least_place
+        return -magnitude if word & self.sign else magnitude
+
+    def value(self, word: int) -> Fraction:
+        """The number that the encoding (`width` bits) of a finite one stands for."""
+        return Fraction(self.scaled(word), 1 << -self.least_place)
 
     def in_float32(self, word: int) -> int:
         """FP32's encoding of the number with this encoding (`width` bits)."""

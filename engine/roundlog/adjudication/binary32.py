@@ -9,10 +9,10 @@ from math import isqrt
 
 from roundlog.number_format import FLOAT32, Format
 
-NAN = 0x7FC00000
-INFINITY = 0x7F800000
-LARGEST = 0x7F7FFFFF
-SIGN = 0x80000000
+NAN = FLOAT32.nan
+INFINITY = FLOAT32.infinity
+LARGEST = INFINITY - 1
+SIGN = FLOAT32.sign
 
 _ROOT_BITS = 200
 """A square root is bracketed to 2^-200, far finer than half of the smallest FP32 number (2^-150)."""
@@ -26,21 +26,13 @@ def is_infinite(bits: int) -> bool:
     return bits & 0x7FFFFFFF == INFINITY
 
 
-def is_finite(bits: int) -> bool:
-    return bits & 0x7FFFFFFF < INFINITY
+is_finite = FLOAT32.is_finite
 
+scaled = FLOAT32.scaled
+"""A finite number as a multiple of 2^-149."""
 
-def scaled(bits: int) -> int:
-    """A finite number as a multiple of 2^-149 (clause 3.4)."""
-    assert is_finite(bits), hex(bits)
-    exponent, fraction = (bits >> 23) & 0xFF, bits & 0x7FFFFF
-    magnitude = (fraction | 0x800000) << (exponent - 1) if exponent else fraction
-    return -magnitude if bits & SIGN else magnitude
-
-
-def value(bits: int) -> Fraction:
-    """The real number that a finite bit pattern stands for."""
-    return Fraction(scaled(bits), 1 << 149)
+value = FLOAT32.value
+"""The real number that a finite bit pattern stands for."""
 
 
 def nearest(number: Fraction, *, zero: int = 0, format: Format = FLOAT32) -> int:
