@@ -5,8 +5,9 @@ What a name needs is loaded when it is first used, since PyTorch takes seconds, 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from roundlog import lazy_face
 
 if TYPE_CHECKING:
     from roundlog.segment_audits.audit import audit_by_segments
@@ -86,7 +87,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in _FILES:
-        raise AttributeError(f"roundlog.segment_audits has no {name}: its public names are {', '.join(__all__)}")
-    return getattr(import_module(f"roundlog.segment_audits.{_FILES[name]}"), name)
+__getattr__ = lazy_face(__name__, _FILES)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from audit_workers import honest
 from cli_world import Run, refused
+from roundlog import segment_audits
 from roundlog.commitments import MerkleTree, state_root
-from roundlog.segment_audits import workers
 from roundlog.segment_audits.listing import CHECKPOINTS_FILE, read_listing
 from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.job import Job
@@ -65,7 +65,7 @@ def rewrite(directory: Path, job: Job, roots: list[bytes]) -> None:
 def in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Workers are calls in this process, but where processes are what is tested."""
     if "processes" not in request.node.name:
-        monkeypatch.setattr(workers, "process_workers", lambda threads: honest)
+        monkeypatch.setattr(segment_audits, "process_workers", lambda threads: honest)
 
 
 def told(shown: Any) -> dict[str, Any]:

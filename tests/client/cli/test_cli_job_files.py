@@ -14,8 +14,8 @@ import torch
 from audit_workers import honest
 from cli_world import Chain, Run, Trained, refused
 from http_stand_in import serving
+from roundlog import segment_audits
 from roundlog.data import RemoteDataError
-from roundlog.segment_audits import workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run_files import JOB_FILES
 from tasks import linear_task
@@ -77,7 +77,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Workers are calls in this process, but where processes are what is tested."""
     if "processes" not in request.node.name:
-        monkeypatch.setattr(workers, "process_workers", lambda threads: honest)
+        monkeypatch.setattr(segment_audits, "process_workers", lambda threads: honest)
 
 
 def far(run: Run, world: World, room: Path) -> Path:

@@ -20,8 +20,8 @@ import torch
 from audit_workers import honest
 from cli_world import Run, refused
 from http_stand_in import Request, giving_blocks, serving
+from roundlog import segment_audits
 from roundlog.commitments import state_root
-from roundlog.segment_audits import workers
 from roundlog.segment_audits.listing import CHECKPOINTS_FILE
 from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.audit_record import parse_audit_record
@@ -85,7 +85,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(workers, "process_workers", lambda threads: honest)
+    monkeypatch.setattr(segment_audits, "process_workers", lambda threads: honest)
     return tmp_path / "here"
 
 
