@@ -11,6 +11,7 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_decisions import Decisions, Tell
 from tiebreak.roles.notices import What
 from tiebreak.rpc.chain_errors import ContractError, NotConfirmed
+from tiebreak.transactions.fees import Funds
 from tiebreak.transactions.spending import SpendingLimit
 
 
@@ -107,22 +108,25 @@ class JobOnChain:
     def missing_funds(self, bond: int) -> Decisions[str | None]:
         """The funds that this account lacks for a bond and the gas of a whole dispute, or the limit on spending that
         forbids the bond, in one sentence, which is told; None if there is neither. bond: wei."""
-        found = self._context.queue.funds(bond, self._context.clock(), job=self.job)
+        found = self._funds(bond)  # first: limits are reckoned at its price of gas
         try:
             self._context.queue.require_allowed(self.job, bond)
         except SpendingLimit as error:
             yield Tell(What.WARNING, str(error))
             return str(error)
-        if not found.missing:
-            return None
-        yield Tell(What.WARNING, found.sentence)
-        return found.sentence
+        return (yield from _missing(found))
 
     def missing_reserve(self, wei: int) -> Decisions[str | None]:
         """The funds that this account lacks for an amount that no limit on spending holds back, and the gas of a whole
         dispute, in one sentence, which is told; None if none."""
-        found = self._context.queue.funds(wei, self._context.clock(), job=self.job)
-        if not found.missing:
-            return None
-        yield Tell(What.WARNING, found.sentence)
-        return found.sentence
+        return (yield from _missing(self._funds(wei)))
+
+    def _funds(self, wei: int) -> Funds:
+        return self._context.queue.funds(wei, self._context.clock(), job=self.job)
+
+
+def _missing(found: Funds) -> Decisions[str | None]:
+    if not found.missing:
+        return None
+    yield Tell(What.WARNING, found.sentence)
+    return found.sentence
