@@ -70,7 +70,7 @@ def ordinal(x: torch.Tensor, format: Format = FLOAT32) -> torch.Tensor:
     words = torch.where(words < 0, _INT32_MIN - words, words)
     if format.exponent_bits == FLOAT32.exponent_bits:
         return words >> _dropped(format)
-    # What is left of FP32's encoding is the format's, but for the bias, which narrower exponents have smaller.
+    # FP32's encoding without the dropped bits is the format's, but for the bias, which narrower exponents have smaller.
     places = ((words.abs() >> _dropped(format)) - _rebias(format)).clamp_(max=format.infinity)
     small = (x.abs() * 2.0**-format.least_place).clamp_(max=1 << format.fraction_bits).to(torch.int64)
     places = torch.where(x.abs() < 2.0**format.least_exponent, small, places)

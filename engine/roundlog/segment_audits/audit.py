@@ -248,7 +248,7 @@ class _Audit:
         """Takes up how a task has ended."""
         worker, task, segment = report.worker, report.task, report.task.order.segment
         if worker not in pool.workers:
-            # What came at the same time as this one has shown that it lies.
+            # An answer that came at the same time has shown that this worker lies.
             self._give_back(task)
             return
         if report.error is not None:

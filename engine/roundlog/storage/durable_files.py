@@ -202,7 +202,7 @@ def lock_file(path: Path, *, shared: bool = False, wait: bool = False) -> Buffer
     file = os.fdopen(os.open(path, flags, 0o600), "rb")
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-        # Whoever removed it would not be kept away by ours, nor those who make it again.
+        # A lock on a removed file keeps nobody away who makes the file again.
         if not os.path.samestat(os.fstat(file.fileno()), path.lstat()):
             raise FileNotFoundError(errno.ENOENT, "it was removed", str(path))
     except BaseException:

@@ -93,15 +93,11 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """An item of a container that is another object than before."""
+class ContainerItem:
+    """An item of a container, by its key."""
 
     container: Container
     key: Any
-    before: Any
-    """MISSING where there was nothing."""
-    after: Any
-    """MISSING where there is nothing any more."""
 
     @property
     def name(self) -> str:
@@ -110,6 +106,16 @@ class Change:
     @property
     def location(self) -> Location:
         return self.container.location_of(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Change(ContainerItem):
+    """An item of a container that is another object than before."""
+
+    before: Any
+    """MISSING where there was nothing."""
+    after: Any
+    """MISSING where there is nothing any more."""
 
 
 def items_of(thing: Any) -> tuple[Reader, Restorer] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.python_state.containers import Change, Container, Location
+from roundlog.capture.python_state.containers import Change, ContainerItem
 from roundlog.capture.python_state.counters import Number
 from roundlog.capture.python_state.snapshot import Snapshot
 
@@ -56,19 +56,8 @@ def refuse_reads(hidden: Mapping[str, Hidden], grown: Mapping[str, Grown]) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(ContainerItem):
     """Place of a number."""
-
-    container: Container
-    key: Any
-
-    @property
-    def name(self) -> str:
-        return self.container.name_of(self.key)
-
-    @property
-    def location(self) -> Location:
-        return self.container.location_of(self.key)
 
     @property
     def first(self) -> Number:

@@ -12,7 +12,6 @@ from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.rule_table import Context, rule
 from roundlog.capture.rules.shapes_and_views import pad, slice_backward
-from roundlog.capture.rules.shapes_and_views import pad as padded
 from roundlog.program import Attribute, DType
 
 
@@ -51,12 +50,12 @@ def max_pool(
     n, channels, height, width = c.shape(x)
     extra = [overhang(c.shape(x)[2 + a], k[a], s[a], p[a], d[a], ceil_mode) for a in (0, 1)]
     # Nothing is chosen where the windows overhang: the elements before it are larger, or as large and earlier.
-    wider = padded(c, x, [0] * 4, [0, 0, *extra], float("-inf"))
+    wider = pad(c, x, [0] * 4, [0, 0, *extra], float("-inf"))
     index = c.op("max_pool_index", wider, kernel=k, stride=s, padding=p, dilation=d)
     if any(extra):
         # Where an element of the wider plane stands in the plane.
         plane = c.builder.reshape(c.iota(height * width), (height, width))
-        places = padded(c, plane, [0, 0], extra)
+        places = pad(c, plane, [0, 0], extra)
         index = c.op("take", c.builder.reshape(places, (prod(c.shape(places)),)), index)
     windows = c.shape(index)[2:]
     planes = c.builder.reshape(x, (n, channels, height * width))
