@@ -12,6 +12,7 @@ WORKERS ?= 3
 FUZZ_SECONDS ?= 300
 MINUTES ?= 30
 PROGRAMS ?= 2000
+SAMPLE ?=
 RUNS ?= 100
 MARKS ?= not long
 # Tests of `make test`.
@@ -60,7 +61,8 @@ SYNC = $(if $(filter output-sync,$(.FEATURES)),--output-sync=$(1))
 test-python-live:
 	$(MAKE) --no-print-directory $(call SYNC,none) test-python
 
-# What a change has to pass besides: the tests that are marked slow, those in a browser, and all of the contracts'.
+# What a change has to pass besides: the tests that are marked slow, those in a browser, and all of the contracts'. SAMPLE=3 takes a
+# third of the tests of Python, another one with every commit.
 test-slow: test-slow-python test-contracts slither prove-sample
 
 lint: $(VENV)/.installed-dev
@@ -76,7 +78,7 @@ test-python: $(VENV)/.installed-dev contracts-tools
 	$(PYTEST) -m '$(QUICK)'
 
 test-slow-python: $(VENV)/.installed-dev contracts-tools browser
-	$(PYTEST) -m '(slow or browser) and not long'
+	$(PYTEST) -m '(slow or browser) and not long' $(if $(SAMPLE),--sample $(SAMPLE))
 
 test-browser: $(VENV)/.installed-dev contracts-tools browser
 	$(PYTEST) -m browser
