@@ -5,12 +5,12 @@ The JSON form is for people and files; it is canonical, so that its SHA-256 can 
 and checkpoints.
 """
 
-import json
 import re
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Any
 
+from roundlog.json_text import canonical_json, parse_json
 from roundlog.number_format import FLOAT32, NARROWEST, Format, narrow_float32
 
 MAX_JSON_BYTES = 16 * 1024
@@ -132,7 +132,7 @@ class TrainingSpec:
         self.validate()
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         plain = {name: "0x" + value.hex() if isinstance(value, bytes) else value for name, value in plain.items()}
-        return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        return canonical_json(plain)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "TrainingSpec":
@@ -140,13 +140,9 @@ class TrainingSpec:
         if len(text) > MAX_JSON_BYTES:
             raise SpecError(f"a spec of {len(text)} bytes is longer than the {MAX_JSON_BYTES} that one can need")
         try:
-            plain = json.loads(
-                text, object_pairs_hook=_object, parse_float=_refuse_number, parse_constant=_refuse_number
-            )
-        except SpecError:
-            raise
-        except (ValueError, RecursionError) as error:
-            raise SpecError(f"the spec is not JSON: {error}") from error
+            plain = parse_json(text, only_integers=True)
+        except ValueError as error:
+            raise SpecError(f"the spec {error}") from error
         if not isinstance(plain, dict):
             raise SpecError("the spec has to be a JSON object")
         names = {field.name for field in fields(cls)}
@@ -182,17 +178,6 @@ def _check_type(name: str, kind: object, value: object) -> None:
         raise SpecError(f"{name} has to be an integer")
     elif not 0 <= value <= _UINT64_MAX:
         raise SpecError(f"{name} has to be an unsigned 64-bit integer")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    plain = dict(pairs)
-    if len(plain) != len(pairs):
-        raise SpecError("the spec has a key twice")
-    return plain
-
-
-def _refuse_number(text: str) -> None:
-    raise SpecError(f"the spec has the number {text[:60]}, but all its numbers are integers")
 
 
 def _root(name: str, value: object) -> bytes:

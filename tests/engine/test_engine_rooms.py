@@ -16,7 +16,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2] / "engine" / "roundlog"
 
 ORDER = [
-    *("number_format", "spec", "program", "definitions", "kernels", "storage", "arithmetic", "commitments"),
+    *(
+        "number_format",
+        "json_text",
+        "spec",
+        "program",
+        "definitions",
+        "kernels",
+        "storage",
+        "arithmetic",
+        "commitments",
+    ),
     *("randomness", "data", "descriptors", "log", "operators", "adjudication", "rounding", "execution", "capture"),
     *("examples", "training", "dispute", "segment_audits"),
 ]

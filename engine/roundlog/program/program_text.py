@@ -6,10 +6,9 @@ type is the one that it computes is checked by `roundlog.operators.check`.
 
 from __future__ import annotations
 
-import json
 from reprlib import repr as quoted  # a stranger's values are shown shortened and escaped
-from typing import Any
 
+from roundlog.json_text import canonical_json, parse_json
 from roundlog.program.model import Attribute, DType, Node, Program, ProgramError, TensorType
 
 FORMAT = "tiebreak-program"
@@ -25,16 +24,11 @@ MAX_ATTRIBUTE_ITEMS = 1 << 16
 _INT_LIMIT = 1 << 63
 
 
-def canonical(value: object) -> bytes:
-    """Canonical JSON: sorted keys, no spaces, ASCII only. The encoding that program files and run ids have."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
-
-
 def to_json(program: Program) -> bytes:
     """The canonical text of a program. Raises ProgramError for one that is larger than anybody reads."""
     if len(program.nodes) > MAX_NODES:
         raise ProgramError(f"the program has {len(program.nodes)} operators, more than the {MAX_NODES} allowed")
-    text = canonical(
+    text = canonical_json(
         {
             "format": FORMAT,
             "version": VERSION,
@@ -47,7 +41,7 @@ def to_json(program: Program) -> bytes:
             ],
             "sources": [n.source for n in program.nodes],
         }
-    )
+    ).encode()
     _check_size(text)
     return text
 
@@ -60,9 +54,9 @@ def from_json(text: bytes) -> Program:
         # Before anything is parsed: one wide character makes Python store all of them four times as wide.
         raise ProgramError("the program is not in canonical form: it is not ASCII")
     try:
-        document = json.loads(text, parse_float=_no_float, parse_constant=_no_float)
-    except (ValueError, RecursionError) as error:
-        raise ProgramError(f"the program is not valid JSON: {error}") from None
+        document = parse_json(text, only_integers=True)
+    except ValueError as error:
+        raise ProgramError(f"the program {error}") from None
     keys = {"format", "version", "batch_size", "states", "data", "schedule", "nodes", "sources"}
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ProgramError(f"this is not a program: its format is not {FORMAT!r}")
@@ -101,10 +95,6 @@ def _check_size(text: bytes) -> None:
     items = sum(text.count(mark) for mark in (b",", b"[", b"{"))
     if items > MAX_ITEMS:
         raise ProgramError(f"the program has {items} items, more than {MAX_NODES} operators can need")
-
-
-def _no_float(text: str) -> Any:
-    raise ValueError(f"the number {quoted(text)} is not an integer")
 
 
 def _integer(value: object, what: str, *, low: int = -_INT_LIMIT, high: int = _INT_LIMIT - 1) -> int:

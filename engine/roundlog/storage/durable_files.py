@@ -28,6 +28,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from roundlog.json_text import parse_json
+
 
 class StorageError(ValueError):
     """A file that is missing or is not what it has to be. The message names the file and says what is wrong.
@@ -230,15 +232,6 @@ def read_record(path: Path, max_bytes: int = MAX_RECORD_BYTES) -> Any:
     if len(data) > max_bytes:
         raise StorageError(path, f"is longer than the {max_bytes} bytes allowed")
     try:
-        return json.loads(data, object_pairs_hook=lambda pairs: _unique(path, pairs))
-    except StorageError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise StorageError(path, f"is not JSON: {error}") from error
-
-
-def _unique(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) != len(pairs):
-        raise StorageError(path, "has a key twice")
-    return record
+        return parse_json(data)
+    except ValueError as error:
+        raise StorageError(path, str(error)) from error

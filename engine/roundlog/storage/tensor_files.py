@@ -24,6 +24,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+from roundlog.json_text import parse_json
 from roundlog.program.model import DType, TensorType
 from roundlog.program.program_text import MAX_ELEMENTS, MAX_ITEMS, MAX_RANK
 from roundlog.storage.durable_files import (
@@ -251,11 +252,9 @@ def _read_header(file: BufferedReader, path: Path, limit: int) -> tuple[dict[str
     if sum(map(text.count, (b",", b"[", b"{"))) > MAX_ITEMS:
         raise StorageError(path, f"has a header of more than {MAX_ITEMS} items")
     try:
-        header = json.loads(text, object_pairs_hook=lambda pairs: _unique(path, pairs))
-    except StorageError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise StorageError(path, f"has a header that is not JSON: {error}") from error
+        header = parse_json(text)
+    except ValueError as error:
+        raise StorageError(path, f"has a header that {error}") from error
     if not isinstance(header, dict):
         raise StorageError(path, "has a header that is not a JSON object")
     return header, _LENGTH.size + length
@@ -264,13 +263,6 @@ def _read_header(file: BufferedReader, path: Path, limit: int) -> tuple[dict[str
 def _header_limit(expected: Mapping[str, Entry]) -> int:
     # JSON writes a character of a name in at most 12 bytes (a surrogate pair of \uXXXX) and a number in at most 20.
     return 64 + sum(128 + 12 * len(name) + 22 * len(kind.shape) for name, kind in expected.items())
-
-
-def _unique(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    header = dict(pairs)
-    if len(header) != len(pairs):
-        raise StorageError(path, "has a header with a key twice")
-    return header
 
 
 def _check_header(path: Path, header: dict[str, Any], expected: Mapping[str, Entry]) -> dict[str, int]:

@@ -23,10 +23,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from roundlog.json_text import parse_json
 from roundlog.storage import StorageError, open_regular, reading, require_regular, sync_file
 from roundlog.training.job import Job
 
@@ -178,7 +179,7 @@ def _lines(file: BufferedReader, path: Path) -> Iterator[tuple[int, HistoryEntry
             return
         try:
             entry = _entry(line)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise StorageError(path, f"line {number} is not a line of a history: {error}") from error
         if entry.place <= last:
             raise StorageError(path, f"line {number} is of step {entry.step}, out of order")
@@ -188,8 +189,8 @@ def _lines(file: BufferedReader, path: Path) -> Iterator[tuple[int, HistoryEntry
 
 
 def _entry(line: bytes) -> HistoryEntry:
-    """The entry of one line. Raises ValueError, RecursionError."""
-    found = json.loads(line, object_pairs_hook=_object, parse_constant=_refuse)
+    """The entry of one line. Raises ValueError."""
+    found = parse_json(line)
     if not isinstance(found, dict):
         raise ValueError("it is not a JSON object")
     kind = "validation" if "validation" in found else "loss"
@@ -225,14 +226,3 @@ def _number(value: object) -> float:
     if not math.isfinite(number):
         raise ValueError("one of its numbers is too large")
     return number
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("it has a key twice")
-    return found
-
-
-def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number")

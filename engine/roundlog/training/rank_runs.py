@@ -22,6 +22,7 @@ from roundlog.arithmetic import MachineError, check_machine, undisturbed
 from roundlog.data import file_bytes, file_pieces
 from roundlog.execution import Batches
 from roundlog.execution.ranks import LaunchError, Ranks, RanksExecutor, serve
+from roundlog.json_text import parse_json
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import StepInputs
 from roundlog.storage import open_regular
@@ -238,8 +239,8 @@ class Incoming:
 def _sizes(manifest: bytes, run: str) -> dict[str, int]:
     """Sizes of the files of an announced run, in the order in which they are sent. Raises SentJobError."""
     try:
-        found = json.loads(manifest[: MAX_MANIFEST_BYTES + 1])
-    except (ValueError, RecursionError) as error:
+        found = parse_json(manifest[: MAX_MANIFEST_BYTES + 1])
+    except ValueError as error:
         raise SentJobError("its manifest is not JSON of the size allowed") from error
     sizes = found.get("sizes") if isinstance(found, dict) else None
     if not isinstance(sizes, dict) or set(sizes) != set(NAMES):

@@ -217,7 +217,7 @@ def test_thresholds_survive_their_json_and_nothing_else_is_read() -> None:
         ('{"operators": []}', "has to be an object"),
         ('{"default": 0.5}', "0.5 of default is outside"),
         ('{"default": 0.2}', "0.2 of default is outside"),
-        ('{"default": NaN}', "nan of default is outside"),
+        ('{"default": NaN}', "NaN, which is not a number"),
         ('{"default": true}', "True of default is outside"),
         ('{"default": "0.3"}', "'0.3' of default is outside"),
         (json.dumps({"operators": {"add": 0.3}}), "'add' is not an inexact operator"),

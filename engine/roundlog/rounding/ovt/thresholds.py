@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from roundlog.json_text import parse_json
 from roundlog.operators import REGISTRY, Inexact
 
 MIN_THRESHOLD = 0.25
@@ -57,9 +58,9 @@ class Thresholds:
                 f"thresholds of {len(text)} bytes are longer than the {MAX_THRESHOLDS_BYTES} that are read"
             )
         try:
-            plain = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ThresholdError(f"the thresholds are not JSON: {error}") from error
+            plain = parse_json(text)
+        except ValueError as error:
+            raise ThresholdError(f"the text of thresholds {error}") from error
         if not isinstance(plain, dict) or set(plain) - {"default", "operators"}:
             raise ThresholdError('thresholds are an object with the keys "default" and "operators"')
         operators = plain.get("operators", {})
