@@ -22,6 +22,7 @@ from roundlog.capture.python_state import snapshot_of
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.numbers import OF_NUMBERS, refuse_numbers
 from roundlog.capture.rules.rule_table import storage
+from roundlog.capture.rules.short_formats import applied, refuse_short
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.rehearsal import traced
@@ -317,14 +318,14 @@ class Lowering(Context):
                 "the step uses a tensor on the meta device, where tensors have no numbers: load its values first"
             )
         tensor = materialized(tensor)
-        if tensor.dtype.is_floating_point:
+        if tensor.dtype == torch.float64:
             tensor = tensor.to(torch.float32)
-        elif tensor.dtype != torch.bool:
+        elif not tensor.dtype.is_floating_point and tensor.dtype != torch.bool:
             tensor = tensor.to(torch.int64)
         if tensor.numel() <= MAX_LITERAL:
             return self.builder.literal(tensor)
         tensor = tensor.cpu().contiguous()
-        key = (tensor.shape, tensor.dtype, tensor.numpy().tobytes())
+        key = (tensor.shape, tensor.dtype, tensor.view(torch.uint8).numpy().tobytes())
         if key not in self._known_states:
             slot = len(self._slots) + len(self._constant_states)
             kind = TensorType(tuple(tensor.shape), DType.of(tensor.dtype))
@@ -421,12 +422,12 @@ class Lowering(Context):
         self.builder.draw = draw_of(node)
         try:
             if rule is None or self.masked_rows.concerns(node):
+                refuse_short(node)
                 return self.masked_rows.lowered(node, name, rule)
             # Random numbers are the program's own.
             options = {key: value for key, value in node.kwargs.items() if key != "generator"}
             refuse_numbers(node, name.partition(".")[0])
-            args, kwargs = fx.node.map_arg((node.args, options), self.value)
-            return rule(self, *args, **kwargs)
+            return applied(self, name, rule, options, self.value)
         except (CaptureError, ProgramError) as error:
             raise CaptureError(f"the operator aten.{name}{self._where()} cannot be lowered: {error}") from None
         except TypeError as error:
@@ -443,7 +444,7 @@ class Lowering(Context):
         return self.builder.expand(self.builder.convert(value, kind.dtype), kind.shape)
 
     def rebind(self, target: fx.Node, value: Value) -> None:
-        self.storages.write(target, value)
+        self.storages.write(target, self._like(target, value))
 
     def _where(self) -> str:
         return f" (at {self.builder.source})" if self.builder.source else ""

@@ -27,6 +27,7 @@ from roundlog.capture.decompositions import (
     special_functions,
 )
 from roundlog.capture.decompositions.complex_numbers import with_pairs
+from roundlog.capture.decompositions.opmath import in_fp32
 
 _aten = torch.ops.aten
 
@@ -200,7 +201,7 @@ def decompositions() -> dict[Any, Any]:
     table[_aten.split_with_sizes.default] = _split_with_sizes
     table[_aten.celu.default] = _celu
     table[_aten._grouped_mm.default] = _grouped_mm
-    table = with_pairs({**table, **_of_lists(), **own_decompositions()})
+    table = with_pairs({**in_fp32({**table, **own_decompositions()}), **_of_lists()})
     return with_known_values(with_one_count(table))
 
 
