@@ -117,16 +117,15 @@ _CONVERSIONS = {"to_f32", "to_bf16", "to_f16"}
 
 
 def check_narrow(program: Program, operators: Sequence[Operator], f32: Format) -> None:
-    """Raises ProgramError for an exact operator that is not known to round to the format that FP32 values have."""
-    if f32 == FLOAT32:
-        return
+    """Raises ProgramError for an exact operator that is not known to round to the format of its output, if that is
+    another one than FP32. f32: that of FP32 values."""
     known = {*_WIDE, *_CONVERSIONS}
     for index, (node, op) in enumerate(zip(program.nodes, operators, strict=True)):
-        rounds = op.kind == OperatorKind.EXACT and node.type.dtype == DType.F32 and not op.definition.selects
-        if rounds and node.op not in known:
-            raise ProgramError(
-                f"{program.describe(index)} cannot be rounded to {f32.width} bits yet: use rounding_bits 32"
-            )
+        format = node.type.dtype.number_format(f32)
+        if format in (None, FLOAT32) or op.kind != OperatorKind.EXACT or op.definition.selects or node.op in known:
+            continue
+        remedy = "use rounding_bits 32" if node.type.dtype is DType.F32 else "compute it in f32, and convert the result"
+        raise ProgramError(f"{program.describe(index)} cannot be rounded to {format.width} bits yet: {remedy}")
 
 
 def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, format: Format | None) -> torch.Tensor:

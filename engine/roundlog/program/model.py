@@ -46,7 +46,12 @@ class DType(enum.StrEnum):
     @property
     def is_float(self) -> bool:
         """Whether its numbers have a format: neither integers nor bool."""
-        return self is DType.F32 or self in _SHORT
+        return self is DType.F32 or self.is_short
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is a format of 16 bits."""
+        return self in _SHORT
 
     @property
     def itemsize(self) -> int:

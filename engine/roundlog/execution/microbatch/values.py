@@ -43,7 +43,8 @@ class Scratch:
         """Writes the part of a value that samples from `first` on own. Raises OSError."""
         kind, layout = self._values[value]
         unfolded = part.detach().cpu().reshape(layout.unfolded(tuple(part.shape)))
-        data = memoryview(unfolded.movedim(layout.axis + 1, 0).numpy().tobytes())
+        ordered = unfolded.movedim(layout.axis + 1, 0).reshape(-1)
+        data = ordered.view(torch.uint8).numpy().data
         at = self._offsets[value] + first * (kind.nbytes // self._batch)
         while len(data):
             written = os.pwrite(self._file.fileno(), data, at)
@@ -58,14 +59,15 @@ class Scratch:
         axis = layout.axis + 1
         if memory is None:
             memory = torch.empty(prod(shape), dtype=kind.dtype.torch_dtype)
-        ordered = memory[: prod(shape)].view(unfolded[axis], *unfolded[:axis], *unfolded[axis + 1 :])
-        data = ordered.numpy().data.cast("B")
+        flat = memory[: prod(shape)]
+        data = flat.view(torch.uint8).numpy().data
         at = self._offsets[value] + first * (kind.nbytes // self._batch)
         while len(data):
             count = os.preadv(self._file.fileno(), [data], at)
             if not count:
                 raise OSError(f"the scratch file ends at byte {at}: has something cut it short?")
             data, at = data[count:], at + count
+        ordered = flat.view(unfolded[axis], *unfolded[:axis], *unfolded[axis + 1 :])
         return ordered.movedim(0, axis).reshape(shape)
 
 

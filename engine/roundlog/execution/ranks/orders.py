@@ -195,7 +195,7 @@ class Agreement:
             raise _disagreement(said, step, self._ranks)
 
     def _take(self, value: torch.Tensor) -> None:
-        self._digest.update(np.ascontiguousarray(value.cpu().numpy()).data)
+        self._digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _disagreement(said: Sequence[bytes], step: int, ranks: Ranks) -> DisagreementError:
