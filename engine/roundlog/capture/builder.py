@@ -3,7 +3,7 @@ of its values before it is finished."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,22 +22,29 @@ _GUARD = 4
 """Guard of a rounding log that is never read."""
 
 
-def needed(nodes: Sequence[Node], values: Iterable[int]) -> set[int]:
-    """These values, and all that they are computed from."""
+def needed(nodes: Sequence[Node], values: Iterable[int], known: Collection[int] = ()) -> set[int]:
+    """These values, and all that they are computed from, but for what only known ones are."""
     found, todo = set[int](), list(values)
     while todo:
         index = todo.pop()
         if index not in found:
             found.add(index)
-            todo.extend(nodes[index].inputs)
+            if index not in known:
+                todo.extend(nodes[index].inputs)
     return found
 
 
-def evaluated(nodes: Sequence[Node], wanted: Collection[int], given: StepInputs) -> dict[int, torch.Tensor]:
-    """The values of these nodes, and of those that they need. Raises StoppedError as a run does."""
-    values: dict[int, torch.Tensor] = {}
+def evaluated(
+    nodes: Sequence[Node],
+    wanted: Collection[int],
+    given: StepInputs,
+    known: Mapping[int, torch.Tensor] | None = None,
+) -> dict[int, torch.Tensor]:
+    """The values of these nodes, and of those that they need. known: values that are taken as they are. Raises
+    StoppedError as a run does."""
+    values = dict(known or {})
     recorder = Recorder(_GUARD)
-    for index in sorted(needed(nodes, wanted)):
+    for index in sorted(needed(nodes, wanted, values) - values.keys()):
         node, kind = nodes[index], operator(nodes[index].op)
         arguments = [values[value] for value in node.inputs]
         if isinstance(kind, Inexact):

@@ -41,8 +41,10 @@ def _widened(op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]
         if result is NotImplemented:
             return result
         leaves, form = tree_flatten(result)
-        declared = tree_leaves(_traced(op, args, kwargs))
-        return tree_unflatten([_as(one, kind) for one, kind in zip(leaves, declared, strict=True)], form)
+        declared = [_dtype(leaf) for leaf in tree_leaves(_traced(op, args, kwargs))]
+        if op in _OF_INPUTS:
+            declared = [_dtype(args[place]) for place in _OF_INPUTS[op]]
+        return tree_unflatten([_as(one, dtype) for one, dtype in zip(leaves, declared, strict=True)], form)
 
     return apply
 
@@ -55,11 +57,19 @@ def _wide(thing: Any) -> Any:
     return thing.to(torch.float32) if _is_short(thing) else thing
 
 
-def _as(result: Any, kind: Any) -> Any:
-    """A result in the dtype of what the operator gives."""
-    if not isinstance(result, torch.Tensor) or not isinstance(kind, torch.Tensor):
+_OF_INPUTS = {torch.ops.aten.native_group_norm_backward.default: (1, 4, 4)}
+"""Operators whose tensors without numbers have other dtypes than PyTorch's results -> arguments that have these."""
+
+
+def _dtype(thing: Any) -> torch.dtype | None:
+    return thing.dtype if isinstance(thing, torch.Tensor) else None
+
+
+def _as(result: Any, dtype: torch.dtype | None) -> Any:
+    """A result in a dtype."""
+    if not isinstance(result, torch.Tensor) or dtype is None or result.dtype == dtype:
         return result
-    return result if result.dtype == kind.dtype else result.to(kind.dtype)
+    return result.to(dtype)
 
 
 def _traced(op: OpOverload, args: Any, kwargs: Any) -> Any:
