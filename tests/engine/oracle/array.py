@@ -8,15 +8,25 @@ from itertools import product
 from math import prod
 
 import torch
+from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32
 
 Index = tuple[int, ...]
 
-NAMES = {torch.float32: "f32", torch.int64: "i64", torch.bool: "bool"}
+NAMES = {
+    torch.float32: "f32",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.int64: "i64",
+    torch.bool: "bool",
+}
+
+FORMATS = {"f32": FLOAT32, "bf16": BFLOAT16, "f16": FLOAT16}
+"""Formats of the dtypes that have one."""
 
 
 @dataclass(frozen=True)
 class Array:
-    """`items`: bit patterns for f32, values for i64, 0 or 1 for bool."""
+    """`items`: bit patterns of numbers of a format, values for i64, 0 or 1 for bool."""
 
     shape: Index
     dtype: str
@@ -42,6 +52,17 @@ class Array:
         """The element that an output index of a broadcast reads (NumPy's rule)."""
         tail = index[len(index) - len(self.shape) :]
         return self[tuple(0 if size == 1 else i for i, size in zip(tail, self.shape, strict=True))]
+
+
+def widened(x: Array) -> Array:
+    """Numbers of any format by their FP32 patterns; integers and bool as they are."""
+    form = FORMATS.get(x.dtype, FLOAT32)
+    return x if form == FLOAT32 else Array(x.shape, "f32", tuple(map(form.in_float32, x.items)))
+
+
+def narrowed(x: Array, dtype: str) -> Array:
+    """FP32 patterns as those of the nearest numbers of a format."""
+    return Array(x.shape, dtype, tuple(map(FORMATS[dtype].of_float32, x.items)))
 
 
 def build(shape: Index, dtype: str, element: Callable[[Index], int]) -> Array:
@@ -81,8 +102,9 @@ def broadcast_shape(*shapes: Index) -> Index:
 def from_torch(tensor: torch.Tensor) -> Array:
     """Copies the bits, whatever the layout."""
     dense = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor).reshape(-1)
-    if tensor.dtype == torch.float32:
-        items: Sequence[int] = [bits & 0xFFFFFFFF for bits in dense.view(torch.int32).tolist()]
+    if tensor.is_floating_point():
+        words, width = (torch.int32, 32) if tensor.dtype == torch.float32 else (torch.int16, 16)
+        items: Sequence[int] = [bits & (1 << width) - 1 for bits in dense.view(words).tolist()]
     else:
         items = [int(item) for item in dense.tolist()]
     return Array(tuple(tensor.shape), NAMES[tensor.dtype], tuple(items))

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial, wraps
 from typing import Any
 
 from roundlog.adjudication import binary32 as ieee
 from roundlog.definitions import Family, of_family
+from roundlog.number_format import Format
 from roundlog.program import DType
 
-from oracle.array import Array, Index, broadcast_shape, build, moved, reduced
+from oracle.array import FORMATS, Array, Index, broadcast_shape, build, indices, moved, narrowed, reduced, widened
 
 Attributes = Mapping[str, Any]
 Inputs = Sequence[Array]
@@ -24,6 +26,17 @@ DIRECT: dict[str, Callable[[Inputs, Attributes], Array]] = {}
 def direct(function: Callable[[Inputs, Attributes], Array]) -> Callable[[Inputs, Attributes], Array]:
     DIRECT[function.__name__.rstrip("_")] = function
     return function
+
+
+def of_numbers(function: Callable[[Inputs, Attributes], Array]) -> Callable[[Inputs, Attributes], Array]:
+    """A function of FP32 numbers that gives some of them, or something else, as one of numbers of any format."""
+
+    @wraps(function)
+    def of_any(inputs: Inputs, attributes: Attributes) -> Array:
+        found = function([widened(x) for x in inputs], attributes)
+        return narrowed(found, inputs[0].dtype) if found.dtype == "f32" else found
+
+    return of_any
 
 
 # Movement
@@ -145,15 +158,31 @@ def _elementwise(
     name: str, *, f32: Callable[..., int] | None = None, i64: Callable[..., int] | None = None,
     boolean: Callable[..., int] | None = None, gives: str | None = None,
 ) -> None:  # fmt: skip
-    by_dtype = {"f32": f32, "i64": i64, "bool": boolean}
+    by_dtype = {**dict.fromkeys(FORMATS, f32), "i64": i64, "bool": boolean}
 
     def function(inputs: Inputs, attributes: Attributes) -> Array:
-        scalar = by_dtype[inputs[0].dtype]
+        scalar, dtype = by_dtype[inputs[0].dtype], gives or inputs[0].dtype
         assert scalar is not None, (name, inputs[0].dtype)
+        if name in ROUNDING and dtype in FORMATS:
+            scalar = partial(scalar, format=FORMATS[dtype])
+        wide = [widened(x) for x in inputs]
         shape = broadcast_shape(*(x.shape for x in inputs))
-        return build(shape, gives or inputs[0].dtype, lambda i: int(scalar(*(x.broadcast(i) for x in inputs))))
+        found = tuple(int(scalar(*(x.broadcast(i) for x in wide))) for i in indices(shape))
+        return narrowed(Array(shape, dtype, found), dtype) if dtype in FORMATS else Array(shape, dtype, found)
 
     DIRECT[name] = function
+
+
+ROUNDING = ("add", "sub", "mul", "div", "sqrt", "to_f32", "to_bf16", "to_f16")
+"""Functions whose value may be no number of the output's format, which they are told."""
+
+
+def _converted(bits: int, format: Format) -> int:
+    return format.in_float32(format.of_float32(bits))
+
+
+def _of_integer(number: int, format: Format) -> int:
+    return ieee.nearest(Fraction(number), format=format)
 
 
 _elementwise("add", f32=ieee.add, i64=lambda a, b: _wrap(a + b))
@@ -172,13 +201,14 @@ _elementwise("le", f32=lambda a, b: ieee.less(a, b) or ieee.equal(a, b), i64=lam
 _elementwise("logical_and", boolean=lambda a, b: a * b)
 _elementwise("logical_or", boolean=lambda a, b: a + b > 0)
 _elementwise("logical_not", boolean=lambda a: 1 - a)
-_elementwise("to_f32", i64=lambda a: ieee.nearest(Fraction(a)), boolean=lambda a: 0x3F800000 * a, gives="f32")
+for _dtype in FORMATS:
+    _elementwise(f"to_{_dtype}", f32=_converted, i64=_of_integer, boolean=_of_integer, gives=_dtype)
 _elementwise("to_i64", boolean=lambda a: a, gives="i64")
 # One that is not written here is what the reference says, which is held against the contract.
 for _definition in of_family(Family.MAP):
     if _definition.name not in DIRECT:
         _scalars = {each.inputs[0]: ieee.SCALARS[_definition.code_name(each)] for each in _definition.formats}
-        _f32, _i64, _bool = (_scalars.get(dtype) for dtype in DType)
+        _f32, _i64, _bool = (_scalars.get(dtype) for dtype in (DType.F32, DType.I64, DType.BOOL))
         _gives = _definition.formats[0].output
         _elementwise(_definition.name, f32=_f32, i64=_i64, boolean=_bool, gives=_gives)
 
@@ -197,16 +227,19 @@ def _extreme(x: Array, dims: Index, sign: int) -> Array:
 
 
 @direct
+@of_numbers
 def amax(inputs: Inputs, attributes: Attributes) -> Array:
     return _extreme(inputs[0], attributes["dims"], 1)
 
 
 @direct
+@of_numbers
 def amin(inputs: Inputs, attributes: Attributes) -> Array:
     return _extreme(inputs[0], attributes["dims"], -1)
 
 
 @direct
+@of_numbers
 def argmax(inputs: Inputs, attributes: Attributes) -> Array:
     shape, members = reduced(inputs[0], (attributes["dim"],))
 
@@ -231,6 +264,7 @@ def any_(inputs: Inputs, attributes: Attributes) -> Array:
 
 
 @direct
+@of_numbers
 def max_pool_index(inputs: Inputs, attributes: Attributes) -> Array:
     (x,) = inputs
     kernel, stride, padding, dilation = (attributes[name] for name in ("kernel", "stride", "padding", "dilation"))
