@@ -19,14 +19,12 @@ NAMES = {
     torch.int64: "i64",
     torch.bool: "bool",
 }
-
 FORMATS = {"f32": FLOAT32, "bf16": BFLOAT16, "f16": FLOAT16}
-"""Formats of the dtypes that have one."""
 
 
 @dataclass(frozen=True)
 class Array:
-    """`items`: bit patterns of numbers of a format, values for i64, 0 or 1 for bool."""
+    """`items`: bit patterns of the format for f32, bf16 and f16, values for i64, 0 or 1 for bool."""
 
     shape: Index
     dtype: str
@@ -48,21 +46,21 @@ class Array:
         inside = all(0 <= i < size for i, size in zip(index, self.shape, strict=True))
         return self[index] if inside else None
 
+    @property
+    def wide(self) -> Array:
+        """The same numbers, integers or bool; numbers by their FP32 patterns, whatever the format."""
+        format = FORMATS.get(self.dtype, FLOAT32)
+        return self if format == FLOAT32 else Array(self.shape, "f32", tuple(map(format.in_float32, self.items)))
+
+    def narrow(self, dtype: str) -> Array:
+        """Numbers of f32, all of a format, by the patterns that they have there."""
+        format = FORMATS.get(dtype, FLOAT32)
+        return self if format == FLOAT32 else Array(self.shape, dtype, tuple(map(format.of_float32, self.items)))
+
     def broadcast(self, index: Index) -> int:
         """The element that an output index of a broadcast reads (NumPy's rule)."""
         tail = index[len(index) - len(self.shape) :]
         return self[tuple(0 if size == 1 else i for i, size in zip(tail, self.shape, strict=True))]
-
-
-def widened(x: Array) -> Array:
-    """Numbers of any format by their FP32 patterns; integers and bool as they are."""
-    form = FORMATS.get(x.dtype, FLOAT32)
-    return x if form == FLOAT32 else Array(x.shape, "f32", tuple(map(form.in_float32, x.items)))
-
-
-def narrowed(x: Array, dtype: str) -> Array:
-    """FP32 patterns as those of the nearest numbers of a format."""
-    return Array(x.shape, dtype, tuple(map(FORMATS[dtype].of_float32, x.items)))
 
 
 def build(shape: Index, dtype: str, element: Callable[[Index], int]) -> Array:
@@ -102,9 +100,11 @@ def broadcast_shape(*shapes: Index) -> Index:
 def from_torch(tensor: torch.Tensor) -> Array:
     """Copies the bits, whatever the layout."""
     dense = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor).reshape(-1)
-    if tensor.is_floating_point():
-        words, width = (torch.int32, 32) if tensor.dtype == torch.float32 else (torch.int16, 16)
-        items: Sequence[int] = [bits & (1 << width) - 1 for bits in dense.view(words).tolist()]
+    items: Sequence[int]
+    if tensor.dtype == torch.float32:
+        items = [bits & 0xFFFFFFFF for bits in dense.view(torch.int32).tolist()]
+    elif tensor.is_floating_point():
+        items = [bits & 0xFFFF for bits in dense.view(torch.int16).tolist()]
     else:
         items = [int(item) for item in dense.tolist()]
     return Array(tuple(tensor.shape), NAMES[tensor.dtype], tuple(items))

@@ -14,7 +14,7 @@ from elementary_series import FUNCTIONS
 from roundlog.adjudication import binary32 as ieee
 from roundlog.number_format import FLOAT32, Format
 
-from oracle.array import Index, indices, moved, reduced, widened
+from oracle.array import Index, indices, moved, reduced
 from oracle.direct import DIRECT, Attributes, Inputs, unless_nan
 
 INEXACT: dict[str, Callable[[Inputs, Attributes], tuple[Index, list[Real]]]] = {}
@@ -44,7 +44,7 @@ def inexact(
     function: Callable[[Inputs, Attributes], tuple[Index, list[Real]]],
 ) -> Callable[[Inputs, Attributes], tuple[Index, list[Real]]]:
     name = function.__name__.rstrip("_")
-    INEXACT[name] = lambda inputs, attributes: function([widened(x) for x in inputs], attributes)
+    INEXACT[name] = lambda inputs, attributes: function([x.wide for x in inputs], attributes)
     return function
 
 
@@ -157,7 +157,7 @@ def conv2d_grad_weight(inputs: Inputs, attributes: Attributes) -> tuple[Index, l
 
 def _function(name: str) -> None:
     def function(inputs: Inputs, attributes: Attributes) -> tuple[Index, list[Real]]:
-        x = widened(inputs[0])
+        x = inputs[0].wide
         return x.shape, [_real_at(name, item) for item in x.items]
 
     INEXACT[name] = function
