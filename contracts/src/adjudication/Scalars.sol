@@ -38,7 +38,8 @@ enum Scalar {
     WHERE,
     I64_TO_FLOAT,
     BOOL_TO_FLOAT,
-    BOOL_TO_I64
+    BOOL_TO_I64,
+    FLOAT_TO_FLOAT
 }
 
 /// @title The exact operators of one element of each operand
