@@ -8,19 +8,19 @@ import {DType} from "./Descriptor.sol";
 
 /// @notice The codes of `Family.MAP`. The numbers are part of the encoding.
 enum Scalar {
-    F32_ADD,
-    F32_SUB,
-    F32_MUL,
-    F32_DIV,
-    F32_SQRT,
-    F32_NEG,
-    F32_ABS,
-    F32_FLOOR,
-    F32_MAXIMUM,
-    F32_MINIMUM,
-    F32_EQ,
-    F32_LT,
-    F32_LE,
+    FLOAT_ADD,
+    FLOAT_SUB,
+    FLOAT_MUL,
+    FLOAT_DIV,
+    FLOAT_SQRT,
+    FLOAT_NEG,
+    FLOAT_ABS,
+    FLOAT_FLOOR,
+    FLOAT_MAXIMUM,
+    FLOAT_MINIMUM,
+    FLOAT_EQ,
+    FLOAT_LT,
+    FLOAT_LE,
     I64_ADD,
     I64_SUB,
     I64_MUL,
@@ -36,9 +36,10 @@ enum Scalar {
     BOOL_OR,
     BOOL_NOT,
     WHERE,
-    I64_TO_F32,
-    BOOL_TO_F32,
-    BOOL_TO_I64
+    I64_TO_FLOAT,
+    BOOL_TO_FLOAT,
+    BOOL_TO_I64,
+    FLOAT_TO_FLOAT
 }
 
 /// @title The exact operators of one element of each operand
@@ -52,8 +53,8 @@ library Scalars {
     function map(Scalar code, uint64[] memory x) internal pure returns (uint64) {
         if (code == Scalar.WHERE) return x[0] != 0 ? x[1] : x[2];
         uint64 second = x.length > 1 ? x[1] : 0;
-        if (code <= Scalar.F32_MINIMUM) return number(code, float(x[0]), float(second));
-        if (code <= Scalar.F32_LE) return bit(compare(code, float(x[0]), float(second)));
+        if (code <= Scalar.FLOAT_MINIMUM) return number(code, float(x[0]), float(second));
+        if (code <= Scalar.FLOAT_LE) return bit(compare(code, float(x[0]), float(second)));
         // forge-lint: disable-next-line(unsafe-typecast)
         if (code <= Scalar.I64_MINIMUM) return uint64(integer(code, int64(x[0]), int64(second)));
         // forge-lint: disable-next-line(unsafe-typecast)
@@ -63,7 +64,7 @@ library Scalars {
     }
 
     function isUnary(Scalar code) private pure returns (bool) {
-        return (code >= Scalar.F32_SQRT && code <= Scalar.F32_FLOOR) || code == Scalar.I64_NEG || code == Scalar.I64_ABS
+        return (code >= Scalar.FLOAT_SQRT && code <= Scalar.FLOAT_FLOOR) || code == Scalar.I64_NEG || code == Scalar.I64_ABS
             || code == Scalar.BOOL_NOT || code > Scalar.WHERE;
     }
 
@@ -72,22 +73,22 @@ library Scalars {
     }
 
     function unary(Scalar code, Float32 a) private pure returns (Float32) {
-        if (code == Scalar.F32_SQRT) return Binary32.sqrt(a);
-        if (code == Scalar.F32_NEG) return Binary32.neg(a);
-        return code == Scalar.F32_ABS ? Binary32.abs(a) : Binary32.floor(a);
+        if (code == Scalar.FLOAT_SQRT) return Binary32.sqrt(a);
+        if (code == Scalar.FLOAT_NEG) return Binary32.neg(a);
+        return code == Scalar.FLOAT_ABS ? Binary32.abs(a) : Binary32.floor(a);
     }
 
     function binary(Scalar code, Float32 a, Float32 b) private pure returns (Float32) {
-        if (code == Scalar.F32_ADD) return Binary32.add(a, b);
-        if (code == Scalar.F32_SUB) return Binary32.sub(a, b);
-        if (code == Scalar.F32_MUL) return Binary32.mul(a, b);
-        if (code == Scalar.F32_DIV) return Binary32.div(a, b);
-        return code == Scalar.F32_MAXIMUM ? Binary32.maximum(a, b) : Binary32.minimum(a, b);
+        if (code == Scalar.FLOAT_ADD) return Binary32.add(a, b);
+        if (code == Scalar.FLOAT_SUB) return Binary32.sub(a, b);
+        if (code == Scalar.FLOAT_MUL) return Binary32.mul(a, b);
+        if (code == Scalar.FLOAT_DIV) return Binary32.div(a, b);
+        return code == Scalar.FLOAT_MAXIMUM ? Binary32.maximum(a, b) : Binary32.minimum(a, b);
     }
 
     function compare(Scalar code, Float32 a, Float32 b) private pure returns (bool) {
-        if (code == Scalar.F32_EQ) return Binary32.eq(a, b);
-        return code == Scalar.F32_LT ? Binary32.lt(a, b) : Binary32.le(a, b);
+        if (code == Scalar.FLOAT_EQ) return Binary32.eq(a, b);
+        return code == Scalar.FLOAT_LT ? Binary32.lt(a, b) : Binary32.le(a, b);
     }
 
     function integer(Scalar code, int64 a, int64 b) private pure returns (int64) {
@@ -112,8 +113,8 @@ library Scalars {
 
     function convert(Scalar code, uint64 x) private pure returns (uint64) {
         // forge-lint: disable-next-line(unsafe-typecast)
-        if (code == Scalar.I64_TO_F32) return Float32.unwrap(Binary32.fromInt64(int64(x)));
-        if (code == Scalar.BOOL_TO_F32) return Float32.unwrap(Binary32.fromInt64(x != 0 ? int64(1) : int64(0)));
+        if (code == Scalar.I64_TO_FLOAT) return Float32.unwrap(Binary32.fromInt64(int64(x)));
+        if (code == Scalar.BOOL_TO_FLOAT) return Float32.unwrap(Binary32.fromInt64(x != 0 ? int64(1) : int64(0)));
         return bit(x != 0);
     }
 
@@ -138,15 +139,15 @@ library Scalars {
     function inputOf(uint8 code, DType output, uint256 i) internal pure returns (DType) {
         Scalar scalar = Scalar(code);
         if (scalar == Scalar.WHERE && i > 0) return output;
-        if (scalar <= Scalar.F32_LE) return DType.F32;
-        return scalar <= Scalar.I64_LE || scalar == Scalar.I64_TO_F32 ? DType.I64 : DType.BOOL;
+        if (scalar <= Scalar.FLOAT_LE) return DType.F32;
+        return scalar <= Scalar.I64_LE || scalar == Scalar.I64_TO_FLOAT ? DType.I64 : DType.BOOL;
     }
 
     /// @notice Dtype of the result; `claimed` is that of WHERE.
     function outputOf(uint8 code, DType claimed) internal pure returns (DType) {
         Scalar scalar = Scalar(code);
         if (scalar == Scalar.WHERE) return claimed;
-        if (scalar <= Scalar.F32_MINIMUM || scalar == Scalar.I64_TO_F32 || scalar == Scalar.BOOL_TO_F32) return DType.F32;
+        if (scalar <= Scalar.FLOAT_MINIMUM || scalar == Scalar.I64_TO_FLOAT || scalar == Scalar.BOOL_TO_FLOAT) return DType.F32;
         if (scalar == Scalar.BOOL_TO_I64 || (scalar >= Scalar.I64_ADD && scalar <= Scalar.I64_MINIMUM)) return DType.I64;
         return DType.BOOL;
     }

@@ -26,7 +26,7 @@ contract HostileDescriptorTest is AdjudicationTest {
     }
 
     function good() private pure returns (Descriptor memory) {
-        return elementwise(Family.MAP, uint8(Scalar.F32_ADD), DType.F32, 3, dtypes(DType.F32, DType.F32));
+        return elementwise(Family.MAP, uint8(Scalar.FLOAT_ADD), DType.F32, 3, dtypes(DType.F32, DType.F32));
     }
 
     function sum() private pure returns (Descriptor memory) {

@@ -23,7 +23,7 @@ contract HostileOpeningsTest is AdjudicationTest {
     }
 
     function double_() private pure returns (Descriptor memory d) {
-        d = elementwise(Family.MAP, uint8(Scalar.F32_ADD), DType.F32, COUNT, dtypes(DType.F32, DType.F32));
+        d = elementwise(Family.MAP, uint8(Scalar.FLOAT_ADD), DType.F32, COUNT, dtypes(DType.F32, DType.F32));
         (d.inputs[0].value, d.inputs[1].value) = (7, 7);
     }
 
@@ -213,7 +213,7 @@ contract HostileOpeningsTest is AdjudicationTest {
     }
 
     function test_aChunkOfAnotherInput_isRefused() public {
-        Descriptor memory d = elementwise(Family.MAP, uint8(Scalar.F32_SUB), DType.F32, 4, dtypes(DType.F32, DType.F32));
+        Descriptor memory d = elementwise(Family.MAP, uint8(Scalar.FLOAT_SUB), DType.F32, 4, dtypes(DType.F32, DType.F32));
         bytes memory other = slice(data(), 16, 16);
         bytes32[] memory both = roots(list(slice(data(), 0, 16), other));
         Question memory question = ask(d, both, 0);

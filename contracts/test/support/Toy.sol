@@ -11,7 +11,7 @@ import {Tree, Trees} from "./Trees.sol";
 ///           q  operator            elements  chunks  segments
 ///           0  STATE slot 0        5         3
 ///           1  CONSTANT 1.0        1         1
-///           2  MAP F32_ADD(0, 1)   5         3
+///           2  MAP FLOAT_ADD(0, 1)   5         3
 ///           3  SUM(2)              1         1       3, of two terms
 ///           4  COPY(2), slot 0     5         3
 ///           5  COPY(3), slot 1     1         1

@@ -3,7 +3,7 @@ of its values before it is finished."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import torch
 from roundlog.capture.draws import Draw
 from roundlog.capture.errors import CaptureError
 from roundlog.operators import StepInputs, operator
+from roundlog.operators.elementwise import compute_narrow
 from roundlog.operators.movement import MAX_JOINED
 from roundlog.operators.registry import Direct, Inexact, Source
 from roundlog.program import Attribute, DType, Node, Program, TensorType
@@ -21,28 +22,37 @@ _GUARD = 4
 """Guard of a rounding log that is never read."""
 
 
-def needed(nodes: Sequence[Node], values: Iterable[int]) -> set[int]:
-    """These values, and all that they are computed from."""
+def needed(nodes: Sequence[Node], values: Iterable[int], known: Collection[int] = ()) -> set[int]:
+    """These values, and all that they are computed from, but for what only known ones are."""
     found, todo = set[int](), list(values)
     while todo:
         index = todo.pop()
         if index not in found:
             found.add(index)
-            todo.extend(nodes[index].inputs)
+            if index not in known:
+                todo.extend(nodes[index].inputs)
     return found
 
 
-def evaluated(nodes: Sequence[Node], wanted: Collection[int], given: StepInputs) -> dict[int, torch.Tensor]:
-    """The values of these nodes, and of those that they need. Raises StoppedError as a run does."""
-    values: dict[int, torch.Tensor] = {}
+def evaluated(
+    nodes: Sequence[Node],
+    wanted: Collection[int],
+    given: StepInputs,
+    known: Mapping[int, torch.Tensor] | None = None,
+) -> dict[int, torch.Tensor]:
+    """The values of these nodes, and of those that they need. known: values that are taken as they are. Raises
+    StoppedError as a run does."""
+    values = dict(known or {})
     recorder = Recorder(_GUARD)
-    for index in sorted(needed(nodes, wanted)):
+    for index in sorted(needed(nodes, wanted, values) - values.keys()):
         node, kind = nodes[index], operator(nodes[index].op)
         arguments = [values[value] for value in node.inputs]
         if isinstance(kind, Inexact):
-            values[index] = recorder.round(index, kind, arguments, node.attributes)
+            format = node.type.dtype.number_format()
+            assert format is not None
+            values[index] = recorder.round(index, kind, arguments, node.attributes, format)
         elif isinstance(kind, Direct):
-            values[index] = kind.compute(arguments, node.attributes)
+            values[index] = compute_narrow(kind, arguments, node.attributes, node.type.dtype.number_format())
         else:
             assert isinstance(kind, Source)
             values[index] = kind.load(node.attributes, node.type, given)
@@ -58,9 +68,17 @@ _INDEXING = ("take", "gather")
 """Operators that an index outside of its axis stops."""
 
 
-def _pattern(numbers: npt.NDArray[np.float32]) -> tuple[int, ...]:
-    """The bits of FP32 numbers, with the one NaN that programs have."""
-    return tuple(0x7FC00000 if np.isnan(number) else int(number.view(np.uint32)) for number in numbers)
+_CONVERSIONS = {DType.F32: "to_f32", DType.BF16: "to_bf16", DType.F16: "to_f16"}
+
+_WORDS = {DType.F32: (np.uint32, 0x7FC00000), DType.BF16: (np.uint16, 0x7FC0), DType.F16: (np.uint16, 0x7E00)}
+"""Format -> unsigned integers of its width, and the bits of the one NaN that programs have."""
+
+
+def _pattern(numbers: torch.Tensor) -> tuple[int, ...]:
+    """The bits of numbers of a format, [count], with the one NaN that programs have."""
+    kind, nan = _WORDS[DType.of(numbers.dtype)]
+    bits = numbers.contiguous().view(torch.uint8).numpy().view(kind)
+    return tuple(nan if missing else int(word) for word, missing in zip(bits, numbers.isnan().tolist(), strict=True))
 
 
 class Value(int):
@@ -128,11 +146,14 @@ class Builder:
         return self._known[key]
 
     def constant(self, item: float | int | bool, dtype: DType, shape: Sequence[int] = ()) -> Value:
-        """A tensor filled with one literal. FP32 literals are rounded to nearest from the Python float."""
+        """A tensor filled with one literal, rounded to nearest from the Python float: to FP32, and from there to a
+        shorter format, as PyTorch does it."""
         if isinstance(item, Value):
             raise CaptureError("takes a tensor where only a number is supported")
-        if dtype == DType.F32:
-            bits = _pattern(np.array([item], dtype=np.float32))[0]
+        if dtype.is_float:
+            with np.errstate(over="ignore"):
+                number = torch.from_numpy(np.array([item], dtype=np.float32))
+            bits = _pattern(number.to(dtype.torch_dtype))[0]
         else:
             bits = int(item)
         return self.source_op("constant", TensorType(tuple(shape), dtype), bits=(bits,))
@@ -144,8 +165,8 @@ class Builder:
             # A constant has at least one number, which fills its shape.
             return self.constant(0, DType.of(tensor.dtype), tuple(tensor.shape))
         flat = tensor.detach().cpu().contiguous().reshape(-1)
-        if tensor.dtype == torch.float32:
-            bits = _pattern(flat.numpy())
+        if tensor.is_floating_point():
+            bits = _pattern(flat)
         else:
             bits = tuple(int(b) for b in flat.tolist())
         return self.source_op("constant", TensorType(tuple(tensor.shape), DType.of(tensor.dtype)), bits=bits)
@@ -178,11 +199,20 @@ class Builder:
         if dtype == DType.BOOL:
             zero = self.constant(0, have)
             return self.op("logical_not", self.op("eq", value, zero))
-        if dtype == DType.F32:
-            return self.op("to_f32", value)
+        if dtype.is_float:
+            return self._rounded(value, dtype)
         if have == DType.BOOL:
             return self.op("to_i64", value)
-        return self.truncated(value)
+        return self.truncated(self.convert(value, DType.F32))
+
+    def _rounded(self, value: Value, dtype: DType) -> Value:
+        """A value in another format of numbers."""
+        have, node = self.dtype(value), self.nodes[value]
+        if have == DType.F32 and node.op == "to_f32" and self.dtype(Value(node.inputs[0])) == dtype:
+            return Value(node.inputs[0])  # a number that was only widened
+        if have == DType.I64 and dtype != DType.F32:
+            value = self._rounded(value, DType.F32)  # PyTorch rounds integers to FP32 first
+        return self.op(_CONVERSIONS[dtype], value)
 
     def chosen(self, condition: Value, held: Value, otherwise: Value) -> Value:
         """One of two values of a type, by a bool[]."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from roundlog.capture.kernel_calls import CallTrail
 from roundlog.program import Program
 from roundlog.program.model import TRANSIENT
 
@@ -145,6 +146,9 @@ class Origin:
     """Differences from path to path through the step."""
     known: frozenset[str] = frozenset()
     """Names of the states whose first values are constants of the program. No step changes them."""
+
+    trails: tuple[CallTrail, ...] = ()
+    """Calls of PyTorch's kernels, one trail for every path through every step that is not like others."""
 
     def observed(self) -> set[int]:
         """The operators that say what a step draws: those that draw, their masks, and the conditions of its paths."""

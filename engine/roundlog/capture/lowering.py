@@ -16,12 +16,14 @@ from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError, UnknownValueError, told_from_refusals
 from roundlog.capture.in_place_writes import Storages
+from roundlog.capture.kernel_calls import CallPlace, calls_of, trails_of
 from roundlog.capture.lines import source_of
 from roundlog.capture.masked_rows import MaskedRows
 from roundlog.capture.python_state import snapshot_of
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context, Rule
 from roundlog.capture.rules.numbers import OF_NUMBERS, refuse_numbers
 from roundlog.capture.rules.rule_table import storage
+from roundlog.capture.rules.short_formats import applied, refuse_short
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.rehearsal import traced
@@ -88,8 +90,13 @@ def _captured(task: Task, known: frozenset[str], *, decides: bool) -> Captured:
         gradients={name: places[value] for name, value in zip(trace.gradients, lowering.gradients, strict=True)},
         paths=lowering.paths.placed(lambda value: places.get(Value(value))),
         known=trace.known,
+        trails=tuple(trail for graph, values in lowering.trails for trail in trails_of(graph, _placed(values, places))),
     )
     return Captured(program=program, states=states, schedule=lowering.schedule, origin=origin)
+
+
+def _placed(values: Mapping[CallPlace, Value], places: Mapping[Value, int]) -> dict[CallPlace, int | None]:
+    return {call: places.get(value) for call, value in values.items()}
 
 
 class Lowering(Context):
@@ -106,6 +113,8 @@ class Lowering(Context):
         self.states: dict[str, torch.Tensor] = {}
         self.gradients: list[Value] = []
         self.paths: ExecutionPath = ExecutionPath()
+        self.trails: list[tuple[fx.GraphModule, dict[CallPlace, Value]]] = []
+        """Traced steps, and the values of the results of the kernels that they call."""
         self._slots: dict[str, int] = {}
         """Slots of the states that the step reads or keeps, by name."""
         self._bound: frozenset[str] = frozenset()
@@ -141,6 +150,11 @@ class Lowering(Context):
             comparison = Comparison(self.builder.nodes, columns, self._some_inputs(columns.row(step), step))
             comparison.confirm(merged, lowered[course.graph_of[step]], plain)
         self.paths = variants.path([one.path for one in lowered], merged)
+        stand = variants.standing(merged) if several else [lambda value: value]
+        self.trails = [
+            (graph, {call: Value(there(value)) for call, value in one.calls.items()})
+            for graph, one, there in zip(course.graphs, lowered, stand, strict=True)
+        ]
         count, conditions = 1 + len(self._slots), [Value(one) for one in self.paths.conditions()]
         self.gradients = merged[count:]
         self.states = {**{name: self.traced.states[name] for name in self._slots}, **self._constant_states}
@@ -163,6 +177,7 @@ class Lowering(Context):
         self.storages = Storages(self, self.values)
         self.masked_rows = MaskedRows(self, self.value)
         self.builder.begin()
+        self._calls: dict[CallPlace, Value] = {}
         self._counts = self.builder.counts = counts
         self._decisions = ()
         self._bind_placeholders([node for node in module.graph.nodes if node.op == "placeholder"])
@@ -171,7 +186,7 @@ class Lowering(Context):
         results, path = self._joined(module.graph.output_node().args[0], {}, parts)
         if missing := [name for name in self._names() if name not in results]:
             raise CaptureError(f"{missing[0].partition('/')[2]} has a gradient on no path that the step can take")
-        return LoweredStep([results[name] for name in self._names()], path, parts)
+        return LoweredStep([results[name] for name in self._names()], path, parts, self._calls)
 
     def _bound_states(self, graphs: Sequence[fx.GraphModule]) -> frozenset[str]:
         """Names of the states that a program has: not of those which nothing reads of what a former step has left."""
@@ -251,6 +266,8 @@ class Lowering(Context):
             elif node.op == "call_function":
                 with told_from_refusals(str(node.target), self._where()):
                     self._call(node)
+                if isinstance(value := self.values[node], Value):
+                    self._calls.update(dict.fromkeys(calls_of(node), value))
             elif node.op == "output":
                 outputs = node.args[0]
         return tree_leaves(outputs)
@@ -317,14 +334,14 @@ class Lowering(Context):
                 "the step uses a tensor on the meta device, where tensors have no numbers: load its values first"
             )
         tensor = materialized(tensor)
-        if tensor.dtype.is_floating_point:
+        if tensor.dtype == torch.float64:
             tensor = tensor.to(torch.float32)
-        elif tensor.dtype != torch.bool:
+        elif not tensor.dtype.is_floating_point and tensor.dtype != torch.bool:
             tensor = tensor.to(torch.int64)
         if tensor.numel() <= MAX_LITERAL:
             return self.builder.literal(tensor)
         tensor = tensor.cpu().contiguous()
-        key = (tensor.shape, tensor.dtype, tensor.numpy().tobytes())
+        key = (tensor.shape, tensor.dtype, tensor.view(torch.uint8).numpy().tobytes())
         if key not in self._known_states:
             slot = len(self._slots) + len(self._constant_states)
             kind = TensorType(tuple(tensor.shape), DType.of(tensor.dtype))
@@ -421,12 +438,12 @@ class Lowering(Context):
         self.builder.draw = draw_of(node)
         try:
             if rule is None or self.masked_rows.concerns(node):
+                refuse_short(node)
                 return self.masked_rows.lowered(node, name, rule)
             # Random numbers are the program's own.
             options = {key: value for key, value in node.kwargs.items() if key != "generator"}
             refuse_numbers(node, name.partition(".")[0])
-            args, kwargs = fx.node.map_arg((node.args, options), self.value)
-            return rule(self, *args, **kwargs)
+            return applied(self, name, rule, options, self.value)
         except (CaptureError, ProgramError) as error:
             raise CaptureError(f"the operator aten.{name}{self._where()} cannot be lowered: {error}") from None
         except TypeError as error:
@@ -443,7 +460,7 @@ class Lowering(Context):
         return self.builder.expand(self.builder.convert(value, kind.dtype), kind.shape)
 
     def rebind(self, target: fx.Node, value: Value) -> None:
-        self.storages.write(target, value)
+        self.storages.write(target, self._like(target, value))
 
     def _where(self) -> str:
         return f" (at {self.builder.source})" if self.builder.source else ""

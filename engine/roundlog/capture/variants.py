@@ -7,7 +7,7 @@ that is 1 at the steps that have it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from roundlog.capture.builder import Builder, Value, evaluated, needed
 from roundlog.capture.captured import ExecutionPath
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.kernel_calls import CallPlace
 from roundlog.execution.stops import StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Node, TensorType
@@ -168,17 +169,22 @@ class Variants:
     def path(self, paths: Sequence[ExecutionPath], results: Sequence[Value]) -> ExecutionPath:
         """Draws of the lowered steps, and the gradients that they have, chosen as their values are. results: what the
         program computes."""
-        alive = needed(self._builder.nodes, results)
-        stand: list[dict[int, int]] = [{} for _ in paths]
-        for several, merged in self._merged.items():
-            if merged in alive:
-                for number, value in enumerate(several):
-                    stand[number].setdefault(value, merged)
-        placed = [path.placed(partial(_standing, here)) for path, here in zip(paths, stand, strict=True)]
+        placed = [path.placed(there) for path, there in zip(paths, self.standing(results), strict=True)]
         result = placed[0]
         for number in range(1, len(placed)):
             result = ExecutionPath.of(self.condition(number), placed[number], result)
         return result
+
+
+    def standing(self, results: Sequence[Value]) -> list[Callable[[int], int]]:
+        """By lowered step: its values -> those that stand for them in what the program computes."""
+        alive = needed(self._builder.nodes, results)
+        stand: list[dict[int, int]] = [{} for _ in range(int(self._which.max()) + 1)]
+        for several, merged in self._merged.items():
+            if merged in alive:
+                for number, value in enumerate(several):
+                    stand[number].setdefault(value, merged)
+        return [partial(_standing, here) for here in stand]
 
 
 def _standing(merged: Mapping[int, int], value: int) -> int:
@@ -198,6 +204,8 @@ class LoweredStep:
     path: ExecutionPath
     parts: list[list[Value]]
     """The conditions of its paths, and the results of each path, before one is chosen."""
+    calls: dict[CallPlace, Value]
+    """Results of the kernels that PyTorch calls."""
 
 
 class Comparison:

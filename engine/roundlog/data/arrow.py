@@ -26,6 +26,7 @@ from roundlog.storage import StorageError, open_regular, read_at
 
 _DTYPES = {
     "float": "<f4",
+    "halffloat": "<f2",
     "int64": "<i8",
     "int32": "<i4",
     "int16": "<i2",
@@ -106,9 +107,9 @@ def _open(path: Path) -> BufferedReader:
 
 
 def arrow_fields(table: object, names: Sequence[str] | None = None) -> dict[str, Field]:
-    """The columns of a `pyarrow.Table` or of a `datasets.Dataset` of Hugging Face, by name: float32, or integers of up
-    to 64 bits (unsigned ones of up to 16), or lists of them that are equally long in all rows. What the table maps from
-    files is left there. names: of some; None: all, in the table's order. Raises DataError."""
+    """The columns of a `pyarrow.Table` or of a `datasets.Dataset` of Hugging Face, by name: float32, float16, or
+    integers of up to 64 bits (unsigned ones of up to 16), or lists of them that are equally long in all rows. What the
+    table maps from files is left there. names: of some; None: all, in the table's order. Raises DataError."""
     columns = _table_of(table)
     wanted = list(columns.column_names) if names is None else list(names)
     for name in wanted:
@@ -152,7 +153,7 @@ def _field_of(name: str, column: Any, mapped: Sequence[_Mapped]) -> ArrowField:
         raise DataError(f"column {name} is bool, of which Arrow packs eight into a byte: cast it to uint8")
     if found not in _DTYPES:
         raise DataError(
-            f"column {name} is {found}: give float32, or integers of up to 64 bits (unsigned ones of up to 16)"
+            f"column {name} is {found}: give float32, float16, or integers of up to 64 bits (unsigned ones of up to 16)"
         )
     dtype = np.dtype(_DTYPES[found])
     parts = [_part(values, dtype.itemsize, mapped) for values, _, _ in flat]

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from roundlog.commitments import BLOCK_SIZE, BlockTree, CommitmentError, MerkleTree
-from roundlog.program import DType, FieldType, Stored, TensorType
+from roundlog.number_format import BFLOAT16
+from roundlog.program import DType, FieldType, Stored, TensorType, as_array
 
 
 class DataError(ValueError):
@@ -30,15 +31,29 @@ _NUMPY: dict[Stored, np.dtype[np.generic]] = {
 }
 _AS_READ: dict[DType, np.dtype[np.generic]] = {
     DType.F32: np.dtype("<f4"),
+    DType.F16: np.dtype("<f2"),
     DType.I64: np.dtype("<i8"),
     DType.BOOL: np.dtype("?"),
 }
 
 
+_WORDS: np.dtype[np.generic] = np.dtype("<i2")
+"""NumPy has no BF16: arrays hold the encodings of its numbers, as `as_array` gives them."""
+
+
 def storage_dtype(kind: FieldType) -> np.dtype[np.generic]:
-    """NumPy's dtype of a field's stored elements."""
-    found: np.dtype[np.generic] = _AS_READ[kind.row.dtype] if kind.stored is Stored.AS_READ else _NUMPY[kind.stored]
+    """NumPy's dtype of a field's stored elements; of BF16, that of their encodings."""
+    found = _AS_READ.get(kind.row.dtype, _WORDS) if kind.stored is Stored.AS_READ else _NUMPY[kind.stored]
     return found
+
+
+def has_nan(kind: FieldType, data: bytes | memoryview) -> bool:
+    """Whether some stored elements of a field have a NaN among them. data: theirs, at least one."""
+    numbers = np.frombuffer(data, storage_dtype(kind))
+    if kind.row.dtype is DType.BF16:
+        return bool((numbers & (BFLOAT16.sign - 1)).max() > BFLOAT16.infinity)
+    # The maximum of anything with a NaN is NaN: one pass, and no mask.
+    return numbers.dtype.kind == "f" and bool(np.isnan(numbers.max()))
 
 
 def type_of(dtype: np.dtype[np.generic], shape: tuple[int, ...], stride: int | None = None) -> FieldType:
@@ -93,7 +108,7 @@ class Field(ABC):
         """Some rows, [n, ...], on the CPU. rows: int64[n], each below `self.rows`. out: memory for them, of their shape
         and dtype. Raises StorageError as `parts_of`."""
         result = torch.empty((len(rows), *self.kind.row.shape), dtype=self.dtype) if out is None else out
-        into, stored = result.numpy().reshape(len(rows), self.kind.row.numel), storage_dtype(self.kind)
+        into, stored = as_array(result).reshape(len(rows), self.kind.row.numel), storage_dtype(self.kind)
         step, size = self.kind.stride * stored.itemsize, self.kind.row.numel * stored.itemsize
         starts = [row * step for row in rows.tolist()]
         for place, data in enumerate(self.parts_of(starts, size)):
@@ -140,7 +155,10 @@ class HeldField(Field):
         """[rows, ...] without a copy, if its rows are stored as they are read and one behind the other."""
         if self.kind.stored is not Stored.AS_READ or self.kind.stride != self.kind.row.numel:
             return None
-        return torch.from_numpy(self._elements).view(self.shape)
+        numbers = self._elements
+        if self.dtype == torch.bfloat16:
+            return torch.from_numpy(numbers).view(torch.bfloat16).view(self.shape)
+        return torch.from_numpy(numbers).view(self.shape)
 
     def take(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         if self._whole is None:
@@ -149,11 +167,11 @@ class HeldField(Field):
 
 
 def held(tensor: torch.Tensor) -> HeldField:
-    """A field of a tensor [rows, ...] of float32, int64 or bool, of which a contiguous one on the CPU is not copied.
-    Raises ProgramError for another dtype."""
+    """A field of a tensor [rows, ...] of a dtype that programs have, of which a contiguous one on the CPU is not
+    copied. Raises ProgramError for another dtype."""
     plain = tensor.detach().cpu().resolve_neg().contiguous()
     kind = TensorType(tuple(plain.shape[1:]), DType.of(plain.dtype))
-    return HeldField(FieldType(kind, Stored.AS_READ, kind.numel), len(plain), plain.reshape(-1).numpy())
+    return HeldField(FieldType(kind, Stored.AS_READ, kind.numel), len(plain), as_array(plain.reshape(-1)))
 
 
 _PIECE = 1024 * BLOCK_SIZE
@@ -193,14 +211,12 @@ class _Pieces(Iterable[bytes | memoryview]):
         self.has_nan = False
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
-        dtype = storage_dtype(self._field.kind)
+        is_bool = self._field.kind.row.dtype is DType.BOOL
         for start in range(0, self._field.nbytes, _PIECE):
             piece = self._field.read(start, min(_PIECE, self._field.nbytes - start))
-            numbers = np.frombuffer(piece, np.uint8 if dtype.kind == "b" else dtype)
-            if dtype.kind == "b" and numbers.max() > 1:
+            if is_bool and np.frombuffer(piece, np.uint8).max() > 1:
                 raise CommitmentError("a field of bools with a byte other than 0 and 1 has no root")
-            # The maximum of anything with a NaN is NaN: one pass, and no mask.
-            self.has_nan = self.has_nan or (dtype.kind == "f" and bool(np.isnan(numbers.max())))
+            self.has_nan = self.has_nan or (not is_bool and has_nan(self._field.kind, piece))
             yield piece
 
 

@@ -20,6 +20,7 @@ from roundlog.commitments import BLOCK_SIZE, BlockTree
 from roundlog.data.field import Field, HeldField, storage_dtype
 from roundlog.program import DType, FieldType, Stored
 from roundlog.storage import (
+    DTYPE_NAMES,
     Entry,
     StorageError,
     header_of,
@@ -139,13 +140,22 @@ _NAMES = {
     Stored.U16: "U16",
     Stored.I32: "I32",
 }
-_AS_READ = {DType.F32: "F32", DType.I64: "I64", DType.BOOL: "BOOL"}
+
+
+def layout_named(name: str) -> tuple[DType, Stored] | None:
+    """(dtype that operators read, storage format) of a field, by the format's name of the stored dtype; None for one
+    that no field has."""
+    read = next((dtype for dtype, known in DTYPE_NAMES.items() if known == name), None)
+    if read is not None:
+        return read, Stored.AS_READ
+    return next(((DType.I64, stored) for stored, known in _NAMES.items() if known == name), None)
+
 
 
 def entry_of(kind: FieldType, rows: int) -> Entry:
     """A field's tensor in a file: [rows, ...], or flat if its rows overlap or leave gaps."""
     plain = kind.stride == kind.row.numel
-    name = _AS_READ[kind.row.dtype] if kind.stored is Stored.AS_READ else _NAMES[kind.stored]
+    name = DTYPE_NAMES[kind.row.dtype] if kind.stored is Stored.AS_READ else _NAMES[kind.stored]
     return Entry(name, (rows, *kind.row.shape) if plain else (kind.elements(rows),), kind.nbytes(rows))
 
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from roundlog.commitments import BLOCK_SIZE, BlockTree, blocks_of
 from roundlog.data.data_blocks import BlockCache
-from roundlog.data.field import DataError, Field, FieldSummary, storage_dtype
+from roundlog.data.field import DataError, Field, FieldSummary, has_nan
 from roundlog.data.files import StoredField, blocks_under, entry_of, starts_of
-from roundlog.program import FieldType
+from roundlog.program import DType, FieldType
 from roundlog.storage import StorageError
 
 _MOST_BLOCKS = 64
@@ -140,11 +140,11 @@ class RemoteField(StoredField):
         return data
 
     def _require_numbers(self, run: Sequence[int], data: bytes) -> None:
-        dtype = storage_dtype(self.kind)
-        if dtype.kind == "f" and np.isnan(np.frombuffer(data, dtype).max()):
+        if self.kind.row.dtype is DType.BOOL:
+            if np.frombuffer(data, np.uint8).max() > 1:
+                raise self._error(run, "it has a bool that is neither 0 nor 1", "no run can follow such a job")
+        elif has_nan(self.kind, data):
             raise self._error(run, "it has a NaN", "no run can follow such a job")
-        if dtype.kind == "b" and np.frombuffer(data, np.uint8).max() > 1:
-            raise self._error(run, "it has a bool that is neither 0 nor 1", "no run can follow such a job")
 
     def _error(self, run: Sequence[int], why: str, remedy: str = _REMEDY) -> RemoteDataError:
         blocks = f"block {run[0]}" if len(run) == 1 else f"one of the blocks {run[0]} to {run[-1]}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from roundlog.data.arrow import was_replaced
-from roundlog.data.field import DataError, Field, HeldField, held, storage_dtype, type_of
-from roundlog.data.files import FileField
-from roundlog.program import FieldType, ProgramError
+from roundlog.data.field import DataError, Field, HeldField, held, type_of
+from roundlog.data.files import FileField, layout_named
+from roundlog.program import FieldType, ProgramError, TensorType
 from roundlog.program.program_text import MAX_ELEMENTS
 from roundlog.storage import StorageError, open_regular
 
@@ -54,20 +55,10 @@ def reach(tensor: torch.Tensor) -> int:
     return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-_DTYPES = "give float32, bool, or integers of up to 64 bits (unsigned ones of up to 16)"
+_DTYPES = "give float32, bfloat16, float16, bool, or integers of up to 64 bits (unsigned ones of up to 16)"
 NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
 """Dtypes of tensors that a field holds as int64."""
 
-_SAFETENSORS = {
-    "F32": "<f4",
-    "I64": "<i8",
-    "BOOL": "?",
-    "U8": "u1",
-    "I8": "i1",
-    "I16": "<i2",
-    "U16": "<u2",
-    "I32": "<i4",
-}
 _MOST_HEADER = 100_000_000  # bytes, as the library has it
 
 
@@ -148,7 +139,8 @@ def windows(source: object, *, window: int, stride: int) -> Field:
     if stream.rows < window:
         raise DataError(f"a stream of {stream.rows} elements has no window of {window}: choose a smaller one")
     rows = (stream.rows - window) // stride + 1
-    return stream.recut(type_of(storage_dtype(stream.kind), (window,), stride), rows)
+    row = TensorType((window,), stream.kind.row.dtype)
+    return stream.recut(FieldType(row, stream.kind.stored, stride), rows)
 
 
 def safetensors_fields(path: str | Path, names: Sequence[str] | None = None) -> dict[str, Field]:
@@ -186,11 +178,13 @@ def _tensor_of(what: str, entry: object) -> tuple[FieldType, int, int]:
             pass
         case _:
             raise DataError(f"{what} has no dtype, shape and place as the format says: write the file again")
-    if dtype not in _SAFETENSORS:
+    layout = layout_named(dtype)
+    if layout is None:
         raise DataError(f"{what} is {dtype}: {_DTYPES}")
     if not shape:
         raise DataError(f"{what} is a single number: give one of tensors with rows")
-    kind = type_of(np.dtype(_SAFETENSORS[dtype]), tuple(shape[1:]))
+    read, stored = layout
+    kind = FieldType(TensorType(tuple(shape[1:]), read), stored, prod(shape[1:]))
     if end - begin != kind.nbytes(shape[0]):
         raise DataError(f"{what} has {end - begin} bytes where its shape needs {kind.nbytes(shape[0])}: write it again")
     return kind, shape[0], begin

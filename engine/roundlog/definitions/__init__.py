@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from roundlog.definitions import pointwise_operators, tensor_operators
 from roundlog.definitions.definition import (
+    FLOATS,
     Copy,
     Extreme,
     Family,
@@ -21,6 +22,7 @@ from roundlog.definitions.definition import (
 
 __all__ = [
     "DEFINITIONS",
+    "FLOATS",
     "Copy",
     "Extreme",
     "Family",

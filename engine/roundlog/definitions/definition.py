@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 
 from roundlog.program import DType
 
+FLOATS = tuple(dtype for dtype in DType if dtype.is_float)
+"""Dtypes of numbers that are rounded, each to its format."""
+
 
 class OperatorKind(enum.StrEnum):
     """Kind of an operator: its values are copied, exact, inexact, or come from a source."""
@@ -130,8 +133,16 @@ class OperatorDefinition:
         return None
 
     def code_name(self, signature: Signature) -> str:
-        """Name of a code of MAP or FUNCTION in the reference and the contract: of MAP with the dtype that it takes."""
+        """Name of a code of MAP or FUNCTION in the reference and the contract: of MAP with the dtype that it takes, or
+        FLOAT for all of FLOATS, which share their codes."""
         if self.family is Family.FUNCTION:
             return self.name
-        name = self.name.removeprefix("logical_").upper()
-        return name if None in signature.inputs else f"{signature.inputs[0]}_{name}".upper()
+        name = self.name.removeprefix("logical_")
+        if signature.output is not None and name == f"to_{signature.output}":
+            name = f"to_{_kind_of(signature.output)}"
+        first = signature.inputs[0]
+        return (name if first is None or None in signature.inputs else f"{_kind_of(first)}_{name}").upper()
+
+
+def _kind_of(dtype: DType) -> str:
+    return "float" if dtype.is_float else str(dtype)

@@ -4,6 +4,7 @@ contractions."""
 from __future__ import annotations
 
 from roundlog.definitions.definition import (
+    FLOATS,
     Copy,
     Extreme,
     Family,
@@ -82,8 +83,7 @@ def _reduction(
     name: str,
     meaning: str,
     family: Family,
-    signature: Signature,
-    *,
+    *formats: Signature,
     reads: InputReads = InputReads.LINE,
     selects: bool = False,
     bound: str = "",
@@ -95,7 +95,7 @@ def _reduction(
         meaning=meaning,
         kind=OperatorKind.INEXACT if bound else OperatorKind.EXACT,
         family=family,
-        formats=(signature,),
+        formats=formats,
         attributes=attributes or {},
         reads=reads,
         selects=selects,
@@ -111,7 +111,7 @@ def _contraction(
         name,
         meaning,
         Family.SUM,
-        Signature((_F32, _F32), _F32),
+        *(Signature((dtype, dtype), dtype) for dtype in FLOATS),
         reads=reads,
         bound=_OF_PRODUCTS,
         attributes=attributes,
@@ -152,8 +152,8 @@ SOURCES = (
     _source(
         "constant",
         """constant(bits): a literal tensor of at most 65,536 elements in row-major order; one item fills any shape.
-        FP32 items are bit patterns as unsigned integers (the only NaN is 0x7fc00000), int64 items are values, bool
-        items are 0 or 1.""",
+        Items of a number format are bit patterns as unsigned integers (the only NaN is the quiet, positive one without
+        a payload, 0x7fc00000 of FP32), int64 items are values, bool items are 0 or 1.""",
         Family.CONSTANT,
         Signature((), None),
         attributes={"bits": tuple},
@@ -186,7 +186,7 @@ ENDS = (
         """store(x, slot): x is the value of that state slot after the step. The run stops at an element that is not
         finite, unless x is what the slot held before, `state`, itself.""",
         Signature((None,), None, Copy.ANY),
-        Signature((_F32,), _F32, Copy.FINITE),
+        *(Signature((dtype,), dtype, Copy.FINITE) for dtype in FLOATS),
         attributes={"slot": int},
     ),
 )
@@ -252,27 +252,27 @@ MOVEMENTS = (
 REDUCTIONS = (
     _reduction(
         "sum",
-        "sum(x, dims): the sum over those axes, which stay as axes of size 1. FP32.",
+        "sum(x, dims): the sum over those axes, which stay as axes of size 1.",
         Family.SUM,
-        Signature((_F32,), _F32),
+        *(Signature((dtype,), dtype) for dtype in FLOATS),
         bound=_OF_SUMS,
         attributes={"dims": tuple},
     ),
     _reduction(
         "amax",
         """amax(x, dims): the largest element over those axes, which stay as axes of size 1; NaN if one is, and a zero
-        is +0. FP32.""",
+        is +0.""",
         Family.EXTREME,
-        Signature((_F32,), _F32, Extreme.MAX),
+        *(Signature((dtype,), dtype, Extreme.MAX) for dtype in FLOATS),
         selects=True,
         attributes={"dims": tuple},
     ),
     _reduction(
         "amin",
         """amin(x, dims): the smallest element over those axes, which stay as axes of size 1; NaN if one is, and a zero
-        is +0. FP32.""",
+        is +0.""",
         Family.EXTREME,
-        Signature((_F32,), _F32, Extreme.MIN),
+        *(Signature((dtype,), dtype, Extreme.MIN) for dtype in FLOATS),
         selects=True,
         attributes={"dims": tuple},
     ),
@@ -281,7 +281,7 @@ REDUCTIONS = (
         """argmax(x, dim): int64, the lowest index of a largest element along the axis (NaN is the largest), which stays
         as an axis of size 1.""",
         Family.ARGMAX,
-        Signature((_F32,), _I64),
+        *(Signature((dtype,), _I64) for dtype in FLOATS),
         attributes={"dim": int},
     ),
     _reduction(
@@ -305,7 +305,7 @@ REDUCTIONS = (
         row-major order.
         Padding is never chosen. P = (H + 2 padding - dilation (kernel - 1) - 1) // stride + 1, Q likewise.""",
         Family.ARGMAX,
-        Signature((_F32,), _I64),
+        *(Signature((dtype,), _I64) for dtype in FLOATS),
         reads=InputReads.OWN_RULE,
         attributes={"kernel": tuple, **_WINDOWS},
     ),
@@ -313,9 +313,9 @@ REDUCTIONS = (
         "scatter_add",
         """scatter_add(x, index, dim, size): the sum of all x[.., i, ..] with index[.., i, ..] = j stands at [.., j, ..]
         of the output, whose axis dim has `size` elements. index broadcasts to x; what an index outside of [0, size)
-        would place stands nowhere. The gradient of gather, take and max pooling. FP32.""",
+        would place stands nowhere. The gradient of gather, take and max pooling.""",
         Family.SELECTED_SUM,
-        Signature((_F32, _I64), _F32),
+        *(Signature((dtype, _I64), dtype) for dtype in FLOATS),
         reads=InputReads.OWN_RULE,
         bound=_OF_SUMS,
         attributes={"dim": int, "size": int},
@@ -324,26 +324,26 @@ REDUCTIONS = (
 
 CONTRACTIONS = (
     _contraction(
-        "matmul", "matmul(a, b): a[.., M, K] @ b[.., K, N] for matrices, or for batches [B, M, K] @ [B, K, N]. FP32."
+        "matmul", "matmul(a, b): a[.., M, K] @ b[.., K, N] for matrices, or for batches [B, M, K] @ [B, K, N]."
     ),
     _contraction(
         "conv2d",
         """conv2d(x, w; stride, padding, dilation, groups): output g[n, o, p, q] = the sum over (c, i, j) of the
-        products of x and w that belong together; what meets padding is left out, even if it is infinite. FP32.""",
+        products of x and w that belong together; what meets padding is left out, even if it is infinite.""",
         attributes=_CONVOLUTION,
     ),
     _contraction(
         "conv2d_grad_input",
         """conv2d_grad_input(g, w; stride, padding, dilation, groups, size): the gradient of conv2d with respect to x of
         height and width `size`: x[n, c', h, v] = the sum over (o of the group, i, j) of the products of g and w that
-        belong together. FP32.""",
+        belong together.""",
         attributes={"size": tuple, **_CONVOLUTION},
     ),
     _contraction(
         "conv2d_grad_weight",
         """conv2d_grad_weight(g, x; stride, padding, dilation, groups, size): the gradient of conv2d with respect to w
         of kernel height and width `size`: w[o, c, i, j] = the sum over (n, p, q) of the products of g and x that belong
-        together. FP32.""",
+        together.""",
         attributes={"size": tuple, **_CONVOLUTION},
         reads=InputReads.WHOLE,
     ),

@@ -22,7 +22,7 @@ REDUCTIONS = frozenset(range(Family.SUM, Family.ANY + 1))
 """Families that run over the reduction index."""
 
 
-DTYPE_CODES = {DType.F32: 0, DType.I64: 1, DType.BOOL: 2}
+DTYPE_CODES = {DType.F32: 0, DType.I64: 1, DType.BOOL: 2, DType.BF16: 3, DType.F16: 4}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,9 @@ from roundlog.program import DType, Program
 _ONE = (1, 1)
 """The pattern of an input whose elements are all one number."""
 
+_TAPED = frozenset({DType.F32, DType.BOOL})
+"""Dtypes that tapes compute. Operators that read or give others, BF16 and FP16 among them, are computed alone."""
+
 MAX_GROUP = 64
 """Most operators in a group. A deferred operator keeps its inputs in memory, so groups must not grow without end."""
 
@@ -145,8 +148,8 @@ class _Planner:
 
     def _fuses(self, index: int) -> bool:
         node = self._program.nodes[index]
-        kinds = [node.type.dtype, *(self._program.nodes[value].type.dtype for value in node.inputs)]
-        return operator(node.op).definition.opcode is not None and DType.I64 not in kinds and node.type.numel > 0
+        kinds = {node.type.dtype, *(self._program.nodes[value].type.dtype for value in node.inputs)}
+        return operator(node.op).definition.opcode is not None and kinds <= _TAPED and node.type.numel > 0
 
     def _merge(self, a: list[int], b: list[int]) -> list[int]:
         if len(a) < len(b):

@@ -14,7 +14,7 @@ from roundlog.kernels import reducing
 from roundlog.operators import OperatorKind, operator
 from roundlog.operators.elementwise import Elementwise
 from roundlog.operators.transcendental import ElementaryFunction
-from roundlog.program import DType, Program, ProgramError
+from roundlog.program import Program, ProgramError
 
 
 class StoppedError(Exception):
@@ -62,16 +62,16 @@ def ends_finite(program: Program) -> list[bool]:
     """For every operator, whether the step stops unless the operator's input is finite. These are the loss and every
     store, except stores that keep the value of their slot (such as the infinities of a causal mask)."""
     return [
-        node.op == "loss" or (node.op == "store" and node.type.dtype == DType.F32 and not program.keeps_slot(index))
+        node.op == "loss" or (node.op == "store" and node.type.dtype.is_float and not program.keeps_slot(index))
         for index, node in enumerate(program.nodes)
     ]
 
 
 def all_finite(x: torch.Tensor) -> bool:
     """Whether no element is NaN or infinite."""
-    if x.dtype != torch.float32:
+    if not x.is_floating_point():
         return True
-    if x.device.type == "cpu" and x.is_contiguous():
+    if x.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous():
         return reducing.all_finite(x.reshape(-1).numpy())
     return bool(x.isfinite().all())
 
@@ -84,7 +84,7 @@ class DeferredChecks:
         self._bad: list[torch.Tensor] = []
 
     def about(self, x: torch.Tensor) -> None:
-        """Defers the check that x, FP32, is finite."""
+        """Defers the check that x, numbers of a format, is finite."""
         # In FP64 a sum of finite FP32 numbers cannot overflow.
         self._sums.append(x.sum(dtype=torch.float64))
 

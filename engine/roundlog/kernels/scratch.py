@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from functools import cache
 from math import prod
 
 import numpy as np
@@ -123,24 +122,17 @@ def give_back() -> None:
         trim(0)
 
 
-@cache
-def _numpy_of(dtype: torch.dtype) -> np.dtype[np.generic]:
-    kind: np.dtype[np.generic] = torch.empty(0, dtype=dtype).numpy().dtype
-    return kind
-
-
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """torch.empty, on the CPU; what is large, from the pool.
 
     torch asks for aligned memory. glibc before 2.38 does not find it again once it is free, but takes a longer piece
     and cuts it: a third of a step's memory was pieces that nothing fitted into. So a longer piece is taken here."""
-    count = prod(shape)
-    size = count * dtype.itemsize
+    size = prod(shape) * dtype.itemsize
     if size < _SMALL:
         return torch.empty(shape, dtype=dtype)
     if size >= _LARGE:
         return torch.from_numpy(np.asarray(_Lent(POOL, size))).view(dtype).view(shape)
-    longer = np.empty(count + _ALIGNED // dtype.itemsize, dtype=_numpy_of(dtype))
-    # malloc's memory begins at a multiple of 16 bytes. torch tells the address sooner than numpy does.
-    first = -torch.from_numpy(longer).data_ptr() % _ALIGNED // dtype.itemsize
-    return torch.from_numpy(longer[first : first + count]).view(shape)
+    longer = torch.from_numpy(np.empty(size + _ALIGNED, dtype=np.uint8))
+    # torch tells the address sooner than numpy does.
+    first = -longer.data_ptr() % _ALIGNED
+    return longer[first : first + size].view(dtype).view(shape)

@@ -47,7 +47,7 @@ from roundlog.operators.summation import (
     exact_bytes,
     parts_keep_chain,
 )
-from roundlog.program import DType, ProgramError, TensorType
+from roundlog.program import ProgramError, TensorType
 
 Index = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
@@ -80,7 +80,7 @@ class Contraction(Inexact):
         shapes = inputs[0].shape, inputs[1].shape
         shape = self.output_shape(shapes, attributes)
         check_terms(self.terms(shapes, attributes))
-        return TensorType(shape, DType.F32)
+        return TensorType(shape, inputs[0].dtype)
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         terms = self.terms((inputs[0].shape, inputs[1].shape), attributes)

@@ -13,7 +13,7 @@ import torch
 
 from roundlog.arithmetic import as_float32, held, round_signed
 from roundlog.definitions import Family, OperatorKind, of_family
-from roundlog.number_format import FLOAT32, Format
+from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
 from roundlog.operators.registry import (
     Attributes,
     Direct,
@@ -82,6 +82,8 @@ KERNELS: dict[str, Callable[..., torch.Tensor]] = {
     "where": torch.where,
     "to_f32": _to_f32,
     "to_i64": lambda x: x.to(torch.int64),
+    "to_bf16": lambda x: convert(x, BFLOAT16),
+    "to_f16": lambda x: convert(x, FLOAT16),
 }
 
 for _definition in of_family(Family.MAP):
@@ -111,17 +113,19 @@ _WIDE: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
+_CONVERSIONS = {"to_f32", "to_bf16", "to_f16"}
+
+
 def check_narrow(program: Program, operators: Sequence[Operator], f32: Format) -> None:
-    """Raises ProgramError for an exact operator that is not known to round to the format that FP32 values have."""
-    if f32 == FLOAT32:
-        return
-    known = {*_WIDE, "to_f32"}
+    """Raises ProgramError for an exact operator that is not known to round to the format of its output, if that is
+    another one than FP32. f32: that of FP32 values."""
+    known = {*_WIDE, *_CONVERSIONS}
     for index, (node, op) in enumerate(zip(program.nodes, operators, strict=True)):
-        rounds = op.kind == OperatorKind.EXACT and node.type.dtype == DType.F32 and not op.definition.selects
-        if rounds and node.op not in known:
-            raise ProgramError(
-                f"{program.describe(index)} cannot be rounded to {f32.width} bits yet: use rounding_bits 32"
-            )
+        format = node.type.dtype.number_format(f32)
+        if format in (None, FLOAT32) or op.kind != OperatorKind.EXACT or op.definition.selects or node.op in known:
+            continue
+        remedy = "use rounding_bits 32" if node.type.dtype is DType.F32 else "compute it in f32, and convert the result"
+        raise ProgramError(f"{program.describe(index)} cannot be rounded to {format.width} bits yet: {remedy}")
 
 
 def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, format: Format | None) -> torch.Tensor:
@@ -132,7 +136,7 @@ def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, fo
     inputs = [as_float32(x) for x in inputs]
     if format is None or format == FLOAT32:
         return operator.compute(inputs, attributes)
-    if operator.name == "to_f32":
+    if operator.name in _CONVERSIONS:
         return convert(inputs[0], format)
     wide = _WIDE.get(operator.name)
     if wide is not None:

@@ -53,7 +53,7 @@ class Sum(Summation):
         self.need_form(inputs, attributes)
         dims = axes(attributes, len(inputs[0].shape))
         check_terms(prod(inputs[0].shape[dim] for dim in dims))
-        return TensorType(reduced(inputs[0].shape, dims), DType.F32)
+        return TensorType(reduced(inputs[0].shape, dims), inputs[0].dtype)
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         terms = inputs[0].numel // max(output.numel, 1)
@@ -193,7 +193,7 @@ class Extremum(Direct):
         dims = axes(attributes, len(inputs[0].shape))
         if any(inputs[0].shape[dim] == 0 for dim in dims):
             raise ProgramError(f"has no largest element over the axes {list(dims)} of {inputs[0]}")
-        return TensorType(reduced(inputs[0].shape, dims), DType.F32)
+        return TensorType(reduced(inputs[0].shape, dims), inputs[0].dtype)
 
 
 @register("amax")

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 
 import torch
 
+from roundlog.arithmetic import as_float32
 from roundlog.definitions import DEFINITIONS, OperatorDefinition, OperatorKind, Signature
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, mark
@@ -88,6 +89,16 @@ MARKED_BYTES = 64
 is bounded, because it is done some at a time."""
 
 
+ROUNDING_BYTES = 16 * 8
+"""Bytes an element that rounding to another format than FP32 needs: up to sixteen FP64 tensors of an output's size."""
+
+
+def short_bytes(inputs: Types, output: TensorType) -> int:
+    """Bytes that an operator needs because of its formats of 16 bits: inputs as FP32 and FP64, and rounding."""
+    copies = 12 * sum(kind.numel for kind in inputs if kind.dtype.is_short)
+    return copies + (ROUNDING_BYTES * output.numel if output.dtype.is_short else 0)
+
+
 class Inexact(Operator):
     """An operator whose FP64 kernel comes within a known distance of the mathematical value."""
 
@@ -96,7 +107,8 @@ class Inexact(Operator):
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         """Bytes that the operator needs beside inputs and output: FP64 copies of them, what they are rounded to, and
         what is known of ambiguous elements, if all of them are."""
-        return 8 * (sum(kind.numel for kind in inputs) + 2 * output.numel) + MARKED_BYTES * output.numel
+        wide = 8 * (sum(kind.numel for kind in inputs) + 2 * output.numel)
+        return wide + MARKED_BYTES * output.numel + short_bytes(inputs, output)
 
     @abstractmethod
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
@@ -124,6 +136,11 @@ class Inexact(Operator):
     ) -> torch.Tensor:
         """elements: int64[n], flat output indices. The mathematical values there, rounded once to a format: f32[n].
         Both on the CPU, wherever the inputs are."""
+
+
+def operands(inputs: Tensors) -> list[torch.Tensor]:
+    """Inputs of an inexact operator as its kernels take them: numbers of every format as FP32."""
+    return [as_float32(x) for x in inputs]
 
 
 REGISTRY: dict[str, Operator] = {}
@@ -178,9 +195,10 @@ def workspace(program: Program, index: int) -> int:
     """Bytes that one operator of a program needs while it runs, beside its inputs and output."""
     node = program.nodes[index]
     op = operator(node.op)
-    if not isinstance(op, Inexact):
-        return 0
-    return op.workspace([program.nodes[value].type for value in node.inputs], node.attributes, node.type)
+    inputs = [program.nodes[value].type for value in node.inputs]
+    if isinstance(op, Inexact):
+        return op.workspace(inputs, node.attributes, node.type)
+    return short_bytes(inputs, node.type) if op.kind == OperatorKind.EXACT else 0
 
 
 def need_attributes(attributes: Attributes, definition: OperatorDefinition) -> None:

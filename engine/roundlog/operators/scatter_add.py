@@ -35,7 +35,7 @@ from roundlog.operators.summation import (
     less_one,
     magnitude_bits,
 )
-from roundlog.program import DType, ProgramError, TensorType
+from roundlog.program import ProgramError, TensorType
 
 
 @register("scatter_add")
@@ -53,7 +53,7 @@ class ScatterAdd(Summation):
         if not fits or size < 0:
             raise ProgramError(f"cannot scatter {x} by {index} along axis {dim}")
         check_terms(x.shape[dim])
-        return TensorType((*x.shape[:dim], size, *x.shape[dim + 1 :]), DType.F32)
+        return TensorType((*x.shape[:dim], size, *x.shape[dim + 1 :]), x.dtype)
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         x, _ = inputs

@@ -63,6 +63,10 @@ class Schedule(Source):
         return inputs.schedule[integer(attributes, "slot")]
 
 
+_WHOLE = {DType.BOOL: (0, 2), DType.I64: (-(2**63), 2**63)}
+"""First literal of a dtype without a format, and the one behind the last."""
+
+
 @register("constant")
 class Constant(Source):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
@@ -70,19 +74,21 @@ class Constant(Source):
         bits = ints(attributes, "bits")
         if len(bits) not in (1, declared.numel):
             raise ProgramError(f"{len(bits)} literals for {declared}")
-        low, high = {DType.F32: (0, 2**32), DType.BOOL: (0, 2), DType.I64: (-(2**63), 2**63)}[declared.dtype]
+        format = declared.dtype.number_format()
+        low, high = (0, 1 << format.width) if format is not None else _WHOLE[declared.dtype]
         if any(not low <= item < high for item in bits):
             raise ProgramError(f"a literal does not fit {declared.dtype}")
-        if declared.dtype == DType.F32 and any(
-            (item & 0x7FFFFFFF) > 0x7F800000 and item != 0x7FC00000 for item in bits
+        if format is not None and any(
+            item & (format.sign - 1) > format.infinity and item != format.nan for item in bits
         ):
-            raise ProgramError("a literal is a NaN other than 0x7fc00000: write that one")
+            raise ProgramError(f"a literal is a NaN other than {format.nan:#x}: write that one")
         return declared
 
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
         bits = ints(attributes, "bits")
-        if kind.dtype == DType.F32:
-            values = torch.from_numpy(np.array(bits, dtype=np.uint32).view(np.float32))
+        if kind.dtype.is_float:
+            words = np.array(bits, dtype=f"u{kind.dtype.itemsize}")
+            values = torch.from_numpy(words.view(f"i{kind.dtype.itemsize}")).view(kind.dtype.torch_dtype)
         else:
             values = torch.tensor(bits, dtype=kind.dtype.torch_dtype)
         values = values.to(inputs.device)

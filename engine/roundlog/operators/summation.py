@@ -28,7 +28,7 @@ from roundlog.kernels.reducing import NO_TERM, bound_sums
 from roundlog.kernels.summing import sum_terms
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators.bounds import Bound
-from roundlog.operators.registry import Attributes, Inexact, Tensors, Types
+from roundlog.operators.registry import Attributes, Inexact, Tensors, Types, operands
 from roundlog.program import ProgramError, TensorType
 
 MAX_TERMS = 2**30
@@ -294,7 +294,8 @@ class InParts(Inexact):
     def __init__(self, operator: Summation, terms: int, count: int, read: ReadPart) -> None:
         """terms: of the whole sum. count: of the parts. read: the inputs of one part; called again and again, so that
         no more than one part is in memory at any time."""
-        self._operator, self._terms, self._count, self._read = operator, terms, count, read
+        self._operator, self._terms, self._count = operator, terms, count
+        self._read: ReadPart = lambda number: operands(read(number))
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         return declared

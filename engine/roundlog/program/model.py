@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from roundlog.number_format import FLOAT32, Format
+from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
 
 Attribute = int | str | bool | tuple[int, ...]
 """Types that an attribute may hold. No floats: FP32 constants are stored as their bit patterns."""
@@ -26,11 +28,13 @@ class ProgramError(ValueError):
 
 
 class DType(enum.StrEnum):
-    """The storage types (FP32; indices and masks beside it)."""
+    """The storage types: formats of numbers, and indices and masks beside them."""
 
     F32 = "f32"
     I64 = "i64"
     BOOL = "bool"
+    BF16 = "bf16"
+    F16 = "f16"
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -39,12 +43,22 @@ class DType(enum.StrEnum):
     def number_format(self, f32_format: Format = FLOAT32) -> Format | None:
         """Format that its numbers are rounded to; None for integers and bool. f32_format: that of FP32 values in a job,
         `TrainingSpec.f32_format`."""
-        return f32_format if self is DType.F32 else None
+        return f32_format if self is DType.F32 else _SHORT.get(self)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its numbers have a format: neither integers nor bool."""
+        return self is DType.F32 or self.is_short
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is a format of 16 bits."""
+        return self in _SHORT
 
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
-        return {DType.F32: 4, DType.I64: 8, DType.BOOL: 1}[self]
+        return _TORCH[self].itemsize
 
     @staticmethod
     def of(dtype: torch.dtype) -> DType:
@@ -52,10 +66,27 @@ class DType(enum.StrEnum):
         for ours, theirs in _TORCH.items():
             if theirs == dtype:
                 return ours
-        raise ProgramError(f"{dtype} is not a storage type: use float32, int64 or bool")
+        raise ProgramError(f"{dtype} is not a storage type: use {', '.join(map(_name, _TORCH.values()))}")
 
 
-_TORCH = {DType.F32: torch.float32, DType.I64: torch.int64, DType.BOOL: torch.bool}
+_TORCH = {
+    DType.F32: torch.float32,
+    DType.BF16: torch.bfloat16,
+    DType.F16: torch.float16,
+    DType.I64: torch.int64,
+    DType.BOOL: torch.bool,
+}
+_SHORT = {DType.BF16: BFLOAT16, DType.F16: FLOAT16}
+
+
+def as_array(x: torch.Tensor) -> NDArray[np.generic]:
+    """A tensor on the CPU as NumPy's array of the same memory. NumPy has no BF16: of that, the encodings, as int16."""
+    array: NDArray[np.generic] = (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy()
+    return array
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True, slots=True)

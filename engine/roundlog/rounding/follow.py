@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import adjacent, as_float32, held, in_format
+from roundlog.arithmetic import adjacent, held, in_format
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.rounding_loops import weigh as weigh_by_kernel
 from roundlog.log import Decision, Entries, LogReader
@@ -25,7 +25,7 @@ from roundlog.log.entries import PayloadError
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
 from roundlog.operators.bounds import Ambiguous
-from roundlog.operators.registry import Attributes, Tensors
+from roundlog.operators.registry import Attributes, Tensors, operands
 from roundlog.rounding.protocols import MAX_FINDINGS, LogFinding, LogFindingKind, Window
 from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, bounded, certify, ends, pieces, put, resolve, settle
 
@@ -201,7 +201,7 @@ class Follower:
         """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
         all of it."""
         self._window = window
-        inputs = [as_float32(x) for x in inputs]
+        inputs = operands(inputs)
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, format)
         if not bounded(near):

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import as_float32, held
+from roundlog.arithmetic import held
 from roundlog.kernels.rounding_loops import write_down
 from roundlog.log import Entries, LogWriter, PayloadKind
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
-from roundlog.operators.registry import Attributes, Tensors
+from roundlog.operators.registry import Attributes, Tensors, operands
 from roundlog.rounding.protocols import Window, in_order
 from roundlog.rounding.resolve import bounded, certify, judge, pieces, put, resolved, settle
 
@@ -58,7 +58,7 @@ class Recorder:
     ) -> torch.Tensor:
         """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
         all of it. No element may be in two parts."""
-        inputs = [as_float32(x) for x in inputs]
+        inputs = operands(inputs)
         rounded, marked = certify(operator, inputs, attributes, self.guard, format)
         if not bounded(marked):
             marked = settle(operator, inputs, attributes, rounded, marked, format)

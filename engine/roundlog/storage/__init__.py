@@ -28,6 +28,7 @@ from roundlog.storage.durable_files import (
 
 if TYPE_CHECKING:
     from roundlog.storage.tensor_files import (
+        DTYPE_NAMES,
         Entry,
         StoredTensors,
         entry_of,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BESIDE",
+    "DTYPE_NAMES",
     "Entry",
     "StorageError",
     "StoredTensors",

@@ -25,7 +25,7 @@ import safetensors.torch
 import torch
 
 from roundlog.json_text import parse_json
-from roundlog.program.model import DType, TensorType
+from roundlog.program.model import DType, TensorType, as_array
 from roundlog.program.program_text import MAX_ELEMENTS, MAX_ITEMS, MAX_RANK
 from roundlog.storage.durable_files import (
     StorageError,
@@ -37,7 +37,9 @@ from roundlog.storage.durable_files import (
     replace_file,
 )
 
-_DTYPE_NAMES = {DType.F32: "F32", DType.I64: "I64", DType.BOOL: "BOOL"}
+DTYPE_NAMES = {DType.I64: "I64", DType.F32: "F32", DType.BF16: "BF16", DType.F16: "F16", DType.BOOL: "BOOL"}
+"""The format's names of dtypes, in the order in which the library writes tensors."""
+
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER_BYTES = 64 << 20
 _OS_ERROR = re.compile(r"\(os error (\d{1,4})\)")
@@ -47,7 +49,7 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapp
     """Replaces the file at `path`, durably and as a whole. The same tensors make the same bytes.
 
     `tensors` are on any device, of any strides, and may share memory. metadata: for readers of other makers; files of
-    a run have none. Raises ProgramError for a dtype other than float32, int64 and bool, and StorageError if the file
+    a run have none. Raises ProgramError for a dtype that no program has, and StorageError if the file
     cannot be written.
     """
     plain: dict[str, torch.Tensor] = {}
@@ -74,8 +76,9 @@ def save_state(path: Path, types: Mapping[str, TensorType], state: Sequence[torc
     """`save_tensors` of a state that may be lazy: one tensor after the other is read, written and let go. types: of the
     tensors, in the order of the state. Also raises what reading a tensor does."""
     slots = {name: slot for slot, name in enumerate(types)}
-    # The library's order: wide elements first, then by name.
-    order = sorted(types, key=lambda name: (-types[name].dtype.torch_dtype.itemsize, name.encode()))
+    # The library's order: by dtype, then by name.
+    places = list(DTYPE_NAMES)
+    order = sorted(types, key=lambda name: (places.index(types[name].dtype), name.encode()))
     unread = None
     try:
         with replace_file(path) as file:
@@ -86,7 +89,7 @@ def save_state(path: Path, types: Mapping[str, TensorType], state: Sequence[torc
                 except OSError as error:
                     unread = error
                     raise
-                file.write(tensor.view(-1).view(torch.uint8).numpy().data)
+                file.write(as_array(tensor).data.cast("B") if tensor.numel() else b"")
     except OSError as error:
         if error is unread:
             raise
@@ -110,7 +113,7 @@ class Entry:
 
 def entry_of(kind: TensorType) -> Entry:
     """A tensor of a program in a file."""
-    return Entry(_DTYPE_NAMES[kind.dtype], kind.shape, kind.nbytes)
+    return Entry(DTYPE_NAMES[kind.dtype], kind.shape, kind.nbytes)
 
 
 def header_of(entries: Mapping[str, Entry]) -> bytes:
@@ -166,7 +169,7 @@ def _declared(path: Path, name: str, entry: Any) -> TensorType:
         raise StorageError(path, "has metadata, which files of a run have not")
     if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
         raise StorageError(path, f"describes tensor {quoted(name)} without a dtype")
-    dtype = next((ours for ours, theirs in _DTYPE_NAMES.items() if theirs == entry["dtype"]), None)
+    dtype = next((ours for ours, theirs in DTYPE_NAMES.items() if theirs == entry["dtype"]), None)
     if dtype is None:
         raise StorageError(
             path, f"tensor {quoted(name)} has dtype {quoted(entry['dtype'])}, which files of a run have not"

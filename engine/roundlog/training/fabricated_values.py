@@ -24,15 +24,11 @@ import torch
 
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.execution import StoppedError
-from roundlog.number_format import FLOAT32, Format
+from roundlog.number_format import Format
 from roundlog.program import DType, Program, TensorType, first_store
 from roundlog.storage import StorageError, open_regular, read_record, replace_file, write_record
 
 SECRET_BYTES = 32
-
-_SMALL = 0xBFFFFFFF
-"""Mask that clears the highest bit of the exponent. FP32 numbers are then below 2, far from overflow in sums."""
-
 
 class FabricatedValues:
     """Values derived from a secret, the same for the same place at every call. A place is any sequence of numbers and
@@ -66,15 +62,21 @@ class FabricatedValues:
         return shake_256(self._secret + repr(place).encode()).digest(count)
 
     def tensor(self, kind: TensorType, f32_format: Format, *place: int | str) -> torch.Tensor:
-        """A tensor for a place, without NaN and infinities. Its FP32 numbers are of the format."""
+        """A tensor for a place, without NaN and infinities: numbers are below 2, far from overflow in sums. f32_format:
+        that of FP32 numbers."""
         data = np.frombuffer(self.data(kind.nbytes, *place), np.uint8)
         if kind.dtype == DType.BOOL:
             flat = torch.from_numpy((data & 1).astype(np.bool_))
         elif kind.dtype == DType.I64:
             flat = torch.from_numpy(data.view("<i8").astype(np.int64))
         else:
-            kept = np.uint32(_SMALL & -(1 << (FLOAT32.width - f32_format.width)))
-            flat = torch.from_numpy((data.view("<u4") & kept).astype(np.uint32).view(np.float32))
+            stored, rounded = kind.dtype.number_format(), kind.dtype.number_format(f32_format)
+            assert stored is not None and rounded is not None
+            # Without the highest bit of the exponent.
+            kept = ((1 << stored.width) - 1) & ~(1 << (stored.width - 2)) & -(1 << (stored.width - rounded.width))
+            words = data.view(f"<u{stored.itemsize}")
+            signed = (words & words.dtype.type(kept)).astype(f"i{stored.itemsize}")
+            flat = torch.from_numpy(signed).view(kind.dtype.torch_dtype)
         return flat.reshape(kind.shape)
 
 

@@ -32,6 +32,7 @@ from roundlog.execution.microbatch import peak_bytes, samples_of
 from roundlog.kernels.scratch import give_back
 from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator
+from roundlog.operators.registry import ROUNDING_BYTES
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.program_text import MAX_ELEMENTS, MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
@@ -323,12 +324,11 @@ def step_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> 
     need = peak_bytes(program, micro_batches)
     if not spec.log_decides and spec.f32_format == FLOAT32:
         return need
-    # Other policies and widths run in plain torch, with up to sixteen FP64 tensors of an output's size. Where the log
-    # decides, it packs a byte for every element of an inexact operator's output, and keeps a fifth of that for up to
-    # four steps until it is on disk.
+    # Other policies and widths run in plain torch. Where the log decides, it packs a byte for every element of an
+    # inexact operator's output, and keeps a fifth of that for up to four steps until it is on disk.
     largest = max((node.type.numel for node in program.nodes), default=0)
     inexact = sum(node.type.numel for node in program.nodes if isinstance(operator(node.op), Inexact))
-    return need + 16 * 8 * largest + (inexact if spec.log_decides else 0)
+    return need + ROUNDING_BYTES * largest + (inexact if spec.log_decides else 0)
 
 
 def _text(path: Path, limit: int) -> bytes:

@@ -15,6 +15,7 @@ import torch
 
 from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.python_state import snapshot_of
+from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
 from roundlog.training.trial import CHANGE, Results, Trial, TrialRun
 
 _REWRITE = "write this part with ordinary operators on parameters and buffers"
@@ -51,10 +52,17 @@ class Sameness:
     """Name of the tensor with the largest difference."""
     in_fp64: bool
     """Whether PyTorch could run the step in FP64."""
+    kernels: int = 0
+    """Results of PyTorch's kernels that were compared one by one, where numbers have fewer than 32 bits."""
 
     def __str__(self) -> str:
         if not self.steps:
             return "captured step could not be compared: yours gives numbers that are not finite at the first step"
+        if self.kernels:
+            return (
+                f"captured step equals yours: {self.steps} steps from two states, {self.kernels:,} results of PyTorch's "
+                f"kernels one by one, and the optimizer's: largest difference {self.largest:.0e} of {self.name}"
+            )
         with_what = "in FP64" if self.in_fp64 else "in FP32, since the model does not run in FP64"
         return (
             f"captured step equals yours: {self.steps} steps from two states, largest difference {self.largest:.0e} of "
@@ -67,9 +75,10 @@ def confirm_same(task: Task, captured: Captured) -> Sameness:
 
     Raises CaptureError, naming the first tensor that differs."""
     steps, found, in_fp64 = min(STEPS, task.steps), (0.0, "the loss"), True
+    kernels = 0
     with snapshot_of(task) as snapshot:
         for start in (captured.states, _moved(captured.states, captured.origin.known)):
-            comparison = _Comparison(Trial(task, captured, snapshot, start, steps))
+            comparison = _Comparison(task, captured, Trial(task, captured, snapshot, start, steps))
             differences = list(comparison.differences())
             if not differences and start is captured.states:
                 if comparison.failure:
@@ -77,7 +86,8 @@ def confirm_same(task: Task, captured: Captured) -> Sameness:
                 return Sameness(steps=0, largest=0.0, name="", in_fp64=comparison.in_fp64)
             found = max([found, *differences])
             in_fp64 &= comparison.in_fp64
-    return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64)
+            kernels += comparison.kernels
+    return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64, kernels=kernels)
 
 
 class _Mark(NamedTuple):
@@ -110,9 +120,13 @@ class _Step:
 class _Comparison:
     """A comparison of steps from one state, by the engine and by PyTorch."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, task: Task, captured: Captured, trial: Trial) -> None:
         self._trial = trial
         self._ours = trial.by_engine()
+        self._by_kernel = has_short_numbers(captured.program)
+        self._optimized = {f"{CHANGE}parameter/{name}" for name in captured.origin.trained}
+        self.kernels = confirm_same_kernels(task, captured, trial) if self._by_kernel else 0
+        """Results of kernels that were compared one by one."""
         self._single = self._kept_in_fp32()
         trial.by_pytorch(torch.float32, self._require_repeatable)
         self._steps: list[_Step] = []
@@ -149,7 +163,8 @@ class _Comparison:
             truth = result()
             in_fp32 = single[name]() if name in single else truth
             found.is_finite &= bool(truth.isfinite().all()) and bool(in_fp32.isfinite().all())
-            if name in ours:
+            # What comes to the optimizer has been compared kernel by kernel; what it makes of the same gradients, not.
+            if name in ours and (not self._by_kernel or name in self._optimized):
                 found.marks[name] = self._mark_of(name, ours[name](), in_fp32, truth)
 
     def _mark_of(self, name: str, ours: torch.Tensor, in_fp32: torch.Tensor, truth: torch.Tensor) -> _Mark:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,8 @@ _GUARD = 4
 CHANGE = "the change of "
 """Beginning of the name of a result that is the change of a state."""
 
+GRADIENT = "the gradient of "
+
 Tensors = Mapping[str, torch.Tensor]
 
 Results = Mapping[str, Callable[[], torch.Tensor]]
@@ -40,6 +42,8 @@ it is called, in FP64."""
 
 Look = Callable[[int, Results], None]
 """Is called after every step, with its number and its results, which stand until it returns."""
+
+Watching = Callable[[int, Tensors, Tensors], AbstractContextManager[object]]
 
 
 @dataclass(slots=True)
@@ -111,12 +115,19 @@ class Trial:
         return run
 
     def by_pytorch(
-        self, dtype: torch.dtype, look: Look, start: Tensors | None = None, *, alone: bool = False
+        self,
+        dtype: torch.dtype,
+        look: Look,
+        start: Tensors | None = None,
+        *,
+        alone: bool = False,
+        watching: Watching | None = None,
     ) -> TrialRun:
         """The user's own steps, with the program's random numbers. After the user's own gradients are recorded, the
         optimizer gets the program's, because it may amplify small differences, as Adam does for gradients near zero.
         The run ends at a step that raises. start: another state to begin with. alone: the optimizer gets the user's
-        own gradients. Raises CaptureError."""
+        own gradients. watching: is given the number of a step, its rows and its states, and made around every loss and
+        its gradients. Raises CaptureError."""
         origin, snapshot, run = self._origin, self._snapshot, TrialRun()
         snapshot.restore()
         first = self.start if start is None else start
@@ -128,7 +139,8 @@ class Trial:
                 gradients: dict[str, torch.Tensor] = {}
                 try:
                     before = {name: tensor.clone() for name, tensor in self._standing().items()}
-                    loss = self._step(training, step, batch, dtype, gradients, alone)
+                    around = nullcontext if watching is None else functools.partial(watching, step, batch, before)
+                    loss = self._step(training, step, batch, dtype, gradients, alone, around)
                     after = self._standing()
                 except CaptureError:
                     raise
@@ -152,6 +164,7 @@ class Trial:
         dtype: torch.dtype,
         gradients: dict[str, torch.Tensor],
         alone: bool,
+        watching: Callable[[], AbstractContextManager[object]],
     ) -> float:
         """One step of the user's own. gradients: gets its gradients, by name. Returns the loss."""
         default = torch.get_default_dtype()
@@ -173,7 +186,7 @@ class Trial:
         try:
             torch.set_default_dtype(dtype)
             with plainly(), replay, _Promoted(dtype):
-                return training.step(step, _cast(batch, dtype), exchange)
+                return training.step(step, _cast(batch, dtype), exchange, watching)
         finally:
             torch.set_default_dtype(default)
 
@@ -214,7 +227,7 @@ def _named(loss: float, gradients: Results, changes: Results) -> Results:
 
 
 def _gradients(gradients: Results) -> Results:
-    return {f"the gradient of {name}": gradient for name, gradient in gradients.items()}
+    return {f"{GRADIENT}{name}": gradient for name, gradient in gradients.items()}
 
 
 def _change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:

@@ -81,7 +81,7 @@ OF_NUMBERS = [
 ]
 
 
-@pytest.mark.slow_but("F32_ADD", "F32_MUL")
+@pytest.mark.slow_but("FLOAT_ADD", "FLOAT_MUL")
 @pytest.mark.parametrize("signature", OF_NUMBERS, ids=lambda signature: code_name(Family.MAP, signature.code))
 def test_an_exact_operator_has_a_value_whatever_comes_in(adjudicator: Any, signature: Signature) -> None:
     kinds = signature.inputs

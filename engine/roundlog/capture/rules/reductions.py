@@ -33,7 +33,7 @@ def sum_(
     if c.dtype(x) == DType.BOOL:
         x = c.builder.convert(x, DType.I64)
     over = c.dims(dims, c.rank(x))
-    name = "sum" if c.dtype(x) == DType.F32 else "sum_i64"
+    name = "sum" if c.dtype(x).is_float else "sum_i64"
     return kept(c, c.op(name, x, dims=over), over, keepdim)
 
 

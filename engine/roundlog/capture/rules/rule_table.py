@@ -145,10 +145,11 @@ class Context(ABC):
         tensors = [self.is_tensor(0), self.is_tensor(1)]
         dtypes = [self.dtype(x) for x, tensor in zip((a, b), tensors, strict=True) if tensor]
         for x, tensor in zip((a, b), tensors, strict=True):
-            if not tensor:
+            # A number of Python's widens no format.
+            if not tensor and not (scalar_dtype(x).is_float and any(dtype.is_float for dtype in dtypes)):
                 dtypes.append(scalar_dtype(x))
         dtype = wider(*dtypes)
-        if floating:
+        if floating and not dtype.is_float:
             dtype = DType.F32
         result = []
         for x, tensor in zip((a, b), tensors, strict=True):
@@ -167,7 +168,9 @@ def storage(dtype: torch.dtype) -> DType:
 
 def wider(*dtypes: DType) -> DType:
     """Dtype that PyTorch promotes tensors of these dtypes to."""
-    return max(dtypes, key=[DType.BOOL, DType.I64, DType.F32].index)
+    if DType.BF16 in dtypes and DType.F16 in dtypes:
+        return DType.F32
+    return max(dtypes, key=[DType.BOOL, DType.I64, DType.F16, DType.BF16, DType.F32].index)
 
 
 def scalar_dtype(item: object) -> DType:

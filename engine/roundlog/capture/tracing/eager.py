@@ -8,7 +8,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -36,10 +36,15 @@ class EagerTraining:
         self._rates = [[group["lr"] for group in phase.optimizer.param_groups] for phase in self._turns]
 
     def step(
-        self, step: int, batch: Mapping[str, torch.Tensor], after_backward: Callable[[], None] | None = None
+        self,
+        step: int,
+        batch: Mapping[str, torch.Tensor],
+        after_backward: Callable[[], None] | None = None,
+        watching: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> float:
         """Step `step` (0, 1, ...) on a batch, field name -> [batch_size, ...]; gives the loss: the sum, of several
-        optimizers. after_backward: called when the gradients of one stand in `.grad`, before they are clipped."""
+        optimizers. after_backward: called when the gradients of one stand in `.grad`, before they are clipped.
+        watching: made for every loss and its gradients, around them."""
         # The first step looks for tensors that a trace has left behind; later ones go at full speed.
         looking = _OnlyReal if step == 0 else nullcontext
         with looking():
@@ -53,8 +58,9 @@ class EagerTraining:
                 parameter.grad = None
             with looking():
                 for part in parts:
-                    loss = self.task.share(phase.loss(self._model, dict(part)))
-                    loss.backward()
+                    with watching():
+                        loss = self.task.share(phase.loss(self._model, dict(part)))
+                        loss.backward()
                     total += float(loss.detach())
             own = [parameter for group in phase.optimizer.param_groups for parameter in group["params"]]
             theirs = {id(parameter) for parameter in own}

@@ -67,6 +67,7 @@ def rewritten() -> Iterator[None]:
                 for name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__")
             ),
             (torch.Tensor, "__format__", _formatted_tensor),
+            (torch.autocast, "__init__", _make_autocast),
             (torch.autocast, "__enter__", _enter_autocast),
         ):
             stack.enter_context(_replaced(owner, name, function))
@@ -311,19 +312,31 @@ def _stft(
     return found if return_complex else torch.view_as_real(found)
 
 
+_make_autocast_of_torch = torch.autocast.__init__
 _enter_autocast_of_torch = torch.autocast.__enter__
 
 
+def _make_autocast(
+    region: torch.autocast, device_type: str, dtype: torch.dtype | None = None, enabled: bool = True, **options: Any
+) -> None:
+    """PyTorch switches an autocast of a card off where there is none, so that the step would be another one here."""
+    if enabled and torch.device(device_type).type != "cpu":
+        _refuse_autocast(f'is for device_type "{device_type}"', 'on the CPU: give it device_type="cpu"')
+    _make_autocast_of_torch(region, device_type, dtype, enabled, **options)
+
+
 def _enter_autocast(region: torch.autocast) -> Any:
-    """Tensors of a trace lie on the CPU: an autocast of another device does nothing to them."""
-    if region._enabled and region.device == "cpu":
+    if region._enabled and region.device != "cpu":
+        _refuse_autocast(f'is for device_type "{region.device}"', 'on the CPU: give it device_type="cpu"')
+    if region._enabled and region.fast_dtype != torch.bfloat16:
         dtype = str(region.fast_dtype).removeprefix("torch.")
-        with noted():
-            raise CaptureError(
-                f"torch.autocast computes in {dtype}{place_of_call()}, and programs are FP32: take the autocast away, "
-                "or give it enabled=False"
-            )
+        _refuse_autocast(f"computes in {dtype}", "in BF16: give it dtype=torch.bfloat16")
     return _enter_autocast_of_torch(region)  # type: ignore[no-untyped-call]
+
+
+def _refuse_autocast(what: str, instead: str) -> None:
+    with noted():
+        raise CaptureError(f"torch.autocast {what}{place_of_call()}, and a step is captured {instead}")
 
 
 _format_of_torch = torch.Tensor.__format__

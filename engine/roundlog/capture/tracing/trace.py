@@ -27,6 +27,7 @@ from roundlog.capture.errors import (
     is_own_error,
     reason,
 )
+from roundlog.capture.kernel_calls import TracedCalls
 from roundlog.capture.lines import SourceLines, place_of_error, places_of, source_of
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.python_state import (
@@ -119,6 +120,7 @@ class Tracer:
         self._decides = decides
         self._parts = PartsByNumbers()
         self._gradients: tuple[str, ...] = ()
+        self._calls = TracedCalls()
 
     def follows(self, thing: object) -> bool:
         """Whether a tensor is part of the state, so that whatever takes its place is followed."""
@@ -168,7 +170,7 @@ class Tracer:
     def _path(self, decisions: Decisions, numbers: Path | None) -> TracedPath:
         """One path through the step, from where the user's code stands now. numbers: that of those which are
         followed."""
-        task, self._parts = self._task, PartsByNumbers()
+        task, self._parts, self._calls = self._task, PartsByNumbers(), TracedCalls()
         row = {name: torch.zeros(()) for name in (*self.optimizers.columns, *_NUMBERS)}
         batch = task.batch(torch.arange(task.batch_size))
 
@@ -219,7 +221,7 @@ class Tracer:
             raise ChangedBuffersError(changed)
         self._own_constants(graph)
         self.shared.add_graph(graph.graph, self.states)
-        return TracedPath(graph, self._gradients, decisions)
+        return TracedPath(graph, self._gradients, decisions, tuple(self._calls.calls))
 
     def _changed(self, graph: fx.GraphModule) -> frozenset[str]:
         """Names of the known buffers that a traced step writes into, or puts something else in the place of."""
@@ -290,11 +292,11 @@ class Tracer:
         for parameter in self._parameters.values():
             parameter.grad = None
         for part in parts:
-            with lines:
+            with lines, self._calls:
                 loss = checked_loss(phase.called("loss"), phase.loss(plain_model(self._task.model), dict(part)))
-            with lines, lines.all_from("micro_batches"):
+            with lines, lines.all_from("micro_batches"), self._calls:
                 loss = self._task.share(loss)
-            with lines, lines.backward_of(loss):
+            with lines, lines.backward_of(loss), self._calls:
                 differentiate(loss)
             losses.append(loss.detach())
         return self._sum(losses)

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.constants import written
 from roundlog.capture.draws import in_path
+from roundlog.capture.kernel_calls import KernelCall, in_call_path, note_trails
 from roundlog.capture.tracing.decisions import MOST_PATHS, Decisions, PathDecision
 
 NUMBERS = 48
@@ -80,6 +81,8 @@ class TracedPath:
     gradients: tuple[str, ...]
     """Names of the parameters that have a gradient."""
     decisions: Decisions
+    calls: tuple[KernelCall, ...] = ()
+    """Calls of PyTorch's kernels in its losses and gradients."""
 
 
 def leaf(loss: Any, states: Sequence[Any], gradients: dict[str, Any], drawn: Sequence[Any]) -> Result:
@@ -116,6 +119,7 @@ def merged(paths: Sequence[TracedPath], states: int) -> fx.GraphModule:
     """One graph of all paths, with the placeholders of each, whose output is a result. states: their number."""
     if len(paths) == 1:
         only = paths[0].graph
+        note_trails(only, [paths[0].calls])
         output = only.graph.output_node()
         output.args = (_result(paths[0], tree_leaves(output.args[0]), states),)
         return only
@@ -126,7 +130,9 @@ def merged(paths: Sequence[TracedPath], states: int) -> fx.GraphModule:
     results = [_result(path, found, states) for path, found in zip(paths, outputs, strict=True)]
     conditions = [_conditions(path, found) for path, found in zip(paths, outputs, strict=True)]
     graph.output(_tree(results, conditions, [path.decisions.taken for path in paths]))
-    return fx.GraphModule(held, graph)
+    module = fx.GraphModule(held, graph)
+    note_trails(module, [path.calls for path in paths])
+    return module
 
 
 def _copied(
@@ -149,6 +155,7 @@ def _copied(
         elif node.op == "call_function":
             values[node] = graph.node_copy(node, values.__getitem__)
             in_path(values[node], number)
+            in_call_path(values[node], number)
             values[node].meta[_AFTER] = after
             if node in answers:
                 after = (*after, (values[node], answers[node]))

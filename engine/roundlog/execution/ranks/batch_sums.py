@@ -18,13 +18,13 @@ import torch
 
 from roundlog.arithmetic.exact_sums import RunningSums
 from roundlog.execution.microbatch.slicing import summation, terms_of
-from roundlog.execution.ranks.group import Ranks
+from roundlog.execution.ranks.group import Ranks, bytes_of
 from roundlog.execution.ranks.orders import RankRounding
 from roundlog.kernels import superaccumulator
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact, Summation
 from roundlog.operators.bounds import Bound, FullBound
-from roundlog.operators.registry import Attributes, Tensors, Types
+from roundlog.operators.registry import Attributes, Tensors, Types, operands
 from roundlog.operators.summation import F32, Index, Measures, ReadPart, round_running
 from roundlog.program import Program, TensorType
 from roundlog.rounding import Window
@@ -48,7 +48,7 @@ class Terms:
 
     def approximate(self) -> tuple[torch.Tensor, Measures]:
         """The approximation of these terms, and their measures."""
-        return self.operator.add_parts(self.read, self.parts, self.attributes)
+        return self.operator.add_parts(self._operands, self.parts, self.attributes)
 
     def sums(self, elements: Index) -> RunningSums:
         """Double-double sums of these terms, at these elements of the output."""
@@ -58,8 +58,11 @@ class Terms:
         """Exact sums of these terms, at these elements of the output."""
         return self.operator.exact_of_parts(self._on_cpu, self.parts, self.attributes, elements)
 
+    def _operands(self, number: int) -> list[torch.Tensor]:
+        return operands(self.read(number))
+
     def _on_cpu(self, number: int) -> list[torch.Tensor]:
-        return [x.cpu() for x in self.read(number)]
+        return [x.cpu() for x in self._operands(number)]
 
 
 class _Query(IntEnum):
@@ -205,7 +208,7 @@ class BatchSum:
     def of_reader(self, ranks: Ranks, share: torch.Tensor) -> torch.Tensor:
         """The sum on its single reader, whose share is all of it; elsewhere a tensor of its shape without memory."""
         shape = self.output.shape
-        return share.reshape(shape) if ranks.rank == self.reader else torch.empty((), device=share.device).expand(shape)
+        return share.reshape(shape) if ranks.rank == self.reader else share.new_empty(()).expand(shape)
 
     def is_by_element(self, x: torch.Tensor) -> bool:
         """Whether a measure has one number for every element of the output."""
@@ -260,7 +263,7 @@ def sums_over(ranks: Ranks, sums: Sequence[BatchSum]) -> list[torch.Tensor]:
     for one, owns in zip(sums, owned, strict=True):
         first, last = one.share(ranks, ranks.rank)
         if owns is None or first == last:
-            shares.append(torch.empty(0, device=ranks.device))
+            shares.append(torch.empty(0, dtype=one.output.dtype.torch_dtype, device=ranks.device))
         else:
             shares.append(one.round_share(owns, first, last))
     queries.answer_to_the_end()
@@ -355,8 +358,17 @@ def _bound_of_share(ranks: Ranks, one: BatchSum, measures: Measures, y: torch.Te
 
 
 def _gathered(ranks: Ranks, sums: Sequence[BatchSum], shares: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The whole sums; every rank gives its shares."""
-    sizes = [[stop - start for start, stop in (one.share(ranks, rank) for one in sums)] for rank in range(ranks.size)]
-    of_ranks = ranks.gather_all(torch.cat([share.reshape(-1) for share in shares]), [sum(one) for one in sizes])
+    """The whole sums; every rank gives its shares. They go as bytes, since sums may be of several dtypes."""
+
+    def size(one: BatchSum, rank: int) -> int:
+        first, last = one.share(ranks, rank)
+        return (last - first) * one.output.dtype.itemsize
+
+    sizes = [[size(one, rank) for one in sums] for rank in range(ranks.size)]
+    mine = torch.cat([bytes_of(share.reshape(-1)) for share in shares])
+    of_ranks = ranks.gather_all(mine, [sum(one) for one in sizes])
     pieces = [of_rank.split(of_sums) for of_rank, of_sums in zip(of_ranks, sizes, strict=True)]
-    return [torch.cat(of_one).reshape(one.output.shape) for *of_one, one in zip(*pieces, sums, strict=True)]
+    return [
+        torch.cat(of_one).view(one.output.dtype.torch_dtype).reshape(one.output.shape)
+        for *of_one, one in zip(*pieces, sums, strict=True)
+    ]

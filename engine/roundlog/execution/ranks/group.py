@@ -122,10 +122,7 @@ class Ranks:
         return [whole[rank * width : rank * width + size] for rank, size in enumerate(sizes)]
 
     def _gather(self, whole: torch.Tensor, mine: torch.Tensor) -> None:
-        # No wire carries truth values.
-        as_bytes = whole.dtype == torch.bool
-        to, of = (x.view(torch.uint8) if as_bytes else x for x in (whole, mine.contiguous()))
-        self._wire(whole).gather(to, of)
+        self._wire(whole).gather(_carried(whole), _carried(mine.contiguous()))
 
     def numbers(self, *mine: int) -> list[list[int]]:
         """Every rank's numbers, as many as this one's, by rank."""
@@ -140,7 +137,7 @@ class Ranks:
 
     def broadcast_together(self, messages: Sequence[tuple[torch.Tensor, int]]) -> None:
         """`broadcast` of several tensors, each with its source, at the same time: a connection has two directions."""
-        flat = [(x.view(torch.uint8) if x.dtype == torch.bool else x, source) for x, source in messages]
+        flat = [(_carried(x), source) for x, source in messages]
         if flat:
             self._wire(flat[0][0]).broadcast(flat)
 
@@ -162,6 +159,17 @@ class Ranks:
                 raise self.membership.foreign(rank, f"the announcement of {size} bytes")
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
         return [x.numpy().tobytes() for x in self.gather_all(mine, sizes)]
+
+
+def _carried(x: torch.Tensor) -> torch.Tensor:
+    """A tensor as wires take it: none carries truth values, and not all carry numbers of 16 bits."""
+    return bytes_of(x) if x.element_size() < 4 else x
+
+
+def bytes_of(x: torch.Tensor) -> torch.Tensor:
+    """uint8: the memory of a flat tensor without gaps."""
+    # A single element may have any stride; a new axis has that of one element.
+    return x.unsqueeze(-1).view(torch.uint8).view(-1)
 
 
 def _memory(numel: int, like: torch.Tensor) -> torch.Tensor:

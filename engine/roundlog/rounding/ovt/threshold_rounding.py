@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from roundlog.arithmetic import adjacent, as_float32, held, neighbour, round_interval, round_to
+from roundlog.arithmetic import adjacent, held, neighbour, round_interval, round_to
 from roundlog.log import LogReader, LogWriter, PayloadKind
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Attributes, Inexact, Tensors
+from roundlog.operators.registry import operands
 from roundlog.rounding.ovt.thresholds import MIN_THRESHOLD, Thresholds
 from roundlog.rounding.ovt.trits import DOWN, PLAIN, UP, Trits
 from roundlog.rounding.protocols import MAX_FINDINGS, LogFinding, LogFindingKind
@@ -70,7 +71,7 @@ class ThresholdRecorder:
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
-        inputs = [as_float32(x) for x in inputs]
+        inputs = operands(inputs)
         y = operator.approximate(inputs, attributes)
         rounded = round_to(y, format)
         if not rounded.isfinite().all():
@@ -125,7 +126,7 @@ class ThresholdFollower:
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
-        inputs = [as_float32(x) for x in inputs]
+        inputs = operands(inputs)
         y = operator.approximate(inputs, attributes)
         rounded = round_to(y, format)
         if not rounded.isfinite().all():

@@ -1,0 +1,79 @@
+"""Operators on BF16 and FP16 that are taken apart: in FP32, as PyTorch computes them inside of one kernel, so that
+nothing is rounded on the way but what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+Table = dict[Any, Callable[..., Any]]
+
+_SHORT = (torch.bfloat16, torch.float16)
+
+
+def in_fp32(table: Table) -> Table:
+    """A table for `make_fx` whose functions see short numbers widened to FP32, and whose results get the dtypes that
+    the operator gives. Operators that PyTorch itself composes of others are left as they are, and views."""
+    return {op: _widened(op, function) if _is_kernel(op) else function for op, function in table.items()}
+
+
+def _is_kernel(op: Any) -> bool:
+    """Whether PyTorch computes an operator by one kernel, whose results are its own memory."""
+    if not isinstance(op, OpOverload) or op._schema.is_mutable or op._schema.name == "aten::_to_copy":
+        return False
+    if any(returned.alias_info is not None for returned in op._schema.returns):
+        return False
+    return not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+
+
+def _widened(op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        if not any(_is_short(leaf) for leaf in tree_leaves((args, kwargs))):
+            return function(*args, **kwargs)
+        wide, options = tree_map(_wide, (args, kwargs))
+        result = function(*wide, **options)
+        if result is NotImplemented:
+            return result
+        leaves, form = tree_flatten(result)
+        declared = [_dtype(leaf) for leaf in tree_leaves(_traced(op, args, kwargs))]
+        if op in _OF_INPUTS:
+            declared = [_dtype(args[place]) for place in _OF_INPUTS[op]]
+        return tree_unflatten([_as(one, dtype) for one, dtype in zip(leaves, declared, strict=True)], form)
+
+    return apply
+
+
+def _is_short(thing: Any) -> bool:
+    return isinstance(thing, torch.Tensor) and thing.dtype in _SHORT
+
+
+def _wide(thing: Any) -> Any:
+    return thing.to(torch.float32) if _is_short(thing) else thing
+
+
+_OF_INPUTS = {torch.ops.aten.native_group_norm_backward.default: (1, 4, 4)}
+"""Operators whose tensors without numbers have other dtypes than PyTorch's results -> arguments that have these."""
+
+
+def _dtype(thing: Any) -> torch.dtype | None:
+    return thing.dtype if isinstance(thing, torch.Tensor) else None
+
+
+def _as(result: Any, dtype: torch.dtype | None) -> Any:
+    """A result in a dtype."""
+    if not isinstance(result, torch.Tensor) or dtype is None or result.dtype == dtype:
+        return result
+    return result.to(dtype)
+
+
+def _traced(op: OpOverload, args: Any, kwargs: Any) -> Any:
+    """What an operator gives, without numbers."""
+    (mode, *_) = (leaf.fake_mode for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor))
+    with _disable_current_modes(), mode:
+        return op(*args, **kwargs)

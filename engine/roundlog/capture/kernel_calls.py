@@ -1,0 +1,137 @@
+"""Calls of PyTorch's kernels by which a step computes its losses and gradients: as the trace has seen them, before they
+are taken apart, and as the user's own step makes them.
+
+Where numbers have fewer than 32 bits, a cast that only one of the two makes is an error that no comparison of losses
+would find. The calls say by name and dtypes whether both compute the same, and every result of one has a place in the
+program, where it can be compared by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from roundlog.capture.constants import node_of
+
+_MARK = "roundlog_calls"
+
+_PLAIN = frozenset(("alias", "clone", "detach", "lift_fresh", "lift_fresh_copy", "_unsafe_view", "_local_scalar_dense"))
+"""Operators that compute nothing, and of which a trace may have others than a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One call."""
+
+    operator: str
+    """As PyTorch writes it: `aten.gelu.default`."""
+    inputs: tuple[torch.dtype, ...]
+    """Dtypes of the tensors that it is given, in order."""
+    outputs: tuple[torch.dtype, ...]
+    """Dtypes of its results."""
+
+    def __str__(self) -> str:
+        taken, given = (", ".join(str(x).removeprefix("torch.") for x in xs) for xs in (self.inputs, self.outputs))
+        return f"{self.operator}({taken}) -> {given}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallTrail:
+    """The calls of one path through a step."""
+
+    calls: tuple[KernelCall, ...]
+    places: Mapping[tuple[int, int], int]
+    """(call, which of its results) -> the operator of the program that gives it. What is known at capture, or needed
+    for nothing, has none."""
+
+
+Note = Callable[[KernelCall, OpOverload, tuple[Any, ...], dict[str, Any], list[torch.Tensor]], None]
+"""Is told of a call: itself, the operator, its arguments, and its results."""
+
+
+class WatchedCalls(TorchDispatchMode):
+    """While this is active, every call that computes with numbers is noted."""
+
+    def __init__(self, note: Note) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._note = note
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        taken = _tensors((args, kwargs))
+        inputs = tuple(x.dtype for x in taken)  # before something is written into them
+        result = func(*args, **kwargs)
+        given = _tensors(result)
+        if isinstance(func, OpOverload) and _computes(func, inputs, given):
+            self._note(KernelCall(str(func), inputs, tuple(x.dtype for x in given)), func, args, kwargs, given)
+        return result
+
+
+def _tensors(thing: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(thing) if isinstance(leaf, torch.Tensor)]
+
+
+def _computes(func: OpOverload, inputs: Sequence[torch.dtype], given: Sequence[torch.Tensor]) -> bool:
+    """Whether a call is one that computes with numbers: neither a view, a copy nor new memory."""
+    home, name = str(func).split(".")[:2]
+    if home == "prim" or name in _PLAIN or "empty" in name:
+        return False
+    if name == "_to_copy" and tuple(inputs) == tuple(x.dtype for x in given):
+        return False
+    if any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns):
+        return False
+    return any(dtype.is_floating_point for dtype in (*inputs, *(x.dtype for x in given)))
+
+
+class TracedCalls(WatchedCalls):
+    """The calls of a step while it is traced: its graph nodes are marked with them."""
+
+    def __init__(self) -> None:
+        super().__init__(self._mark)
+        self.calls: list[KernelCall] = []
+
+    def _mark(self, call: KernelCall, func: OpOverload, args: Any, kwargs: Any, given: list[torch.Tensor]) -> None:
+        for number, tensor in enumerate(given):
+            if (node := node_of(tensor)) is not None:
+                node.meta[_MARK] = [*node.meta.get(_MARK, ()), (0, len(self.calls), number)]
+        self.calls.append(call)
+
+
+def in_call_path(node: fx.Node, number: int) -> None:
+    """Has a node's calls be those of a path, by its number."""
+    if _MARK in node.meta:
+        node.meta[_MARK] = [(number, call, result) for _, call, result in node.meta[_MARK]]
+
+
+def note_trails(graph: fx.GraphModule, paths: Sequence[Sequence[KernelCall]]) -> None:
+    """Keeps the calls of all paths with the graph that computes them."""
+    graph.meta[_MARK] = [tuple(calls) for calls in paths]
+
+
+CallPlace = tuple[int, int, int]
+"""(path, call, which of its results)."""
+
+
+def calls_of(node: fx.Node) -> list[CallPlace]:
+    """The results of calls that a graph node is."""
+    found: list[CallPlace] = node.meta.get(_MARK, [])
+    return found
+
+
+def trails_of(graph: fx.GraphModule, values: Mapping[CallPlace, int | None]) -> Iterator[CallTrail]:
+    """The trails of a graph's paths. values: operators of the program."""
+    for number, calls in enumerate(graph.meta.get(_MARK, ())):
+        found = {
+            (call, result): value
+            for (path, call, result), value in values.items()
+            if path == number and value is not None
+        }
+        yield CallTrail(calls, found)

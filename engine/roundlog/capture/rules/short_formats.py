@@ -1,0 +1,188 @@
+"""Rules applied to BF16 and FP16.
+
+PyTorch computes most operators on such numbers in FP32 inside and rounds what comes out, once. So does a program: the
+inputs are widened, the rule is the one of FP32, and its results are converted to the dtypes that PyTorch gives. Only
+what is one operator of a program, and would round the same exact value, is left in the format that it comes in:
+products of matrices, sums, + - * /, comparisons, and what moves numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+from roundlog.capture.builder import Value
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.rules.rule_table import VIEWS, Context, Rule, storage
+from roundlog.program import DType
+
+_MOVING = frozenset(
+    """
+    clone lift_fresh_copy contiguous _to_copy copy cat roll flip repeat constant_pad_nd slice_backward slice_scatter
+    select_scatter diagonal_scatter select_backward masked_fill.Scalar masked_fill.Tensor tril triu gather index_select
+    embedding index.Tensor _unsafe_index.Tensor scatter.value scatter.src take masked_scatter full full_like zeros_like
+    empty_like new_zeros new_empty new_empty_strided ones_like zeros ones empty empty_permuted scalar_tensor fill zero
+    arange eye eye.m _local_scalar_dense
+    """.split()
+)
+"""Operators whose rules give some of the numbers that they are given, or constants, of whatever dtype."""
+
+_ROUNDING_ONCE = frozenset(
+    """
+    add.Tensor add.Scalar sub.Tensor sub.Scalar rsub mul.Tensor mul.Scalar div.Tensor div.Scalar neg abs floor relu
+    maximum minimum eq ne lt le gt ge mm bmm mv dot sum amax amin convolution convolution_backward
+    """.split()
+)
+"""Operators whose rules are one operator of a program, that rounds the exact value to the format of its inputs."""
+
+_BY_FP32_SCALARS = frozenset(("mul", "div"))
+"""Operators whose second operand PyTorch takes in FP32, if it is a single number. All others round it first."""
+
+_UNIFORM = frozenset(("rand", "rand_like", "uniform_", "exponential_"))
+
+_SHORT = (DType.BF16, DType.F16)
+
+
+def is_short(dtype: torch.dtype) -> bool:
+    """Whether it is one of the formats of fewer than 32 bits."""
+    return dtype in (torch.bfloat16, torch.float16)
+
+
+def _short_dtypes(node: fx.Node) -> set[torch.dtype]:
+    """Formats of fewer than 32 bits among what a graph node takes and gives."""
+    values = (one.meta.get("val") for one in (node, *node.all_input_nodes))
+    return {x.dtype for x in tree_leaves(list(values)) if isinstance(x, torch.Tensor) and is_short(x.dtype)}
+
+
+def refuse_short(node: fx.Node) -> None:
+    """Raises CaptureError for rows that a mask chooses, if they are short numbers."""
+    for dtype in _short_dtypes(node):
+        raise CaptureError(
+            f"chooses rows by a mask, with numbers of {dtype}: convert them by .float() before, or choose by "
+            "torch.where"
+        )
+
+
+def applied(
+    c: Context, name: str, rule: Rule, options: Mapping[str, Any], value: Callable[[fx.Node], Any]
+) -> Any:
+    """A rule's result for the node of the context. name: of its operator, with the overload. options: its keyword
+    arguments. value: gives the value of a graph node. Raises CaptureError where PyTorch does something else than
+    computing in FP32 and rounding once."""
+    node = c.node
+    if not _short_dtypes(node):
+        args, kwargs = fx.node.map_arg((node.args, options), value)
+        return rule(c, *args, **kwargs)
+    base = name.partition(".")[0]
+    if base in _UNIFORM:
+        raise CaptureError("draws numbers of less than 32 bits, which may be 1: draw in float32, and convert them")
+    if base.endswith("_") and not base.startswith("_"):
+        name, base = name.replace("_.", ".", 1), base[:-1]
+    operands = _Operands(c, node, base, value)
+    if operands.stay(name):
+        args, kwargs = fx.node.map_arg((node.args, options), operands.promoted)
+        return _declared(c, node, rule(c, *args, **kwargs))
+    args, kwargs = fx.node.map_arg((node.args, options), operands.widened)
+    return _declared(c, node, rule(c, *operands.with_rounded_scalars(args), **kwargs))
+
+
+class _Operands:
+    """Operands of one operator."""
+
+    def __init__(self, c: Context, node: fx.Node, base: str, value: Callable[[fx.Node], Any]) -> None:
+        self._c, self._node, self._base, self._value = c, node, base, value
+        self._tensors = [x for x in node.all_input_nodes if isinstance(x.meta.get("val"), torch.Tensor)]
+        self._common = self._common_dtype()
+        """The dtype to which PyTorch brings all operands of a pointwise operator first; None for any other operator."""
+
+    def _common_dtype(self) -> DType | None:
+        tags = getattr(self._node.target, "tags", ())
+        if torch.Tag.pointwise not in tags and self._base not in ("cat", "where"):  # type: ignore[attr-defined]
+            return None
+        floats = [x.meta["val"] for x in self._tensors if x.meta["val"].is_floating_point()]
+        with_axes = [x for x in floats if x.ndim] or floats
+        if not with_axes:
+            return None
+        return storage(reduce(torch.promote_types, (x.dtype for x in with_axes)))
+
+    def stay(self, name: str) -> bool:
+        """Whether the rule is applied to the short numbers themselves."""
+        known = {name, self._base}
+        if self._base in ("where", "cat") or known & _MOVING or known & VIEWS:
+            return True
+        if not known & _ROUNDING_ONCE or self._common == DType.F32:
+            return False
+        if self._common is None and len({x.meta["val"].dtype for x in self._tensors}) != 1:
+            return False
+        return not self._has_more() and not (self._base in _BY_FP32_SCALARS and self._is_number(1))
+
+    def _has_more(self) -> bool:
+        """Whether there is more to be computed than one operator of a program does: a factor, a bias, a conversion."""
+        node, base = self._node, self._base
+        if base.startswith("convolution"):
+            # Of a volume, sums are added up; a bias is added before PyTorch rounds.
+            bias = node.args[2] if base == "convolution" else None
+            return bias is not None or any(x.meta["val"].ndim == 5 for x in self._tensors)
+        if base == "sum":
+            return "dtype" in node.kwargs and node.kwargs["dtype"] is not None
+        factor = node.args[2] if len(node.args) > 2 else node.kwargs.get("alpha", 1)
+        return base in ("add", "sub", "rsub") and factor != 1
+
+    def _is_number(self, position: int) -> bool:
+        """Whether an argument is a number: Python's, or a tensor without axes beside one with axes."""
+        if position >= len(self._node.args):
+            return False
+        given = self._node.args[position]
+        if not isinstance(given, fx.Node):
+            return True
+        others = [x for x in self._tensors if x is not given]
+        return given.meta["val"].ndim == 0 and any(x.meta["val"].ndim for x in others)
+
+    def promoted(self, source: fx.Node) -> Any:
+        """An operand's value, in the common dtype if it is a number of another one."""
+        found, common = self._value(source), self._common
+        if common is None or not isinstance(found, Value) or self._c.dtype(found) == DType.BOOL:
+            return found
+        return self._c.builder.convert(found, common)
+
+    def widened(self, source: fx.Node) -> Any:
+        """An operand's value in FP32, after PyTorch's conversion to the common dtype."""
+        found = self._value(source)
+        if not isinstance(found, Value):
+            return found
+        in_fp32 = self._base in _BY_FP32_SCALARS and self._node.args[1] is source and self._is_number(1)
+        if self._common is not None and not in_fp32:
+            found = self.promoted(source)
+        return self._c.builder.convert(found, DType.F32) if self._c.dtype(found) in _SHORT else found
+
+    def with_rounded_scalars(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Positional arguments, with Python's numbers as PyTorch takes them."""
+        if self._common not in _SHORT or self._base not in _ROUNDING_SCALARS:
+            return args
+        dtype = self._common.torch_dtype
+        return tuple(float(torch.tensor(x, dtype=dtype)) if type(x) is float else x for x in args)
+
+
+_ROUNDING_SCALARS = frozenset(("add", "sub", "rsub", "remainder", "fmod", "fmax", "fmin", "xlogy"))
+"""Operators computed in FP32 whose numbers of Python are rounded to the format of the tensor first."""
+
+
+def _declared(c: Context, node: fx.Node, result: Any) -> Any:
+    """Results in the dtypes that PyTorch gives them."""
+    traced = node.meta.get("val")
+    if isinstance(result, (tuple, list)):
+        kinds = traced if isinstance(traced, (tuple, list)) else [traced] * len(result)
+        return tuple(_of_kind(c, one, kind) for one, kind in zip(result, kinds, strict=False))
+    return _of_kind(c, result, traced)
+
+
+def _of_kind(c: Context, result: Any, kind: Any) -> Any:
+    if not isinstance(result, Value) or not isinstance(kind, torch.Tensor) or not c.dtype(result).is_float:
+        return result
+    if kind.dtype == torch.float64 or not kind.is_floating_point():
+        return result  # refused by its dtype later
+    return c.builder.convert(result, storage(kind.dtype))

@@ -1,0 +1,292 @@
+"""Sameness check of steps with numbers of fewer than 32 bits, kernel by kernel.
+
+Where an activation is rounded to BF16, its last bits depend on how a sum was ordered, and a step as a whole says little:
+a cast too many changes it less than rounding does. So the user's own step is watched. It has to call the same kernels as
+the traced one, with the same dtypes; and for every result of a kernel, the part of the program that stands for it is
+evaluated on PyTorch's own values of what it reads. There, nothing accumulates: numbers of BF16 are those that PyTorch
+rounds to, or neighbours where what is rounded lies in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
+
+from roundlog.capture import Captured, CaptureError, Task
+from roundlog.capture.builder import evaluated, needed
+from roundlog.capture.kernel_calls import CallTrail, KernelCall, WatchedCalls
+from roundlog.data import widened
+from roundlog.execution import StoppedError
+from roundlog.operators import StepInputs
+from roundlog.program import DType, Node, Program
+from roundlog.training.trial import CHANGE, GRADIENT, Results, Tensors, Trial
+
+_SHORT = (torch.bfloat16, torch.float16)
+
+_FEW = 0.01
+"""Share of a tensor's numbers that may be neighbours of PyTorch's, beside one."""
+
+_FP32 = 1e-5
+"""Difference of FP32 results of one kernel, in units of the largest element, that the order of a sum accounts for."""
+
+_ROOM = 24.0
+"""Allowed distance from PyTorch's FP64, as a multiple of that of PyTorch's FP32."""
+
+
+def has_short_numbers(program: Program) -> bool:
+    """Whether a program computes with numbers of fewer than 32 bits."""
+    return any(node.type.dtype in (DType.BF16, DType.F16) for node in program.nodes)
+
+
+def confirm_same_kernels(task: Task, captured: Captured, trial: Trial) -> int:
+    """Runs the user's own steps twice, and compares the kernels that they call with the program. Gives how many results
+    were compared. Raises CaptureError, naming the first kernel that differs."""
+    calls: list[list[KernelCall]] = []
+
+    def listening(step: int, *_: object) -> AbstractContextManager[object]:
+        calls.extend([] for _ in range(step + 1 - len(calls)))
+        return WatchedCalls(lambda call, *_: calls[step].append(call))
+
+    trial.by_pytorch(torch.float32, lambda *_: None, watching=listening)
+    trails = [_trail_of(captured, step, tuple(called)) for step, called in enumerate(calls)]
+    steps = _Steps(task, captured, trails)
+    trial.by_pytorch(torch.float32, steps.finish, watching=steps.watching)
+    return steps.compared
+
+
+def _trail_of(captured: Captured, step: int, calls: tuple[KernelCall, ...]) -> CallTrail:
+    """The traced path whose kernels are those of a step. Raises CaptureError if there is none."""
+    trails = captured.origin.trails
+    for trail in trails:
+        if trail.calls == calls:
+            return trail
+    traced = max((trail.calls for trail in trails), key=lambda one: _common(one, calls), default=())
+    place = _common(traced, calls)
+    yours, theirs = (str(some[place]) if place < len(some) else "nothing more" for some in (calls, traced))
+    raise CaptureError(
+        f"the captured step is not yours: at step {step} PyTorch computes {yours}, where capture has {theirs}: "
+        "convert the numbers yourself there (.float(), .to(torch.bfloat16)), or compute in float32"
+    )
+
+
+def _common(some: Sequence[KernelCall], others: Sequence[KernelCall]) -> int:
+    """Number of calls at the beginning that are the same."""
+    pairs = enumerate(zip(some, others, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(some), len(others)))
+
+
+class _Steps:
+    """The user's own steps, compared while they run."""
+
+    def __init__(self, task: Task, captured: Captured, trails: Sequence[CallTrail]) -> None:
+        self._task, self._captured, self._trails = task, captured, trails
+        self._step = -1
+        self._before: Tensors = {}
+        self._parts: _Parts | None = None
+        self.compared = 0
+        """Results that were compared."""
+
+    def watching(
+        self, step: int, batch: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]
+    ) -> AbstractContextManager[object]:
+        """Compares the kernels that a step calls from now on."""
+        if step != self._step:
+            self._step, self._before, self._parts = step, before, self._parts_of(step, batch, before)
+        return WatchedCalls(self._compare)
+
+    def _parts_of(self, step: int, batch: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]) -> _Parts:
+        captured = self._captured
+        given = StepInputs(
+            states=[before[name] if name in before else captured.states[name] for name in captured.states],
+            data=[widened(field) for field in batch.values()],
+            schedule=captured.schedule[step],
+            seed=self._task.seed,
+            step=step,
+            device=torch.device("cpu"),
+        )
+        ends = {*captured.origin.gradients.values()}
+        ends |= {node.inputs[0] for node in captured.program.nodes if node.op == "store"}
+        return _Parts(captured.program.nodes, self._trails[step], ends, given)
+
+    def _compare(
+        self, call: KernelCall, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[torch.Tensor]
+    ) -> None:
+        assert self._parts is not None
+        with _disable_current_modes(), torch.no_grad():
+            is_drawn = torch.Tag.nondeterministic_seeded in func.tags  # type: ignore[attr-defined]
+            for result, ours in self._parts.of_next(given, evaluates=not is_drawn):
+                self.compared += 1
+                theirs = given[result].detach()
+                if not _agree(ours, theirs) and not _agrees_with_kernel(ours, theirs, result, func, args, kwargs):
+                    self._refuse(call, ours, theirs)
+
+    def finish(self, step: int, results: Results) -> None:
+        """For `Trial.by_pytorch`: compares what a step leaves: the gradients, and the states that no optimizer
+        changes."""
+        assert self._parts is not None and step == self._step
+        program, origin = self._captured.program, self._captured.origin
+        stores = {node.attributes["slot"]: node.inputs[0] for node in program.nodes if node.op == "store"}
+        trained = {f"parameter/{name}" for name in origin.trained}
+        wanted = {f"{GRADIENT}{name}": place for name, place in origin.gradients.items()}
+        for slot, name in enumerate(program.state_names):
+            if name not in trained and f"{CHANGE}{name}" in results:
+                wanted[f"{CHANGE}{name}"] = stores[slot]
+        for name, place in wanted.items():
+            if name not in results:
+                continue
+            ours, theirs = self._parts.at_end(place), results[name]()
+            if (before := self._before.get(name.removeprefix(CHANGE))) is not None:
+                theirs = theirs + torch.where(before.isfinite(), before, 0).double()
+                ours = torch.where(ours.isfinite(), ours, 0)
+            self.compared += 1
+            if not _agree(ours, theirs.to(ours.dtype)):
+                self._refuse(name, ours, theirs.to(ours.dtype))
+
+    def _refuse(self, what: object, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+        raise CaptureError(
+            f"the captured step is not yours: at step {self._step} {what} gives other numbers than PyTorch's, of the "
+            f"same ones: {_difference(ours, theirs)}: write this part with other operators, or in float32"
+        )
+
+
+def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> str:
+    if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+        return f"{_kind(ours)} where yours is {_kind(theirs)}"
+    one, two = ours.double(), theirs.double()
+    apart = (one - two).abs().nan_to_num()
+    return f"the largest difference is {float(apart.max()):.2g}, where the largest element is {float(two.abs().max()):.2g}"
+
+
+def _kind(x: torch.Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+
+
+class _Parts:
+    """Parts of a program that stand for the kernels of one step, in turn."""
+
+    def __init__(self, nodes: Sequence[Node], trail: CallTrail, ends: Collection[int], given: StepInputs) -> None:
+        """ends: values that are wanted when all kernels have been called."""
+        self._nodes, self._given = nodes, given
+        self._next = 0
+        self._results: list[list[tuple[int, int]]] = [[] for _ in trail.calls]
+        for (call, result), place in trail.places.items():
+            self._results[call].append((result, place))
+        self._cut: set[int] = set()
+        """Places of the results of kernels that have been called."""
+        self._known: dict[int, torch.Tensor] = {}
+        """PyTorch's values of those that are still read."""
+        self._last = self._last_reads(ends)
+
+    def _last_reads(self, ends: Collection[int]) -> dict[int, int]:
+        """Place of a kernel's result -> the number of the last call that reads it."""
+        last: dict[int, int] = {}
+        cut: set[int] = set()
+        for number, results in enumerate([*self._results, [(0, end) for end in ends]]):
+            places = {place for _, place in results}
+            read = self._read(places, cut) if number < len(self._results) else self._read_at_end(places, cut)
+            last |= dict.fromkeys(read & cut, number)
+            cut |= places
+        return last
+
+    def _read(self, places: Iterable[int], cut: Collection[int]) -> set[int]:
+        """What values are computed from, down to those that are known, themselves aside."""
+        return needed(self._nodes, {one for place in places for one in self._nodes[place].inputs}, cut)
+
+    def _read_at_end(self, places: Iterable[int], cut: Collection[int]) -> set[int]:
+        """What values are taken from, themselves if they are known."""
+        return needed(self._nodes, places, cut)
+
+    def of_next(self, theirs: Sequence[torch.Tensor], *, evaluates: bool) -> list[tuple[int, torch.Tensor]]:
+        """(result, its value by the program) of the next call, by PyTorch's values of what came before; PyTorch's own
+        are what later calls read. theirs: results of the call. evaluates: whether its results are wanted."""
+        results, number = self._results[self._next], self._next
+        found = [(result, self.value(place)) for result, place in results] if evaluates else []
+        self._next += 1
+        for result, place in results:
+            self._cut.add(place)
+            if self._last.get(place, -1) > number:
+                self._known[place] = theirs[result].detach().clone()
+        for place in [place for place in self._known if self._last[place] <= number]:
+            del self._known[place]
+        return found
+
+    def at_end(self, place: int) -> torch.Tensor:
+        """A value when all kernels have been called: PyTorch's own, if it is a result of one."""
+        return self._known[place] if place in self._known else self.value(place)
+
+    def value(self, place: int) -> torch.Tensor:
+        """A value of the program, by PyTorch's values of what comes before. Raises CaptureError where it stops."""
+        known = {index: self._known[index] for index in self._read([place], self._cut) & self._known.keys()}
+        try:
+            return evaluated(self._nodes, [place], self._given, known)[place]
+        except StoppedError as error:
+            raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
+
+
+def _ulps(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Distances to the next number of a dtype, of FP64 numbers."""
+    info = torch.finfo(dtype)
+    exponent = torch.frexp(x.abs().clamp(min=info.tiny)).exponent - 1
+    return torch.ldexp(torch.full_like(x, info.eps), exponent)
+
+
+def _agree(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Whether two results of a kernel, of the same inputs, are the same but for roundings at the very end."""
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+        return False
+    same = (ours == theirs) | (ours != ours) & (theirs != theirs)
+    if bool(same.all()):
+        return True
+    if not ours.is_floating_point():
+        return False
+    one, two = ours.double(), theirs.double()
+    apart, size = (one - two).abs(), _largest(two)
+    if ours.dtype in _SHORT:
+        room = _ulps(torch.maximum(one.abs(), two.abs()), ours.dtype) + 1e-6 * size
+        few = int((~same).sum()) <= 1 + _FEW * ours.numel()
+        return few and bool((same | (apart <= room)).all())
+    return bool((same | (apart <= _FP32 * size)).all())
+
+
+def _agrees_with_kernel(
+    ours: torch.Tensor, theirs: torch.Tensor, result: int, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
+    """Whether a result of a kernel is that of the same kernel in FP64, rounded once: some of PyTorch's round more
+    often, or add up many numbers in another order. Kernels that write into their arguments have no such result."""
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not ours.is_floating_point() or func._schema.is_mutable:
+        return False
+    try:
+        truth, single = (_result(func, args, kwargs, result, dtype) for dtype in (torch.float64, torch.float32))
+    except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError):
+        return False
+    if truth.shape != ours.shape or not bool(truth.isfinite().all()):
+        return False
+    size, apart = _largest(truth), (ours.double() - truth).abs()
+    room = _ROOM * _largest(single.double() - truth) + 1e-6 * size
+    if ours.dtype not in _SHORT:
+        return bool((apart <= room + _FP32 * size).all())
+    return bool((apart <= _ulps(truth, ours.dtype) / 2 + room).all())
+
+
+def _result(func: OpOverload, args: Any, kwargs: Any, result: int, dtype: torch.dtype) -> torch.Tensor:
+    """A result of a kernel that computes in a dtype, f64."""
+
+    def cast(thing: Any) -> Any:
+        if isinstance(thing, torch.Tensor) and thing.is_floating_point():
+            return thing.detach().to(dtype)
+        return dtype if isinstance(thing, torch.dtype) and thing.is_floating_point else thing
+
+    args, kwargs = tree_map(cast, (args, kwargs))
+    found = func(*args, **kwargs)
+    one = found if isinstance(found, torch.Tensor) else [x for x in found if isinstance(x, torch.Tensor)][result]
+    return one.double()
+
+
+def _largest(x: torch.Tensor) -> float:
+    found = x[x.isfinite()].abs()
+    return float(found.max()) if found.numel() else 0.0
