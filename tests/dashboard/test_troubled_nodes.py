@@ -73,7 +73,8 @@ def test_a_node_that_hangs_makes_a_banner_and_the_page_stays(
     line: Line, site: Site, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(head_monitors, "SILENCE", 0.3)
-    assert "Job 1" in client.get("/jobs").text
+    # A busy machine may take longer for the first reading than a page waits.
+    assert any("Job 1" in client.get("/jobs").text for _ in range(100))
     line.free.clear()
     site.readings._kept = type(site.readings._kept)(
         (key, ((0, b""), value[1])) for key, value in site.readings._kept.items()

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import roundlog.training
 import torch
 from cli_world import Run, Trained, refused
 from rank_processes import free_port, seconds_to_stop
 from roundlog.examples.digits import digits
 from roundlog.execution.ranks import Launch
-from roundlog.training import rank_runs
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.cli.ranks import RankGroup
@@ -207,8 +207,9 @@ def group_of(rank: int, local_rank: int, monkeypatch: pytest.MonkeyPatch) -> tup
         ranks.device = torch.device(chosen[-1])
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    # The room's face keeps what it has loaded, and the command line asks the face.
     for name in ("agree", "agree_without_job"):
-        monkeypatch.setattr(rank_runs, name, agrees)
+        monkeypatch.setattr(roundlog.training, name, agrees)
     launch = Launch(rank, 8, "10.0.0.1", 29500, "tiebreak/none/0", is_host=False, local_rank=local_rank)
     return RankGroup(cast(Any, Alike()), launch), chosen
 
