@@ -103,7 +103,9 @@ def initial() -> dict[str, torch.Tensor]:
     return {name: tensor.to(STATES[name].dtype.torch_dtype) for name, tensor in made.items()}
 
 
-def job(*, steps: int = 12, interval: int = 2, policy: int = POLICY_CERTIFIED, bits: int = 32, rate: float = 0.25) -> Job:
+def job(
+    *, steps: int = 12, interval: int = 2, policy: int = POLICY_CERTIFIED, bits: int = 32, rate: float = 0.25
+) -> Job:
     generator = torch.Generator().manual_seed(4)
     x = torch.randn(40, WIDE, generator=generator).to(torch.bfloat16)
     y = torch.stack([x.float().sum(1).sin(), x.float()[:, 0]], 1)
