@@ -71,7 +71,7 @@ class ThresholdRecorder:
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
-        inputs = operands(inputs)
+        inputs = operands(operator, inputs)
         y = operator.approximate(inputs, attributes)
         rounded = round_to(y, format)
         if not rounded.isfinite().all():
@@ -126,7 +126,7 @@ class ThresholdFollower:
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
-        inputs = operands(inputs)
+        inputs = operands(operator, inputs)
         y = operator.approximate(inputs, attributes)
         rounded = round_to(y, format)
         if not rounded.isfinite().all():
