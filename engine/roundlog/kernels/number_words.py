@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
 
 _SINGLE, _SHORT, _WORD, _LONG = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
@@ -21,6 +21,7 @@ Words = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 _DROPPED = 52 - 7
 """Bits of FP64's fraction that BF16 has not."""
 _LEAST_NORMAL = 2.0**-126
+_NEAR_LARGEST = 2.0**127
 _SMALL = 1.5 * 2.0 ** (52 - 133)
 """FP64 numbers of this size are multiples of 2^-133, as all numbers of BF16 are."""
 
@@ -61,8 +62,7 @@ def from_words(builder: Any, words: Any) -> Any:
 def load_numbers(builder: Any, x: Any, address: Any, lanes: int) -> Any:
     """So many numbers of an array such as x from an address, as FP32 numbers; they are aligned as numbers are."""
     kind = ir.VectorType(_SHORT if is_short(x) else _SINGLE, lanes)
-    loaded = builder.load(builder.inttoptr(address, kind.as_pointer()))
-    loaded.align = size_of(x)
+    loaded = load_vector(builder, address, kind, size_of(x))
     return from_words(builder, loaded) if is_short(x) else loaded
 
 
@@ -107,10 +107,10 @@ number: Any = intrinsic(_number)
 """A word of an array, float32 or uint16, as the FP32 number that it is, in compiled loops."""
 
 
-def load_words(builder: Any, address: Any, lanes: int) -> Any:
-    """So many pairs of BF16's words from an address."""
-    loaded = builder.load(builder.inttoptr(address, ir.VectorType(_WORD, lanes).as_pointer()))
-    loaded.align = 2
+def load_vector(builder: Any, address: Any, kind: Any, aligned: int) -> Any:
+    """A vector of this type from an address, an integer, which is aligned to so many bytes."""
+    loaded = builder.load(builder.inttoptr(address, kind.as_pointer()))
+    loaded.align = aligned
     return loaded
 
 
@@ -122,6 +122,16 @@ def widen_pairs(builder: Any, pairs: Any) -> tuple[Any, Any]:
     return builder.bitcast(lower, singles), builder.bitcast(upper, singles)
 
 
+def _of_double(typingctx: Any, y: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _LONG)
+
+    return types.int64(types.float64), generate
+
+
+_bits: Any = intrinsic(_of_double)
+
+
 def _round(typingctx: Any, y: Any, x: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return rounded_words(builder, x, arguments[0])
@@ -131,6 +141,17 @@ def _round(typingctx: Any, y: Any, x: Any) -> Any:
 
 round_number: Any = intrinsic(_round)
 """round_number(y, x), in compiled loops: `rounded_words` of one FP64 number."""
+
+
+@njit(inline="always")
+def is_certain(y: float, reach: float) -> bool:
+    """Whether all numbers within `reach` of y round to one number of BF16. False says nothing."""
+    magnitude = abs(y)
+    # The last 45 bits of y tell how far it is from the middle between two numbers, in its last places; below a power of
+    # two, where numbers lie closer, the middle is 2^43 of them away.
+    places = (_bits(y) & ((1 << _DROPPED) - 1)) - (1 << (_DROPPED - 1))
+    away = np.float64(abs(places)) * (magnitude * 2.0**-53)
+    return _LEAST_NORMAL < magnitude < _NEAR_LARGEST and reach < away and reach < magnitude * 2.0**-11
 
 
 def _word(typingctx: Any, numbers: Any) -> Any:

@@ -10,10 +10,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from roundlog.kernels import gemm_microkernel, threads
+from roundlog.kernels import gemm_microkernel
 from roundlog.log import Entries
 from roundlog.number_format import BFLOAT16
 from roundlog.operators import Inexact, operator
+from roundlog.operators.cpu import gemm
 from roundlog.rounding import Follower, Recorder
 
 GUARD = 4
@@ -132,8 +133,11 @@ def layouts(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 @contextmanager
-def by(lanes: int) -> Iterator[None]:
-    with patch.object(gemm_microkernel, "tile_lanes", lambda: lanes):
+def by(lanes: int, fast: bool) -> Iterator[None]:
+    with (
+        patch.object(gemm_microkernel, "tile_lanes", lambda: lanes),
+        patch.object(gemm, "fast_short_products", lambda: fast),
+    ):
         yield
 
 
@@ -165,6 +169,10 @@ def test_every_kernel_gives_the_exact_sums_rounded_once(kind: str, terms: int) -
     right = exactly(a, b)
     for lanes in LANES:
         for x, y in zip(layouts(a), reversed(layouts(b)), strict=True):
-            with by(lanes):
-                found, _ = recorded(x, y)
-            assert np.array_equal(found, right), lanes
+            logs = []
+            for fast in (False, True)[: 1 + (lanes > 0)]:
+                with by(lanes, fast):
+                    found, log = recorded(x, y)
+                assert np.array_equal(found, right), (lanes, fast)
+                logs.append(log)
+            assert same(logs[0], logs[-1]), lanes

@@ -11,7 +11,6 @@ from functools import lru_cache
 from itertools import pairwise, product
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic.formats import interval_factor
@@ -22,6 +21,17 @@ from roundlog.kernels.line_norms import square_lines
 from roundlog.kernels.marking import AmbiguousPart
 from roundlog.kernels.number_words import Words, words_of
 from roundlog.kernels.scratch import empty
+from roundlog.kernels.short_microkernel import ROUNDINGS
+from roundlog.kernels.short_packing import ShortLines
+from roundlog.kernels.short_products import (
+    LEAST_TERMS,
+    MOST_FACTOR,
+    MOST_TERMS,
+    UNIT,
+    ShortBounds,
+    ShortProduct,
+    certify_short,
+)
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Operand, lines_of
 from roundlog.kernels.to_f64 import words_around
@@ -33,7 +43,6 @@ MOST_ROWS, MOST_COLUMNS = 512, 1024
 """Most rows of a part, which one thread computes, and columns of so many rows: packed rows have to stay in the third
 level of the cache."""
 
-F64 = npt.NDArray[np.float64]
 Range = tuple[int, int]
 
 
@@ -47,20 +56,21 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
     out = empty((batches, rows, columns), a.dtype)
     flat, factor, block = words_of(out), interval_factor(scale), longest_block(terms)
     of_a, of_b, elements = words_around(a), words_around(b), out.numel() * terms // 16
-    bounds = _bounds(a, b, of_a, of_b) if a.dtype == torch.bfloat16 else None
+    short = _Short(lanes, a, b, factor) if a.dtype == torch.bfloat16 else None
     parts = parts_of(lanes, batches, rows, columns, threads_for(batches * rows * columns, elements))
     found: list[AmbiguousPart] = []
 
     def part(number: int) -> None:
         (first, last), row, column = parts[number]
         some = Product(_lines(a, of_a, 1, first), _lines(b, of_b, 2, first), row, column, terms, block)
-        if bounds is None:
+        if short is None:
             some = replace(some, gamma=blocked_gamma(terms))
         else:
-            of_rows, of_columns = (
-                of[first:last, slice(*lines)].reshape(-1) for of, lines in zip(bounds, (row, column), strict=True)
-            )
-            some = replace(some, rows_of_bound=of_rows, columns_of_bound=of_columns)
+            fast = short.certify(parts[number], flat)
+            if fast is not None:
+                found.append(fast)
+                return
+            some = short.bounded(some, (first, last))
         place = OutputPlace(flat, (first * rows + row[0]) * columns, columns, np.arange(*column), rows * columns)
         found.append(certify_part(lanes, some, factor, place, last - first))
 
@@ -68,16 +78,46 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
     return out, Ambiguous.collect(found)
 
 
-def _bounds(a: torch.Tensor, b: torch.Tensor, of_a: Words, of_b: Words) -> tuple[F64, F64]:
-    """float64[B, M], float64[B, N]: what bounds are products of. In one read of each operand: narrow numbers are read
-    faster than the strips that they are widened into."""
-    (batches, rows, terms), columns = a.shape, b.shape[2]
-    sums = (
-        square_lines(of, _how(x, axis), batches, lines, terms, np.ones(1))[0].reshape(batches, lines)
-        for x, of, axis, lines in ((a, of_a, 1, rows), (b, of_b, 2, columns))
-    )
-    of_rows, of_columns = (np.sqrt(one) for one in sums)
-    return of_rows * blocked_gamma(terms), of_columns
+class _Short:
+    """BF16 operands: the bounds of their products, and whether they are multiplied in FP32 first."""
+
+    def __init__(self, lanes: int, a: torch.Tensor, b: torch.Tensor, factor: float) -> None:
+        (batches, self._rows, self._terms), self._columns = a.shape, b.shape[2]
+        self._lanes, self._factor = lanes, factor
+        sides = ((a, 1, self._rows), (b, 2, self._columns))
+        self._lines = [
+            ShortLines.of(lanes, words_around(x), _how(x, axis), batches, n, self._terms) for x, axis, n in sides
+        ]
+        sums = [
+            square_lines(of, batches, n, self._terms, ROUNDINGS)
+            for of, n in zip(self._lines, (self._rows, self._columns), strict=True)
+        ]
+        scales = (blocked_gamma(self._terms), UNIT), (1.0, 1.0)
+        self._bounds = [
+            ShortBounds.of(*one.reshape(2, batches, -1), *scale) for one, scale in zip(sums, scales, strict=True)
+        ]
+        self._fast = LEAST_TERMS <= self._terms <= MOST_TERMS and factor <= MOST_FACTOR and fast_short_products()
+
+    def certify(self, part: tuple[Range, Range, Range], out: Words) -> AmbiguousPart | None:
+        """A part by FP32 sums, or None if FP64 tiles have to do it."""
+        if not self._fast:
+            return None
+        block = longest_block(self._terms)
+        product = ShortProduct(*self._lines, *part, self._terms, block, *self._bounds)
+        return certify_short(self._lanes, product, self._factor, out, self._rows, self._columns)
+
+    def bounded(self, part: Product, batches: Range) -> Product:
+        """A part with its bounds."""
+        of_rows, of_columns = (
+            of.double[slice(*batches), slice(*lines)].reshape(-1)
+            for of, lines in zip(self._bounds, (part.rows, part.columns), strict=True)
+        )
+        return replace(part, rows_of_bound=of_rows, columns_of_bound=of_columns)
+
+
+def fast_short_products() -> bool:
+    """Whether BF16 matrices are multiplied in FP32 first: tests and measurements have it otherwise."""
+    return True
 
 
 def sum_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
