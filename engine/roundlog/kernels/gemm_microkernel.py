@@ -23,7 +23,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from roundlog.kernels.machine_code import target_machine
-from roundlog.kernels.marking import TWO_UNITS
+from roundlog.kernels.marking import LARGEST, TWO_UNITS
+from roundlog.kernels.number_words import load_numbers, rounded_words, size_of, store_words
 
 _DOUBLE, _INDEX, _WHOLE = ir.DoubleType(), ir.IntType(64), ir.IntType(32)
 
@@ -120,14 +121,6 @@ class _Vectors:
 
     def store(self, numbers: Any, number: int, values: Any) -> None:
         self.builder.store(values, self._place(numbers, number)).align = self.tile.aligned
-
-    def load_singles(self, address: Any) -> Any:
-        loaded = self.builder.load(self.builder.inttoptr(address, self.tile.singles.as_pointer()))
-        loaded.align = 4
-        return loaded
-
-    def store_singles(self, address: Any, singles: Any) -> None:
-        self.builder.store(singles, self.builder.inttoptr(address, self.tile.singles.as_pointer())).align = 4
 
     def store_widened(self, singles: Any, address: Any) -> None:
         self.store(self.numbers(address), 0, self.builder.fpext(singles, self.tile.kind))
@@ -239,31 +232,31 @@ of `width`; both addresses are those of the vector's first number; terms > 0. On
 
 
 @_instructions
-def widen(typingctx: Any, lanes: Any, source: Any, target: Any) -> Any:
-    """A vector's FP32 numbers as FP64 ones; only target is aligned."""
+def widen(typingctx: Any, lanes: Any, x: Any, source: Any, target: Any) -> Any:
+    """A vector's numbers, of an array such as x (float32, or uint16 for BF16), as FP64 ones; only target is aligned."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vectors = _Vectors(builder, TILES[len(lanes)])
-        vectors.store_widened(vectors.load_singles(arguments[1]), arguments[2])
+        vectors.store_widened(load_numbers(builder, x, arguments[2], len(lanes)), arguments[3])
         return context.get_dummy_value()
 
-    return types.void(lanes, types.int64, types.int64), generate
+    return types.void(lanes, x, types.int64, types.int64), generate
 
 
 @_instructions
-def widen_transposed(typingctx: Any, lanes: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
-    """As many lines as a vector has lanes, of as many FP32 numbers, `line` bytes apart, as FP64 columns that lie `term`
-    bytes apart; only these are aligned."""
+def widen_transposed(typingctx: Any, lanes: Any, x: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
+    """As many lines as a vector has lanes, of as many numbers as in `widen`, `line` bytes apart, as FP64 columns that
+    lie `term` bytes apart; only these are aligned."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vectors = _Vectors(builder, TILES[len(lanes)])
-        source, line, target, term = arguments[1:]
+        source, line, target, term = arguments[2:]
         count = vectors.tile.lanes
 
         def at(first: Any, step: Any, number: int) -> Any:
             return builder.add(first, builder.mul(step, _constant(number)))
 
-        crossed = [vectors.load_singles(at(source, line, number)) for number in range(count)]
+        crossed = [load_numbers(builder, x, at(source, line, number), count) for number in range(count)]
         apart = 1
         # Exchanges between vectors whose numbers differ by one, two and four: of ones, of pairs and of fours.
         while apart < count:
@@ -278,39 +271,41 @@ def widen_transposed(typingctx: Any, lanes: Any, source: Any, line: Any, target:
             vectors.store_widened(vector, at(target, term, number))
         return context.get_dummy_value()
 
-    return types.void(lanes, types.int64, types.int64, types.int64, types.int64), generate
+    return types.void(lanes, x, types.int64, types.int64, types.int64, types.int64), generate
 
 
 @_instructions
-def round_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, factor: Any, largest: Any, out: Any) -> Any:
-    """Rounds and tests float64[columns] as `roundlog.kernels.marking` says, with d = scale * norms[c]. Writes the FP32
-    numbers to out, and returns a bit for every element that is marked, the lowest for the first."""
+def round_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, factor: Any, x: Any, out: Any) -> Any:
+    """Rounds and tests float64[columns] as `roundlog.kernels.marking` says, with d = scale * norms[c]. Writes the
+    numbers to out, as an array such as x has them (float32, or uint16 for BF16), and returns a bit for every element
+    that is marked, the lowest for the first."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vectors = _Vectors(builder, TILES[len(lanes)])
         tile = vectors.tile
-        row, norms, scale, factor, largest, out = arguments[1:]
+        row, norms, scale, factor, _, out = arguments[1:]
         row, norms = vectors.numbers(row), vectors.numbers(norms)
         two_units = ir.Constant(tile.kind, [TWO_UNITS] * tile.lanes)
-        scale, factor, largest = (vectors.everywhere(number) for number in (scale, factor, largest))
+        largest = ir.Constant(tile.singles, [float(LARGEST)] * tile.lanes)
+        scale, factor = (vectors.everywhere(number) for number in (scale, factor))
         found = _constant(0)
         for number in range(tile.vectors):
             v = vectors.load(row, number)
             d = builder.fmul(scale, vectors.load(norms, number))
             magnitude = vectors.intrinsic("fabs", tile.kind, v)
             reach = builder.fadd(builder.fmul(d, factor), builder.fmul(magnitude, two_units))
-            low = builder.fptrunc(builder.fsub(v, reach), tile.singles)
-            high = builder.fptrunc(builder.fadd(v, reach), tile.singles)
+            low = rounded_words(builder, x, builder.fsub(v, reach))
+            high = rounded_words(builder, x, builder.fadd(v, reach))
             beyond = builder.fcmp_unordered(">", vectors.intrinsic("fabs", tile.singles, low), largest)
             marked = builder.or_(builder.fcmp_unordered("!=", low, high), beyond)
             bits = builder.zext(builder.bitcast(marked, ir.IntType(tile.lanes)), _INDEX)
             found = builder.or_(found, builder.shl(bits, _constant(number * tile.lanes)))
             # No negative zero.
-            at = builder.add(out, _constant(number * tile.lanes * 4))
-            vectors.store_singles(at, builder.fadd(low, vectors.zeros(tile.singles)))
+            at = builder.add(out, _constant(number * tile.lanes * size_of(x)))
+            store_words(builder, x, at, builder.fadd(low, vectors.zeros(tile.singles)))
         return found
 
-    kinds = lanes, types.int64, types.int64, types.float64, types.float64, types.float32, types.int64
+    kinds = lanes, types.int64, types.int64, types.float64, types.float64, x, types.int64
     return types.int64(*kinds), generate
 
 

@@ -1,7 +1,7 @@
-"""Sums of products of FP32 numbers in FP64, tile by tile: widened while they are packed, summed in vector registers in
-blocks of terms, rounded and marked before a tile leaves the cache. The loops follow Goto and van de Geijn, Anatomy of
-High-Performance Matrix Multiplication (2008): a few strips of the right operand stay in the second level of the cache
-while all strips of the left one pass by.
+"""Sums of products of FP32 or BF16 numbers in FP64, tile by tile: widened while they are packed, summed in vector
+registers in blocks of terms, rounded and marked before a tile leaves the cache. The loops follow Goto and van de Geijn,
+Anatomy of High-Performance Matrix Multiplication (2008): a few strips of the right operand stay in the second level of
+the cache while all strips of the left one pass by.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from roundlog.kernels.gemm_microkernel import (
     tile_columns,
     tile_rows,
 )
-from roundlog.kernels.marking import LARGEST, AmbiguousPart
+from roundlog.kernels.marking import AmbiguousPart
+from roundlog.kernels.number_words import Words
 from roundlog.kernels.scratch import scratch_numbers
 from roundlog.kernels.tile_packing import Operand, pack
 
-F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Range = tuple[int, int]
@@ -72,8 +72,8 @@ def _mark_tile(
     source, of_columns = tiles.ctypes.data + tile * 8, norms.ctypes.data + column * 8
     for r in range(rows):
         first, scale = into + (row + r) * pitch, row_norms[row + r]
-        target = out.ctypes.data + (first + places[column]) * 4 if dense else rounded.ctypes.data
-        found = round_row(lanes, source + r * wide * 8, of_columns, scale, factor, LARGEST, target)
+        target = out.ctypes.data + (first + places[column]) * out.itemsize if dense else rounded.ctypes.data
+        found = round_row(lanes, source + r * wide * 8, of_columns, scale, factor, out, target)
         if not dense:
             for c in range(columns):
                 out[first + places[column + c]] = rounded[c]
@@ -124,20 +124,21 @@ def _multiply(
     to `out`. Returns count, and one more for every element that is marked, but stops once there are too many."""
     a, b, of_a, of_b = operands
     row_norms, norms, left, panel, tiles = room
-    first_row, rows, first_column, columns, terms, block, chunk, given = sizes
+    first_row, rows, first_column, columns, terms, block, chunk, rows_given, columns_given = sizes
     room_for = chunk + _APART
     height, width = tile_rows(lanes), tile_columns(lanes)
     strips, size, marks = -(-rows // height), height * width, len(near[0]) > 0
-    rounded, found = np.empty(width, dtype=np.float32), np.empty(4 * max(height, width), dtype=np.int64)
+    rounded, found = np.empty(width, out.dtype), np.empty(4 * max(height, width), dtype=np.int64)
     dense = np.empty(_TOGETHER, dtype=np.bool_)
-    if not given:
+    if not rows_given:
         row_norms[:] = 0.0
-    norms[:] = 0.0
+    if not columns_given:
+        norms[:] = 0.0
     for begin in range(0, terms, chunk):
         some = min(chunk, terms - begin)
         last = begin + some == terms
         pack(lanes, a, of_a, first_row, rows, begin, some, height, room_for, left, found)
-        if not given:
+        if not rows_given:
             _add_squares(lanes, left, rows, height, some, room_for, row_norms, 0)
             if last and marks:
                 for r in range(len(row_norms)):
@@ -145,8 +146,9 @@ def _multiply(
         for first in range(0, columns, _TOGETHER * width):
             lines = min(_TOGETHER * width, columns - first)
             pack(lanes, b, of_b, first_column + first, lines, begin, some, width, room_for, panel, found)
-            _add_squares(lanes, panel, lines, width, some, room_for, norms, first)
-            if last and marks:
+            if not columns_given:
+                _add_squares(lanes, panel, lines, width, some, room_for, norms, first)
+            if last and marks and not columns_given:
                 for c in range(first, first + -(-lines // width) * width):
                     norms[c] = np.sqrt(norms[c])
             if marks and count > len(near[0]):
@@ -205,6 +207,7 @@ def _multiply_batches(
     operands: Any,
     sizes: Any,
     room: Any,
+    given: Any,
     gamma: float,
     factor: float,
     out: Any,
@@ -215,10 +218,14 @@ def _multiply_batches(
     batches: int,
     step: int,
 ) -> int:
-    """One product after the other, `step` apart in the output, until there are too many marked elements."""
+    """One product after the other, `step` apart in the output, until there are too many marked elements. given: what
+    bounds are made of, as in `Product`, or nothing."""
     a, b, of_a, of_b = operands
     of_a, of_b, count, nowhere = of_a.copy(), of_b.copy(), 0, np.empty(0)
     for batch in range(batches):
+        for numbers, its, lines in ((room[0], given[0], sizes[1]), (room[1], given[1], sizes[3])):
+            if len(its):
+                numbers[:lines], numbers[lines:] = its[batch * lines : (batch + 1) * lines], 0.0
         at, both = into + batch * step, (a, b, of_a, of_b)
         count = _multiply(lanes, both, sizes, room, nowhere, gamma, factor, out, at, pitch, places, near, count)
         if count > len(near[0]):
@@ -243,7 +250,9 @@ class Product:
     gamma: float = 0.0
     """Bounds are this, times the norm of the left line, times that of the right one."""
     rows_of_bound: F64 | None = None
-    """float64[rows]: what bounds have in place of gamma times the norms of the left lines."""
+    """float64[batches * rows]: what bounds have in place of gamma times the norms of the left lines."""
+    columns_of_bound: F64 | None = None
+    """float64[batches * columns]: what bounds have in place of the norms of the right lines."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -252,7 +261,8 @@ class Product:
 
 def _prepared(lanes: int, part: Product) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[F64, ...]]:
     """Arguments of every product: the operands' memory, and how they lie in it; first row, rows, first column, columns,
-    terms, those of a block and of a chunk, whether the bound's rows are given; and scratch memory of this thread."""
+    terms, those of a block and of a chunk, whether the bound's rows, and its columns, are given; and scratch memory of
+    this thread."""
     tile, (rows, columns) = TILES[lanes], part.size
     chunk = min(part.terms, part.block * max(1, _AT_ONCE // part.block))
     high, wide = -(-rows // tile.rows) * tile.rows, -(-columns // tile.columns) * tile.columns
@@ -263,8 +273,6 @@ def _prepared(lanes: int, part: Product) -> tuple[tuple[Any, ...], tuple[int, ..
         scratch_numbers("panel", min(wide, _TOGETHER * tile.columns) * (chunk + _APART)),
         scratch_numbers("tiles", high * wide if chunk < part.terms else tile.rows * tile.columns),
     )
-    if part.rows_of_bound is not None:
-        room[0][:rows], room[0][rows:] = part.rows_of_bound, 0.0
     sizes = (
         part.rows[0],
         rows,
@@ -274,6 +282,7 @@ def _prepared(lanes: int, part: Product) -> tuple[tuple[Any, ...], tuple[int, ..
         part.block,
         chunk,
         int(part.rows_of_bound is not None),
+        int(part.columns_of_bound is not None),
     )
     return (part.left.memory, part.right.memory, part.left.how, part.right.how), sizes, room
 
@@ -282,7 +291,7 @@ def _prepared(lanes: int, part: Product) -> tuple[tuple[Any, ...], tuple[int, ..
 class OutputPlace:
     """Place of a product: element [i, r, c] goes to memory[first + i * batch + r * row + columns[c]]."""
 
-    memory: F32
+    memory: Words
     """Flat."""
     first: int
     row: int
@@ -290,16 +299,23 @@ class OutputPlace:
     batch: int = 0
 
 
+def _given(numbers: F64 | None) -> F64:
+    return np.empty(0) if numbers is None else numbers
+
+
 def certify_part(lanes: int, part: Product, factor: float, out: OutputPlace, batches: int = 1) -> AmbiguousPart:
     """Sums of products, rounded and marked as `roundlog.kernels.marking.mark_product` does it. The indices of what is
     marked are those in the output's memory, in no order. lanes: of a tile."""
     operands, sizes, scratch_memory = _prepared(lanes, part)
     (rows, columns), types = part.size, (0,) * lanes
-    room = max(64, batches * rows * columns // _GROWTH**2)
+    room, given = (
+        max(64, batches * rows * columns // _GROWTH**2),
+        tuple(map(_given, (part.rows_of_bound, part.columns_of_bound))),
+    )
     while True:
         near = np.empty(room, dtype=np.int64), np.empty(room), np.empty(room)
         where = out.memory, out.first, out.row, out.columns, near, batches, out.batch
-        count = _multiply_batches(types, operands, sizes, scratch_memory, part.gamma, factor, *where)
+        count = _multiply_batches(types, operands, sizes, scratch_memory, given, part.gamma, factor, *where)
         if count <= room:
             indices, y, d = near
             if count == room:

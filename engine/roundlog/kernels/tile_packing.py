@@ -1,5 +1,5 @@
-"""Operands of products tile by tile: FP32 numbers widened into strips, from wherever they lie in memory. Windows of
-images are read where the images are, so that nobody writes them out.
+"""Operands of products tile by tile: numbers widened into strips, FP32 or BF16, from wherever they lie in memory.
+Windows of images are read where the images are, so that nobody writes them out.
 
 `how` is int64[...]: which of three kinds of operand it is, and where element [line, term] lies.
 
@@ -21,8 +21,8 @@ import numpy.typing as npt
 from numba import njit
 
 from roundlog.kernels.gemm_microkernel import widen, widen_transposed
+from roundlog.kernels.number_words import Words, number
 
-F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
 LINES, POSITIONS, TAPS = range(3)
@@ -35,12 +35,12 @@ _OUTSIDE = -(1 << 60)
 class Operand:
     """Lines of terms: rows of a left operand, columns of a right one."""
 
-    memory: F32
+    memory: Words
     """Flat."""
     how: I64
 
 
-def lines_of(memory: F32, first: int, line: int, term: int, batch: int = 0) -> Operand:
+def lines_of(memory: Words, first: int, line: int, term: int, batch: int = 0) -> Operand:
     """A matrix, or a batch of them, of any strides."""
     return Operand(memory, np.array([LINES, first, line, term, batch], dtype=np.int64))
 
@@ -49,7 +49,7 @@ def lines_of(memory: F32, first: int, line: int, term: int, batch: int = 0) -> O
 class Images:
     """Some channels of images, and the windows that are seen of them."""
 
-    memory: F32
+    memory: Words
     """Flat."""
     first: int
     """Begin of the first of these channels."""
@@ -106,28 +106,29 @@ def pack(
 def _pack_lines(
     lanes: Any, x: Any, at: int, line: int, term: int, lines: int, terms: int, width: int, chunk: int, strips: Any
 ) -> None:
-    source, target, size, vector = x.ctypes.data + at * 4, strips.ctypes.data, chunk * width, len(lanes)
+    item, vector = x.itemsize, len(lanes)
+    source, target, size = x.ctypes.data + at * item, strips.ctypes.data, chunk * width
     if lines % width:
         strips[lines // width * size : lines // width * size + terms * width] = 0.0
     whole = 0 if line != 1 and term != 1 else lines - lines % vector
     if line == 1:
         # Without divisions, which would take longer than all the rest.
         for k in range(terms):
-            of, to = source + k * term * 4, target + k * width * 8
+            of, to = source + k * term * item, target + k * width * 8
             for n in range(0, width, vector):
                 for begin in range(0, whole - n, width):
-                    widen(lanes, of + (begin + n) * 4, to + (begin * chunk + n) * 8)
+                    widen(lanes, x, of + (begin + n) * item, to + (begin * chunk + n) * 8)
     elif term == 1:
         for n in range(0, whole, vector):
             into = target + (n // width * size + n % width) * 8
             for k in range(0, terms - terms % vector, vector):
-                widen_transposed(lanes, source + (n * line + k) * 4, line * 4, into + k * width * 8, width * 8)
+                widen_transposed(lanes, x, source + (n * line + k) * item, line * item, into + k * width * 8, width * 8)
         for n in range(whole):
             for k in range(terms - terms % vector, terms):
-                strips[n // width * size + k * width + n % width] = x[at + n * line + k]
+                strips[n // width * size + k * width + n % width] = number(x[at + n * line + k])
     for n in range(whole, lines):
         for k in range(terms):
-            strips[n // width * size + k * width + n % width] = x[at + n * line + k * term]
+            strips[n // width * size + k * width + n % width] = number(x[at + n * line + k * term])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -145,7 +146,7 @@ def _pack_positions(
     places: Any,
 ) -> None:
     first, sample, channel, height, across_image, down, across, row_stride, column_stride, inner = how[1:_TAPS_FROM]
-    source, target, vector = x.ctypes.data, strips.ctypes.data, len(lanes)
+    source, target, vector, item = x.ctypes.data, strips.ctypes.data, len(lanes), x.itemsize
     samples, rows, columns, at = (
         places[:width],
         places[width : 2 * width],
@@ -179,12 +180,12 @@ def _pack_positions(
                     dense = dense and at[group + i] == a + i
                 if dense:
                     for j in range(some):
-                        widen(lanes, source + (a + j * channel) * 4, target + (into + j * width) * 8)
+                        widen(lanes, x, source + (a + j * channel) * item, target + (into + j * width) * 8)
                     continue
                 for i in range(vector):
                     a = at[group + i]
                     for j in range(some):
-                        strips[into + i + j * width] = x[a + j * channel] if a >= 0 else 0.0
+                        strips[into + i + j * width] = number(x[a + j * channel]) if a >= 0 else 0.0
             k += some
 
 
@@ -193,7 +194,7 @@ def _pack_taps(
     lanes: Any, x: Any, how: Any, line: int, lines: int, term: int, terms: int, width: int, chunk: int, strips: Any
 ) -> None:
     first, sample, channel, height, across_image, down, across, row_stride, column_stride, inner = how[1:_TAPS_FROM]
-    source, target, vector = x.ctypes.data, strips.ctypes.data, len(lanes)
+    source, target, vector, item = x.ctypes.data, strips.ctypes.data, len(lanes), x.itemsize
     begin = 0
     while begin < -(-lines // width) * width:
         into = begin // width * width * chunk + begin % width
@@ -221,13 +222,13 @@ def _pack_taps(
             if together > 1 and column_stride == 1:
                 while t + vector <= high:
                     to = target + (into + (k + t) * width) * 8
-                    widen_transposed(lanes, source + (at + t - low) * 4, channel * 4, to, width * 8)
+                    widen_transposed(lanes, x, source + (at + t - low) * item, channel * item, to, width * 8)
                     t += vector
             for i in range(together):
                 for j in range(low):
                     strips[into + i + (k + j) * width] = 0.0
                 for j in range(t, high):
-                    strips[into + i + (k + j) * width] = x[at + (j - low) * column_stride + i * channel]
+                    strips[into + i + (k + j) * width] = number(x[at + (j - low) * column_stride + i * channel])
                 for j in range(high, length):
                     strips[into + i + (k + j) * width] = 0.0
             k, q, p = k + length, 0, p + 1

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from numba import njit
 
+from roundlog.kernels.number_words import Words, words_of
 from roundlog.kernels.scratch import scratch
 from roundlog.kernels.threads import in_parts
 
@@ -57,9 +58,17 @@ def _widen_columns(
 
 def storage_of(x: torch.Tensor) -> npt.NDArray[np.float32]:
     """The memory that an FP32 CPU tensor lies in, flat: x[0] is at x.storage_offset(), x[1] at x.stride(0) from it."""
-    length = x.untyped_storage().nbytes() // 4
-    flat: npt.NDArray[np.float32] = torch.as_strided(x.detach(), (length,), (1,), 0).numpy()
+    flat: npt.NDArray[np.float32] = _whole(x).numpy()
     return flat
+
+
+def words_around(x: torch.Tensor) -> Words:
+    """`storage_of` for a tensor of FP32 or BF16, as `roundlog.kernels.number_words` has it."""
+    return words_of(_whole(x))
+
+
+def _whole(x: torch.Tensor) -> torch.Tensor:
+    return torch.as_strided(x.detach(), (x.untyped_storage().nbytes() // x.itemsize,), (1,), 0)
 
 
 def dense(x: torch.Tensor) -> torch.Tensor:

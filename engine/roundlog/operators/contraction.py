@@ -1,4 +1,4 @@
-"""Contractions: sums of products of two FP32 tensors. What they share, and the matrix product.
+"""Contractions: sums of products of two FP32 or BF16 tensors. What they share, and the matrix product.
 
 Kernels run in FP64 with the vendor's BLAS. Products of FP32 numbers are exact there, so every kernel that really
 adds the products up, in whatever order, errs by at most gamma_K * sum |a_k b_k| <= gamma_K * ||a|| * ||b||
@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import round_sums
+from roundlog.arithmetic import as_float32, round_sums
 from roundlog.arithmetic.exact_sums import round_sums_of
 from roundlog.kernels import exact_products, gemm_microkernel
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import lines_of, locate, sum_products
 from roundlog.kernels.to_f64 import storage_of
-from roundlog.number_format import FLOAT32, Format
+from roundlog.number_format import BFLOAT16, FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.cpu.gemm_blas import PANEL
@@ -98,7 +98,7 @@ class Contraction(Inexact):
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
-        a, b = inputs
+        a, b = map(as_float32, inputs)
         terms = self.terms((tuple(a.shape), tuple(b.shape)), attributes)
         chosen = elements.numpy()
         if not terms:
@@ -168,7 +168,8 @@ def row_norms(x: torch.Tensor) -> torch.Tensor:
 
 
 def row_energies(x: torch.Tensor) -> torch.Tensor:
-    """f32[..., K] -> f64[...]: sums of squares over the last axis. FP32 inputs cannot overflow FP64."""
+    """f32[..., K] -> f64[...]: sums of squares over the last axis. FP32 inputs cannot overflow FP64. Or bf16."""
+    x = as_float32(x)
     if x.device.type != "cpu":
         norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64)
         return norm.square_()
@@ -179,7 +180,8 @@ def row_energies(x: torch.Tensor) -> torch.Tensor:
 
 
 def column_energies(x: torch.Tensor) -> torch.Tensor:
-    """f32[..., K, B] -> f64[..., B]: sums of squares over the last axis but one."""
+    """f32[..., K, B] -> f64[..., B]: sums of squares over the last axis but one. Or bf16."""
+    x = as_float32(x)
     if x.device.type != "cpu":
         return x.to(torch.float64).square().sum(-2)
     if not x.is_contiguous() and x.mT.is_contiguous():
@@ -190,6 +192,8 @@ def column_energies(x: torch.Tensor) -> torch.Tensor:
 
 @register("matmul")
 class MatMul(Contraction, Summation):
+    reads_bf16 = True
+
     def output_shape(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
         a, b = shapes
         if len(a) not in (2, 3) or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
@@ -217,6 +221,8 @@ class MatMul(Contraction, Summation):
         # With BLAS, every thread holds a whole product of its own: too much memory for a large one.
         fits = a.ndim == 2 and (gemm_microkernel.tile_lanes() or a.shape[0] * b.shape[1] <= 2 * PANEL)
         if fits and a.device.type == "cpu" and a.numel() and b.numel():
+            if not gemm_microkernel.tile_lanes():
+                a, b = as_float32(a), as_float32(b)
             y, *squared_norms = sum_product(a, b)
             return y, tuple(squared_norms)
         return blocked_product(a, b), (row_energies(a), column_energies(b))
@@ -231,13 +237,39 @@ class MatMul(Contraction, Summation):
         a, b = inputs
         if a.device.type != "cpu" or not a.numel() or not b.numel():
             return super().certify(inputs, attributes, scale)
+        return self._certified(as_float32(a), as_float32(b), scale)
+
+    def certify_short(
+        self, inputs: Tensors, attributes: Attributes, scale: float, format: Format
+    ) -> tuple[torch.Tensor, Ambiguous] | None:
+        a, b = inputs
+        by_tiles = gemm_microkernel.tile_lanes() and a.dtype == b.dtype == torch.bfloat16 and a.device.type == "cpu"
+        if format != BFLOAT16 or not by_tiles or not a.numel() or not b.numel():
+            return None
+        return self._certified(a, b, scale)
+
+    def _certified(self, a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         if a.ndim == 3:
             return certify_product(a, b, scale)
         rounded, marked = certify_product(a[None], b[None], scale)
         return rounded[0], marked
 
-    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
+    def exact(
+        self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
+    ) -> torch.Tensor:
         a, b = inputs
+        count, terms = len(elements), a.shape[-1]
+        if a.dtype == torch.float32 or a.device.type != "cpu" or count * terms > a.numel() + b.numel():
+            return super().exact(inputs, attributes, elements, format)
+        # Only the lines that are asked for become FP32: [n, 1, K] times [n, K, 1].
+        rows, columns = a.shape[-2], b.shape[-1]
+        batch, row = elements // (rows * columns), elements // columns % rows
+        of_a, of_b = (x if x.ndim == 3 else x[None] for x in (a, b))
+        lines, others = of_a[batch, row], of_b.mT[batch, elements % columns]
+        return super().exact([lines[:, None], others[:, :, None]], attributes, torch.arange(count), format)
+
+    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
+        a, b = map(as_float32, inputs)
         # Where the sums of the chosen elements begin in the memory of a and of b: nothing is copied.
         if a.ndim == 3:
             sizes = (a.shape[0], a.shape[1], b.shape[2])
@@ -249,7 +281,7 @@ class MatMul(Contraction, Summation):
         return sum_products(storage_of(a), storage_of(b), first_a, a.stride(-1), first_b, b.stride(-2), a.shape[-1])
 
     def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
-        a, b = (x if x.ndim == 3 else x[None] for x in inputs)
+        a, b = (as_float32(x if x.ndim == 3 else x[None]) for x in inputs)
         rows, columns = a.shape[1], b.shape[2]
         line, column = lines_of(elements, rows, columns)
         lines, of_a = numbered(line, len(a) * rows)

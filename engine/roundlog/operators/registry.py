@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from reprlib import repr as quoted
-from typing import TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 
 import torch
 
@@ -104,6 +104,9 @@ class Inexact(Operator):
 
     kind = OperatorKind.INEXACT
 
+    reads_bf16: ClassVar[bool] = False
+    """Whether its kernels for the CPU read tensors of BF16 as they are, if all inputs are such."""
+
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         """Bytes that the operator needs beside inputs and output: FP64 copies of them, what they are rounded to, and
         what is known of ambiguous elements, if all of them are."""
@@ -130,6 +133,12 @@ class Inexact(Operator):
         what they compute while it is in the cache."""
         return mark(*self.evaluate(inputs, attributes), scale)
 
+    def certify_short(
+        self, inputs: Tensors, attributes: Attributes, scale: float, format: Format
+    ) -> tuple[torch.Tensor, Ambiguous] | None:
+        """`certify` to another format than FP32, as tensors of its dtype; None where there is no kernel for it."""
+        return None
+
     @abstractmethod
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
@@ -138,8 +147,10 @@ class Inexact(Operator):
         Both on the CPU, wherever the inputs are."""
 
 
-def operands(inputs: Tensors) -> list[torch.Tensor]:
-    """Inputs of an inexact operator as its kernels take them: numbers of every format as FP32."""
+def operands(operator: Inexact, inputs: Tensors) -> list[torch.Tensor]:
+    """Inputs of an inexact operator as its kernels take them: numbers of every format as FP32, or all BF16."""
+    if operator.reads_bf16 and all(x.dtype == torch.bfloat16 and x.device.type == "cpu" for x in inputs):
+        return list(inputs)
     return [as_float32(x) for x in inputs]
 
 

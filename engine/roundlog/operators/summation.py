@@ -295,7 +295,7 @@ class InParts(Inexact):
         """terms: of the whole sum. count: of the parts. read: the inputs of one part; called again and again, so that
         no more than one part is in memory at any time."""
         self._operator, self._terms, self._count = operator, terms, count
-        self._read: ReadPart = lambda number: operands(read(number))
+        self._read: ReadPart = lambda number: operands(operator, read(number))
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         return declared

@@ -201,7 +201,7 @@ class Follower:
         """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
         all of it."""
         self._window = window
-        inputs = operands(inputs)
+        inputs = operands(operator, inputs)
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, format)
         if not bounded(near):

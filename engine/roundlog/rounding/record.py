@@ -58,7 +58,7 @@ class Recorder:
     ) -> torch.Tensor:
         """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
         all of it. No element may be in two parts."""
-        inputs = operands(inputs)
+        inputs = operands(operator, inputs)
         rounded, marked = certify(operator, inputs, attributes, self.guard, format)
         if not bounded(marked):
             marked = settle(operator, inputs, attributes, rounded, marked, format)

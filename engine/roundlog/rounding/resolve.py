@@ -48,9 +48,12 @@ def pieces(marked: Ambiguous) -> list[Ambiguous]:
 def certify(
     operator: Inexact, inputs: Tensors, attributes: Attributes, scale: float, format: Format
 ) -> tuple[torch.Tensor, Ambiguous]:
-    """`Inexact.certify`, to a format (the compiled kernels know FP32 alone), without the elements that are infinite
-    for certain."""
-    if format == FLOAT32:
+    """`Inexact.certify`, to a format, without the elements that are infinite for certain. What is rounded is of the
+    format's dtype or of FP32."""
+    by_kernel = None if format == FLOAT32 else operator.certify_short(inputs, attributes, scale, format)
+    if by_kernel is not None:
+        rounded, marked = by_kernel
+    elif format == FLOAT32:
         rounded, marked = operator.certify(inputs, attributes, scale)
     else:
         y, bound = operator.evaluate(inputs, attributes)
@@ -176,8 +179,11 @@ def fill_in(
 
 
 def put(rounded: torch.Tensor, indices: torch.Tensor, values: F32) -> None:
-    """Put values (float32[n] or float32[1]) at flat indices (int64[n]) of an output on any device."""
-    if rounded.device.type == "cpu":
+    """Put values (float32[n] or float32[1]) at flat indices (int64[n]) of an output: FP32 on any device, or numbers of
+    the format that they are of on the CPU."""
+    if rounded.dtype != torch.float32:
+        rounded.view(-1)[indices] = torch.from_numpy(values).to(rounded.dtype)
+    elif rounded.device.type == "cpu":
         rounded.view(-1).numpy()[indices.numpy()] = values
     else:
         rounded.view(-1)[indices.to(rounded.device)] = torch.from_numpy(values).to(rounded.device)

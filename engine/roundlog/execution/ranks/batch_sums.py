@@ -59,7 +59,7 @@ class Terms:
         return self.operator.exact_of_parts(self._on_cpu, self.parts, self.attributes, elements)
 
     def _operands(self, number: int) -> list[torch.Tensor]:
-        return operands(self.read(number))
+        return operands(self.operator, self.read(number))
 
     def _on_cpu(self, number: int) -> list[torch.Tensor]:
         return [x.cpu() for x in self._operands(number)]

@@ -1,26 +1,40 @@
-"""Matrix products of FP32 numbers on the CPU. What they compute and how well: see `roundlog.operators.contraction`.
+"""Matrix products of FP32 or BF16 numbers on the CPU. What they compute and how well: see
+`roundlog.operators.contraction`.
 
 Where the processor has vectors with FMA, products are computed tile by tile (`roundlog.kernels.gemm_tiles`), elsewhere
 panel by panel with numpy's BLAS (`roundlog.operators.cpu.gemm_blas`)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, product
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import gemm_microkernel
 from roundlog.kernels.gemm_microkernel import TILES
 from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
+from roundlog.kernels.line_norms import square_lines
 from roundlog.kernels.marking import AmbiguousPart
+from roundlog.kernels.number_words import Words, words_of
 from roundlog.kernels.scratch import empty
+from roundlog.kernels.short_microkernel import ROUNDINGS
+from roundlog.kernels.short_packing import ShortLines
+from roundlog.kernels.short_products import (
+    LEAST_TERMS,
+    MOST_FACTOR,
+    MOST_TERMS,
+    UNIT,
+    ShortBounds,
+    ShortProduct,
+    certify_short,
+)
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Operand, lines_of
-from roundlog.kernels.to_f64 import storage_of
+from roundlog.kernels.to_f64 import words_around
 from roundlog.operators.bounds import Ambiguous
 from roundlog.operators.cpu import gemm_blas
 from roundlog.operators.summation import blocked_gamma, longest_block
@@ -29,30 +43,34 @@ MOST_ROWS, MOST_COLUMNS = 512, 1024
 """Most rows of a part, which one thread computes, and columns of so many rows: packed rows have to stay in the third
 level of the cache."""
 
-F32 = npt.NDArray[np.float32]
 Range = tuple[int, int]
 
 
 def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Ambiguous]:
-    """a: f32[B, M, K], b: f32[B, K, N], on the CPU, nothing empty. Returns f32[B, M, N] and what is marked in it."""
+    """a: f32[B, M, K], b: f32[B, K, N], on the CPU, nothing empty. Returns f32[B, M, N] and what is marked in it. Or a,
+    b and the product are all of them bf16, which takes tiles."""
     lanes = gemm_microkernel.tile_lanes()
     if not lanes:
         return gemm_blas.certify_product(a, b, scale)
     (batches, rows, terms), columns = a.shape, b.shape[2]
-    out = empty((batches, rows, columns), torch.float32)
-    flat, factor, gamma, block = (
-        out.view(-1).numpy(),
-        interval_factor(scale),
-        blocked_gamma(terms),
-        longest_block(terms),
-    )
-    of_a, of_b, elements = storage_of(a), storage_of(b), out.numel() * terms // 16
+    out = empty((batches, rows, columns), a.dtype)
+    flat, factor, block = words_of(out), interval_factor(scale), longest_block(terms)
+    of_a, of_b, elements = words_around(a), words_around(b), out.numel() * terms // 16
+    short = _Short(lanes, a, b, factor) if a.dtype == torch.bfloat16 else None
     parts = parts_of(lanes, batches, rows, columns, threads_for(batches * rows * columns, elements))
     found: list[AmbiguousPart] = []
 
     def part(number: int) -> None:
         (first, last), row, column = parts[number]
-        some = Product(_lines(a, of_a, 1, first), _lines(b, of_b, 2, first), row, column, terms, block, gamma)
+        some = Product(_lines(a, of_a, 1, first), _lines(b, of_b, 2, first), row, column, terms, block)
+        if short is None:
+            some = replace(some, gamma=blocked_gamma(terms))
+        else:
+            fast = short.certify(parts[number], flat)
+            if fast is not None:
+                found.append(fast)
+                return
+            some = short.bounded(some, (first, last))
         place = OutputPlace(flat, (first * rows + row[0]) * columns, columns, np.arange(*column), rows * columns)
         found.append(certify_part(lanes, some, factor, place, last - first))
 
@@ -60,14 +78,57 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
     return out, Ambiguous.collect(found)
 
 
+class _Short:
+    """BF16 operands: the bounds of their products, and whether they are multiplied in FP32 first."""
+
+    def __init__(self, lanes: int, a: torch.Tensor, b: torch.Tensor, factor: float) -> None:
+        (batches, self._rows, self._terms), self._columns = a.shape, b.shape[2]
+        self._lanes, self._factor = lanes, factor
+        sides = ((a, 1, self._rows), (b, 2, self._columns))
+        self._lines = [
+            ShortLines.of(lanes, words_around(x), _how(x, axis), batches, n, self._terms) for x, axis, n in sides
+        ]
+        sums = [
+            square_lines(of, batches, n, self._terms, ROUNDINGS)
+            for of, n in zip(self._lines, (self._rows, self._columns), strict=True)
+        ]
+        scales = (blocked_gamma(self._terms), UNIT), (1.0, 1.0)
+        self._bounds = [
+            ShortBounds.of(*one.reshape(2, batches, -1), *scale) for one, scale in zip(sums, scales, strict=True)
+        ]
+        self._fast = LEAST_TERMS <= self._terms <= MOST_TERMS and factor <= MOST_FACTOR and fast_short_products()
+
+    def certify(self, part: tuple[Range, Range, Range], out: Words) -> AmbiguousPart | None:
+        """A part by FP32 sums, or None if FP64 tiles have to do it."""
+        if not self._fast:
+            return None
+        block = longest_block(self._terms)
+        product = ShortProduct(*self._lines, *part, self._terms, block, *self._bounds)
+        return certify_short(self._lanes, product, self._factor, out, self._rows, self._columns)
+
+    def bounded(self, part: Product, batches: Range) -> Product:
+        """A part with its bounds."""
+        of_rows, of_columns = (
+            of.double[slice(*batches), slice(*lines)].reshape(-1)
+            for of, lines in zip(self._bounds, (part.rows, part.columns), strict=True)
+        )
+        return replace(part, rows_of_bound=of_rows, columns_of_bound=of_columns)
+
+
+def fast_short_products() -> bool:
+    """Whether BF16 matrices are multiplied in FP32 first: tests and measurements have it otherwise."""
+    return True
+
+
 def sum_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """a: f32[M, K], b: f32[K, N], on the CPU, nothing empty, Returns the product in FP64, and the sums of
-    squares of the rows of a and of the columns of b: f64[M, N], f64[M], f64[N], in memory of their own."""
+    """a: f32[M, K], b: f32[K, N], or both bf16 where there are tiles; on the CPU, nothing empty. Returns the product in
+    FP64, and the sums of squares of the rows of a and of the columns of b: f64[M, N], f64[M], f64[N], in memory of
+    their own."""
     lanes = gemm_microkernel.tile_lanes()
     if not lanes:
         return gemm_blas.sum_product(a, b)
     (rows, terms), columns = a.shape, b.shape[1]
-    of_a, of_b, block = _lines(a[None], storage_of(a), 1), _lines(b[None], storage_of(b), 2), longest_block(terms)
+    of_a, of_b, block = _lines(a[None], words_around(a), 1), _lines(b[None], words_around(b), 2), longest_block(terms)
     left, right = torch.empty(rows, dtype=torch.float64), torch.empty(columns, dtype=torch.float64)
     y = empty((rows, columns), torch.float64)
     elements = rows * columns * terms // 16
@@ -85,10 +146,13 @@ def sum_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return y, left, right
 
 
-def _lines(x: torch.Tensor, memory: F32, axis: int, batch: int = 0) -> Operand:
-    """Lines of x: [B, M, K] along M (axis 1) or [B, K, N] along N (axis 2), from one batch on."""
-    first = int(x.storage_offset()) + batch * x.stride(0)
-    return lines_of(memory, first, x.stride(axis), x.stride(3 - axis), x.stride(0))
+def _how(x: torch.Tensor, axis: int, batch: int = 0) -> tuple[int, int, int, int]:
+    """Where the lines of x lie: [B, M, K] along M (axis 1) or [B, K, N] along N (axis 2), from one batch on."""
+    return int(x.storage_offset()) + batch * x.stride(0), x.stride(axis), x.stride(3 - axis), x.stride(0)
+
+
+def _lines(x: torch.Tensor, memory: Words, axis: int, batch: int = 0) -> Operand:
+    return lines_of(memory, *_how(x, axis, batch))
 
 
 @lru_cache(maxsize=4096)

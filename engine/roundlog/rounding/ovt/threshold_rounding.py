@@ -71,7 +71,7 @@ class ThresholdRecorder:
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
-        inputs = operands(inputs)
+        inputs = operands(operator, inputs)
         # Of a function of a transposed input, it is transposed, too.
         y = operator.approximate(inputs, attributes).contiguous()
         rounded = round_to(y, format)
@@ -127,7 +127,7 @@ class ThresholdFollower:
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
-        inputs = operands(inputs)
+        inputs = operands(operator, inputs)
         # Of a function of a transposed input, it is transposed, too.
         y = operator.approximate(inputs, attributes).contiguous()
         rounded = round_to(y, format)

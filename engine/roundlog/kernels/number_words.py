@@ -1,0 +1,166 @@
+"""Numbers of operands and results as they lie in memory: FP32, as float32, or BF16, whose words are the upper halves of
+FP32's, as uint16, because NumPy has no BF16. Instructions read either as FP32 vectors and write FP64 vectors as either,
+rounded once; which it is, the array's type says when a loop is compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+_SINGLE, _SHORT, _WORD, _LONG = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+
+Words = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
+
+_DROPPED = 52 - 7
+"""Bits of FP64's fraction that BF16 has not."""
+_LEAST_NORMAL = 2.0**-126
+_NEAR_LARGEST = 2.0**127
+_SMALL = 1.5 * 2.0 ** (52 - 133)
+"""FP64 numbers of this size are multiples of 2^-133, as all numbers of BF16 are."""
+
+
+def words_of(x: torch.Tensor) -> Words:
+    """x: f32 or bf16, contiguous, on the CPU. Its memory, flat, as kernels take it."""
+    flat = x.detach().view(-1)
+    words: Words = flat.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else flat.numpy()
+    return words
+
+
+def is_short(x: Any) -> bool:
+    """Whether an array's numbers are of BF16; x: its type for numba."""
+    return bool(x.dtype == types.uint16)
+
+
+def size_of(x: Any) -> int:
+    """Bytes of a number."""
+    return 2 if is_short(x) else 4
+
+
+def _lane_count(kind: Any, element: Any) -> Any:
+    """The type with as many lanes, of other elements."""
+    return ir.VectorType(element, kind.count) if isinstance(kind, ir.VectorType) else element
+
+
+def _all(kind: Any, number: Any) -> Any:
+    return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
+
+
+def from_words(builder: Any, words: Any) -> Any:
+    """FP32 numbers from BF16's words, i16 or a vector."""
+    kind = _lane_count(words.type, _WORD)
+    wide = builder.shl(builder.zext(words, kind), _all(kind, 16))
+    return builder.bitcast(wide, _lane_count(words.type, _SINGLE))
+
+
+def load_numbers(builder: Any, x: Any, address: Any, lanes: int) -> Any:
+    """So many numbers of an array such as x from an address, as FP32 numbers; they are aligned as numbers are."""
+    kind = ir.VectorType(_SHORT if is_short(x) else _SINGLE, lanes)
+    loaded = load_vector(builder, address, kind, size_of(x))
+    return from_words(builder, loaded) if is_short(x) else loaded
+
+
+def rounded_words(builder: Any, x: Any, y: Any) -> Any:
+    """FP64 numbers rounded to the numbers of an array such as x, once, to nearest, ties to even; as FP32 numbers, of
+    which each is one; what is not finite stays so. Equals `roundlog.arithmetic.formats.round_signed`."""
+    singles = _lane_count(y.type, _SINGLE)
+    if not is_short(x):
+        return builder.fptrunc(y, singles)
+    longs = _lane_count(y.type, _LONG)
+    words, cut = builder.bitcast(y, longs), _all(longs, _DROPPED)
+    odd = builder.and_(builder.lshr(words, cut), _all(longs, 1))
+    half = builder.add(odd, _all(longs, (1 << (_DROPPED - 1)) - 1))
+    kept = _all(longs, -(1 << _DROPPED))
+    nearest = builder.bitcast(builder.and_(builder.add(words, half), kept), y.type)
+    magnitude = builder.bitcast(builder.and_(words, _all(longs, (1 << 63) - 1)), y.type)
+    shift = _all(y.type, _SMALL)
+    small = builder.fsub(builder.fadd(y, shift), shift)
+    nearest = builder.select(builder.fcmp_ordered("<", magnitude, _all(y.type, _LEAST_NORMAL)), small, nearest)
+    # The sum above can make an infinity of a NaN with all bits set.
+    nearest = builder.select(builder.fcmp_unordered("uno", y, y), y, nearest)
+    return builder.fptrunc(nearest, singles)
+
+
+def store_words(builder: Any, x: Any, address: Any, numbers: Any) -> None:
+    """FP32 numbers, which are numbers of an array such as x, to an address."""
+    if is_short(x):
+        words = builder.bitcast(numbers, _lane_count(numbers.type, _WORD))
+        upper = builder.lshr(words, _all(words.type, 16))
+        numbers = builder.trunc(upper, _lane_count(numbers.type, _SHORT))
+    builder.store(numbers, builder.inttoptr(address, numbers.type.as_pointer())).align = size_of(x)
+
+
+def _number(typingctx: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return from_words(builder, arguments[0]) if word == types.uint16 else arguments[0]
+
+    return types.float32(word), generate
+
+
+number: Any = intrinsic(_number)
+"""A word of an array, float32 or uint16, as the FP32 number that it is, in compiled loops."""
+
+
+def load_vector(builder: Any, address: Any, kind: Any, aligned: int) -> Any:
+    """A vector of this type from an address, an integer, which is aligned to so many bytes."""
+    loaded = builder.load(builder.inttoptr(address, kind.as_pointer()))
+    loaded.align = aligned
+    return loaded
+
+
+def widen_pairs(builder: Any, pairs: Any) -> tuple[Any, Any]:
+    """FP32 numbers from pairs of BF16's words: the lower ones, and the upper ones."""
+    singles = _lane_count(pairs.type, _SINGLE)
+    lower = builder.shl(pairs, _all(pairs.type, 16))
+    upper = builder.and_(pairs, _all(pairs.type, -0x10000))
+    return builder.bitcast(lower, singles), builder.bitcast(upper, singles)
+
+
+def _of_double(typingctx: Any, y: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _LONG)
+
+    return types.int64(types.float64), generate
+
+
+_bits: Any = intrinsic(_of_double)
+
+
+def _round(typingctx: Any, y: Any, x: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return rounded_words(builder, x, arguments[0])
+
+    return types.float32(types.float64, x), generate
+
+
+round_number: Any = intrinsic(_round)
+"""round_number(y, x), in compiled loops: `rounded_words` of one FP64 number."""
+
+
+@njit(inline="always")
+def is_certain(y: float, reach: float) -> bool:
+    """Whether all numbers within `reach` of y round to one number of BF16. False says nothing."""
+    magnitude = abs(y)
+    # The last 45 bits of y tell how far it is from the middle between two numbers, in its last places; below a power of
+    # two, where numbers lie closer, the middle is 2^43 of them away.
+    places = (_bits(y) & ((1 << _DROPPED) - 1)) - (1 << (_DROPPED - 1))
+    away = np.float64(abs(places)) * (magnitude * 2.0**-53)
+    return _LEAST_NORMAL < magnitude < _NEAR_LARGEST and reach < away and reach < magnitude * 2.0**-11
+
+
+def _word(typingctx: Any, numbers: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words = builder.bitcast(arguments[0], _WORD)
+        return builder.trunc(builder.lshr(words, ir.Constant(_WORD, 16)), _SHORT)
+
+    return types.uint16(types.float32), generate
+
+
+short_word: Any = intrinsic(_word)
+"""The word of an FP32 number that is one of BF16, in compiled loops."""

@@ -1,0 +1,277 @@
+"""Products of BF16 numbers in FP32 vectors, written as LLVM's instructions, as in `roundlog.kernels.gemm_microkernel`.
+
+A product of two BF16 numbers has 16 bits: FP32 holds it exactly, unless it is too large or too small. A tile has the rows
+and vectors of an FP64 one, and twice the columns. Terms are added up in FP32 in blocks of BLOCK, BLOCKS of them in FP32
+too, and what becomes of these in FP64. docs/numerics.md proves how far that is from the exact sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from roundlog.kernels.gemm_microkernel import TILES, Tile
+from roundlog.kernels.number_words import load_vector, store_words, widen_pairs
+
+BLOCK, BLOCKS = 16, 4
+TERMS = BLOCK * BLOCKS
+"""Terms between two additions in FP64."""
+
+ROUNDINGS = np.array(
+    [min(BLOCK - 1, BLOCK - t) + min(BLOCKS - 1, BLOCKS - block) for block in range(BLOCKS) for t in range(BLOCK)],
+    dtype=np.float64,
+)
+"""float64[TERMS]: how many FP32 roundings a term goes through, by its place."""
+
+RELATIVE = 2.0**-22
+ABSOLUTE = 2.0**-134
+"""What is added to an error bound: this times the magnitude, for rounding the ends of the interval to FP32, and this for
+products and sums that are too small for FP32, of at most 2^15 terms."""
+
+_SINGLE, _DOUBLE, _INDEX, _WORD = ir.FloatType(), ir.DoubleType(), ir.IntType(64), ir.IntType(32)
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def _instructions(function: Callable[..., Any]) -> Any:
+    return intrinsic(function)
+
+
+def width_of(lanes: int) -> int:
+    """FP32 numbers in a vector of so many FP64 ones."""
+    return 2 * lanes
+
+
+def _constant(number: int) -> Any:
+    return ir.Constant(_INDEX, number)
+
+
+def _constant_of(size: Callable[[Tile], int]) -> Any:
+    @_instructions
+    def constant(typingctx: Any, lanes: Any) -> Any:
+        number = _constant(size(TILES[len(lanes)]))
+        return types.int64(lanes), lambda context, builder, signature, arguments: number
+
+    return constant
+
+
+short_columns = _constant_of(lambda tile: tile.vectors * width_of(tile.lanes))
+"""Columns of a tile, in compiled loops."""
+left_width = _constant_of(lambda tile: max(tile.rows, width_of(tile.lanes)))
+"""Rows of a strip of the left operand: those of one or more tiles."""
+
+
+class _Code:
+    """Instructions for FP32 vectors, where a builder is. Addresses are integers, of bytes."""
+
+    def __init__(self, builder: Any, tile: Tile) -> None:
+        self.builder, self.tile = builder, tile
+        self.width = width_of(tile.lanes)
+        self.singles, self.doubles = (ir.VectorType(kind, self.width) for kind in (_SINGLE, _DOUBLE))
+        self.words = ir.VectorType(_WORD, self.width)
+
+    def at(self, address: Any, bytes_on: int) -> Any:
+        return self.builder.add(address, _constant(bytes_on))
+
+    def load(self, address: Any, kind: Any, aligned: int) -> Any:
+        return load_vector(self.builder, address, kind, aligned)
+
+    def store(self, address: Any, value: Any, aligned: int) -> None:
+        self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer())).align = aligned
+
+    def call(self, name: str, kind: Any, *arguments: Any) -> Any:
+        suffix = {_SINGLE: "f32", _DOUBLE: "f64"}[kind.element]
+        name, module = f"llvm.{name}.v{kind.count}{suffix}", self.builder.module
+        function = module.globals.get(name)
+        if function is None:
+            function = ir.Function(module, ir.FunctionType(kind, [kind] * len(arguments)), name)
+        return self.builder.call(function, arguments)
+
+    def everywhere(self, number: Any) -> Any:
+        undefined = ir.Constant(ir.VectorType(number.type, self.width), ir.Undefined)
+        first = self.builder.insert_element(undefined, number, ir.Constant(_WORD, 0))
+        mask = ir.Constant(ir.VectorType(_WORD, self.width), [0] * self.width)
+        return self.builder.shuffle_vector(first, undefined, mask)
+
+    def all(self, kind: Any, number: Any) -> Any:
+        return ir.Constant(kind, [number] * kind.count)
+
+    def loop(self, terms: Any, begin: list[Any], step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+        """A loop over `terms` > 0 that keeps values in registers; step(k, values) gives the next ones."""
+        builder, before = self.builder, self.builder.block
+        inside, after = builder.append_basic_block("terms"), builder.append_basic_block("summed")
+        builder.branch(inside)
+        builder.position_at_end(inside)
+        k = builder.phi(_INDEX)
+        values = [builder.phi(value.type) for value in begin]
+        following = step(k, values)
+        next_k = builder.add(k, _constant(1))
+        for phi, first, later in zip([k, *values], [_constant(0), *begin], [next_k, *following], strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(later, builder.block)
+        builder.cbranch(builder.icmp_signed("<", next_k, terms), inside, after)
+        builder.position_at_end(after)
+        return following
+
+
+@_instructions
+def sum_short_block(
+    typingctx: Any,
+    lanes: Any,
+    left: Any,
+    right: Any,
+    singles: Any,
+    tile: Any,
+    terms: Any,
+    more: Any,
+    done: Any,
+    add: Any,
+) -> Any:
+    """The sums over at most BLOCK terms of left[k, r] * right[k, c], in FP32, plus those in `singles` if `more`. They go
+    to `singles`, or if `done` to `tile`, added in FP64 to what is there if `add`. left: float32[terms, left_width], from
+    a row on; right: float32[terms, short_columns]; singles, tile: float32 and float64[rows, short_columns]; all but left
+    aligned to a vector."""
+    signature = types.void(lanes, *[types.int64] * 5, *[types.boolean] * 3)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.call(_block_function(builder.module, TILES[len(lanes)]), arguments[1:])
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _block_function(module: Any, tile: Tile) -> Any:
+    """A function of its own, as that of FP64 sums."""
+    name = f"roundlog.sum_short_block_{tile.lanes}"
+    function = module.globals.get(name)
+    if function is not None:
+        return function
+    flag = ir.IntType(1)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_INDEX] * 5 + [flag] * 3), name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    builder = ir.IRBuilder(function.append_basic_block())
+    code = _Code(builder, tile)
+    left, right, singles, sums_before, terms, more, done, add = function.args
+    aligned, pitch = 4 * code.width, max(tile.rows, code.width)
+    of_row = 4 * tile.vectors * code.width
+
+    def term(k: Any, sums: list[Any]) -> list[Any]:
+        of_left = builder.add(left, builder.mul(k, _constant(4 * pitch)))
+        of_right = builder.add(right, builder.mul(k, _constant(of_row)))
+        columns = [code.load(code.at(of_right, aligned * n), code.singles, aligned) for n in range(tile.vectors)]
+        following = []
+        for row in range(tile.rows):
+            repeated = code.everywhere(code.load(code.at(of_left, 4 * row), _SINGLE, 4))
+            for n, column in enumerate(columns):
+                following.append(code.call("fmuladd", code.singles, repeated, column, sums[row * tile.vectors + n]))
+        return following
+
+    count = tile.rows * tile.vectors
+    totals = code.loop(terms, [code.all(code.singles, 0.0)] * count, term)
+    kept, finished = function.append_basic_block("kept"), function.append_basic_block("finished")
+    builder.cbranch(done, finished, kept)
+    for block in (kept, finished):
+        builder.position_at_end(block)
+        for n, total in enumerate(totals):
+            place = code.at(singles, aligned * n)
+            before = builder.select(more, code.load(place, code.singles, aligned), code.all(code.singles, 0.0))
+            total = builder.fadd(before, total)
+            if block is kept:
+                code.store(place, total, aligned)
+            else:
+                place = code.at(sums_before, 2 * aligned * n)
+                wide = builder.fpext(total, code.doubles)
+                before = builder.select(add, code.load(place, code.doubles, aligned), code.all(code.doubles, 0.0))
+                code.store(place, builder.fadd(before, wide), aligned)
+        builder.ret_void()
+    return function
+
+
+@_instructions
+def mark_short_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, x: Any, out: Any) -> Any:
+    """Rounds float64[short_columns] to an array such as x, BF16, and returns a bit for every element that may have to be
+    rounded otherwise: one of the FP32 numbers beside y - d and y + d, which lie farther out, rounds to another number,
+    or is not finite. d = scale * norms[c], float32; norms is aligned to a vector."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        code = _Code(builder, TILES[len(lanes)])
+        row, norms, scale, _, out = arguments[1:]
+        scale, found, aligned = code.everywhere(scale), _constant(0), 4 * code.width
+        largest = code.all(code.singles, _LARGEST)
+        for n in range(code.tile.vectors):
+            wide = code.load(code.at(row, 2 * aligned * n), code.doubles, aligned)
+            y = builder.fptrunc(wide, code.singles)
+            magnitude = code.call("fabs", code.singles, y)
+            d = builder.fmul(scale, code.load(code.at(norms, aligned * n), code.singles, aligned))
+            slack = builder.fadd(
+                builder.fmul(magnitude, code.all(code.singles, RELATIVE)), code.all(code.singles, ABSOLUTE)
+            )
+            reach = builder.fadd(d, slack)
+            low, high = builder.fsub(y, reach), builder.fadd(y, reach)
+            ends = [_nearest(code, end) for end in (low, high)]
+            beyond = builder.fcmp_unordered(">", builder.fadd(magnitude, reach), largest)
+            infinite = builder.fcmp_unordered(">", code.call("fabs", code.singles, ends[0]), largest)
+            differ = builder.icmp_unsigned("!=", *(builder.bitcast(end, code.words) for end in ends))
+            marked = builder.or_(builder.or_(differ, beyond), infinite)
+            bits = builder.zext(builder.bitcast(marked, ir.IntType(code.width)), _INDEX)
+            found = builder.or_(found, builder.shl(bits, _constant(n * code.width)))
+            # No negative zero.
+            target = code.at(out, 2 * code.width * n)
+            store_words(builder, x, target, builder.fadd(ends[0], code.all(code.singles, 0.0)))
+        return found
+
+    return types.int64(lanes, types.int64, types.int64, types.float32, x, types.int64), generate
+
+
+def _nearest(code: _Code, numbers: Any) -> Any:
+    """FP32 numbers rounded to BF16, to nearest, ties to even, of finite ones; subnormal numbers are no exception."""
+    builder, words = code.builder, code.builder.bitcast(numbers, code.words)
+    odd = builder.and_(builder.lshr(words, code.all(code.words, 16)), code.all(code.words, 1))
+    half = builder.add(odd, code.all(code.words, 0x7FFF))
+    kept = builder.and_(builder.add(words, half), code.all(code.words, -0x10000))
+    return builder.bitcast(kept, code.singles)
+
+
+@_instructions
+def lowest_bit(typingctx: Any, bits: Any) -> Any:
+    """Number of the lowest bit that is set; bits is not 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+@_instructions
+def dot_short(typingctx: Any, lanes: Any, left: Any, right: Any, pairs: Any) -> Any:
+    """The sum over 2 * short vector * `pairs` terms of the products of BF16 words from two addresses, in FP64, in any
+    order; pairs > 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        code = _Code(builder, TILES[len(lanes)])
+        left, right, count = arguments[1:]
+
+        def step(k: Any, sums: list[Any]) -> list[Any]:
+            on = builder.mul(k, _constant(4 * code.width))
+            both = [
+                widen_pairs(builder, code.load(builder.add(address, on), code.words, 2)) for address in (left, right)
+            ]
+            return [
+                builder.fadd(total, builder.fpext(builder.fmul(a, b), code.doubles))
+                for total, a, b in zip(sums, *both, strict=True)
+            ]
+
+        even, odd = code.loop(count, [code.all(code.doubles, 0.0)] * 2, step)
+        total, left = builder.fadd(even, odd), code.width
+        while left > 1:
+            left //= 2
+            halves = [ir.Constant(ir.VectorType(_WORD, left), list(range(n, n + left))) for n in (0, left)]
+            total = builder.fadd(*(builder.shuffle_vector(total, total, half) for half in halves))
+        return builder.extract_element(total, ir.Constant(_WORD, 0))
+
+    return types.float64(lanes, types.int64, types.int64, types.int64), generate

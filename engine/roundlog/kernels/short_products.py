@@ -1,0 +1,319 @@
+"""Products of BF16 matrices by FP32 vectors, to the bits, and with the marks, that `roundlog.kernels.gemm_tiles` gives.
+
+Tiles are summed in FP32 (`roundlog.kernels.short_microkernel`), with a bound. Most elements are decided by that. The
+others are summed one by one, in FP64 in any order, and what even that does not decide in the order of FP64 tiles: only
+this sum and its bound tell whether an element is marked. docs/numerics.md has the proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from roundlog.kernels.gemm_microkernel import TILES, tile_rows
+from roundlog.kernels.marking import LARGEST, TWO_UNITS, ZERO, AmbiguousPart
+from roundlog.kernels.number_words import is_certain, number, round_number, short_word
+from roundlog.kernels.scratch import scratch_numbers
+from roundlog.kernels.short_microkernel import (
+    BLOCK,
+    BLOCKS,
+    TERMS,
+    dot_short,
+    left_width,
+    lowest_bit,
+    mark_short_row,
+    short_columns,
+    sum_short_block,
+    width_of,
+)
+from roundlog.kernels.short_packing import ShortLines, pack_short
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+U16 = npt.NDArray[np.uint16]
+Range = tuple[int, int]
+
+LEAST_TERMS, MOST_TERMS = 64, 4096
+"""Lengths of sums that are worth it: for shorter ones marking costs more than is saved, longer ones leave too much in
+doubt, and all terms of a part's rows are packed at once."""
+MOST_FACTOR = 2.0**12
+"""Largest factor of bounds that the proof allows."""
+
+_CHUNK = 4 * TERMS
+"""Terms of a strip of columns that are multiplied by all rows before the next ones: they stay in the first level of the
+cache, or close to it."""
+_TOGETHER = 2
+"""Strips of the right operand that are packed together: whole lines of the cache where its columns lie side by side."""
+_APART = 1
+_SHARE = 8
+"""If one of so many elements is in doubt after FP32 sums, FP64 tiles are faster."""
+_FEW = 256
+"""Doubtful elements that are never too many."""
+_GROWTH = 8
+
+UNIT = 2.0**-24
+"""Unit roundoff of FP32."""
+_LOOSE = 1.0 + 2.0**-8
+"""Factor of FP32 bounds: for their own rounding, for second orders, and for what FP64 sums err by."""
+_LEAST = 2.0**-126
+
+
+@dataclass(frozen=True, slots=True)
+class ShortBounds:
+    """What bounds are products of, for lines of one operand of a batch of products, [B, lines]."""
+
+    double: F64
+    """Of bounds of FP64 sums."""
+    single: F32
+    """Of bounds of FP32 sums, normal numbers."""
+    norms: F64
+
+    @staticmethod
+    def of(squares: F64, weighted: F64, gamma: float, unit: float) -> ShortBounds:
+        """squares, weighted: float64[B, lines], the sums of squares, and those weighted by `ROUNDINGS`."""
+        norms = np.sqrt(squares)
+        with np.errstate(over="ignore"):
+            single = (np.sqrt(weighted) * (unit * _LOOSE)).astype(np.float32)
+        return ShortBounds(norms * gamma, np.maximum(single, np.float32(_LEAST)), norms)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sum_tile(
+    lanes: Any, left: int, right: int, singles: int, tile: int, begin: int, terms: int, of_left: int, of_right: int
+) -> None:
+    """Terms `begin` to `begin + terms` of a tile, addresses in bytes, of_left and of_right those of a term."""
+    for start in range(0, terms, BLOCK):
+        last = start + BLOCK >= terms
+        sum_short_block(
+            lanes,
+            left + start * of_left,
+            right + start * of_right,
+            singles,
+            tile,
+            min(BLOCK, terms - start),
+            start % TERMS > 0,
+            last or start % TERMS == (BLOCKS - 1) * BLOCK,
+            begin + start >= TERMS,
+        )
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sum_in_order(x: Any, y: Any, first: int, other: int, terms: int, block: int) -> float:
+    """The sum of the products of two lines in the order of FP64 tiles."""
+    total = 0.0
+    for begin in range(0, terms, block):
+        of_block = 0.0
+        for t in range(begin, min(begin + block, terms)):
+            of_block += np.float64(number(x[first + t])) * np.float64(number(y[other + t]))
+        total += of_block
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _decide(
+    lanes: Any,
+    operands: Any,
+    sizes: Any,
+    bounds: Any,
+    column: int,
+    doubtful: Any,
+    doubts: int,
+    factor: float,
+    out: Any,
+    into: int,
+    pitch: int,
+    near: Any,
+    count: int,
+) -> int:
+    """Round the sums of the products of lines, doubtful: row and column, the first column being `column`. Returns count,
+    and one more for every sum that FP64 tiles would mark."""
+    x, first_row, of_row, y, first_column, of_column = operands
+    _, _, terms, block = sizes
+    doubles, _, norms, other_doubles, _, other_norms = bounds
+    indices, values, limits = near
+    step = 4 * len(lanes)
+    pairs = terms // step
+    for i in range(doubts):
+        row, c = doubtful[i] >> 32, column + (doubtful[i] & 0xFFFFFFFF)
+        first, other, at = first_row + row * of_row, first_column + c * of_column, into + row * pitch + c
+        total = dot_short(lanes, x.ctypes.data + first * 2, y.ctypes.data + other * 2, pairs)
+        for t in range(pairs * step, terms):
+            total += np.float64(number(x[first + t]) * number(y[other + t]))
+        d = doubles[row] * other_doubles[c]
+        # Of that sum in any order, and of products that are too small for FP32.
+        loose = norms[row] * other_norms[c] * (terms * 2.0**-52) + terms * 2.0**-149
+        reach = d * (factor + 2.0) + loose + abs(total) * (4.0 * TWO_UNITS)
+        low = round_number(total, out)
+        if not is_certain(total, reach):
+            total = _sum_in_order(x, y, first, other, terms, block)
+            reach = d * factor + abs(total) * TWO_UNITS
+            low, high = round_number(total - reach, out), round_number(total + reach, out)
+            if low != high or not abs(low) <= LARGEST:
+                if count < len(indices):
+                    indices[count], values[count], limits[count] = at, total, d
+                count += 1
+        out[at] = short_word(low + ZERO)
+    return count
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _multiply(
+    lanes: Any,
+    operands: Any,
+    sizes: Any,
+    bounds: Any,
+    room: Any,
+    factor: float,
+    out: Any,
+    into: int,
+    pitch: int,
+    near: Any,
+    count: int,
+) -> int:
+    """One product. Returns count, and one more for every element that is marked; what does not fit into `near` is only
+    counted. Or -1 if too much is in doubt."""
+    x, first_row, of_row, y, first_column, of_column = operands
+    rows, columns, terms, _ = sizes
+    _, singles, _, _, other_singles, _ = bounds
+    left, panel, tile_singles, tiles, row_of_words, column_singles, doubtful = room
+    height, wide, width = tile_rows(lanes), left_width(lanes), short_columns(lanes)
+    room_for, seen = terms + _APART, 0
+    pack_short(lanes, x, first_row, of_row, 1, rows, terms, wide, room_for, left)
+    for first in range(0, columns, _TOGETHER * width):
+        lines = min(_TOGETHER * width, columns - first)
+        pack_short(lanes, y, first_column + first * of_column, of_column, 1, lines, terms, width, room_for, panel)
+        for column in range(0, lines, width):
+            strip = panel.ctypes.data + column * room_for * 4
+            across = min(width, lines - column)
+            column_singles[:width] = np.float32(0.0)
+            column_singles[:across] = other_singles[first + column : first + column + across]
+            for begin in range(0, terms, _CHUNK):
+                some = min(_CHUNK, terms - begin)
+                for row in range(0, rows, height):
+                    of_left = left.ctypes.data + (row // wide * wide * room_for + begin * wide + row % wide) * 4
+                    of_tile = tiles.ctypes.data + row * width * 8
+                    of_right = strip + begin * width * 4
+                    _sum_tile(
+                        lanes, of_left, of_right, tile_singles.ctypes.data, of_tile, begin, some, wide * 4, width * 4
+                    )
+            doubts = 0
+            for row in range(rows):
+                at = into + row * pitch + first + column
+                target = out.ctypes.data + at * 2 if across == width else row_of_words.ctypes.data
+                of_sums = tiles.ctypes.data + row * width * 8
+                found = mark_short_row(lanes, of_sums, column_singles.ctypes.data, singles[row], out, target)
+                if across < width:
+                    for c in range(across):
+                        out[at + c] = row_of_words[c]
+                while found:
+                    c = lowest_bit(found)
+                    found &= found - 1
+                    if c < across:
+                        doubtful[doubts] = row << 32 | c
+                        doubts += 1
+            seen += doubts
+            if seen > _FEW and seen * _SHARE > rows * (first + column + across):
+                return -1
+            count = _decide(
+                lanes, operands, sizes, bounds, first + column, doubtful, doubts, factor, out, into, pitch, near, count
+            )
+    return count
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _multiply_batches(
+    lanes: Any,
+    operands: Any,
+    sizes: Any,
+    bounds: Any,
+    room: Any,
+    factor: float,
+    out: Any,
+    place: Any,
+    near: Any,
+    batches: Range,
+) -> int:
+    """One product after the other, until there are too many marked elements."""
+    x, first_row, of_row, of_left, y, first_column, of_column, of_right = operands
+    doubles, singles, norms, other_doubles, other_singles, other_norms = bounds
+    into, pitch, step = place
+    count = 0
+    for batch in range(batches[0], batches[1]):
+        lines = x, first_row + batch * of_left, of_row, y, first_column + batch * of_right, of_column
+        its = (
+            doubles[batch],
+            singles[batch],
+            norms[batch],
+            other_doubles[batch],
+            other_singles[batch],
+            other_norms[batch],
+        )
+        at = into + batch * step
+        count = _multiply(lanes, lines, sizes, its, room, factor, out, at, pitch, near, count)
+        if count < 0 or count > len(near[0]):
+            break
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class ShortProduct:
+    """A part of a batch of products: some rows of the left operand, and some columns of the right one."""
+
+    left: ShortLines
+    right: ShortLines
+    batches: Range
+    rows: Range
+    columns: Range
+    terms: int
+    """LEAST_TERMS to MOST_TERMS."""
+    block: int
+    """Terms of a block of FP64 tiles."""
+    of_rows: ShortBounds
+    of_columns: ShortBounds
+
+
+def certify_short(
+    lanes: int, part: ShortProduct, factor: float, out: U16, rows: int, columns: int
+) -> AmbiguousPart | None:
+    """A part of products [B, rows, columns], rounded to out, flat; and what is marked, as
+    `roundlog.kernels.gemm_tiles.certify_part` gives it. None, with nothing of use in `out`, if FP64 tiles are faster."""
+    tile, (first_row, end_row), (first_column, end_column) = TILES[lanes], part.rows, part.columns
+    high, many = end_row - first_row, end_column - first_column
+    wide, width = max(tile.rows, width_of(lanes)), tile.vectors * width_of(lanes)
+    tall, strips = -(-high // wide) * wide, min(_TOGETHER, -(-many // width))
+    room = (
+        scratch_numbers("left", -(-tall * (part.terms + _APART) // 2)).view(np.float32),
+        scratch_numbers("panel", -(-strips * width * (part.terms + _APART) // 2)).view(np.float32),
+        scratch_numbers("singles", tile.rows * width // 2).view(np.float32),
+        scratch_numbers("tiles", tall * width),
+        np.empty(width, dtype=np.uint16),
+        scratch_numbers("columns", width // 2).view(np.float32),
+        scratch_numbers("doubtful", tall * width).view(np.int64),
+    )
+    left, right = part.left, part.right
+    operands = (
+        *(left.words, left.first + first_row * left.line, left.line, left.batch),
+        *(right.words, right.first + first_column * right.line, right.line, right.batch),
+    )
+    bounds = tuple(
+        one[:, slice(*lines)]
+        for of, lines in ((part.of_rows, part.rows), (part.of_columns, part.columns))
+        for one in (of.double, of.single, of.norms)
+    )
+    sizes = high, many, part.terms, part.block
+    place = first_row * columns + first_column, columns, rows * columns
+    found = max(64, (part.batches[1] - part.batches[0]) * high * many // _GROWTH**2)
+    while True:
+        near = np.empty(found, dtype=np.int64), np.empty(found), np.empty(found)
+        types = (0,) * lanes
+        count = _multiply_batches(types, operands, sizes, bounds, room, factor, out, place, near, part.batches)
+        if count < 0:
+            return None
+        if count <= found:
+            indices, y, d = near
+            return AmbiguousPart(indices[:count].copy(), y[:count].copy(), d[:count].copy())
+        found = count if count > _GROWTH * found else _GROWTH * found

@@ -1,0 +1,178 @@
+"""Products of BF16 matrices by all kernels for the CPU: the exact sums, rounded once, and the same logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from roundlog.kernels import gemm_microkernel
+from roundlog.log import Entries
+from roundlog.number_format import BFLOAT16
+from roundlog.operators import Inexact, operator
+from roundlog.operators.cpu import gemm
+from roundlog.rounding import Follower, Recorder
+
+GUARD = 4
+NARROW = torch.bfloat16
+LANES = (8, 4, 2, 0)
+"""Of tiles; 0: none, FP32 copies by BLAS."""
+
+
+def words_of(x: torch.Tensor) -> np.ndarray:
+    """Encodings, with one NaN."""
+    words = x.contiguous().reshape(-1).view(torch.int16).numpy().view(np.uint16)
+    return np.where(x.reshape(-1).isnan().numpy(), BFLOAT16.nan, words)
+
+
+def scaled(x: torch.Tensor) -> np.ndarray:
+    """Finite numbers as integers, in multiples of 2^-133; 0 for others."""
+    words = np.where(x.reshape(-1).isfinite().numpy(), words_of(x), 0)
+    return np.array([BFLOAT16.scaled(int(word)) for word in words], dtype=object).reshape(x.shape)
+
+
+def exactly(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
+    """Encodings of the product of two matrices, by integers; what is not finite by IEEE 754's own rules."""
+    sums = np.dot(scaled(a), scaled(b)).reshape(-1)
+    found = [BFLOAT16.nearest(Fraction(int(total), 1 << 266)) for total in sums]
+    odd_a, odd_b = ~a.isfinite(), ~b.isfinite()
+    for i, j in (odd_a.any(1)[:, None] | odd_b.any(0)).nonzero().tolist():
+        odd = odd_a[i] | odd_b[:, j]
+        by_rules = (a[i, odd].double() * b[odd, j].double()).sum()
+        found[i * b.shape[1] + j] = int(words_of(by_rules.to(NARROW))[0])
+    # An inexact operator's zero has no sign.
+    return np.array([0 if word == BFLOAT16.sign else word for word in found])
+
+
+def gaussian(rng: np.random.Generator, *shape: int) -> torch.Tensor:
+    return torch.from_numpy(rng.standard_normal(shape)).to(NARROW)
+
+
+def cancelling(rng: np.random.Generator, rows: int, terms: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Terms come in pairs that cancel, but for a few."""
+    a, b = gaussian(rng, rows, terms), gaussian(rng, terms, columns)
+    half = terms // 2
+    a[:, half : 2 * half], b[half : 2 * half] = a[:, :half], -b[:half]
+    if terms > 3:
+        b[0] *= 1.5
+    return a, b
+
+
+def tied(rng: np.random.Generator, rows: int, terms: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every sum is an odd multiple of half a place, 128 to 256 places high, or lies a little beside one."""
+    a = torch.from_numpy(rng.choice([0.0, 1.0, -1.0], (rows, terms))).to(NARROW)
+    b = torch.from_numpy(rng.choice([0.0, 1.0, -1.0], (terms, columns))).to(NARROW)
+    a[:, 0], b[0] = torch.from_numpy(rng.integers(128, 256, rows)).to(NARROW), 1.0
+    if terms > 2:
+        a[:, 1:], b[1:] = 0.0, 0.0
+        a[:, 1], b[1] = 1.0, 0.5
+        least = torch.from_numpy(rng.choice([0.0, 2.0**-20, -(2.0**-20), 2.0**-60, -(2.0**-60)], rows))
+        a[:, -1], b[-1] = least.to(NARROW), 1.0
+        if terms > 6:
+            # Behind what is far larger, and cancels.
+            a[:, 3], a[:, terms // 2], b[3], b[terms // 2] = 2.0**30, 2.0**30, 1.0, -1.0
+    return a, b
+
+
+def extreme(rng: np.random.Generator, rows: int, terms: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """All exponents: products below the least FP32 number, and beyond the largest."""
+
+    def drawn(*shape: int) -> torch.Tensor:
+        exponents = rng.integers(-133, 127, shape)
+        return (torch.from_numpy(rng.standard_normal(shape)) * 2.0 ** torch.from_numpy(exponents)).to(NARROW)
+
+    return drawn(rows, terms), drawn(terms, columns)
+
+
+def of_size(low: int, high: int):  # type: ignore[no-untyped-def]
+    def drawn(rng: np.random.Generator, rows: int, terms: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = gaussian(rng, rows, terms), gaussian(rng, terms, columns)
+        return (a.double() * 2.0**low).to(NARROW), (b.double() * 2.0**high).to(NARROW)
+
+    return drawn
+
+
+def infinite(rng: np.random.Generator, rows: int, terms: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = gaussian(rng, rows, terms), gaussian(rng, terms, columns)
+    for x in (a, b):
+        flat = x.view(-1)
+        for value in (torch.inf, -torch.inf, torch.nan, 0.0):
+            flat[rng.integers(0, len(flat))] = value
+    return a, b
+
+
+def zeros(rng: np.random.Generator, rows: int, terms: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = gaussian(rng, rows, terms), gaussian(rng, terms, columns)
+    a[::2], b[:, ::3] = -0.0, 0.0
+    return a, b
+
+
+KINDS = {
+    "Gaussian": lambda rng, m, k, n: (gaussian(rng, m, k), gaussian(rng, k, n)),
+    "cancelling": cancelling,
+    "ties": tied,
+    "all exponents": extreme,
+    "subnormal": of_size(-130, 0),
+    "products below FP32": of_size(-80, -75),
+    "products at the end of FP32": of_size(60, 64),
+    "infinite": infinite,
+    "zeros": zeros,
+}
+TERMS = (1, 15, 16, 17, 256, 3072)
+
+
+def layouts(x: torch.Tensor) -> list[torch.Tensor]:
+    """The numbers of a matrix as they may lie in memory."""
+    spread = torch.full((x.shape[0] + 2, 2 * x.shape[1] + 5), 7.0, dtype=NARROW)
+    spread[1:-1, 3:-2:2] = x
+    return [x, x.T.contiguous().T, spread[1:-1, 3:-2:2]]
+
+
+@contextmanager
+def by(lanes: int, fast: bool) -> Iterator[None]:
+    with (
+        patch.object(gemm_microkernel, "tile_lanes", lambda: lanes),
+        patch.object(gemm, "fast_short_products", lambda: fast),
+    ):
+        yield
+
+
+def recorded(a: torch.Tensor, b: torch.Tensor) -> tuple[np.ndarray, Entries]:
+    """Encodings of the product, and its log, which an auditor finds right."""
+    op, recorder = operator("matmul"), Recorder(GUARD)
+    assert isinstance(op, Inexact)
+    found = recorder.round(0, op, [a, b], {}, BFLOAT16)
+    assert found.dtype == NARROW
+    entries = recorder.take().get(0, Entries.empty())
+    follower = Follower(GUARD, 1.0, np.random.default_rng(0))
+    follower.follow(0, {0: entries})
+    assert np.array_equal(words_of(follower.round(0, op, [a, b], {}, BFLOAT16)), words_of(found))
+    assert follower.findings == []
+    return words_of(found), entries
+
+
+def same(one: Entries, other: Entries) -> bool:
+    pairs = ((one.indices, other.indices), (one.decisions, other.decisions), (one.values, other.values))
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("terms", TERMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kernel_gives_the_exact_sums_rounded_once(kind: str, terms: int) -> None:
+    rng = np.random.default_rng([terms, *map(ord, kind)])
+    rows, columns = (19, 53) if terms < 3072 else (9, 26)
+    a, b = KINDS[kind](rng, rows, terms, columns)
+    right = exactly(a, b)
+    for lanes in LANES:
+        for x, y in zip(layouts(a), reversed(layouts(b)), strict=True):
+            logs = []
+            for fast in (False, True)[: 1 + (lanes > 0)]:
+                with by(lanes, fast):
+                    found, log = recorded(x, y)
+                assert np.array_equal(found, right), (lanes, fast)
+                logs.append(log)
+            assert same(logs[0], logs[-1]), lanes
