@@ -15,7 +15,7 @@ from roundlog.adjudication import fixed_point
 from roundlog.adjudication.partial import ExactSum
 from roundlog.arithmetic import as_float32, format_of, torch_dtype
 from roundlog.log import Entries
-from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
+from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format, narrow_float32
 from roundlog.operators import REGISTRY, Inexact, compute_narrow
 from roundlog.operators.elementwise import convert
 from roundlog.operators.transcendental import KERNELS
@@ -231,3 +231,13 @@ def test_movement_keeps_bits(kind: Format) -> None:
         found = compute_narrow(REGISTRY[name], [x], attributes, kind)
         again = compute_narrow(REGISTRY[name], [x.view(torch.int16)], attributes, None)
         assert found.dtype == x.dtype and torch.equal(found.view(torch.int16), again)
+
+
+@pytest.mark.parametrize("out", [*SHORT, narrow_float32(26)], ids=str)
+def test_a_transposed_input_has_the_values_of_its_copy(out: Format) -> None:
+    """Infinities and NaN among them, which are put in afterwards."""
+    x = torch.tensor([[0.5, torch.inf, torch.nan], [-torch.inf, 300.0, -300.0]]).T
+    for name in ("exp", "tanh", "log"):
+        found = rounded_everywhere(inexact(name), [x], {}, out)
+        assert found.shape == x.shape
+        assert words_of(found) == words_of(rounded_everywhere(inexact(name), [x.contiguous()], {}, out))

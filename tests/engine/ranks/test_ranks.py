@@ -29,10 +29,12 @@ from roundlog.training.options import RunOptions, Validation
 from tasks import TASKS
 
 
-def compare(size: int, seeds: list[int], cut: bool = False) -> int:
-    """Holds ranks against one process; returns how many programs there were. cut: each rank cuts its samples."""
-    right = on_ranks.alone(seeds)
-    answers: list[Any] = call("on_ranks:run_programs", size, {seed: one[1] for seed, one in right.items()}, cut)
+def compare(size: int, seeds: list[int], cut: bool = False, mixed: bool = False, bits: int = 32) -> int:
+    """Holds ranks against one process; returns how many programs there were. cut: each rank cuts its samples. mixed:
+    the programs are of several formats. bits: of FP32 values."""
+    right = on_ranks.alone(seeds, mixed, bits)
+    logs = {seed: one[1] for seed, one in right.items()}
+    answers: list[Any] = call("on_ranks:run_programs", size, logs, cut, mixed, bits)
     for seed, (found, log, findings) in answers[0].items():
         assert found == right[int(seed)][0], seed
         assert findings == [], seed
@@ -50,6 +52,19 @@ def test_two_ranks_give_the_bits_of_one_process_for_random_programs() -> None:
 @pytest.mark.slow
 def test_three_ranks_do_for_more_programs() -> None:
     assert compare(3, list(range(20, 50))) > 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "cut", "seeds"), [(2, False, 20), (2, True, 14), (3, False, 30)])
+def test_ranks_give_the_bits_of_one_process_for_programs_of_several_formats(size: int, cut: bool, seeds: int) -> None:
+    assert compare(size, list(range(seeds)), cut, mixed=True) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "cut", "mixed"), [(2, False, False), (3, False, False), (2, True, True)])
+def test_ranks_round_to_fewer_than_32_bits_as_one_process_does(size: int, cut: bool, mixed: bool) -> None:
+    """To OVT's b_r of a spec; values of other formats keep theirs."""
+    assert compare(size, list(range(400, 424)), cut, mixed, bits=24) > 10
 
 
 @pytest.mark.slow
