@@ -245,9 +245,9 @@ def _moved(states: Mapping[str, torch.Tensor], known: Collection[str]) -> dict[s
     for name, state in states.items():
         kind = name.partition("/")[0]
         moved[name] = state
-        if state.dtype == torch.float32 and kind == "parameter":
-            spread = _MOVED * float(state.square().mean().sqrt()) + _MOVED / 10 if state.numel() else 0.0
-            moved[name] = state + spread * torch.randn(state.shape, generator=generator)
+        if state.is_floating_point() and kind == "parameter":
+            spread = _MOVED * float(state.float().square().mean().sqrt()) + _MOVED / 10 if state.numel() else 0.0
+            moved[name] = (state + spread * torch.randn(state.shape, generator=generator)).to(state.dtype)
         elif state.dtype == torch.float32 and name not in known and kind in ("buffer", "transient", "attribute"):
             moved[name] = state * (1 - _MOVED * torch.rand(state.shape, generator=generator))
     return moved
