@@ -55,7 +55,7 @@ def bent(rng: Random, d: Descriptor) -> Descriptor:
     if change == 0:
         return replace(d, family=rng.choice(list(Family)))
     if change == 1:
-        return replace(d, code=rng.choice([d.code + 1, 0, 1, 7, 30, 255]))
+        return replace(d, code=rng.choice([d.code + 1, 0, 1, 7, 31, 32, 255]))
     if change == 2:
         return replace(d, dtype=rng.choice(list(DType)))
     if change == 3:
