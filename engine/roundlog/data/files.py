@@ -151,7 +151,6 @@ def layout_named(name: str) -> tuple[DType, Stored] | None:
     return next(((DType.I64, stored) for stored, known in _NAMES.items() if known == name), None)
 
 
-
 def entry_of(kind: FieldType, rows: int) -> Entry:
     """A field's tensor in a file: [rows, ...], or flat if its rows overlap or leave gaps."""
     plain = kind.stride == kind.row.numel

@@ -30,6 +30,7 @@ from roundlog.storage import StorageError, open_regular, read_record, replace_fi
 
 SECRET_BYTES = 32
 
+
 class FabricatedValues:
     """Values derived from a secret, the same for the same place at every call. A place is any sequence of numbers and
     words."""

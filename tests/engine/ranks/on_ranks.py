@@ -103,9 +103,7 @@ def run_programs(
             )
         batch = samples_of(made.program)
         micro_batches = (batch, ranks.size + 1)[int(seed) % 2 and batch > ranks.size] if cut else 1
-        executor = RanksExecutor(
-            made.program, ranks, f32_format=kind, interval=every, micro_batches=micro_batches
-        )
+        executor = RanksExecutor(made.program, ranks, f32_format=kind, interval=every, micro_batches=micro_batches)
         found[seed] = executed(executor, inputs, bytes.fromhex(log) if log else None)
         dismiss(ranks)
     return found
