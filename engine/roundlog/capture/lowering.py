@@ -202,7 +202,7 @@ class Lowering(Context):
         generator = torch.Generator().manual_seed(1)
         states = [*(self.traced.states[name] for name in self._slots), *self._constant_states.values()]
         spread = [torch.randn(state.shape, generator=generator) for state in states]
-        moved = [s + 0.05 * x if s.dtype == torch.float32 else s for s, x in zip(states, spread, strict=True)]
+        moved = [(s + 0.05 * x).to(s.dtype) if s.is_floating_point() else s for s, x in zip(states, spread, strict=True)]
         return StepInputs(
             states=[state.contiguous() for state in moved],
             data=[widened(field) for field in self.task.batch(torch.arange(self.task.batch_size)).values()],

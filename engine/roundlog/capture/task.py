@@ -166,17 +166,16 @@ OfBatch = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 Source = torch.Tensor | NDArray[Any] | Field
 """Field of a data set, as a user gives it."""
 
-STORED = (torch.float32, torch.int64, torch.bool)
+STORED = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 """Dtypes of states and data in a program."""
 
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
     """A training job before capture.
 
-    model: any `nn.Module` in FP32, in the mode (`train`/`eval`) it is to be trained in. Its parameters and buffers at
+    model: any `nn.Module` in FP32 or BF16, or with parts in either, in the mode (`train`/`eval`) it is to be trained in. Its parameters and buffers at
         capture time are the initial state.
     loss: `loss(model, batch)` -> FP32 scalar; `batch` maps field names to tensors [batch_size, ...].
     optimizer: one of `torch.optim` (all but LBFGS, Muon and SparseAdam), or one whose `step()` is your own and takes no
@@ -282,7 +281,7 @@ class Task:
                 raise CaptureError(f"{name} of a lazy module has no shape yet: run the model on a batch first")
             if tensor.layout != torch.strided or tensor.is_nested:
                 raise CaptureError(f"{name} is no plain tensor ({tensor.layout}): convert it, as with .to_dense()")
-            if tensor.dtype not in STORED and (name in parameters or tensor.dtype in _HALVES):
+            if tensor.dtype not in STORED and (name in parameters or tensor.dtype == torch.float16):
                 raise CaptureError(f"{name} is {tensor.dtype}: {_AS_COMPLEX if tensor.is_complex() else _AS_FLOAT}")
             if is_lazy_view(tensor):
                 raise CaptureError(

@@ -38,6 +38,11 @@ _ROOM = 24.0
 """Allowed distance from PyTorch's FP64, as a multiple of that of PyTorch's FP32."""
 
 
+def is_short(x: torch.Tensor) -> bool:
+    """Whether numbers have fewer than 32 bits."""
+    return x.dtype in _SHORT
+
+
 def has_short_numbers(program: Program) -> bool:
     """Whether a program computes with numbers of fewer than 32 bits."""
     return any(node.type.dtype in (DType.BF16, DType.F16) for node in program.nodes)
@@ -251,6 +256,16 @@ def _agree(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
         few = int((~same).sum()) <= 1 + _FEW * ours.numel()
         return few and bool((same | (apart <= room)).all())
     return bool((same | (apart <= _FP32 * size)).all())
+
+
+def agree_on_change(ours: torch.Tensor, theirs: torch.Tensor, state: torch.Tensor, step: int) -> bool:
+    """Whether an optimizer changes a parameter of short numbers as PyTorch's does, of the same gradients, but for
+    roundings at the end of each operator, which go on from step to step. ours, theirs: f64, the changes. state: the
+    parameter before the first step."""
+    room = _ulps(torch.maximum(state.double().abs(), theirs.abs()), state.dtype)
+    apart = (ours - theirs).abs()
+    few = int((apart > room / 4).sum()) <= (step + 1) * (1 + _FEW * ours.numel())
+    return few and bool((apart <= (step + 1) * 2 * room).all())
 
 
 def _agrees_with_kernel(

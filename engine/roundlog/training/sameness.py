@@ -15,7 +15,12 @@ import torch
 
 from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.python_state import snapshot_of
-from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
+from roundlog.training.kernel_sameness import (
+    agree_on_change,
+    confirm_same_kernels,
+    has_short_numbers,
+    is_short,
+)
 from roundlog.training.trial import CHANGE, Results, Trial, TrialRun
 
 _REWRITE = "write this part with ordinary operators on parameters and buffers"
@@ -103,6 +108,8 @@ class _Mark(NamedTuple):
     """Most that rounding a state to FP32 once has changed, however little the state moves."""
     truth: Callable[[], torch.Tensor] | None
     """The truth, f64, if the captured step is too far off by this alone."""
+    is_wrong: bool = False
+    """Whether the captured step is too far off, whatever nudged runs give."""
 
 
 @dataclass(slots=True)
@@ -165,10 +172,13 @@ class _Comparison:
             found.is_finite &= bool(truth.isfinite().all()) and bool(in_fp32.isfinite().all())
             # What comes to the optimizer has been compared kernel by kernel; what it makes of the same gradients, not.
             if name in ours and (not self._by_kernel or name in self._optimized):
-                found.marks[name] = self._mark_of(name, ours[name](), in_fp32, truth)
+                found.marks[name] = self._mark_of(step, name, ours[name](), in_fp32, truth)
 
-    def _mark_of(self, name: str, ours: torch.Tensor, in_fp32: torch.Tensor, truth: torch.Tensor) -> _Mark:
+    def _mark_of(self, step: int, name: str, ours: torch.Tensor, in_fp32: torch.Tensor, truth: torch.Tensor) -> _Mark:
         state = self._trial.start.get(name.removeprefix(CHANGE))
+        if state is not None and is_short(state):
+            wrong = not agree_on_change(ours, in_fp32, state, step)
+            return _Mark(_apart(ours, in_fp32), 0.0, _largest(in_fp32), 0.0, truth=None, is_wrong=wrong)
         mark = _Mark(
             apart=_apart(ours, truth),
             own=_apart(in_fp32, truth),
@@ -200,12 +210,17 @@ class _Comparison:
 
     def _difference(self, step: int, name: str, mark: _Mark) -> float:
         allowed = _allowed(mark)
-        if mark.truth and not any(mark.apart <= allowed + _ROOM * noise for noise in self._noises(step, name)):
+        wrong = mark.is_wrong or (
+            mark.truth and not any(mark.apart <= allowed + _ROOM * noise for noise in self._noises(step, name))
+        )
+        if wrong:
             raise CaptureError(
                 f"the captured step is not yours: at step {step} {name} differs by {mark.apart:.2g}, where its largest "
                 f"element is {mark.size:.2g}: the model, the loss or a hook does something that capture does not "
                 f"follow, so {_REWRITE}"
             )
+        if (state := self._trial.start.get(name.removeprefix(CHANGE))) is not None and is_short(state):
+            return 0.0  # by ulps of the parameter
         # If FP32 is too inaccurate for a tensor, the difference means nothing.
         return max(0.0, mark.apart - mark.rounding) / mark.size if mark.own < _BLURRED * mark.size else 0.0
 
@@ -245,9 +260,9 @@ def _moved(states: Mapping[str, torch.Tensor], known: Collection[str]) -> dict[s
     for name, state in states.items():
         kind = name.partition("/")[0]
         moved[name] = state
-        if state.dtype == torch.float32 and kind == "parameter":
-            spread = _MOVED * float(state.square().mean().sqrt()) + _MOVED / 10 if state.numel() else 0.0
-            moved[name] = state + spread * torch.randn(state.shape, generator=generator)
+        if state.is_floating_point() and kind == "parameter":
+            spread = _MOVED * float(state.float().square().mean().sqrt()) + _MOVED / 10 if state.numel() else 0.0
+            moved[name] = (state + spread * torch.randn(state.shape, generator=generator)).to(state.dtype)
         elif state.dtype == torch.float32 and name not in known and kind in ("buffer", "transient", "attribute"):
             moved[name] = state * (1 - _MOVED * torch.rand(state.shape, generator=generator))
     return moved

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from roundlog.capture.optimizers.update import Column, Rate, Stepped, Tensors, Update, zeros
+from roundlog.capture.optimizers.update import Column, Rate, Stepped, Tensors, Update, is_short, zeros
 
 
 class Moments(Update):
@@ -72,12 +72,27 @@ class Adam(Moments):
         }
 
     def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        if is_short(p):
+            return self._step_short(p, g, slots, row)
         m, v = self.moments(self.gradient(p, g), slots, row)
         following = {"exp_avg": m, "exp_avg_sq": v}
         if self.group["amsgrad"]:
             v = following["max_exp_avg_sq"] = torch.maximum(slots["max_exp_avg_sq"], v)
         denominator = torch.sqrt(v) / row["bias2_sqrt"] + self.group["eps"]
         return self.shrunk(p, row) - row["step_size"] * (m / denominator), following
+
+    def _step_short(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        """Rounded where PyTorch's operators round: `lerp_`, `mul_`, `addcmul_`, `sqrt`, `div`, `add_`, `addcdiv_`."""
+        dtype, p = p.dtype, self.shrunk(p, row)
+        g, m = self.gradient(p, g).float(), slots["exp_avg"].float()
+        (_, add), (keep, of_square) = self.weights(0, row), self.weights(1, row)
+        m = (m + add * (g - m)).to(dtype)
+        v = ((slots["exp_avg_sq"] * keep).float() + of_square * g * g).to(dtype)
+        following = {"exp_avg": m, "exp_avg_sq": v}
+        if self.group["amsgrad"]:
+            v = following["max_exp_avg_sq"] = torch.maximum(slots["max_exp_avg_sq"], v)
+        denominator = torch.sqrt(v) / row["bias2_sqrt"] + self.group["eps"]
+        return (p.float() - row["step_size"] * m.float() / denominator.float()).to(dtype), following
 
 
 class NAdam(Moments):

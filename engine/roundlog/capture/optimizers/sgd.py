@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from roundlog.capture.optimizers.update import Column, Stepped, Tensors, Update, zeros
+from roundlog.capture.optimizers.update import Column, Stepped, Tensors, Update, added, is_short, zeros
 
 
 class SGD(Update):
@@ -29,6 +29,8 @@ class SGD(Update):
 
     def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
         g = self.decayed(p, g)
+        if is_short(p):
+            return self._step_short(p, g, slots, row)
         if not self._has_momentum:
             return p - row["lr"] * g, {}
         momentum = row.get("momentum", self.group["momentum"])
@@ -36,6 +38,15 @@ class SGD(Update):
         buffer = momentum * slots["momentum"] + (row["fresh"] * g if "fresh" in row else g)
         g = g + momentum * buffer if self.group["nesterov"] else buffer
         return p - row["lr"] * g, {"momentum": buffer}
+
+    def _step_short(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        """Rounded where PyTorch's operators round. g: with the weight decay."""
+        if not self._has_momentum:
+            return added(p, g, -row["lr"]), {}
+        momentum = row.get("momentum", self.group["momentum"])
+        buffer = added(slots["momentum"] * momentum, g, row.get("fresh", 1.0))
+        g = added(g, buffer, momentum) if self.group["nesterov"] else buffer
+        return added(p, g, -row["lr"]), {"momentum": buffer}
 
 
 class ASGD(Update):

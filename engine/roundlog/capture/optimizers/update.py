@@ -169,6 +169,8 @@ class Update(ABC):
     def decayed(self, p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
         """The gradient with that of the weight decay."""
         decay = float(self.group["weight_decay"])
+        if is_short(p):
+            return added(g, p, decay) if decay else g
         return g + decay * p if decay else g
 
 
@@ -196,6 +198,19 @@ def is_own(optimizer: object) -> bool:
     kind = type(optimizer)
     homes = (kind.__module__, getattr(kind.step, "__module__", ""))
     return not any(str(home).startswith("torch.") for home in homes)
+
+
+def is_short(x: torch.Tensor) -> bool:
+    """Whether numbers have fewer than 32 bits, so that every operator of an update rounds."""
+    return x.dtype in (torch.bfloat16, torch.float16)
+
+
+def added(x: torch.Tensor, y: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
+    """x + factor y of short numbers, as `x.add(y, alpha=factor)` of PyTorch's on the CPU: the factor is rounded to their
+    format first, and the product is not. factor: a number, or f32[]."""
+    if not isinstance(factor, torch.Tensor):
+        factor = torch.tensor(factor, dtype=torch.float32)
+    return (x.float() + factor.to(x.dtype).float() * y.float()).to(x.dtype)
 
 
 def zeros(p: torch.Tensor, *names: str) -> dict[str, torch.Tensor]:
