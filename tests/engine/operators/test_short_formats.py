@@ -127,7 +127,7 @@ def test_formats_convert_into_each_other_and_from_integers(kind: Format) -> None
 @pytest.mark.parametrize("name", ["neg", "abs", "floor", "maximum", "minimum", "eq", "lt", "le"])
 def test_what_selects_and_compares_takes_any_formats(name: str) -> None:
     rng = np.random.default_rng(len(name))
-    scalar = ieee.SCALARS[f"F32_{name.upper()}"]
+    scalar = ieee.SCALARS[f"FLOAT_{name.upper()}"]
     for left, right in product(FORMATS, FORMATS):
         inputs = [drawn(left, rng, 400), drawn(right, rng, 400)][: REGISTRY[name].definition.arity]
         right_values = [scalar(*words) for words in zip(*map(in_float32, inputs), strict=True)]
