@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import contraction_cases  # noqa: F401  (registers its cases)
 import pytest
 import torch
-from adjudication_cases import Bits, descriptor_of
+from adjudication_cases import Bits, descriptor_of, of_numbers
 from operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
 from oracle.array import FORMATS, Array, from_torch
 from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate
 from roundlog.definitions import DEFINITIONS, FLOATS
-from roundlog.descriptors import Descriptor
 from roundlog.descriptors.check import check_descriptor
 from roundlog.descriptors.describe import rule_for
 from roundlog.operators import REGISTRY, Direct, Inexact, OperatorKind, Source, compute_narrow
@@ -60,16 +58,6 @@ def in_format(case: Case, dtype: DType) -> Case:
     assert format is not None
     inputs = [convert(x, format) if x.is_floating_point() else x for x in case.inputs]
     return Case(inputs, case.attributes)
-
-
-def of_numbers(descriptor: Descriptor, dtype: DType) -> Descriptor:
-    """A descriptor of FP32 with another dtype of numbers."""
-
-    def other(kind: DType) -> DType:
-        return dtype if kind == DType.F32 else kind
-
-    inputs = tuple(replace(item, dtype=other(item.dtype)) for item in descriptor.inputs)
-    return replace(descriptor, dtype=other(descriptor.dtype), inputs=inputs)
 
 
 def check(name: str, case: Case, elements: list[int] | None, rng: Random, dtype: DType = DType.F32) -> None:
