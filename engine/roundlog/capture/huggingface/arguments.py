@@ -19,6 +19,7 @@ FOLLOWED = frozenset(
         *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args"),
         *("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
         # The loss.
+        "bf16",
         *("label_smoothing_factor", "label_names", "remove_unused_columns", "average_tokens_across_devices"),
         # `Trainer` has set it in the model's configuration by then.
         "use_cache",
@@ -66,12 +67,9 @@ WITHOUT_EFFECT = frozenset(
 )
 """Fields that change no number of a training run."""
 
-_FP32 = "a job trains in FP32, so leave it off"
-
 REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
-    "bf16": ((False,), _FP32),
-    "fp16": ((False,), _FP32),
-    "tf32": ((None, False), _FP32),
+    "fp16": ((False,), "a job has no GradScaler, which FP16 needs, so use bf16=True"),
+    "tf32": ((None, False), "a job multiplies in FP32 or BF16, so leave it off"),
     "use_liger_kernel": ((False,), "it puts kernels in the model's place that capture cannot read, so leave it off"),
     "neftune_noise_alpha": ((None,), "noise on embeddings is added by hooks of train(), so leave it away"),
     "auto_find_batch_size": ((False,), "a job's batches have one size, so leave it off and choose one"),
@@ -127,7 +125,7 @@ def argument_refusals(arguments: Any, *, own_optimizer: bool, own_scheduler: boo
 
 
 def _machine_refusals(arguments: Any) -> Iterator[str]:
-    """Arguments that ask for more than one process that trains on one CPU in FP32."""
+    """Arguments that ask for more than one process that trains on one CPU, in FP32 or BF16."""
     if arguments.device.type != "cpu":
         yield (
             f"the trainer's model is on {arguments.device}, where no step is captured: set "
@@ -140,8 +138,8 @@ def _machine_refusals(arguments: Any) -> Iterator[str]:
         )
     if arguments.mixed_precision != "no" and not (arguments.bf16 or arguments.fp16):
         yield (
-            f"the environment asks for {arguments.mixed_precision}, and a job trains in FP32: unset "
-            "ACCELERATE_MIXED_PRECISION"
+            f"the environment asks for {arguments.mixed_precision}, which a job follows by arguments alone: unset "
+            "ACCELERATE_MIXED_PRECISION, and set TrainingArguments.bf16=True for BF16"
         )
     if arguments.accelerator_config.split_batches:
         yield (

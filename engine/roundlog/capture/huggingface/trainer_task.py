@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -155,7 +155,8 @@ class TrainerLoss:
     def __call__(self, model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """f32[]: `Trainer.compute_loss` of one micro-batch."""
         inputs = {name: field for name, field in batch.items() if name != _COUNT}
-        loss: torch.Tensor = self._trainer.compute_loss(model, inputs, num_items_in_batch=batch.get(_COUNT))
+        with _in_bf16(model) if self._trainer.args.bf16 else nullcontext():
+            loss: torch.Tensor = self._trainer.compute_loss(model, inputs, num_items_in_batch=batch.get(_COUNT))
         return loss
 
     def of_batch(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -172,6 +173,20 @@ class TrainerLoss:
         row = {name: field[: self._parts] for name, field in dataset.items()}
         counted = trainer.model_accepts_loss_kwargs and bool(self.of_batch(row))
         return counted or trainer.compute_loss_func is not None
+
+
+@contextmanager
+def _in_bf16(model: nn.Module) -> Iterator[None]:
+    """While this lasts, the model's forward computes under autocast, and gives FP32: as `Accelerator.prepare_model` has
+    it for `train()`."""
+    from accelerate.utils.operations import convert_outputs_to_fp32
+
+    computed = torch.autocast(device_type="cpu", dtype=torch.bfloat16)(model.forward)
+    model.forward = convert_outputs_to_fp32(computed)
+    try:
+        yield
+    finally:
+        del model.forward
 
 
 def _check_kind(trainer: object) -> None:

@@ -28,6 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from roundlog.capture.constants import known
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import is_of_torch, place_of_call
 from roundlog.capture.python_state import REPLACED, Counter, UnseenText, followed, load_compiler, with_logged
@@ -36,11 +37,13 @@ from roundlog.capture.tracing.decisions import decided, noted, passing
 
 
 @contextmanager
-def rewritten() -> Iterator[None]:
-    """While this is active, the functions of this file stand in the place of PyTorch's."""
+def rewritten(*, is_short: bool = False) -> Iterator[None]:
+    """While this is active, the functions of this file stand in the place of PyTorch's. is_short: whether the model has
+    numbers of fewer than 32 bits."""
     load_compiler()
     with ExitStack() as stack:
         for owner, name, function in (
+            *_of_masks(is_short),
             *REPLACED,
             (AveragedModel, "update_parameters", _update_parameters),
             (_BatchNorm, "forward", _batch_norm),
@@ -337,6 +340,21 @@ def _enter_autocast(region: torch.autocast) -> Any:
 def _refuse_autocast(what: str, instead: str) -> None:
     with noted():
         raise CaptureError(f"torch.autocast {what}{place_of_call()}, and a step is captured {instead}")
+
+
+def _of_masks(is_short: bool) -> Iterator[tuple[Any, str, object]]:
+    """Function by which transformers asks whether it may look at a mask's values, to leave out a mask that masks
+    nothing. In FP32 it makes no difference; where sums are rounded to BF16, what it leaves out decides where."""
+    masks = sys.modules.get("transformers.masking_utils")
+    asked = getattr(masks, "is_tracing", None)
+    if asked is None:
+        return
+
+    def is_tracing(tensor: Any = None) -> Any:
+        short = is_short or torch.is_autocast_enabled("cpu")
+        return asked(tensor) and not (short and isinstance(tensor, FakeTensor) and known(tensor) is not None)
+
+    yield masks, "is_tracing", is_tracing
 
 
 _format_of_torch = torch.Tensor.__format__
