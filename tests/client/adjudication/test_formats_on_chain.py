@@ -1,4 +1,4 @@
-"""Exact operators and functions of BF16 and FP16 on a chain, against the reference; in the long run all their numbers."""
+"""Exact operators and functions of BF16 and FP16 on a chain, against the reference: in the long run all numbers."""
 
 from __future__ import annotations
 
