@@ -111,12 +111,15 @@ def test_an_fp32_number_is_told_exactly(bits: int) -> None:
         assert shown.value in ("NaN", "infinity", "-infinity")
 
 
+def test_a_number_of_two_bytes_is_told_in_both_formats() -> None:
+    assert showing.number(0x3F80, 2) == showing.Number("0x3f80", "1.0 in BF16, 1.875 in FP16")
+    assert showing.number(0xFC00, 2) == showing.Number("0xfc00", "-2.658456e+36 in BF16, -infinity in FP16")
+    assert showing.number(0x7FC0, 2).value == "NaN in BF16, NaN in FP16"
+
+
 def test_other_elements_are_integers_and_booleans() -> None:
     assert showing.number(2**64 - 1, 8) == showing.Number("0x" + "f" * 16, "-1")
     assert (showing.number(1, 1).value, showing.number(2, 1).value) == ("true", "neither true nor false")
-    assert showing.number(0x3C00, 2) == showing.Number("0x3c00", "0.0078125 in BF16, 1.0 in FP16")
-    assert showing.number(0xFFC0, 2) == showing.Number("0xffc0", "NaN in BF16, NaN in FP16")
-    assert showing.number(0x7F80, 2).value == "infinity in BF16, NaN in FP16"
     assert showing.number(2**70, 0).bits == "0x" + "0" * 16, "a width that is not known yet"
 
 

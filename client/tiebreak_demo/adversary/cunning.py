@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from roundlog.adjudication import ExactSum, IntegerSum, RunningResult, wrap
+from roundlog.adjudication import ExactSum, IntegerSum, RunningResult, in_float32, wrap
 from roundlog.adjudication import binary32 as ieee
 from roundlog.dispute import RunningResults
 from tiebreak.contract.enums import Side
@@ -49,8 +49,9 @@ class _CunningOutput:
 
     def running(self, element: int, claimed: int) -> RunningResults:
         found = self._honest.running(element, claimed)
-        last = found.partials[-1]
-        wanted = claimed if self._side is Side.TRAINER else claimed ^ 1
+        last, dtype = found.partials[-1], self._honest.descriptor.dtype
+        wanted = in_float32(dtype, claimed if self._side is Side.TRAINER else claimed ^ 1)
+        claimed = in_float32(dtype, claimed)
         if not isinstance(last, ExactSum | IntegerSum):
             return found
         middle = len(found.partials) // 2
@@ -64,7 +65,7 @@ class _CunningOutput:
 
 
 def _whole(kind: ExactSum | IntegerSum, bits: int) -> int:
-    """The running total that finishes to these bits."""
+    """The running total that finishes to these bits, of a number its FP32 pattern."""
     return ieee.scaled(bits) << 149 if isinstance(kind, ExactSum) else wrap(bits)
 
 

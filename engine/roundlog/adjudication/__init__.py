@@ -2,7 +2,7 @@
 (docs/protocol.md)."""
 
 from roundlog.adjudication import binary32
-from roundlog.adjudication.adjudicate import NoAnswer, Tree, function_value, is_finite, segments
+from roundlog.adjudication.adjudicate import NoAnswer, Tree, function_value, in_float32, is_finite, segments
 from roundlog.adjudication.binary32 import wrap
 from roundlog.adjudication.openings import OperandOpening, largest_proof, needed
 from roundlog.adjudication.partial import ExactSum, IntegerSum, RunningResult
@@ -16,6 +16,7 @@ __all__ = [
     "Tree",
     "binary32",
     "function_value",
+    "in_float32",
     "is_finite",
     "largest_proof",
     "needed",

@@ -15,6 +15,7 @@ from oracle.whole_programs import values_of
 from random_programs import ALL_FORMATS, make_mixed
 from roundlog.commitments import state_root
 from roundlog.execution import Executor, IndexRangeError, NonFiniteError, StepResult
+from roundlog.execution.fusion import Group, plan
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.number_format import narrow_float32
@@ -90,6 +91,19 @@ def test_thresholds_follow_a_program_of_several_formats(seed: int) -> None:
     follower.follow(made.inputs.step, recorder.take())
     assert as_result(Executor(made.program).run(made.inputs, follower)) == right
     assert follower.findings == [] and not sum(follower.corrections.values())
+
+
+def test_tapes_fuse_fp32_and_bool_only() -> None:
+    """They would take the bytes of other formats for FP32 numbers."""
+    fused = 0
+    for seed in range(40):
+        nodes = (program := make_mixed(seed).program).nodes
+        for unit in plan(program):
+            if isinstance(unit, Group):
+                kinds = {nodes[index].type.dtype for index in (*unit.nodes, *unit.inputs)}
+                assert kinds <= {DType.F32, DType.BOOL}, (seed, unit.nodes)
+                fused += len(unit.nodes) > 1
+    assert fused > 40
 
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
