@@ -193,4 +193,4 @@ FP32; int64; 0 or 1."""
 ROUNDED = frozenset(
     {"FLOAT_ADD", "FLOAT_SUB", "FLOAT_MUL", "FLOAT_DIV", "FLOAT_SQRT", "I64_TO_FLOAT", "FLOAT_TO_FLOAT"}
 )
-"""Those of SCALARS that take the `format` of their result. The others' numbers are of their operands' format."""
+"""Scalars that take the `format` of their result. Numbers of the others are of their operands' format."""

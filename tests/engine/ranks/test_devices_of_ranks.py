@@ -37,11 +37,12 @@ DEVICES = [
 ]
 
 
-def hold_programs(devices: list[str], seeds: Sequence[int], cut: bool = False) -> int:
-    """Holds ranks on these devices against one process on the CPU; returns how many programs there were."""
-    right = on_ranks.alone(list(seeds))
+def hold_programs(devices: list[str], seeds: Sequence[int], cut: bool = False, mixed: bool = False) -> int:
+    """Holds ranks on these devices against one process on the CPU; returns how many programs there were. mixed: they
+    are of several formats."""
+    right = on_ranks.alone(list(seeds), mixed)
     logs = {seed: one[1] for seed, one in right.items()}
-    found: dict[str, Any] = call("on_devices:run", len(devices), devices, "on_ranks:run_programs", logs, cut)[0]
+    found: dict[str, Any] = call("on_devices:run", len(devices), devices, "on_ranks:run_programs", logs, cut, mixed)[0]
     for seed, (result, log, findings) in found.items():
         assert result == right[int(seed)][0], seed
         assert findings == [], seed
@@ -59,6 +60,12 @@ def test_a_rank_on_the_cpu_and_one_on_a_device_give_the_bits_of_one_process() ->
 @pytest.mark.parametrize("devices", DEVICES)
 def test_ranks_on_devices_give_the_bits_of_one_process_for_random_programs(devices: list[str], cut: bool) -> None:
     assert hold_programs(devices, range(400, 424), cut) > 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("devices", "cut"), [(FOREIGN, False), (MIXED, True)])
+def test_they_do_for_programs_of_several_formats(devices: list[str], cut: bool) -> None:
+    assert hold_programs(devices, range(5), cut, mixed=True) > 3
 
 
 @pytest.mark.slow

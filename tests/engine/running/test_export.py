@@ -267,7 +267,7 @@ HOSTILE: dict[str, tuple[object, str]] = {
     "a name of two lines": ({"parameter/a\nb": entry()}, "which no model can have"),
     "slots alone": ({"slot/w/exp_avg": entry()}, "has no parameter and no buffer"),
     "nothing": ({}, "has no parameter and no buffer"),
-    "another dtype": ({"parameter/w": entry("BF16", (4,))}, "dtype 'BF16'"),
+    "another dtype": ({"parameter/w": entry("F8_E4M3", (8,))}, "dtype 'F8_E4M3'"),
     "a dtype that is a list": ({"parameter/w": {**entry(), "dtype": ["F32"]}}, "without a dtype"),
     "no object": ({"parameter/w": 5}, "without a dtype"),
     "no shape": ({"parameter/w": {"dtype": "F32"}}, "has shape None"),
