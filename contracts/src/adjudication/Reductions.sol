@@ -106,15 +106,18 @@ library Reductions {
 
     /// @dev `addTerm` of BF16 and FP16: apart, so that FP32's many terms do not ask each for its dtype.
     function addShortTerm(Accumulator memory accumulator, Operands memory operands, ChunkOpening[] calldata openings) private pure {
+        (uint256 flat, bool valid) = Access.read(operands.rows[0]);
+        if (!valid) return;
         DType dtype = operands.descriptor.dtype;
-        (uint64 bits, bool valid) = operands.read(openings, 0);
-        uint256 a = Float32.unwrap(Numbers.toFloat32(dtype, bits));
+        uint64 bits;
         uint256 b = ExactSum.ONE;
-        if (valid && operands.rows.length == 2) {
+        if (operands.rows.length == 2) {
             (bits, valid) = operands.read(openings, 1);
             b = Float32.unwrap(Numbers.toFloat32(dtype, bits));
         }
-        if (valid) accumulator.addProduct(a, b);
+        if (!valid) return;
+        bits = operands.index.element(openings, 0, flat);
+        accumulator.addProduct(Float32.unwrap(Numbers.toFloat32(dtype, bits)), b);
     }
 
     function selectedSum(Operands memory operands, ChunkOpening[] calldata openings, Partial memory before)

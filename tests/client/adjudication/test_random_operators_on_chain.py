@@ -34,7 +34,7 @@ def kinds(adjudicator: Any, family: Family, rng: Random, cases: int) -> Counter[
 @pytest.mark.slow_but("GATHER", "MAP", "SUM", "EXTREME")
 @pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
 def test_the_contract_answers_as_the_reference(adjudicator: Any, family: Family) -> None:
-    found = kinds(adjudicator, family, Random(f"tiebreak {family.name}"), 12)
+    found = kinds(adjudicator, family, Random(f"tiebreak {family.name}"), 20)
     assert found["VALUE"] > 5, found
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mixed_precision
 import on_ranks
 import on_trainings
 import pytest
@@ -157,6 +158,19 @@ def test_ranks_share_out_the_state_of_every_optimizer(size: int, tmp_path: Path)
     # The plain one has no state of its own, but for batch norm's.
     assert all(count > 2 for name, count in kept.items() if name != "sgd")
     hold_trainings("run_jobs", [str(one) for one in directories], size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "bits"), [(2, 32), (3, 24)])
+def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(size: int, bits: int, tmp_path: Path) -> None:
+    """BF16 weights are handed out, FP32 copies of them and an FP16 mean kept by owners; with fewer bits in FP32, too."""
+    job = mixed_precision.job(bits=bits)
+    job.write(tmp_path)
+    owners = ownership(job.program, analyse_for(job.program, size), size)
+    names = list(job.program.states)
+    assert {names[slot] for slot in owners.handed_out} == {one for one in names if one.startswith("parameter/")}
+    assert {names[slot] for slot in owners.kept} == {one for one in names if not one.startswith("parameter/")}
+    hold_trainings("run_jobs", [str(tmp_path)], size)
 
 
 def hold_trainings(function: str, names: list[str], size: int) -> None:
