@@ -160,7 +160,7 @@ def binary32() -> dict[str, str]:
 _PRECISION = 1200
 
 
-def _trigonometric(name: str) -> Callable[[Fraction], Fraction]:
+def trigonometric(name: str) -> Callable[[Fraction], Fraction]:
     def function(x: Fraction) -> Fraction:
         with mpmath.workprec(_PRECISION):
             sign, mantissa, exponent, _ = getattr(mpmath, name)(mpmath.mpf(x.numerator) / x.denominator)._mpf_
@@ -189,7 +189,7 @@ def _arguments(name: str) -> list[int]:
 def functions() -> dict[str, str]:
     """Functions whose result overflows give infinity, for the caller to stop at."""
     cases = {}
-    exact = {**FUNCTIONS, "sin": _trigonometric("sin"), "cos": _trigonometric("cos")}
+    exact = {**FUNCTIONS, "sin": trigonometric("sin"), "cos": trigonometric("cos")}
     for name, function in exact.items():
         values = {}
         for x in _arguments(name):

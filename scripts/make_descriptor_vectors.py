@@ -21,6 +21,7 @@ from roundlog.adjudication.adjudicate import index_of, read
 from roundlog.capture.builder import Builder, Value
 from roundlog.commitments import leaf_hash
 from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor, program_root
+from roundlog.descriptors.descriptor import DTYPE_CODES
 from roundlog.descriptors.encoding import flat_rows
 from roundlog.operators import check
 from roundlog.program import DType, Program, TensorType, to_json
@@ -29,7 +30,7 @@ VECTORS = Path(__file__).resolve().parent.parent / "tests" / "vectors"
 READS = 12
 """Reads of an input in access.json."""
 
-F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
+F32, I64 = DType.F32, DType.I64
 
 
 def every_operator() -> Program:
@@ -48,6 +49,8 @@ def every_operator() -> Program:
     _elementwise(b, noise, rate, count, mask)
     _reductions(b, state, images, tokens, count, mask)
     _contractions(b, images, noise)
+    for kind, other in (("bf16", "f16"), ("f16", "bf16")):
+        _short(b, kind, other, state, tokens, count, mask)
     # Every node counts here, so nothing is dropped as `finish` would.
     b.op("loss", rate)
     b._add("store", (state,), {"slot": 0}, b.type(state))
@@ -129,19 +132,32 @@ def _contractions(b: Builder, images: Value, noise: Value) -> None:
         b.op("conv2d_grad_weight", y, images, **options, size=weights[2:])
 
 
+def _short(b: Builder, kind: str, other: str, state: Value, tokens: Value, count: Value, mask: Value) -> None:
+    """Operators on numbers of a format that is not FP32."""
+    x = b.op(f"to_{kind}", state)
+    for name in ("add", "mul", "div", "maximum", "le"):
+        b.op(name, x, b.op("flip", x, dim=3))
+    for name in ("neg", "sqrt", "floor", "exp", "tanh", "to_f32", f"to_{other}"):
+        b.op(name, x)
+    b.op("where", mask, b.op(f"to_{kind}", mask), b.op(f"to_{kind}", b.op("reshape", tokens, shape=(5, 3, 1))))
+    b.op(f"to_{kind}", count)
+    b.op("argmax", x, dim=1)
+    b.op("take", b.op("reshape", x, shape=(42, 10)), tokens)
+
+
 def fields(descriptor: Descriptor) -> dict[str, object]:
     """The struct's fields, named as in Solidity; numbers that may not fit a double are decimal strings."""
     return {
         "family": int(descriptor.family),
         "code": int(descriptor.code),
-        "dtype": {F32: 0, I64: 1, BOOL: 2}[descriptor.dtype],
+        "dtype": DTYPE_CODES[descriptor.dtype],
         "segment": descriptor.segment,
         "iteration": list(descriptor.iteration),
         "reduction": list(descriptor.reduction),
         "inputs": [
             {
                 "value": item.value,
-                "dtype": {F32: 0, I64: 1, BOOL: 2}[item.dtype],
+                "dtype": DTYPE_CODES[item.dtype],
                 "shape": list(item.view),
                 "affine": [str(number) for number in flat_rows(item.rows)],
             }

@@ -45,6 +45,7 @@ SMALLEST: dict[str, list[str]] = {
     "make_code_docs": [],
     "make_contract_records": [],
     "make_descriptor_vectors": [],
+    "make_format_vectors": [],
     "make_operating_docs": [],
     "make_operator_docs": [],
     "make_script_docs": [],

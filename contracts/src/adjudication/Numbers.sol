@@ -38,25 +38,30 @@ library Numbers {
     /// @notice The FP32 number that an element is; of a NaN some NaN.
     function toFloat32(DType dtype, uint256 bits) internal pure returns (Float32) {
         if (dtype == DType.F32) return Rounding.wrap(bits);
-        if (dtype == DType.BF16) return Rounding.wrap(bits << 16);
+        return Rounding.wrap(dtype == DType.BF16 ? bits << 16 : ofHalf(bits));
+    }
+
+    /// @notice The pattern of the FP32 number that one of FP16 is.
+    function ofHalf(uint256 bits) internal pure returns (uint256) {
         unchecked {
             uint256 sign = (bits & SHORT_SIGN) << 16;
             uint256 magnitude = bits & (SHORT_SIGN - 1);
-            if (magnitude >> HALF_FRACTION_BITS == 0) return Rounding.nearest(sign, magnitude, HALF_MIN_EXPONENT);
             uint256 pattern = sign | ((magnitude << HALF_DROPPED) + HALF_REBIAS);
-            return Rounding.wrap(magnitude < HALF_INFINITY ? pattern : pattern | Rounding.INFINITY);
+            if (magnitude >= HALF_INFINITY) return pattern | Rounding.INFINITY;
+            if (magnitude >> HALF_FRACTION_BITS != 0) return pattern;
+            return Float32.unwrap(Rounding.nearest(sign, magnitude, HALF_MIN_EXPONENT));
         }
     }
 
     /// @notice The element that an FP32 number is, which has to be a number of the dtype's format.
     function ofFloat32(DType dtype, Float32 number) internal pure returns (uint64) {
         uint256 x = Float32.unwrap(number);
-        if (dtype != DType.F32) x = dtype == DType.BF16 ? x >> 16 : halfOf(x);
+        if (dtype != DType.F32) x = dtype == DType.BF16 ? x >> 16 : toHalf(x);
         // forge-lint: disable-next-line(unsafe-typecast)
         return uint64(x);
     }
 
-    function halfOf(uint256 x) private pure returns (uint256) {
+    function toHalf(uint256 x) private pure returns (uint256) {
         unchecked {
             uint256 sign = (x & Rounding.SIGN) >> 16;
             uint256 magnitude = x & (Rounding.SIGN - 1);

@@ -42,6 +42,8 @@ struct Window {
     /// Bytes of an element.
     uint256 width;
     uint256 input;
+    /// Bits that are an element's of the eight bytes that are read for it.
+    uint256 mask;
 }
 
 /// @notice Index of the openings: a sorted key for each, and a window for each tensor.
@@ -65,8 +67,12 @@ library Openings {
     /// @notice Elements have to lie inside of one chunk.
     error ChunkSizeSplitsElements(uint32 chunkSize);
 
+    /// @dev BF16 as FP32: the upper half of its pattern, whose lower half stands in the two bytes before it.
+    uint256 private constant UPPER_HALF = 0xFFFF0000;
+
     /// @notice Checks every opening against the root of its tensor.
-    function check(ChunkOpening[] calldata openings, Tensor[] memory tensors, uint32 chunkSize)
+    /// @param widens whether elements of BF16 are read as the FP32 numbers that they are
+    function check(ChunkOpening[] calldata openings, Tensor[] memory tensors, uint32 chunkSize, bool widens)
         internal
         pure
         returns (Index memory index)
@@ -75,7 +81,9 @@ library Openings {
         index.chunkSize = chunkSize;
         index.windows = new Window[](tensors.length);
         for (uint256 i = 0; i < tensors.length; ++i) {
-            index.windows[i] = Window(0, 0, 0, Descriptors.width(tensors[i].dtype), tensors[i].input);
+            uint256 width = Descriptors.width(tensors[i].dtype);
+            uint256 mask = widens && tensors[i].dtype == DType.BF16 ? UPPER_HALF : (1 << (8 * width)) - 1;
+            index.windows[i] = Window(0, 0, 0, width, tensors[i].input, mask);
         }
         index.keys = new uint256[](openings.length);
         for (uint256 i = 0; i < openings.length; ++i) {
@@ -104,15 +112,14 @@ library Openings {
         Window memory window = self.windows[tensor];
         if (position < window.start || position >= window.end) moveTo(self, window, openings, position);
         unchecked {
-            uint256 width = window.width;
-            uint256 place = window.place + (position - window.start) * width;
+            uint256 place = window.place + (position - window.start) * window.width;
             uint256 word;
             // INVARIANT: the window is a chunk of exactly its length, so the element lies inside.
             // slither-disable-next-line assembly
             assembly ("memory-safe") {
                 word := calldataload(place)
             }
-            bits = uint64(reverse(word >> 192) & ((1 << (8 * width)) - 1));
+            bits = uint64(reverse(word >> 192) & window.mask);
         }
     }
 
@@ -127,7 +134,8 @@ library Openings {
         }
         window.start = position - position % perChunk;
         window.end = window.start + data.length / window.width;
-        window.place = place;
+        // INVARIANT: two bytes before a chunk are call data, at least a part of its length.
+        window.place = window.mask == UPPER_HALF ? place - 2 : place;
     }
 
     /// @notice The bits of the element of `size` bytes at a byte of a chunk, which is little-endian. Reverts beyond its end.

@@ -40,7 +40,7 @@ library Reading {
         self.descriptor = descriptor;
         uint256[] memory place = Access.unravel(descriptor.iteration, question.element);
         startAt(self, segment, place);
-        self.index = Openings.check(openings, tensorsOf(self, question.roots, place), chunkSize);
+        self.index = Openings.check(openings, tensorsOf(self, question.roots, place), chunkSize, descriptor.isReduction());
     }
 
     function startAt(Operands memory self, uint256 segment, uint256[] memory place) private pure {
@@ -99,7 +99,8 @@ library Reading {
         }
     }
 
-    /// @notice The bits that operand `i` contributes to the present term, and whether it reads anything there.
+    /// @notice The bits that operand `i` contributes to the present term (of BF16 to a reduction: those of FP32), and whether it reads
+    ///         anything there.
     function read(Operands memory self, ChunkOpening[] calldata openings, uint256 i)
         internal
         pure

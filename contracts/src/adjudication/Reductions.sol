@@ -83,13 +83,13 @@ library Reductions {
         returns (Partial memory)
     {
         Accumulator memory accumulator = ExactSum.resume(total(before));
-        if (operands.descriptor.dtype == DType.F32) {
+        if (operands.descriptor.dtype == DType.F16) {
             for (; operands.left > 0; operands.next()) {
-                addTerm(accumulator, operands, openings);
+                addHalfTerm(accumulator, operands, openings);
             }
         } else {
             for (; operands.left > 0; operands.next()) {
-                addShortTerm(accumulator, operands, openings);
+                addTerm(accumulator, operands, openings);
             }
         }
         return closed(accumulator);
@@ -104,20 +104,17 @@ library Reductions {
         if (valid) accumulator.addProduct(operands.index.element(openings, 0, flat), b);
     }
 
-    /// @dev `addTerm` of BF16 and FP16: apart, so that FP32's many terms do not ask each for its dtype.
-    function addShortTerm(Accumulator memory accumulator, Operands memory operands, ChunkOpening[] calldata openings) private pure {
+    /// @dev `addTerm` of FP16: apart, so that many terms do not ask each for its dtype.
+    function addHalfTerm(Accumulator memory accumulator, Operands memory operands, ChunkOpening[] calldata openings) private pure {
         (uint256 flat, bool valid) = Access.read(operands.rows[0]);
         if (!valid) return;
-        DType dtype = operands.descriptor.dtype;
         uint64 bits;
         uint256 b = ExactSum.ONE;
         if (operands.rows.length == 2) {
             (bits, valid) = operands.read(openings, 1);
-            b = Float32.unwrap(Numbers.toFloat32(dtype, bits));
+            b = Numbers.ofHalf(bits);
         }
-        if (!valid) return;
-        bits = operands.index.element(openings, 0, flat);
-        accumulator.addProduct(Float32.unwrap(Numbers.toFloat32(dtype, bits)), b);
+        if (valid) accumulator.addProduct(Numbers.ofHalf(operands.index.element(openings, 0, flat)), b);
     }
 
     function selectedSum(Operands memory operands, ChunkOpening[] calldata openings, Partial memory before)
@@ -127,12 +124,12 @@ library Reductions {
     {
         uint64 wanted = bitsOf(operands.labelOf());
         Accumulator memory accumulator = ExactSum.resume(total(before));
-        DType dtype = operands.descriptor.dtype;
+        bool isHalf = operands.descriptor.dtype == DType.F16;
         for (; operands.left > 0; operands.next()) {
             (uint64 bits, bool valid) = operands.read(openings, 1);
             if (!valid || bits != wanted) continue;
             (bits, valid) = operands.read(openings, 0);
-            if (valid) accumulator.addProduct(Float32.unwrap(Numbers.toFloat32(dtype, bits)), ExactSum.ONE);
+            if (valid) accumulator.addProduct(isHalf ? Numbers.ofHalf(bits) : bits, ExactSum.ONE);
         }
         return closed(accumulator);
     }
@@ -154,20 +151,20 @@ library Reductions {
         returns (Partial memory)
     {
         Best memory best = bestOf(operands.descriptor, before);
-        DType dtype = operands.descriptor.inputs[0].dtype;
+        bool isHalf = operands.descriptor.inputs[0].dtype == DType.F16;
         for (; operands.left > 0; operands.next()) {
-            consider(best, operands, openings, dtype);
+            consider(best, operands, openings, isHalf);
         }
         bytes32 found = bytes32(uint256(best.found ? 1 : 0));
         return Partial([found, bytes32(uint256(Float32.unwrap(best.value))), wordOf(best.label)]);
     }
 
     /// @dev Only what is better takes the place, so the first of equal ones keeps it. NaN is better than any number.
-    function consider(Best memory best, Operands memory operands, ChunkOpening[] calldata openings, DType dtype) private pure {
-        (uint64 bits, bool valid) = operands.read(openings, 0);
+    function consider(Best memory best, Operands memory operands, ChunkOpening[] calldata openings, bool isHalf) private pure {
+        (uint256 bits, bool valid) = operands.read(openings, 0);
         if (!valid) return;
-        Float32 x = Numbers.toFloat32(dtype, bits);
-        if (Binary32.isNan(Float32.unwrap(x))) x = Rounding.wrap(Rounding.NAN);
+        if (isHalf) bits = Numbers.ofHalf(bits);
+        Float32 x = Rounding.wrap(Binary32.isNan(bits) ? Rounding.NAN : bits);
         if (best.found && !isBetter(x, best.value, operands.descriptor.code == 0)) return;
         (best.found, best.value) = (true, x);
         if (operands.descriptor.family == Family.ARGMAX) best.label = operands.labelOf();

@@ -16,6 +16,8 @@ contract DecodingHarness {
 
 /// @notice Descriptors that a customer could write and no program has: every call refuses them, by name, and soon.
 contract HostileDescriptorTest is AdjudicationTest {
+    uint256 private constant DTYPES = uint256(type(DType).max) + 1;
+
     /// @dev What reading the longest encoding may cost, of the 3,000,000 of one adjudication.
     uint256 private constant MAX_DECODING_GAS = 1_000_000;
 
@@ -118,7 +120,7 @@ contract HostileDescriptorTest is AdjudicationTest {
     }
 
     function test_everyFamily_refusesCodesThatItHasNot() public {
-        uint8[16] memory last = [0, 5, 0, 0, 0, 0, 1, 0, 30, 7, 0, 0, 1, 0, 0, 0];
+        uint8[16] memory last = [0, 5, 0, 0, 0, 0, 1, 0, 31, 7, 0, 0, 1, 0, 0, 0];
         for (uint8 family = 0; family < 16; ++family) {
             Descriptor memory d = family < 10 ? good() : sum();
             (d.family, d.code) = (Family(family), last[family] + 1);
@@ -133,8 +135,10 @@ contract HostileDescriptorTest is AdjudicationTest {
         uint8[16] memory output = [9, 9, 0, 9, 1, 0, 9, 9, 0, 0, 0, 0, 0, 1, 1, 2];
         for (uint8 family = 0; family < 16; ++family) {
             if (output[family] == 9) continue;
-            for (uint8 dtype = 0; dtype < 3; ++dtype) {
-                if (dtype == output[family]) continue;
+            for (uint8 dtype = 0; dtype < DTYPES; ++dtype) {
+                // Of other numbers the inputs are wrong, then.
+                bool isOther = family > uint8(Family.MAP) && output[family] == 0 && dtype > uint8(DType.BOOL);
+                if (dtype == output[family] || isOther) continue;
                 Descriptor memory d = family < 10 ? good() : sum();
                 (d.family, d.dtype) = (Family(family), DType(dtype));
                 refused(d, Fault.DTYPE);
@@ -145,23 +149,39 @@ contract HostileDescriptorTest is AdjudicationTest {
     function test_onlyAStoreOfNumbers_hasToBeFinite() public {
         Descriptor memory d = elementwise(Family.COPY, 1, DType.I64, 3, dtypes(DType.I64));
         refused(d, Fault.DTYPE);
-        d = elementwise(Family.COPY, 1, DType.F32, 3, dtypes(DType.F32));
-        adjudicator.outline(abi.encode(d), CHUNK);
+        d = elementwise(Family.COPY, 1, DType.BOOL, 3, dtypes(DType.BOOL));
+        refused(d, Fault.DTYPE);
+        DType[3] memory accepted = [DType.F32, DType.BF16, DType.F16];
+        for (uint256 i = 0; i < accepted.length; ++i) {
+            d = elementwise(Family.COPY, 1, accepted[i], 3, dtypes(accepted[i]));
+            adjudicator.outline(abi.encode(d), CHUNK);
+        }
     }
 
-    /// @dev Every code of MAP with every combination of dtypes: as many go through as there are codes, and one of WHERE for each dtype.
+    function test_numbersOfDifferentFormats_doNotMeet() public {
+        refused(elementwise(Family.MAP, uint8(Scalar.FLOAT_ADD), DType.F32, 3, dtypes(DType.F32, DType.BF16)), Fault.DTYPE);
+        refused(elementwise(Family.MAP, uint8(Scalar.FLOAT_ADD), DType.BF16, 3, dtypes(DType.F32, DType.F32)), Fault.DTYPE);
+        refused(elementwise(Family.MAP, uint8(Scalar.FLOAT_LT), DType.BOOL, 3, dtypes(DType.BF16, DType.F16)), Fault.DTYPE);
+        refused(elementwise(Family.MAP, uint8(Scalar.FLOAT_TO_FLOAT), DType.BF16, 3, dtypes(DType.BF16)), Fault.DTYPE);
+        refused(elementwise(Family.FUNCTION, 0, DType.F32, 3, dtypes(DType.F16)), Fault.DTYPE);
+        refused(elementwise(Family.COPY, 0, DType.F16, 3, dtypes(DType.F16, DType.BF16)), Fault.DTYPE);
+        refused(reduction(Family.SUM, DType.BF16, 3, 4, dtypes(DType.BF16, DType.F32)), Fault.DTYPE);
+        refused(reduction(Family.SELECTED_SUM, DType.F16, 3, 4, dtypes(DType.F32, DType.I64)), Fault.DTYPE);
+        refused(reduction(Family.EXTREME, DType.F16, 3, 4, dtypes(DType.BF16)), Fault.DTYPE);
+        refused(reduction(Family.ARGMAX, DType.I64, 3, 4, dtypes(DType.I64)), Fault.DTYPE);
+    }
+
+    /// @dev Every code of MAP with every combination of dtypes: one goes through, of numbers one for each of their dtypes (of conversions for
+    ///      each other one), and one of WHERE for each dtype.
     function test_map_takesOneCombinationOfDTypesACode() public {
         for (uint8 code = 0; code <= uint8(type(Scalar).max); ++code) {
             uint256 accepted = 0;
-            for (uint256 combination = 0; combination < 81; ++combination) {
-                DType[] memory inputs = dtypes(kind(combination / 3), kind(combination / 9), kind(combination / 27));
+            for (uint256 combination = 0; combination < DTYPES ** 4; ++combination) {
+                DType[] memory inputs =
+                    dtypes(kind(combination / DTYPES), kind(combination / DTYPES ** 2), kind(combination / DTYPES ** 3));
                 for (uint256 count = 0; count <= 3; ++count) {
                     // Inputs that are not there are not counted twice.
-                    if (
-                        count < 3 && combination / 27 != 0 || count < 2 && combination / 9 != 0 || count < 1 && combination / 3 != 0
-                    ) {
-                        continue;
-                    }
+                    if (combination / DTYPES ** (count + 1) != 0) continue;
                     Descriptor memory d = elementwise(Family.MAP, code, kind(combination), 3, inputs);
                     Input[] memory some = new Input[](count);
                     for (uint256 i = 0; i < count; ++i) {
@@ -173,12 +193,18 @@ contract HostileDescriptorTest is AdjudicationTest {
                     } catch {}
                 }
             }
-            vm.assertEq(accepted, code == uint8(Scalar.WHERE) ? 3 : 1, string.concat("code ", vm.toString(code)));
+            vm.assertEq(accepted, combinationsOf(Scalar(code)), string.concat("code ", vm.toString(code)));
         }
     }
 
+    function combinationsOf(Scalar code) private pure returns (uint256) {
+        if (code == Scalar.WHERE) return DTYPES;
+        if (code == Scalar.FLOAT_TO_FLOAT) return 6;
+        return code <= Scalar.FLOAT_LE || code == Scalar.I64_TO_FLOAT || code == Scalar.BOOL_TO_FLOAT ? 3 : 1;
+    }
+
     function kind(uint256 number) private pure returns (DType) {
-        return DType(number % 3);
+        return DType(number % DTYPES);
     }
 
     function test_everyFamily_refusesAnotherNumberOfInputs() public {

@@ -52,7 +52,7 @@ class Copy(enum.IntEnum):
 
     ANY = 0
     FINITE = 1
-    """The loss, and what goes into the next state, FP32: no run goes on with an infinity or NaN there."""
+    """The loss, and numbers that go into the next state: no run goes on with an infinity or NaN there."""
 
 
 class Extreme(enum.IntEnum):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from adjudication_cases import of_numbers
 from contract_answers import Memory, setting, tree_of, words
 from roundlog.adjudication import openings as opened
 from roundlog.adjudication.adjudicate import DisputedStep, place_in_field
@@ -37,6 +38,16 @@ def described(name: str, inputs: list[torch.Tensor], **attributes: Any) -> tuple
     program = Program(nodes=tuple(nodes), state_names=names, data_names=(), schedule_names=(), batch_size=1)
     memory = Memory(values={number: bytes(tensor_bytes(x)) for number, x in enumerate(inputs)})
     return describe(program, len(inputs)), memory
+
+
+def in_format(descriptor: Descriptor, memory: Memory, dtype: DType) -> tuple[Descriptor, Memory]:
+    """The same operator on the same numbers, rounded to a dtype instead of FP32."""
+    values = dict(memory.values)
+    for item in descriptor.inputs:
+        if item.dtype == DType.F32:
+            numbers = torch.frombuffer(bytearray(memory.values[item.value]), dtype=torch.float32)
+            values[item.value] = bytes(tensor_bytes(numbers.to(dtype.torch_dtype)))
+    return of_numbers(descriptor, dtype), Memory(values=values)
 
 
 def spent(adjudicator: Any, descriptor: Descriptor, element: int, memory: Memory, rows: int = 1) -> int:
@@ -94,6 +105,30 @@ def test_a_segment_fits_a_transaction_as_estimated(adjudicator: Any, name: str) 
     estimate = gas(descriptor, min(descriptor.segment, descriptor.terms))
     # The transaction, the descriptor and the setting are not part of the estimate.
     assert used < estimate + 200_000 <= GAS_BUDGET + 200_000 <= LIMIT - GAME, (used, estimate, descriptor.segment)
+
+
+OTHERS: dict[str, Callable[[], tuple[Descriptor, Memory]]] = {
+    # Zeros cost less in call data, and small integers have more of them in FP32.
+    "a rising maximum": lambda: described("amax", [normal(8192).sort().values], dims=(0,)),
+    "the place of a rising maximum": lambda: described("argmax", [normal(8192).sort().values], dim=0),
+    "a sum of two": lambda: described("add", [normal(100, 77), normal(77)]),
+    "a quotient": lambda: described("div", [normal(5000), normal(5000)]),
+    "a comparison": lambda: described("lt", [normal(100, 77), normal(77)]),
+    "a function": lambda: described("exp", [normal(3000)]),
+    "a copy": lambda: described("flip", [normal(100, 77)], dim=0),
+    "a choice": lambda: described("where", [normal(4000) > 0, normal(4000), normal(4000)]),
+}
+
+
+@pytest.mark.slow_but("a dot product", "a rising maximum", "a sum of two", "a function")
+@pytest.mark.parametrize("name", {**REDUCED, **OTHERS})
+def test_bf16_takes_no_more_gas_than_fp32(adjudicator: Any, name: str) -> None:
+    descriptor, memory = {**REDUCED, **OTHERS}[name]()
+    element = descriptor.elements // 2
+    used = spent(adjudicator, descriptor, element, memory)
+    descriptor, memory = in_format(descriptor, memory, DType.BF16)
+    short = spent(adjudicator, descriptor, element, memory)
+    assert short <= used, (short, used)
 
 
 def test_one_of_64_operands_fits_a_transaction(adjudicator: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,6 +31,16 @@ def program_of(name: str, inputs: Sequence[torch.Tensor], attributes: Mapping[st
 
 def descriptor_of(name: str, inputs: Sequence[torch.Tensor], attributes: Mapping[str, Any]) -> Descriptor:
     return describe(program_of(name, inputs, attributes), len(inputs))
+
+
+def of_numbers(descriptor: Descriptor, dtype: DType) -> Descriptor:
+    """A descriptor of FP32 with another dtype of numbers."""
+
+    def other(kind: DType) -> DType:
+        return dtype if kind == DType.F32 else kind
+
+    inputs = tuple(replace(item, dtype=other(item.dtype)) for item in descriptor.inputs)
+    return replace(descriptor, dtype=other(descriptor.dtype), inputs=inputs)
 
 
 class Bits:

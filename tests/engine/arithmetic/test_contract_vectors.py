@@ -4,10 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_vector_files_are_what_their_script_writes() -> None:
-    check = [sys.executable, str(ROOT / "scripts" / "make_arithmetic_vectors.py"), "--check"]
+@pytest.mark.parametrize("script", ["make_arithmetic_vectors.py", "make_format_vectors.py"])
+def test_the_vector_files_are_what_their_script_writes(script: str) -> None:
+    check = [sys.executable, str(ROOT / "scripts" / script), "--check"]
     run = subprocess.run(check, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

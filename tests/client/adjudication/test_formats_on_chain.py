@@ -1,0 +1,117 @@
+"""Exact operators and functions of BF16 and FP16 on a chain, against the reference; in the long run all their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+import compile_contracts
+import pytest
+from make_format_vectors import BINARY, UNARY, corners, drawn, format_of
+from roundlog.adjudication.adjudicate import exact_value
+from roundlog.adjudication.fixed_point import evaluate
+from roundlog.definitions import FLOATS, Family, code_name, code_names
+from roundlog.descriptors.descriptor import DTYPE_CODES
+from roundlog.program import DType
+from web3 import Web3
+
+BATCH = 2048
+SHORT = [DType.BF16, DType.F16]
+FUNCTIONS = sorted(set(code_names(Family.FUNCTION)))
+COMPARISONS = (10, 11, 12)
+FLOAT_TO_FLOAT, I64_TO_FLOAT = 31, 28
+
+
+@pytest.fixture(scope="module")
+def harness(web3: Web3) -> Any:
+    path = "test/support/FormatsHarness.sol"
+    sources = compile_contracts.source_files()
+    sources[path] = compile_contracts.SOURCES.parent / path
+    needed = ("/arithmetic/", "/adjudication/", "/support/", "src/Merkle", "src/Time", "src/TrainingSpec", "src/Types")
+    sources = {name: file for name, file in sources.items() if any(part in name for part in needed)}
+    compiled = compile_contracts.compile_sources(sources)[path]["FormatsHarness"]
+    contract = web3.eth.contract(abi=compiled["abi"], bytecode=compiled["evm"]["bytecode"]["object"])
+    hash_ = contract.constructor().transact({"from": web3.eth.accounts[0]})
+    address = web3.eth.wait_for_transaction_receipt(hash_)["contractAddress"]
+    return web3.eth.contract(address=address, abi=compiled["abi"])
+
+
+def batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (items[at : at + BATCH] for at in range(0, len(items), BATCH))
+
+
+def check_map(harness: Any, code: int, kind: DType, to: DType, operands: Sequence[tuple[int, ...]]) -> None:
+    """operands: elements of `kind`, int64 as they are. to: dtype of the result."""
+    given, gives = kind.number_format(), to.number_format()
+    for some in batches(operands):
+        columns = [[x % 2**64 for x in column] for column in zip(*some, strict=True)]
+        second = columns[1] if len(columns) > 1 else []
+        found = harness.functions.map(code, DTYPE_CODES[kind], DTYPE_CODES[to], columns[0], second).call({"gas": 10**9})
+        for case, bits in zip(some, found, strict=True):
+            wide = case if given is None else [given.in_float32(x) for x in case]
+            right = exact_value(code_name(Family.MAP, code), wide, gives)
+            assert bits == (right if gives is None else gives.of_float32(right)), (code, kind, to, list(map(hex, case)))
+
+
+def check_function(harness: Any, code: int, name: str, kind: DType, numbers: Sequence[int]) -> None:
+    format = format_of(kind)
+    for some in batches(numbers):
+        found, undecided = harness.functions.evaluate(code, DTYPE_CODES[kind], list(some)).call({"gas": 10**9})
+        assert undecided == 0
+        for x, bits in zip(some, found, strict=True):
+            right = evaluate(name, format.in_float32(x), format)
+            assert right is not None and bits == format.of_float32(right), (name, kind, hex(x))
+
+
+def check_all(harness: Any, kind: DType, numbers: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
+    """Every operator and function of one operand at the numbers, those of two at the pairs."""
+    for code in UNARY:
+        check_map(harness, code, kind, kind, [(x,) for x in numbers])
+    for to in FLOATS:
+        if to != kind:
+            check_map(harness, FLOAT_TO_FLOAT, kind, to, [(x,) for x in numbers])
+    for code in BINARY:
+        check_map(harness, code, kind, DType.BOOL if code in COMPARISONS else kind, pairs)
+    for code, name in FUNCTIONS:
+        check_function(harness, code, name, kind, numbers)
+
+
+def some_pairs(kind: DType, count: int) -> list[tuple[int, int]]:
+    """All pairs of corners and of as many others."""
+    format = format_of(kind)
+    rng = Random(f"corners of {kind}")
+    found = corners(format)
+    found += [rng.randrange(2 * format.sign) for _ in range(count - len(found))]
+    return [(a, b) for a in found for b in found]
+
+
+@pytest.mark.parametrize("kind", SHORT)
+def test_operators_on_some_numbers_are_the_references(harness: Any, kind: DType) -> None:
+    rng = Random(f"some of {kind}")
+    numbers = [*corners(format_of(kind)), *rng.sample(range(1 << 16), 60)]
+    near = [*drawn(f"near {kind}", format_of(kind), 200)]
+    check_all(harness, kind, numbers, [*rng.sample(some_pairs(kind, 60), 150), *near])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", SHORT)
+def test_operators_on_all_numbers_are_the_references(harness: Any, kind: DType) -> None:
+    check_all(harness, kind, range(1 << 16), some_pairs(kind, 300))
+
+
+@pytest.mark.parametrize("to", SHORT)
+def test_other_numbers_become_the_nearest(harness: Any, to: DType) -> None:
+    rng, format = Random(f"numbers that become {to}"), format_of(to)
+    # FP32 numbers beside the middles between two of the format, and anywhere.
+    dropped = 23 - format.fraction_bits
+    middles = [rng.getrandbits(32 - dropped) << dropped | 1 << (dropped - 1) for _ in range(200)]
+    patterns = [bits + off for bits in middles for off in (-1, 0, 1)] + [rng.getrandbits(32) for _ in range(200)]
+    check_map(harness, FLOAT_TO_FLOAT, DType.F32, to, [(x,) for x in patterns])
+    # Integers that a first rounding to FP32 would put onto a middle.
+    integers = []
+    for _ in range(300):
+        length = rng.randrange(12, 64)
+        middle = (rng.getrandbits(format.fraction_bits) << 1 | 1) << max(0, length - format.fraction_bits - 1)
+        integers += [max(-(2**63), min(2**63 - 1, sign * middle + off)) for off in (-1, 0, 1) for sign in (1, -1)]
+    check_map(harness, I64_TO_FLOAT, DType.I64, to, [(x,) for x in integers])
