@@ -26,7 +26,8 @@ def clip_factor(gradients: Iterable[torch.Tensor], max_norm: float) -> torch.Ten
     if any(is_short(g) for g in gradients):
         # Norms of short numbers are short themselves.
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
-        return ((norm + 1e-6).reciprocal() * max_norm).clamp(max=1.0)
+        factor: torch.Tensor = ((norm + 1e-6).reciprocal() * max_norm).clamp(max=1.0)
+        return factor
     squares = torch.stack([(g * g).sum() for g in gradients])
     return (max_norm / (torch.sqrt(squares.sum()) + 1e-6)).clamp(max=1.0)
 
