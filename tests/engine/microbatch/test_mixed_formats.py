@@ -3,6 +3,7 @@ say, worked out by a second implementation."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from oracle.array import from_torch
 from oracle.whole_programs import values_of
 from random_programs import ALL_FORMATS, make_mixed
 from roundlog.commitments import state_root
-from roundlog.execution import Executor, StepResult
+from roundlog.execution import Executor, IndexRangeError, NonFiniteError, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.number_format import narrow_float32
-from roundlog.program import DType
+from roundlog.program import DType, Node, Program, TensorType
 from roundlog.rounding import Follower, Recorder, record
 from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
 
@@ -89,6 +90,38 @@ def test_thresholds_follow_a_program_of_several_formats(seed: int) -> None:
     follower.follow(made.inputs.step, recorder.take())
     assert as_result(Executor(made.program).run(made.inputs, follower)) == right
     assert follower.findings == [] and not sum(follower.corrections.values())
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
+def test_a_step_stops_alike_in_every_format(dtype: DType, tmp_path: Path) -> None:
+    """At an index that is out of range, and at a number that overflows in this format alone."""
+    form = dtype.number_format()
+    assert form is not None
+    for wrong, index, number in ((IndexRangeError, 7, 1.0), (NonFiniteError, 1, form.largest)):
+        kind = TensorType((4, 2), dtype)
+        nodes = (
+            Node("data", (), {"slot": 0}, kind, "made.py:1"),
+            Node("data", (), {"slot": 1}, TensorType((4, 1), DType.I64), "made.py:2"),
+            Node("gather", (0, 1), {"dim": 1}, TensorType((4, 1), dtype), "made.py:3"),
+            Node("add", (2, 2), {}, TensorType((4, 1), dtype), "made.py:4"),
+            Node("to_f32", (3,), {}, TensorType((4, 1), DType.F32), "made.py:5"),
+            Node("constant", (), {"bits": (0,)}, TensorType((), DType.F32), "made.py:6"),
+            Node("loss", (5,), {}, TensorType((), DType.F32), "made.py:7"),
+            Node("store", (3,), {"slot": 0}, TensorType((4, 1), dtype), "made.py:8"),
+            Node("store", (4,), {"slot": 1}, TensorType((4, 1), DType.F32), "made.py:9"),
+        )
+        program = Program(nodes=nodes, state_names=("s", "t"), data_names=("x", "i"), schedule_names=(), batch_size=4)
+        x = torch.ones(4, 2, dtype=dtype.torch_dtype)
+        x[2, 1] = number
+        indices = torch.tensor([[0], [1], [index], [0]])
+        inputs = replace(make_mixed(0).inputs, data=[x, indices])
+        said = set()
+        for executor in (Executor(program), *(MicrobatchExecutor(program, count, tmp_path) for count in (2, 4))):
+            with pytest.raises(wrong) as error:
+                executor.run(inputs, Recorder(4))
+            said.add((error.value.operator, error.value.element, str(error.value)))
+            assert error.value.output.dtype == dtype.torch_dtype
+        assert len(said) == 1, said
 
 
 def test_the_programs_have_every_operator_in_every_format_and_what_is_hard_to_round() -> None:

@@ -163,7 +163,7 @@ def test_ranks_share_out_the_state_of_every_optimizer(size: int, tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "bits"), [(2, 32), (3, 24)])
 def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(size: int, bits: int, tmp_path: Path) -> None:
-    """BF16 weights are handed out, FP32 copies of them and an FP16 mean kept by owners; with fewer bits in FP32, too."""
+    """BF16 weights are handed out, FP32 copies of them and an FP16 mean kept by owners; of fewer FP32 bits, too."""
     job = mixed_precision.job(bits=bits)
     job.write(tmp_path)
     owners = ownership(job.program, analyse_for(job.program, size), size)
