@@ -109,12 +109,40 @@ yours:
 
 The comparison with your own step notices both where they change a loss, and the job is then refused.
 
+## Mixed precision
+
+Casts are those of the installed PyTorch on the CPU: autocast's lists are its own, which keep other operators in FP32
+than those of a card (`softmax` and `layer_norm` are computed in the format of their input). What a step computes in
+BF16 means the following.
+
+* Products of matrices, convolutions without a bias, sums, + - * /, comparisons, and what moves numbers take BF16 and
+  round the exact value to BF16, once.
+* All other operators of PyTorch (activations, softmax, norms, losses, means, a product with a bias) widen what they are
+  given to FP32, compute as written below, and round what comes out, once. So do those that PyTorch takes apart first.
+* A number of Python's, or a tensor without axes, is rounded to BF16 beside a tensor of BF16, unless it is the second
+  factor of a product or a divisor; so is an integer tensor. That is what PyTorch does on the CPU.
+* The mean and the reciprocal deviation of a norm are kept in FP32 where its weights, or its running statistics, are.
+* Attention is `scaled_dot_product_attention` by PyTorch's own formula (`SDPBackend.MATH`), which computes in FP32 within.
+* Where PyTorch adds into BF16 again and again (gradients of embeddings, `index_add`, products over an axis), a program
+  rounds the sum once.
+* SGD, Adam and AdamW step parameters of BF16 by PyTorch's operators one after another, each of which rounds, with the
+  factors rounded where PyTorch rounds them (`add_`'s alpha). Norms for clipping are BF16, too.
+* Random numbers are drawn in FP32; uniform ones in BF16 are refused, since rounding could make them 1.
+
+Before a job is made, your own step is watched. It has to call the kernels that were traced, in order, with the same
+dtypes, so that no cast is missing and none is too many. The part of the program that stands for each kernel's results
+is evaluated on PyTorch's values of what it reads: results in BF16 are PyTorch's, but for one in a hundred that may be
+the number beside it, and results in FP32 agree to 1e-5 of the largest element; or both, where PyTorch's kernel rounds
+more often than it needs to, to what it gives in FP64. What the optimizer makes of the gradients is compared in FP64,
+and by ulps where parameters are BF16. A job is refused otherwise, by the name of the first kernel.
+
 ## What programs are made of
 
 Every value of a program is the output of one of these. Their names are the closed set that trainers, auditors and the
 contract know; anything else is refused.
 
-Values are f32, int64 or bool, and so is a job's state: parameters and buffers of other types are refused. Integers of a
+Values of captured programs are f32, bf16, int64 or bool, and so is a job's state: parameters and buffers of other
+types are refused. Integers of a
 dataset are read as int64, however narrow they are stored. What a model computes in int32 on its way
 (`torch.randint(..., dtype=torch.int32)`, `arange`, `bucketize`) is held as int64: the same numbers, except that where
 int32 would overflow and wrap around, a program goes on with the number itself; a step in which that happens while it is

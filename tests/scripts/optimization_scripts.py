@@ -182,11 +182,7 @@ def keep_checkpoints() -> Task:
     )
 
 
-@script(
-    "autocast in BF16",
-    source="PyTorch's recipe on automatic mixed precision",
-    outcome=refused("torch.autocast computes in bfloat16", rewrite="autocast_off"),
-)
+@script("autocast in BF16", source="PyTorch's recipe on automatic mixed precision")
 def autocast() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -197,7 +193,32 @@ def autocast() -> Task:
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
 
 
-@script("autocast switched off", source="the same with enabled=False, until BF16 is there")
+@script(
+    "autocast in FP16",
+    source="PyTorch's recipe on automatic mixed precision, with a GradScaler",
+    outcome=refused("torch.autocast computes in float16", rewrite="autocast"),
+)
+def autocast_in_fp16() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.float16):
+            return entropy(m, batch)
+
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("A model in BF16", source="fine-tuning scripts: model.to(torch.bfloat16), with the loss in FP32")
+def model_in_bf16() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(m(batch["x"].to(torch.bfloat16)).float(), batch["y"])
+
+    model = mlp().to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script("autocast switched off", source="the same with enabled=False")
 def autocast_off() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):

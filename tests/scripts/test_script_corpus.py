@@ -15,6 +15,7 @@ import pytest
 from processes import PROFILES
 from roundlog import Job
 from roundlog.capture import CaptureError
+from roundlog.training.kernel_sameness import has_short_numbers
 from script_corpus import Script, corpus
 from script_roots import roots_of
 from script_training import captured_job, losses_by_program, losses_by_pytorch, plain_kernels
@@ -33,6 +34,9 @@ OTHERS = tuple(name for name in SCRIPTS if name not in SAMPLE)
 RELATIVE = 1e-6
 """Largest difference of a loss from that of PyTorch, which is about sixteen ulps of FP32."""
 
+OF_BF16 = 2.0**-8
+"""The same, of a script whose activations are rounded to BF16. Its kernels are compared one by one."""
+
 
 @functools.cache
 def job_of(name: str) -> Job:
@@ -42,7 +46,8 @@ def job_of(name: str) -> Job:
     ours, drawn = losses_by_program(job, captured, 3)
     with plain_kernels():
         theirs = losses_by_pytorch(script.task(), drawn)
-    assert ours == pytest.approx(theirs, rel=RELATIVE, abs=0.0)
+    relative = OF_BF16 if has_short_numbers(job.program) else RELATIVE
+    assert ours == pytest.approx(theirs, rel=relative, abs=0.0)
     return job
 
 

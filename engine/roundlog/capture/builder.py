@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from roundlog.capture.draws import Draw

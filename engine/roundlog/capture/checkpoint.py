@@ -18,7 +18,7 @@ from roundlog.program.model import names_in_model
 from roundlog.storage import load_tensors, open_regular, tensor_types
 
 _DTYPES = {
-    **{"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool},
+    **{"F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64, "BOOL": torch.bool},
     # of buffers that no step changes
     **{"F64": torch.float64, "C64": torch.complex64, "U8": torch.uint8},
     **{"I8": torch.int8, "I16": torch.int16, "I32": torch.int32},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -150,7 +150,7 @@ class Lowering(Context):
             comparison = Comparison(self.builder.nodes, columns, self._some_inputs(columns.row(step), step))
             comparison.confirm(merged, lowered[course.graph_of[step]], plain)
         self.paths = variants.path([one.path for one in lowered], merged)
-        stand = variants.standing(merged) if several else [lambda value: value]
+        stand: Sequence[Callable[[int], int]] = variants.standing(merged) if several else [int]
         self.trails = [
             (graph, {call: Value(there(value)) for call, value in one.calls.items()})
             for graph, one, there in zip(course.graphs, lowered, stand, strict=True)
@@ -202,7 +202,9 @@ class Lowering(Context):
         generator = torch.Generator().manual_seed(1)
         states = [*(self.traced.states[name] for name in self._slots), *self._constant_states.values()]
         spread = [torch.randn(state.shape, generator=generator) for state in states]
-        moved = [(s + 0.05 * x).to(s.dtype) if s.is_floating_point() else s for s, x in zip(states, spread, strict=True)]
+        moved = [
+            (s + 0.05 * x).to(s.dtype) if s.is_floating_point() else s for s, x in zip(states, spread, strict=True)
+        ]
         return StepInputs(
             states=[state.contiguous() for state in moved],
             data=[widened(field) for field in self.task.batch(torch.arange(self.task.batch_size)).values()],

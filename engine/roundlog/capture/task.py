@@ -170,13 +170,12 @@ STORED = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 """Dtypes of states and data in a program."""
 
 
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
     """A training job before capture.
 
-    model: any `nn.Module` in FP32 or BF16, or with parts in either, in the mode (`train`/`eval`) it is to be trained in. Its parameters and buffers at
-        capture time are the initial state.
+    model: any `nn.Module` in FP32 or BF16, or with parts in either, in the mode (`train`/`eval`) it is to be trained
+        in. Its parameters and buffers at capture time are the initial state.
     loss: `loss(model, batch)` -> FP32 scalar; `batch` maps field names to tensors [batch_size, ...].
     optimizer: one of `torch.optim` (all but LBFGS, Muon and SparseAdam), or one whose `step()` is your own and takes no
         closure, over the model's parameters, freshly made, with any number of parameter groups. Parameters that are in

@@ -175,7 +175,6 @@ class Variants:
             result = ExecutionPath.of(self.condition(number), placed[number], result)
         return result
 
-
     def standing(self, results: Sequence[Value]) -> list[Callable[[int], int]]:
         """By lowered step: its values -> those that stand for them in what the program computes."""
         alive = needed(self._builder.nodes, results)

@@ -1,7 +1,7 @@
 """Sameness check of steps with numbers of fewer than 32 bits, kernel by kernel.
 
-Where an activation is rounded to BF16, its last bits depend on how a sum was ordered, and a step as a whole says little:
-a cast too many changes it less than rounding does. So the user's own step is watched. It has to call the same kernels as
+Where an activation is rounded to BF16, its last bits depend on the order of a sum, and a step as a whole says little: a
+cast too many changes it less than rounding does. So the user's own step is watched. It has to call the same kernels as
 the traced one, with the same dtypes; and for every result of a kernel, the part of the program that stands for it is
 evaluated on PyTorch's own values of what it reads. There, nothing accumulates: numbers of BF16 are those that PyTorch
 rounds to, or neighbours where what is rounded lies in the middle."""
@@ -119,11 +119,16 @@ class _Steps:
         return _Parts(captured.program.nodes, self._trails[step], ends, given)
 
     def _compare(
-        self, call: KernelCall, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[torch.Tensor]
+        self,
+        call: KernelCall,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: list[torch.Tensor],
     ) -> None:
         assert self._parts is not None
         with _disable_current_modes(), torch.no_grad():
-            is_drawn = torch.Tag.nondeterministic_seeded in func.tags  # type: ignore[attr-defined]
+            is_drawn = torch.Tag.nondeterministic_seeded in func.tags
             for result, ours in self._parts.of_next(given, evaluates=not is_drawn):
                 self.compared += 1
                 theirs = given[result].detach()
@@ -164,7 +169,9 @@ def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> str:
         return f"{_kind(ours)} where yours is {_kind(theirs)}"
     one, two = ours.double(), theirs.double()
     apart = (one - two).abs().nan_to_num()
-    return f"the largest difference is {float(apart.max()):.2g}, where the largest element is {float(two.abs().max()):.2g}"
+    return (
+        f"the largest difference is {float(apart.max()):.2g}, where the largest element is {float(two.abs().max()):.2g}"
+    )
 
 
 def _kind(x: torch.Tensor) -> str:
@@ -269,11 +276,21 @@ def agree_on_change(ours: torch.Tensor, theirs: torch.Tensor, state: torch.Tenso
 
 
 def _agrees_with_kernel(
-    ours: torch.Tensor, theirs: torch.Tensor, result: int, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ours: torch.Tensor,
+    theirs: torch.Tensor,
+    result: int,
+    func: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> bool:
     """Whether a result of a kernel is that of the same kernel in FP64, rounded once: some of PyTorch's round more
     often, or add up many numbers in another order. Kernels that write into their arguments have no such result."""
-    if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not ours.is_floating_point() or func._schema.is_mutable:
+    if (
+        ours.dtype != theirs.dtype
+        or ours.shape != theirs.shape
+        or not ours.is_floating_point()
+        or func._schema.is_mutable
+    ):
         return False
     try:
         truth, single = (_result(func, args, kwargs, result, dtype) for dtype in (torch.float64, torch.float32))

@@ -3,7 +3,8 @@
 Python code may do anything, so a captured program is not trusted but tried. The engine and PyTorch, on the task's own
 objects, each run three steps from the initial state and three from a state moved away from it; PyTorch in FP32 and,
 where the model allows it, in FP64. Losses, gradients and the change of every state have to agree about as closely as
-PyTorch's FP32 does with its FP64."""
+PyTorch's FP32 does with its FP64. Where numbers have fewer than 32 bits, all but the change of parameters is compared
+kernel by kernel instead (`kernel_sameness`)."""
 
 from __future__ import annotations
 
@@ -65,8 +66,8 @@ class Sameness:
             return "captured step could not be compared: yours gives numbers that are not finite at the first step"
         if self.kernels:
             return (
-                f"captured step equals yours: {self.steps} steps from two states, {self.kernels:,} results of PyTorch's "
-                f"kernels one by one, and the optimizer's: largest difference {self.largest:.0e} of {self.name}"
+                f"captured step equals yours: {self.steps} steps from two states, {self.kernels:,} results of "
+                f"PyTorch's kernels one by one, largest difference of what the optimizer makes {self.largest:.0e}"
             )
         with_what = "in FP64" if self.in_fp64 else "in FP32, since the model does not run in FP64"
         return (

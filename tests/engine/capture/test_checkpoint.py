@@ -118,7 +118,7 @@ def refused(model: nn.Module, path: Path, message: str) -> None:
             r"head.bias is torch.float32 \[6\] in .*, but torch.float32 \[5\] in the model",
         ),
         ({"head.bias": torch.zeros(5, 1)}, r"head.bias is torch.float32 \[5, 1\]"),
-        ({"head.bias": torch.zeros(5, dtype=torch.bfloat16)}, r"head.bias is BF16 \[5\]"),
+        ({"head.bias": torch.zeros(5, dtype=torch.bfloat16)}, r"head.bias is torch.bfloat16 \[5\]"),
         ({"norm.num_batches_tracked": torch.zeros(())}, "norm.num_batches_tracked is torch.float32"),
         ({"parameter/head.bias": torch.zeros(5)}, "has head.bias twice"),
         ({"slot/anything": torch.zeros(5), "head.bias": None}, "lacks head.bias"),

@@ -85,7 +85,6 @@ def test_what_is_off_by_default_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("bf16", True),
         ("fp16", True),
         ("tf32", True),
         ("use_liger_kernel", True),
@@ -200,7 +199,7 @@ class Several(Trainer):
 
 def test_all_that_is_refused_is_told_at_once(tmp_path: Path) -> None:
     made = trainer(tmp_path, Several, given={"callbacks": [EarlyStoppingCallback(1)]}, max_steps=10)
-    made.args.bf16 = True
+    made.args.fp16 = True
     made.args.load_best_model_at_end = True
     made.args.save_strategy, made.args.save_steps = "steps", 4
     made.args.optim = "adafactor"
@@ -214,7 +213,7 @@ def test_all_that_is_refused_is_told_at_once(tmp_path: Path) -> None:
             "Several replaces Trainer.training_step",
             "Several replaces Trainer.get_batch_samples",
             "the method backward of the trainer's accelerator",
-            "TrainingArguments.bf16 is True",
+            "TrainingArguments.fp16 is True",
             "TrainingArguments.load_best_model_at_end is True",
             "TrainingArguments.optim is 'adafactor'",
             "the callback EarlyStoppingCallback",

@@ -193,7 +193,7 @@ class Wrapper:
         (lambda p: Own(p), "Own is not supported"),
         (lambda p: Wrapper(optim.SGD(p, lr=0.1)), "Wrapper is not supported"),
         (lambda p: optim.LBFGS(p), "LBFGS is not supported"),
-        (lambda p: optim.Muon([q for q in p if q.ndim == 2]), "Muon computes in bfloat16, and programs are FP32"),
+        (lambda p: optim.Muon([q for q in p if q.ndim == 2]), "Muon iterates in bfloat16, which is not followed yet"),
         (lambda p: optim.SparseAdam(p), "SparseAdam is not supported"),
     ],
 )

@@ -21,6 +21,11 @@ from torch.nn import functional as F
 Batch = dict[str, torch.Tensor]
 
 
+def _under_autocast_of_a_card(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        return x @ x.t()
+
+
 def _logs(x: torch.Tensor) -> torch.Tensor:
     """As a writer of TensorBoard's does."""
     number = x.sum().item()
@@ -217,8 +222,17 @@ def test_optimizers_that_are_not_supported_say_so() -> None:
             r"torch\.cond chooses .*\(at test_refusals\.py",
         ),
         (
-            torch.autocast("cpu", dtype=torch.bfloat16)(lambda x: x @ x.t()),
-            r"^torch\.autocast computes in bfloat16.*, and programs are FP32: take the autocast away",
+            torch.autocast("cpu", dtype=torch.float16)(lambda x: x @ x.t()),
+            r"^torch\.autocast computes in float16.*, and a step is captured in BF16: give it dtype=torch.bfloat16",
+        ),
+        (
+            _under_autocast_of_a_card,
+            r'^torch\.autocast is for device_type "cuda" \(at test_refusals\.py:\d+\), .* give it device_type="cpu"$',
+        ),
+        (lambda x: torch.rand(6, dtype=torch.bfloat16) * x, r"aten\.rand.* draw them in float32, and convert them"),
+        (
+            lambda x: x[x[:, 0] > 0].bfloat16().float(),
+            r"aten\.\S+ \(at test_refusals\.py:\d+\).* numbers of torch\.bfloat16: convert them by \.float\(\)",
         ),
         (
             lambda x: Dirichlet(x.exp()).rsample(),

@@ -179,7 +179,7 @@ class TrainerLoss:
 def _in_bf16(model: nn.Module) -> Iterator[None]:
     """While this lasts, the model's forward computes under autocast, and gives FP32: as `Accelerator.prepare_model` has
     it for `train()`."""
-    from accelerate.utils.operations import convert_outputs_to_fp32
+    from accelerate.utils.operations import convert_outputs_to_fp32  # type: ignore[import-untyped]
 
     computed = torch.autocast(device_type="cpu", dtype=torch.bfloat16)(model.forward)
     model.forward = convert_outputs_to_fp32(computed)

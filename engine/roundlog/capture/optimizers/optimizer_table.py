@@ -26,7 +26,8 @@ def clip_factor(gradients: Iterable[torch.Tensor], max_norm: float) -> torch.Ten
     if any(is_short(g) for g in gradients):
         # Norms of short numbers are short themselves.
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
-        return ((norm + 1e-6).reciprocal() * max_norm).clamp(max=1.0)
+        factor: torch.Tensor = ((norm + 1e-6).reciprocal() * max_norm).clamp(max=1.0)
+        return factor
     squares = torch.stack([(g * g).sum() for g in gradients])
     return (max_norm / (torch.sqrt(squares.sum()) + 1e-6)).clamp(max=1.0)
 
@@ -55,7 +56,7 @@ def updates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, st
     if kind is None:
         known = ", ".join(f"torch.optim.{cls.__name__}" for cls in _UPDATES)
         iterates = type(optimizer) is torch.optim.Muon
-        why = "computes in bfloat16, and programs are FP32" if iterates else "is not supported"
+        why = "iterates in bfloat16, which is not followed yet" if iterates else "is not supported"
         raise CaptureError(f"the optimizer {name} {why}: use one of {known}")
     _check_hooks(optimizer, name)
     if kind is Own and any(type(group.get("lr")) not in (int, float) for group in optimizer.param_groups):
@@ -72,7 +73,10 @@ def updates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, st
         )
     for group in optimizer.param_groups:
         if group.get("fused") and kind is not Own and any(is_short(p) for p in group["params"]):
-            raise CaptureError(f"{name} steps parameters of fewer than 32 bits by a fused kernel: give it fused=False")
+            raise CaptureError(
+                f"{name} steps parameters of fewer than 32 bits by a fused kernel: give it fused=False "
+                '(TrainingArguments.optim="adamw_torch")'
+            )
         if group.get("differentiable"):
             raise CaptureError(f"{name}'s option differentiable is not supported: leave it off")
     return [

@@ -206,7 +206,7 @@ def is_short(x: torch.Tensor) -> bool:
 
 
 def added(x: torch.Tensor, y: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
-    """x + factor y of short numbers, as `x.add(y, alpha=factor)` of PyTorch's on the CPU: the factor is rounded to their
+    """x + factor y of short numbers, as `x.add(y, alpha=factor)` of PyTorch's on the CPU: the factor is rounded to the
     format first, and the product is not. factor: a number, or f32[]."""
     if not isinstance(factor, torch.Tensor):
         factor = torch.tensor(factor, dtype=torch.float32)

@@ -21,21 +21,25 @@ from roundlog.capture.rules.rule_table import VIEWS, Context, Rule, storage
 from roundlog.program import DType
 
 _MOVING = frozenset(
-    """
-    clone lift_fresh_copy contiguous _to_copy copy cat roll flip repeat constant_pad_nd slice_backward slice_scatter
-    select_scatter diagonal_scatter select_backward masked_fill.Scalar masked_fill.Tensor tril triu gather index_select
-    embedding index.Tensor _unsafe_index.Tensor scatter.value scatter.src take masked_scatter full full_like zeros_like
-    empty_like new_zeros new_empty new_empty_strided ones_like zeros ones empty empty_permuted scalar_tensor fill zero
-    arange eye eye.m _local_scalar_dense
-    """.split()
+    (
+        *("clone", "lift_fresh_copy", "contiguous", "_to_copy", "copy", "cat", "roll", "flip", "repeat"),
+        *("constant_pad_nd", "slice_backward", "slice_scatter", "select_scatter", "diagonal_scatter"),
+        *("select_backward", "masked_fill.Scalar", "masked_fill.Tensor", "tril", "triu", "gather"),
+        *("index_select", "embedding", "index.Tensor", "_unsafe_index.Tensor", "scatter.value", "scatter.src"),
+        *("take", "masked_scatter", "full", "full_like", "zeros_like", "empty_like", "new_zeros", "new_empty"),
+        *("new_empty_strided", "ones_like", "zeros", "ones", "empty", "empty_permuted", "scalar_tensor", "fill"),
+        *("zero", "arange", "eye", "eye.m", "_local_scalar_dense"),
+    )
 )
 """Operators whose rules give some of the numbers that they are given, or constants, of whatever dtype."""
 
 _ROUNDING_ONCE = frozenset(
-    """
-    add.Tensor add.Scalar sub.Tensor sub.Scalar rsub mul.Tensor mul.Scalar div.Tensor div.Scalar neg abs floor relu
-    maximum minimum eq ne lt le gt ge mm bmm mv dot sum amax amin convolution convolution_backward
-    """.split()
+    (
+        *("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub", "mul.Tensor", "mul.Scalar"),
+        *("div.Tensor", "div.Scalar", "neg", "abs", "floor", "relu", "maximum", "minimum", "eq", "ne", "lt"),
+        *("le", "gt", "ge", "mm", "bmm", "mv", "dot", "sum", "amax", "amin", "convolution"),
+        "convolution_backward",
+    )
 )
 """Operators whose rules are one operator of a program, that rounds the exact value to the format of its inputs."""
 
@@ -67,9 +71,7 @@ def refuse_short(node: fx.Node) -> None:
         )
 
 
-def applied(
-    c: Context, name: str, rule: Rule, options: Mapping[str, Any], value: Callable[[fx.Node], Any]
-) -> Any:
+def applied(c: Context, name: str, rule: Rule, options: Mapping[str, Any], value: Callable[[fx.Node], Any]) -> Any:
     """A rule's result for the node of the context. name: of its operator, with the overload. options: its keyword
     arguments. value: gives the value of a graph node. Raises CaptureError where PyTorch does something else than
     computing in FP32 and rounding once."""
@@ -86,6 +88,9 @@ def applied(
     if operands.stay(name):
         args, kwargs = fx.node.map_arg((node.args, options), operands.promoted)
         return _declared(c, node, rule(c, *args, **kwargs))
+    if (dtype := options.get("dtype")) is not None and is_short(dtype):
+        operands.need_dtype(dtype)
+        options = {**options, "dtype": torch.float32}
     args, kwargs = fx.node.map_arg((node.args, options), operands.widened)
     return _declared(c, node, rule(c, *operands.with_rounded_scalars(args), **kwargs))
 
@@ -101,7 +106,7 @@ class _Operands:
 
     def _common_dtype(self) -> DType | None:
         tags = getattr(self._node.target, "tags", ())
-        if torch.Tag.pointwise not in tags and self._base not in ("cat", "where"):  # type: ignore[attr-defined]
+        if torch.Tag.pointwise not in tags and self._base not in ("cat", "where"):
             return None
         floats = [x.meta["val"] for x in self._tensors if x.meta["val"].is_floating_point()]
         with_axes = [x for x in floats if x.ndim] or floats
@@ -130,7 +135,12 @@ class _Operands:
         if base == "sum":
             return "dtype" in node.kwargs and node.kwargs["dtype"] is not None
         factor = node.args[2] if len(node.args) > 2 else node.kwargs.get("alpha", 1)
-        return base in ("add", "sub", "rsub") and factor != 1
+        return base in ("add", "sub", "rsub") and bool(factor != 1)
+
+    def need_dtype(self, dtype: torch.dtype) -> None:
+        """Raises CaptureError unless numbers are of the dtype that PyTorch is asked to convert them to."""
+        if any(x.meta["val"].is_floating_point() and x.meta["val"].dtype != dtype for x in self._tensors):
+            raise CaptureError(f"converts to {dtype} while it computes: convert by .to({dtype}) before")
 
     def _is_number(self, position: int) -> bool:
         """Whether an argument is a number: Python's, or a tensor without axes beside one with axes."""

@@ -28,7 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from roundlog.capture.constants import known
+from roundlog.capture import constants
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import is_of_torch, place_of_call
 from roundlog.capture.python_state import REPLACED, Counter, UnseenText, followed, load_compiler, with_logged
@@ -352,7 +352,7 @@ def _of_masks(is_short: bool) -> Iterator[tuple[Any, str, object]]:
 
     def is_tracing(tensor: Any = None) -> Any:
         short = is_short or torch.is_autocast_enabled("cpu")
-        return asked(tensor) and not (short and isinstance(tensor, FakeTensor) and known(tensor) is not None)
+        return asked(tensor) and not (short and isinstance(tensor, FakeTensor) and constants.known(tensor) is not None)
 
     yield masks, "is_tracing", is_tracing
 

@@ -187,7 +187,9 @@ class Tracer:
                 preserve_node_meta(),
                 plainly(),
                 without_onednn(),
-                rewritten(is_short=any(state.dtype in (torch.bfloat16, torch.float16) for state in self.states.values())),
+                rewritten(
+                    is_short=any(state.dtype in (torch.bfloat16, torch.float16) for state in self.states.values())
+                ),
                 types_as_in_training(self._snapshot.asking_for_types()),
                 followed_by_name(self._snapshot.functions()),
                 quietly(),

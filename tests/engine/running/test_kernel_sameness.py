@@ -1,0 +1,250 @@
+"""Steps with numbers of fewer than 32 bits: the comparison kernel by kernel lets pass what PyTorch computes, and finds
+casts that are missing, or too many."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from roundlog.capture import Captured, CaptureError, Task, capture
+from roundlog.capture.builder import Builder, Value, evaluated, needed
+from roundlog.capture.decompositions import decomposition_table, short_norms
+from roundlog.capture.optimizers import adam, sgd
+from roundlog.capture.python_state import snapshot_of
+from roundlog.data import widened
+from roundlog.operators import StepInputs
+from roundlog.program import DType, Program
+from roundlog.training.job import Job
+from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
+from roundlog.training.sameness import confirm_same
+from roundlog.training.trainer import Trainer
+from roundlog.training.trial import Trial
+from torch import Tensor, nn, optim
+from torch.nn import functional as F
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(32), nn.Linear(32, 3))
+
+
+def task_of(model: nn.Module, loss: Any, optimizer: optim.Optimizer | None = None, **more: Any) -> Task:
+    generator = torch.Generator().manual_seed(1)
+    return Task(
+        model=model,
+        loss=loss,
+        optimizer=optim.AdamW(model.parameters(), lr=0.01) if optimizer is None else optimizer,
+        dataset={
+            "x": torch.randn(20, 8, generator=generator),
+            "y": torch.randint(0, 3, (20,), generator=generator),
+        },
+        **{"batch_size": 5, "steps": 4, "interval": 2, "seed": 1, **more},
+    )
+
+
+def under_autocast(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def in_bf16(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return F.cross_entropy(model(batch["x"].bfloat16()).float(), batch["y"])
+
+
+def test_autocast_is_captured_and_comes_to_one_root(tmp_path: Path) -> None:
+    found: list[Any] = []
+    job = Job.from_task(task_of(net(), under_autocast, max_grad_norm=0.5), report=found.append)
+    assert found[0].kernels > 100 and "results of PyTorch's kernels one by one" in str(found[0])
+    assert has_short_numbers(job.program)
+    roots = {Trainer(job, tmp_path / name).run().checkpoint_root for name in ("one", "two")}
+    assert len(roots) == 1
+
+
+@pytest.mark.slow_but("AdamW", "SGD")
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda p: optim.AdamW(p, lr=0.01), id="AdamW"),
+        pytest.param(lambda p: optim.Adam(p, lr=0.003, weight_decay=0.1, amsgrad=True), id="Adam"),
+        pytest.param(lambda p: optim.SGD(p, lr=0.03, momentum=0.9, nesterov=True, weight_decay=0.01), id="SGD"),
+        pytest.param(lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.3), id="dampened SGD"),
+        pytest.param(lambda p: optim.SGD(p, lr=0.1), id="plain SGD"),
+    ],
+)
+@pytest.mark.parametrize("norm", [None, 0.3])
+def test_optimizers_of_bf16_parameters_step_as_pytorch_does(make: Any, norm: float | None) -> None:
+    model = net().bfloat16()
+    task = task_of(model, in_bf16, make(model.parameters()), max_grad_norm=norm)
+    assert confirm_same(task, capture(task)).kernels > 100
+
+
+def test_adapters_in_fp32_on_a_base_in_bf16_are_captured() -> None:
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base = net().bfloat16().requires_grad_(False)
+            self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 3, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.base(x.bfloat16()) + self.up(self.down(x)).bfloat16()
+
+    model = Adapted()
+    task = task_of(model, lambda m, b: F.cross_entropy(m(b["x"]).float(), b["y"]), optim.AdamW(model.parameters()))
+    captured = capture(task)
+    assert confirm_same(task, captured).kernels > 50
+    assert captured.states["parameter/base.0.weight"].dtype == torch.bfloat16
+
+
+def test_a_trace_whose_dtypes_are_others_than_pytorchs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own tensors without numbers keep the statistics of a layer norm in BF16 here, its kernel in FP32."""
+    monkeypatch.setattr(short_norms, "decompositions", dict)
+    decomposition_table.decompositions.cache_clear()
+    try:
+        task = task_of(net(), under_autocast)
+        with pytest.raises(CaptureError, match=r"not yours: at step 0 PyTorch computes aten\.native_layer_norm"):
+            confirm_same(task, capture(task))
+    finally:
+        decomposition_table.decompositions.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("make", "spoil"),
+    [
+        (lambda p: optim.SGD(p, lr=0.5), (sgd, "added", lambda x, y, factor: (x + 1.02 * factor * y).to(x.dtype))),
+        (lambda p: optim.Adam(p, lr=0.3), (adam.Adam, "bias", lambda self, number, step: 1.02)),
+    ],
+)
+def test_an_optimizer_of_bf16_parameters_that_steps_otherwise_is_noticed(
+    make: Any, spoil: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = net().bfloat16()
+    task = task_of(model, in_bf16, make(model.parameters()))
+    monkeypatch.setattr(*spoil)
+    with pytest.raises(CaptureError, match=r"not yours: at step \d the change of parameter/"):
+        confirm_same(task, capture(task))
+
+
+# Planted errors.
+
+
+def compared(task: Task, captured: Captured) -> int:
+    with snapshot_of(task) as snapshot:
+        trial = Trial(task, captured, snapshot, captured.states, 1)
+        trial.by_engine()
+        return confirm_same_kernels(task, captured, trial)
+
+
+def is_noticed(task: Task, captured: Captured) -> bool:
+    try:
+        compared(task, captured)
+    except CaptureError:
+        return True
+    return False
+
+
+def gradients(task: Task, captured: Captured) -> list[bytes]:
+    given = StepInputs(
+        states=list(captured.states.values()),
+        data=[widened(field) for field in task.batch(torch.arange(task.batch_size)).values()],
+        schedule=captured.schedule[0],
+        seed=task.seed,
+        step=0,
+        device=torch.device("cpu"),
+    )
+    places = list(captured.origin.gradients.values())
+    found = evaluated(captured.program.nodes, places, given)
+    return [found[place].view(torch.uint8).numpy().tobytes() for place in places]
+
+
+def casts(captured: Captured) -> list[int]:
+    """Operators that widen what has been rounded to BF16 before."""
+    nodes = captured.program.nodes
+    read = needed(nodes, captured.origin.gradients.values())
+
+    def is_cast(index: int) -> bool:
+        source = nodes[nodes[index].inputs[0]] if nodes[index].op == "to_f32" else nodes[index]
+        return source.op == "to_bf16" and source is not nodes[index] and nodes[source.inputs[0]].type.dtype is DType.F32
+
+    return [index for index in sorted(read) if is_cast(index)]
+
+
+def without_cast(captured: Captured, index: int) -> Captured:
+    nodes = list(captured.program.nodes)
+    exact = nodes[nodes[index].inputs[0]].inputs[0]
+    nodes[index] = replace(nodes[index], op="reshape", inputs=(exact,), attributes={"shape": nodes[index].type.shape})
+    program: Program = replace(captured.program, nodes=tuple(nodes))
+    return replace(captured, program=program)
+
+
+_COMPUTING = ("add", "sub", "mul", "div", "exp", "sqrt", "sum", "matmul", "erf", "log", "tanh")
+
+
+class Planted:
+    """Has the place with a number round what it computes in FP32 to BF16."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.places = number, 0
+
+
+@contextmanager
+def planted(number: int) -> Iterator[Planted]:
+    plant, add = Planted(number), Builder._add
+
+    def add_rounded(builder: Builder, name: str, inputs: Any, attributes: Any, kind: Any) -> Value:
+        before = len(builder.nodes)
+        value = add(builder, name, inputs, attributes, kind)
+        is_new = len(builder.nodes) > before and builder.source not in ("AdamW", "clip_grad_norm_")
+        if not is_new or kind.dtype is not DType.F32 or name not in _COMPUTING:
+            return value
+        plant.places += 1
+        if plant.places != plant.number:
+            return value
+        short = add(builder, "to_bf16", (value,), {}, replace(kind, dtype=DType.BF16))
+        rounded = add(builder, "to_f32", (short,), {}, kind)
+        builder._known[name, tuple(inputs), tuple(sorted(attributes.items())), kind] = rounded
+        return rounded
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Builder, "_add", add_rounded)
+        yield plant
+
+
+def noticed_of_planted(wanted: int) -> tuple[int, int]:
+    """(Planted casts that were noticed, those that change any gradient), of so many."""
+    task = task_of(net(), under_autocast)
+    with planted(0) as plant:
+        clean = capture(task)
+    right, noticed, wrong = gradients(task, clean), 0, 0
+    for number in random.Random(0).sample(range(1, plant.places + 1), min(wanted, plant.places)):
+        with planted(number):
+            captured = capture(task)
+        if gradients(task, captured) != right:
+            wrong += 1
+            noticed += is_noticed(task, captured)
+    return noticed, wrong
+
+
+def test_a_cast_that_is_missing_is_noticed() -> None:
+    task = task_of(net(), under_autocast)
+    captured = capture(task)
+    right = gradients(task, captured)
+    spoilt = [one for index in casts(captured) if gradients(task, one := without_cast(captured, index)) != right]
+    assert len(spoilt) >= 4 and compared(task, captured) > 30
+    assert all(is_noticed(task, one) for one in spoilt)
+
+
+def test_a_cast_too_many_is_noticed() -> None:
+    noticed, wrong = noticed_of_planted(6)
+    assert noticed == wrong > 2
+
+
+@pytest.mark.slow
+def test_of_a_hundred_casts_too_many_ninety_five_are_noticed() -> None:
+    noticed, wrong = noticed_of_planted(100)
+    assert wrong >= 30 and noticed >= 0.95 * wrong
