@@ -16,10 +16,9 @@ contract FormatsTest is Test {
     using ExactSum for Total;
 
     Functions private immutable _functions = new Functions();
-    string private _json;
 
-    function setUp() public {
-        _json = vm.readFile("tests/vectors/formats.json");
+    function vectors() private view returns (string memory) {
+        return vm.readFile("tests/vectors/formats.json");
     }
 
     function numberAt(bytes memory data, uint256 i, uint256 width) private pure returns (uint64 number) {
@@ -38,9 +37,9 @@ contract FormatsTest is Test {
         if (count == 2) x[1] = b;
     }
 
-    function mapIsRight(DType dtype, uint8 code) private view {
+    function mapIsRight(string memory json, DType dtype, uint8 code) private view {
         string memory name = key("map", uint256(dtype), code);
-        bytes memory cases = vm.parseJsonBytes(_json, name);
+        bytes memory cases = vm.parseJsonBytes(json, name);
         bool isUnary = code >= uint8(Scalar.FLOAT_SQRT) && code <= uint8(Scalar.FLOAT_FLOOR);
         uint256 count = isUnary ? 1 : 2;
         vm.assertGt(cases.length, 500 * 4 * (count + 1), "cases of an operator");
@@ -54,15 +53,16 @@ contract FormatsTest is Test {
     }
 
     function test_everyOperator_roundsOnceToTheFormat() public view {
+        string memory json = vectors();
         for (uint8 code = 0; code <= uint8(Scalar.FLOAT_LE); ++code) {
-            mapIsRight(DType.BF16, code);
-            mapIsRight(DType.F16, code);
+            mapIsRight(json, DType.BF16, code);
+            mapIsRight(json, DType.F16, code);
         }
     }
 
-    function conversionIsRight(DType from, DType to, Scalar code) private view {
+    function conversionIsRight(string memory json, DType from, DType to, Scalar code) private view {
         string memory name = key("convert", uint256(from), uint256(to));
-        bytes memory cases = vm.parseJsonBytes(_json, name);
+        bytes memory cases = vm.parseJsonBytes(json, name);
         for (uint256 i = 0; i < cases.length / 8; i += 2) {
             uint64[] memory x = operands(numberAt(cases, i, 8), 0, 1);
             uint64 expected = numberAt(cases, i + 1, 8);
@@ -72,12 +72,13 @@ contract FormatsTest is Test {
     }
 
     function test_conversions_roundOnce() public view {
+        string memory json = vectors();
         DType[2] memory short = [DType.BF16, DType.F16];
         for (uint256 i = 0; i < 2; ++i) {
-            conversionIsRight(DType.F32, short[i], Scalar.FLOAT_TO_FLOAT);
-            conversionIsRight(short[1 - i], short[i], Scalar.FLOAT_TO_FLOAT);
-            conversionIsRight(DType.I64, short[i], Scalar.I64_TO_FLOAT);
-            conversionIsRight(DType.BOOL, short[i], Scalar.BOOL_TO_FLOAT);
+            conversionIsRight(json, DType.F32, short[i], Scalar.FLOAT_TO_FLOAT);
+            conversionIsRight(json, short[1 - i], short[i], Scalar.FLOAT_TO_FLOAT);
+            conversionIsRight(json, DType.I64, short[i], Scalar.I64_TO_FLOAT);
+            conversionIsRight(json, DType.BOOL, short[i], Scalar.BOOL_TO_FLOAT);
         }
     }
 
@@ -98,9 +99,9 @@ contract FormatsTest is Test {
         }
     }
 
-    function functionIsRight(DType dtype, uint8 code) private view {
+    function functionIsRight(string memory json, DType dtype, uint8 code) private view {
         string memory name = key("function", uint256(dtype), code);
-        bytes memory cases = vm.parseJsonBytes(_json, name);
+        bytes memory cases = vm.parseJsonBytes(json, name);
         vm.assertGt(cases.length / 8, 100, "cases of a function");
         for (uint256 i = 0; i < cases.length / 4; i += 2) {
             uint64 x = numberAt(cases, i, 4);
@@ -113,9 +114,10 @@ contract FormatsTest is Test {
     }
 
     function test_everyFunction_isCorrectlyRounded_andDecided() public view {
+        string memory json = vectors();
         for (uint8 code = 0; code < 8; ++code) {
-            functionIsRight(DType.BF16, code);
-            functionIsRight(DType.F16, code);
+            functionIsRight(json, DType.BF16, code);
+            functionIsRight(json, DType.F16, code);
         }
     }
 
@@ -129,13 +131,13 @@ contract FormatsTest is Test {
         }
     }
 
-    function sumsAreRight(DType dtype) private view {
+    function sumsAreRight(string memory json, DType dtype) private view {
         uint256 count = 0;
         string memory all = string.concat(".sums_", vm.toString(uint256(dtype)));
-        for (; vm.keyExistsJson(_json, string.concat(all, "[", vm.toString(count), "]")); ++count) {
+        for (; vm.keyExistsJson(json, string.concat(all, "[", vm.toString(count), "]")); ++count) {
             string memory one = string.concat(all, "[", vm.toString(count), "]");
-            bytes memory a = vm.parseJsonBytes(_json, string.concat(one, ".a"));
-            bytes memory b = vm.parseJsonBytes(_json, string.concat(one, ".b"));
+            bytes memory a = vm.parseJsonBytes(json, string.concat(one, ".a"));
+            bytes memory b = vm.parseJsonBytes(json, string.concat(one, ".b"));
             Accumulator memory sum;
             for (uint256 i = 0; i < a.length / 4; ++i) {
                 Float32 left = Numbers.toFloat32(dtype, numberAt(a, i, 4));
@@ -143,13 +145,14 @@ contract FormatsTest is Test {
                 sum.addProduct(Float32.unwrap(left), Float32.unwrap(right));
             }
             Float32 rounded = sum.total().rounded(Numbers.formatOf(dtype, 32));
-            vm.assertEq(Numbers.ofFloat32(dtype, rounded), vm.parseJsonUint(_json, string.concat(one, ".rounded")), one);
+            vm.assertEq(Numbers.ofFloat32(dtype, rounded), vm.parseJsonUint(json, string.concat(one, ".rounded")), one);
         }
         vm.assertGt(count, 40, "the file holds sums");
     }
 
     function test_sums_areRoundedOnceToTheFormat() public view {
-        sumsAreRight(DType.BF16);
-        sumsAreRight(DType.F16);
+        string memory json = vectors();
+        sumsAreRight(json, DType.BF16);
+        sumsAreRight(json, DType.F16);
     }
 }

@@ -182,6 +182,8 @@ contract HostileDescriptorTest is AdjudicationTest {
                 for (uint256 count = 0; count <= 3; ++count) {
                     // Inputs that are not there are not counted twice.
                     if (combination / DTYPES ** (count + 1) != 0) continue;
+                    // Three are too many for all codes but one: a part of them is tried.
+                    if (count == 3 && code != uint8(Scalar.WHERE) && combination % 7 != 0) continue;
                     Descriptor memory d = elementwise(Family.MAP, code, kind(combination), 3, inputs);
                     Input[] memory some = new Input[](count);
                     for (uint256 i = 0; i < count; ++i) {
@@ -390,7 +392,7 @@ contract HostileDescriptorTest is AdjudicationTest {
         setWord(encoded, 32, 16);
         refused(encoded, "");
         encoded = abi.encode(good());
-        setWord(encoded, 96, 3);
+        setWord(encoded, 96, DTYPES);
         refused(encoded, "");
     }
 

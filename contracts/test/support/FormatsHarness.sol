@@ -10,7 +10,11 @@ contract FormatsHarness {
     Functions private immutable _functions = new Functions();
 
     /// @param b the second operands; none for codes of one
-    function map(uint8 code, DType from, DType to, bytes calldata a, bytes calldata b) external view returns (bytes memory results) {
+    function map(uint8 code, DType from, DType to, bytes calldata a, bytes calldata b)
+        external
+        view
+        returns (bytes memory results)
+    {
         results = new bytes(a.length);
         uint64[] memory x = new uint64[](b.length == 0 ? 1 : 2);
         for (uint256 i = 0; i < a.length; i += 8) {
