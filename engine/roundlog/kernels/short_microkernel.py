@@ -1,8 +1,8 @@
 """Products of BF16 numbers in FP32 vectors, written as LLVM's instructions, as in `roundlog.kernels.gemm_microkernel`.
 
-A product of two BF16 numbers has 16 bits: FP32 holds it exactly, unless it is too large or too small. A tile has the rows
-and vectors of an FP64 one, and twice the columns. Terms are added up in FP32 in blocks of BLOCK, BLOCKS of them in FP32
-too, and what becomes of these in FP64. docs/numerics.md proves how far that is from the exact sum.
+A product of two BF16 numbers has 16 bits: FP32 holds it exactly, unless it is too large or too small. A tile has the
+rows and vectors of an FP64 one, and twice the columns. Terms are added up in FP32 in blocks of BLOCK, BLOCKS of them in
+FP32 too, and what becomes of these in FP64. docs/numerics.md proves how far that is from the exact sum.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ROUNDINGS = np.array(
 
 RELATIVE = 2.0**-22
 ABSOLUTE = 2.0**-134
-"""What is added to an error bound: this times the magnitude, for rounding the ends of the interval to FP32, and this for
-products and sums that are too small for FP32, of at most 2^15 terms."""
+"""What is added to an error bound: this times the magnitude, for rounding the ends of the interval to FP32, and this
+for products and sums that are too small for FP32, of at most 2^15 terms."""
 
 _SINGLE, _DOUBLE, _INDEX, _WORD = ir.FloatType(), ir.DoubleType(), ir.IntType(64), ir.IntType(32)
 _LARGEST = float(np.finfo(np.float32).max)
@@ -131,10 +131,10 @@ def sum_short_block(
     done: Any,
     add: Any,
 ) -> Any:
-    """The sums over at most BLOCK terms of left[k, r] * right[k, c], in FP32, plus those in `singles` if `more`. They go
-    to `singles`, or if `done` to `tile`, added in FP64 to what is there if `add`. left: float32[terms, left_width], from
-    a row on; right: float32[terms, short_columns]; singles, tile: float32 and float64[rows, short_columns]; all but left
-    aligned to a vector."""
+    """The sums over at most BLOCK terms of left[k, r] * right[k, c], in FP32, plus those in `singles` if `more`. They
+    go to `singles`, or if `done` to `tile`, added in FP64 to what is there if `add`. left: float32[terms, left_width],
+    from a row on; right: float32[terms, short_columns]; singles, tile: float32 and float64[rows, short_columns]; all
+    but left aligned to an FP32 vector."""
     signature = types.void(lanes, *[types.int64] * 5, *[types.boolean] * 3)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -194,9 +194,9 @@ def _block_function(module: Any, tile: Tile) -> Any:
 
 @_instructions
 def mark_short_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, x: Any, out: Any) -> Any:
-    """Rounds float64[short_columns] to an array such as x, BF16, and returns a bit for every element that may have to be
-    rounded otherwise: one of the FP32 numbers beside y - d and y + d, which lie farther out, rounds to another number,
-    or is not finite. d = scale * norms[c], float32; norms is aligned to a vector."""
+    """Rounds float64[short_columns] to an array such as x, BF16, and returns a bit for every element that may have to
+    be rounded otherwise: the FP32 numbers that lie a little outside of y - d and y + d round to two numbers, or are not
+    finite. d = scale * norms[c], float32; norms is aligned to a vector."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         code = _Code(builder, TILES[len(lanes)])

@@ -1,5 +1,5 @@
-"""BF16 operands as the fast kernel takes them: lines whose terms lie side by side, for sums of single elements, and FP32
-strips, for tiles."""
+"""BF16 operands as `roundlog.kernels.short_products` takes them: lines whose terms lie side by side, for sums of single
+elements, and FP32 strips, for tiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from roundlog.kernels.number_words import load_numbers, load_vector, number, widen_pairs
+from roundlog.kernels.number_words import load_vector, number, widen_pairs
 from roundlog.kernels.short_microkernel import width_of
 from roundlog.kernels.threads import in_parts
 
@@ -86,8 +86,8 @@ def _at(builder: Any, first: Any, step: Any, number: int) -> Any:
 
 
 def _crossed(builder: Any, rows: list[Any]) -> list[Any]:
-    """As many vectors as each has lanes, transposed: exchanges between vectors whose numbers differ by one, two, four and
-    so on."""
+    """As many vectors as each has lanes, transposed: exchanges between vectors whose numbers differ by one, two, four
+    and so on."""
     count, apart = len(rows), 1
     while apart < count:
         low = [lane if not lane & apart else lane - apart + count for lane in range(count)]
@@ -101,21 +101,9 @@ def _crossed(builder: Any, rows: list[Any]) -> list[Any]:
 
 
 @intrinsic
-def _widen_side_by_side(typingctx: Any, lanes: Any, x: Any, source: Any, target: Any) -> Any:
-    """A vector of BF16 words as FP32 numbers; only target is aligned."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        width = width_of(len(lanes))
-        _store(builder, load_numbers(builder, x, arguments[2], width), arguments[3])
-        return context.get_dummy_value()
-
-    return types.void(lanes, x, types.int64, types.int64), generate
-
-
-@intrinsic
 def _widen_crossed(typingctx: Any, lanes: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
-    """As many lines as an FP32 vector has lanes, `line` bytes apart, of as many pairs of BF16 words, as FP32 columns that
-    lie `term` bytes apart; only these are aligned."""
+    """As many lines as an FP32 vector has lanes, `line` bytes apart, of as many pairs of BF16 words, as FP32 columns
+    that lie `term` bytes apart; only these are aligned."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source, line, target, term = arguments[1:]
@@ -137,29 +125,20 @@ def _store(builder: Any, numbers: Any, address: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def pack_short(
-    lanes: Any, x: Any, at: int, line: int, term: int, lines: int, terms: int, width: int, room: int, strips: Any
+    lanes: Any, x: Any, at: int, line: int, lines: int, terms: int, width: int, room: int, strips: Any
 ) -> None:
-    """strips[l // width][k][l % width] = word [l, k], at + l * line + k * term of x, as an FP32 number, and 0 where there
-    is no line l; float32, a strip has room for `room` terms, and `width` is a multiple of the vector's numbers."""
+    """strips[l // width][k][l % width] = word at + l * line + k of x, as an FP32 number, and 0 where there is no line
+    l; float32, a strip has room for `room` terms, and `width` is a multiple of the vector's numbers."""
     vector, size = 2 * len(lanes), room * width
     source, target = x.ctypes.data + at * 2, strips.ctypes.data
     if lines % width:
         strips[lines // width * size : lines // width * size + terms * width] = np.float32(0.0)
-    whole = lines - lines % vector if line == 1 or term == 1 else 0
-    if term == 1:
-        most = terms - terms % (2 * vector)
-        for n in range(0, whole, vector):
-            into = n // width * size + n % width
+    whole, most = lines - lines % vector, terms - terms % (2 * vector)
+    for n in range(0, lines, vector):
+        into = n // width * size + n % width
+        if n < whole:
             for k in range(0, most, 2 * vector):
                 _widen_crossed(lanes, source + (n * line + k) * 2, line * 2, target + (into + k * width) * 4, width * 4)
-            for i in range(vector):
-                for k in range(most, terms):
-                    strips[into + i + k * width] = number(x[at + (n + i) * line + k])
-    elif line == 1:
-        for k in range(terms):
-            for n in range(0, whole, vector):
-                into = n // width * size + n % width + k * width
-                _widen_side_by_side(lanes, x, source + (n + k * term) * 2, target + into * 4)
-    for n in range(whole, lines):
-        for k in range(terms):
-            strips[n // width * size + n % width + k * width] = number(x[at + n * line + k * term])
+        for i in range(min(vector, lines - n)):
+            for k in range(most if n < whole else 0, terms):
+                strips[into + i + k * width] = number(x[at + (n + i) * line + k])

@@ -24,13 +24,11 @@ from roundlog.kernels.scratch import empty
 from roundlog.kernels.short_microkernel import ROUNDINGS
 from roundlog.kernels.short_packing import ShortLines
 from roundlog.kernels.short_products import (
-    LEAST_TERMS,
-    MOST_FACTOR,
-    MOST_TERMS,
     UNIT,
     ShortBounds,
     ShortProduct,
     certify_short,
+    worth_it,
 )
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Operand, lines_of
@@ -56,7 +54,7 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
     out = empty((batches, rows, columns), a.dtype)
     flat, factor, block = words_of(out), interval_factor(scale), longest_block(terms)
     of_a, of_b, elements = words_around(a), words_around(b), out.numel() * terms // 16
-    short = _Short(lanes, a, b, factor) if a.dtype == torch.bfloat16 else None
+    short = _Short(lanes, a, b, factor) if a.dtype == torch.bfloat16 and worth_it(terms, factor) else None
     parts = parts_of(lanes, batches, rows, columns, threads_for(batches * rows * columns, elements))
     found: list[AmbiguousPart] = []
 
@@ -96,11 +94,10 @@ class _Short:
         self._bounds = [
             ShortBounds.of(*one.reshape(2, batches, -1), *scale) for one, scale in zip(sums, scales, strict=True)
         ]
-        self._fast = LEAST_TERMS <= self._terms <= MOST_TERMS and factor <= MOST_FACTOR and fast_short_products()
 
     def certify(self, part: tuple[Range, Range, Range], out: Words) -> AmbiguousPart | None:
         """A part by FP32 sums, or None if FP64 tiles have to do it."""
-        if not self._fast:
+        if not fast_short_products():
             return None
         block = longest_block(self._terms)
         product = ShortProduct(*self._lines, *part, self._terms, block, *self._bounds)
