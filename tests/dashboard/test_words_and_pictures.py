@@ -114,6 +114,9 @@ def test_an_fp32_number_is_told_exactly(bits: int) -> None:
 def test_other_elements_are_integers_and_booleans() -> None:
     assert showing.number(2**64 - 1, 8) == showing.Number("0x" + "f" * 16, "-1")
     assert (showing.number(1, 1).value, showing.number(2, 1).value) == ("true", "neither true nor false")
+    assert showing.number(0x3C00, 2) == showing.Number("0x3c00", "0.0078125 in BF16, 1.0 in FP16")
+    assert showing.number(0xFFC0, 2) == showing.Number("0xffc0", "NaN in BF16, NaN in FP16")
+    assert showing.number(0x7F80, 2).value == "infinity in BF16, NaN in FP16"
     assert showing.number(2**70, 0).bits == "0x" + "0" * 16, "a width that is not known yet"
 
 

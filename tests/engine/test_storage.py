@@ -13,14 +13,16 @@ import pytest
 import safetensors.torch
 import torch
 from deaths import Point, after_rename, before_rename, before_sync, die, killed_at
-from roundlog.program.model import DType, ProgramError, TensorType
+from roundlog.program.model import DType, ProgramError, TensorType, as_array
 from roundlog.storage import (
     StorageError,
     load_tensors,
     partial_path,
     read_record,
     replace_file,
+    save_state,
     save_tensors,
+    tensor_types,
     write_record,
 )
 
@@ -29,17 +31,21 @@ EXPECTED = {
     "count": TensorType((), DType.I64),
     "mask": TensorType((5,), DType.BOOL),
     "empty": TensorType((0, 4), DType.F32),
+    "b": TensorType((3,), DType.BF16),
+    "a": TensorType((2, 2), DType.F16),
 }
 TENSORS = {
     "z": torch.tensor([[1.0, -0.0, torch.inf], [2.0, 3.0, 1e-45]]),
     "count": torch.tensor(-7),
     "mask": torch.tensor([True, False, True, True, False]),
     "empty": torch.empty(0, 4),
+    "b": torch.tensor([1.5, -0.0, torch.inf], dtype=torch.bfloat16),
+    "a": torch.tensor([[65504.0, 2.0**-24], [-0.0, -3.0]], dtype=torch.float16),
 }
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().numpy().tobytes()
+    return as_array(tensor.contiguous()).tobytes()
 
 
 @pytest.fixture
@@ -62,6 +68,25 @@ def test_the_same_tensors_make_the_same_file_in_any_order(state: Path, tmp_path:
     other = tmp_path / "other.safetensors"
     save_tensors(other, dict(reversed(TENSORS.items())))
     assert other.read_bytes() == state.read_bytes()
+
+
+def test_a_state_that_is_written_tensor_by_tensor_has_the_bytes_of_one_that_is_saved(
+    state: Path, tmp_path: Path
+) -> None:
+    """Names and dtypes in any order, since the library has one of its own."""
+    other = tmp_path / "other.safetensors"
+    for names in (list(EXPECTED), sorted(EXPECTED), list(reversed(EXPECTED))):
+        save_state(other, {name: EXPECTED[name] for name in names}, [TENSORS[name] for name in names])
+        assert other.read_bytes() == state.read_bytes()
+    assert tensor_types(other) == EXPECTED
+
+
+def test_a_state_of_a_single_element_is_written_whatever_its_stride(tmp_path: Path) -> None:
+    for dtype in (DType.F32, DType.BF16, DType.I64):
+        one = torch.arange(8).to(dtype.torch_dtype)[4::4][:1]
+        assert one.stride() == (4,)
+        save_state(tmp_path / "x", {"x": TensorType((1,), dtype)}, [one])
+        assert float(load_tensors(tmp_path / "x", {"x": TensorType((1,), dtype)})["x"]) == 4
 
 
 def test_the_file_is_read_by_the_library_too(state: Path) -> None:

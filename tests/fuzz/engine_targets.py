@@ -252,6 +252,8 @@ _TENSORS = {
     "count": TensorType((), DType.I64),
     "mask": TensorType((5,), DType.BOOL),
     "empty": TensorType((0, 4), DType.F32),
+    "b": TensorType((3,), DType.BF16),
+    "a": TensorType((2, 2), DType.F16),
 }
 
 

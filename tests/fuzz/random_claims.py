@@ -61,6 +61,8 @@ class _BentState(Liar):
                 flat[place] = self._draw.choice(
                     [torch.nextafter(flat[place], torch.tensor(torch.inf)), flat[place] + 1e-3]
                 )
+            elif flat.dtype in (torch.bfloat16, torch.float16) and bool(flat[place].isfinite()):
+                flat.view(torch.int16)[place] ^= 1
             elif flat.dtype == torch.int64:
                 flat[place] += 1
         self._put(interval, list(states.values()))

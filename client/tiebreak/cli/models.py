@@ -95,9 +95,10 @@ def export(
 ) -> None:
     """Write the model that a run has trained to a file of its own, for PyTorch and transformers.
 
-    Names are those of the module's `state_dict`; tied tensors stand under the first of theirs, and buffers that are not
-    float32, int64 or bool are left to the model that makes them (load it with strict=False then). No root is checked:
-    do that before by `audit` or `verify-model`, where the state comes from others.
+    Names are those of the module's `state_dict`, and dtypes those that it was trained in; tied tensors stand under the
+    first of their names, and buffers of dtypes that no state has, such as uint8, are left to the model that makes them
+    (load it with strict=False then). No root is checked: do that before by `audit` or `verify-model`, where the state
+    comes from others.
     """
     from roundlog.training import trained_state
 

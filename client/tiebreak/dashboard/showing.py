@@ -9,6 +9,8 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
+from roundlog.number_format import BFLOAT16, FLOAT16
+
 from tiebreak.contract.struct_bases import ANYONE
 from tiebreak.dashboard.words import POLICIES, field_words, name_words
 from tiebreak.quantities import by_unit, exact_ether, in_utc
@@ -125,11 +127,14 @@ class Number:
 
 
 def number(bits: int, width: int) -> Number:
-    """The element of `width` bytes with these bits: 4 are an FP32 number, 8 an integer, 1 a boolean, which is all that
-    a program has (`roundlog.program.DType`)."""
+    """The element of `width` bytes with these bits: 4 are an FP32 number, 8 an integer, 1 a boolean, and 2 a number of
+    BF16 or of FP16, which the chain does not tell apart (`roundlog.program.DType`)."""
     bits &= (1 << (8 * width if 0 < width <= 8 else 64)) - 1
     if width == 4:
         return Number(f"0x{bits:08x}", repr_of_f32(bits))
+    if width == 2:
+        as_bf16, as_f16 = (repr_of_f32(form.in_float32(bits)) for form in (BFLOAT16, FLOAT16))
+        return Number(f"0x{bits:04x}", f"{as_bf16} in BF16, {as_f16} in FP16")
     if width == 1:
         return Number(f"0x{bits:02x}", {0: "false", 1: "true"}.get(bits, "neither true nor false"))
     signed = bits - (1 << 64) if bits >= 1 << 63 else bits

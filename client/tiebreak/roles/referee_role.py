@@ -106,9 +106,7 @@ class RefereesJob(JobRole):
         bits = self.long_work.result(
             Lane.GAMES,
             f"game {game_id}",
-            lambda background_job: verdict(
-                code_name(descriptor.family, descriptor.code), argument, job.spec.f32_format, game.disputed.claimed
-            ),
+            lambda background_job: verdict(descriptor, argument, job.spec.f32_format, game.disputed.claimed),
             priority,
             f"deciding game {game_id}",
             about=game,
@@ -146,8 +144,9 @@ def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> D
     return descriptor
 
 
-def verdict(name: str, argument: int, format: Format, claimed: int) -> int:
-    """The bits to answer with. Where a run has no value, no claim is right: the answer is then any bits but the claimed
-    ones."""
-    bits = function_value(name, argument, format)
-    return bits if is_finite(bits) else claimed ^ 1
+def verdict(descriptor: Descriptor, argument: int, f32_format: Format, claimed: int) -> int:
+    """The bits to answer with: of the function of a descriptor at an element of its operand. Where a run has no value,
+    no claim is right: the answer is then any bits but the claimed ones."""
+    name = code_name(descriptor.family, descriptor.code)
+    bits = function_value(name, argument, descriptor.dtype, f32_format)
+    return bits if is_finite(descriptor.dtype, bits) else claimed ^ 1

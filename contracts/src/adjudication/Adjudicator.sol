@@ -54,7 +54,9 @@ contract Adjudicator is IAdjudicator {
         returns (Finding, uint64)
     {
         Descriptor memory descriptor = Decoding.decode(question.descriptor);
-        if (descriptor.family < Family.COPY) return Loads.compute(setting, descriptor, question.element, openings);
+        if (descriptor.family < Family.COPY) {
+            return Loads.compute(setting, descriptor, question.element, openings, functions);
+        }
         Operands memory operands = Reading.open(descriptor, question, 0, openings, setting.spec.chunkSize);
         if (descriptor.isReduction()) {
             uint256 segments = descriptor.segments();

@@ -2,7 +2,8 @@
 pragma solidity 0.8.37;
 
 import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
-import {Scalars} from "./Scalars.sol";
+import {Numbers} from "./Numbers.sol";
+import {Scalar, Scalars} from "./Scalars.sol";
 
 /// @title Decoding of descriptors
 /// @notice Every call begins here, so that a malformed descriptor is refused everywhere, and by the same error.
@@ -106,7 +107,7 @@ library Decoding {
         // What is stored as a smaller integer is read as int64.
         if (family == Family.DATA && self.code != 0 && self.dtype != DType.I64) fail(Fault.DTYPE);
         // A store has to be finite, if it can be anything else.
-        if (family == Family.COPY && self.code == 1 && self.dtype != DType.F32) fail(Fault.DTYPE);
+        if (family == Family.COPY && self.code == 1 && !Numbers.isNumber(self.dtype)) fail(Fault.DTYPE);
         if ((family == Family.SCHEDULE || family == Family.UNIFORM) && self.dtype != DType.F32) fail(Fault.DTYPE);
         uint256 given = self.inputs.length;
         uint256 expected = inputsOf(self);
@@ -114,6 +115,9 @@ library Decoding {
         for (uint256 i = 0; i < given; ++i) {
             if (self.inputs[i].dtype != inputOf(self, i)) fail(Fault.DTYPE);
         }
+        // A conversion goes from one format to another.
+        bool converts = family == Family.MAP && Scalar(self.code) == Scalar.FLOAT_TO_FLOAT;
+        if (converts && self.inputs[0].dtype == self.dtype) fail(Fault.DTYPE);
     }
 
     function outputOf(Descriptor memory self) private pure returns (DType) {
@@ -121,7 +125,7 @@ library Decoding {
         if (family == Family.GATHER) return self.dtype;
         if (family == Family.MAP) return Scalars.outputOf(self.code, self.dtype);
         if (family == Family.ARGMAX || family == Family.INTEGER_SUM) return DType.I64;
-        return family == Family.ANY ? DType.BOOL : DType.F32;
+        return family == Family.ANY ? DType.BOOL : Numbers.orF32(self.dtype);
     }
 
     function inputsOf(Descriptor memory self) private pure returns (uint256) {
@@ -133,10 +137,10 @@ library Decoding {
 
     function inputOf(Descriptor memory self, uint256 i) private pure returns (DType) {
         Family family = self.family;
-        if (family == Family.MAP) return Scalars.inputOf(self.code, self.dtype, i);
-        if (family == Family.INTEGER_SUM) return DType.I64;
+        if (family == Family.MAP) return Scalars.inputOf(self.code, self.dtype, self.inputs[0].dtype, i);
+        if (family == Family.ARGMAX) return Numbers.orF32(self.inputs[0].dtype);
         if (i == 1 && (family == Family.GATHER || family == Family.SELECTED_SUM)) return DType.I64;
-        return family <= Family.GATHER || family == Family.ANY ? self.dtype : DType.F32;
+        return self.dtype;
     }
 
     function requireParameters(Descriptor memory self) private pure {

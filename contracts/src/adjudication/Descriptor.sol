@@ -21,7 +21,7 @@ enum Family {
     GATHER,
     /// An exact function of one element of every input (`Scalars`).
     MAP,
-    /// An elementary function of one FP32 number, correctly rounded.
+    /// An elementary function of one number, correctly rounded.
     FUNCTION,
     /// The sum of one input, or of the products of two, correctly rounded.
     SUM,
@@ -37,11 +37,13 @@ enum Family {
     ANY
 }
 
-/// @notice Type of an element. Its bits are the pattern of an F32, the two's complement of an I64, 0 or 1 of a BOOL.
+/// @notice Type of an element. Its bits are the pattern of an F32, BF16 or F16 (binary16), the two's complement of an I64, 0 or 1 of a BOOL.
 enum DType {
     F32,
     I64,
-    BOOL
+    BOOL,
+    BF16,
+    F16
 }
 
 /// @notice One operand, and which of its elements is read.
@@ -174,6 +176,7 @@ library Descriptors {
     /// @notice Bytes of an element.
     function width(DType dtype) internal pure returns (uint256) {
         if (dtype == DType.F32) return 4;
+        if (dtype > DType.BOOL) return 2;
         return dtype == DType.I64 ? 8 : 1;
     }
 

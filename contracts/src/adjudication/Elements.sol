@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Binary32} from "../arithmetic/Binary32.sol";
-import {Descriptor, Descriptors, Family, Fault} from "./Descriptor.sol";
+import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
 import {Finding, IFunctions} from "./IAdjudicator.sol";
+import {Numbers} from "./Numbers.sol";
 import {ChunkOpening} from "./Openings.sol";
 import {Operands, Reading} from "./Operands.sol";
 
@@ -24,18 +24,26 @@ library Elements {
         if (family == Family.GATHER) return gather(operands, openings);
         (uint64[] memory x, bool valid) = readAll(operands, openings);
         if (!valid) return (Finding.STOPS, 0);
-        uint8 code = operands.descriptor.code;
-        if (family == Family.MAP) return (Finding.VALUE, functions.map(code, x));
-        // forge-lint: disable-next-line(unsafe-typecast)
-        return functions.evaluate(code, uint32(x[0]), roundingBits);
+        return valueAt(operands.descriptor, x, functions, roundingBits);
+    }
+
+    /// @dev MAP or FUNCTION of elements of each operand.
+    function valueAt(Descriptor memory descriptor, uint64[] memory x, IFunctions functions, uint8 roundingBits)
+        private
+        pure
+        returns (Finding, uint64)
+    {
+        (uint8 code, DType to) = (descriptor.code, descriptor.dtype);
+        if (descriptor.family == Family.FUNCTION) return functions.evaluate(code, x[0], to, roundingBits);
+        return (Finding.VALUE, functions.map(code, x, descriptor.inputs[0].dtype, to));
     }
 
     /// @dev With code 1, of the loss and of what goes into the next state: a run stops at an infinity or NaN there.
     function copy(Operands memory operands, ChunkOpening[] calldata openings) private pure returns (Finding, uint64) {
-        bool isFinal = operands.descriptor.code == 1;
+        (bool isFinal, DType dtype) = (operands.descriptor.code == 1, operands.descriptor.dtype);
         for (uint256 i = 0; i < operands.rows.length; ++i) {
             (uint64 bits, bool valid) = operands.read(openings, i);
-            if (valid) return (isFinal && !Binary32.isFinite(bits) ? Finding.STOPS : Finding.VALUE, bits);
+            if (valid) return (isFinal && !Numbers.isFinite(dtype, bits) ? Finding.STOPS : Finding.VALUE, bits);
         }
         return (Finding.STOPS, 0);
     }

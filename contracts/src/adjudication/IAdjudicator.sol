@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {Float32} from "../arithmetic/Rounding.sol";
 import {TrainingSpec} from "../TrainingSpec.sol";
+import {DType} from "./Descriptor.sol";
 import {ChunkOpening} from "./Openings.sol";
 
 /// @notice Finding of a computation.
@@ -56,13 +58,23 @@ struct Partial {
 
 /// @title Functions of numbers
 interface IFunctions {
-    /// @notice An exact function of one to three elements: IEEE 754-2019 for FP32, modulo 2^64 for int64.
+    /// @notice An exact function of one to three elements: IEEE 754-2019 for numbers, modulo 2^64 for int64.
     /// @param code of `Family.MAP`, which says how many elements and of which dtypes (not checked)
-    function map(uint8 code, uint64[] calldata x) external pure returns (uint64 bits);
+    /// @param from dtype of the first element
+    /// @param to dtype of the result
+    function map(uint8 code, uint64[] calldata x, DType from, DType to) external pure returns (uint64 bits);
 
-    /// @notice An elementary function's value, correctly rounded to a format of 23 to 32 bits; every zero is +0. If UNDECIDED, its argument.
+    /// @notice An elementary function's value, correctly rounded; every zero is +0. If UNDECIDED, its argument.
     /// @param code of `Family.FUNCTION`
-    function evaluate(uint8 code, uint32 x, uint8 roundingBits) external pure returns (Finding finding, uint64 bits);
+    /// @param dtype of the argument and the value
+    /// @param roundingBits of F32: 23 to 32
+    function evaluate(uint8 code, uint64 x, DType dtype, uint8 roundingBits) external pure returns (Finding finding, uint64 bits);
+
+    /// @notice An FP32 number of a random stream (`Philox`).
+    function uniform(uint64 seed, uint32 step, uint32 stream, uint64 element) external pure returns (Float32);
+
+    /// @notice The row of the data at a position of their endless order (`SwapOrNot`).
+    function rowOfPosition(uint64 seed, uint256 position, uint64 rows) external pure returns (uint256);
 }
 
 /// @title Adjudicator of disputed elements
@@ -70,7 +82,7 @@ interface IFunctions {
 ///         for the descriptor (a leaf under the program root), for the operands' roots (agreed leaves of the trace) and for the setting; all
 ///         else is checked, or forced by hashes. A malformed descriptor or opening reverts.
 interface IAdjudicator {
-    /// @notice The contract that computes MAP and FUNCTION.
+    /// @notice The contract that computes MAP, FUNCTION and random numbers.
     function functions() external view returns (IFunctions);
 
     /// @notice Leaves and segments, for a game that has to know how deep its trees are.

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {Philox} from "../arithmetic/Philox.sol";
 import {Float32} from "../arithmetic/Rounding.sol";
-import {SwapOrNot} from "../arithmetic/SwapOrNot.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
-import {Finding, Setting} from "./IAdjudicator.sol";
+import {Finding, IFunctions, Setting} from "./IAdjudicator.sol";
 import {Bytes, ChunkOpening, Openings, Tensor} from "./Openings.sol";
 
 /// @title STATE, DATA, SCHEDULE, CONSTANT, IOTA and UNIFORM
@@ -21,27 +19,32 @@ library Loads {
     /// @notice Philox keys have 32 bits for the step.
     error StepOutOfRange(uint64 step);
 
-    function compute(Setting calldata setting, Descriptor memory descriptor, uint64 element, ChunkOpening[] calldata openings)
-        internal
-        pure
-        returns (Finding, uint64)
-    {
+    /// @param functions what random numbers are asked of
+    function compute(
+        Setting calldata setting,
+        Descriptor memory descriptor,
+        uint64 element,
+        ChunkOpening[] calldata openings,
+        IFunctions functions
+    ) internal pure returns (Finding, uint64) {
         descriptor.requireElement(element);
-        return (Finding.VALUE, valueOf(setting, descriptor, element, openings));
+        return (Finding.VALUE, valueOf(setting, descriptor, element, openings, functions));
     }
 
-    function valueOf(Setting calldata setting, Descriptor memory descriptor, uint64 element, ChunkOpening[] calldata openings)
-        private
-        pure
-        returns (uint64)
-    {
+    function valueOf(
+        Setting calldata setting,
+        Descriptor memory descriptor,
+        uint64 element,
+        ChunkOpening[] calldata openings,
+        IFunctions functions
+    ) private pure returns (uint64) {
         Family family = descriptor.family;
         if (family == Family.STATE) return state(setting, descriptor, element, openings);
-        if (family == Family.DATA) return data(setting, descriptor, element, openings);
+        if (family == Family.DATA) return data(setting, descriptor, element, openings, functions);
         if (family == Family.SCHEDULE) return schedule(setting, descriptor, openings);
         if (family == Family.CONSTANT) return constant_(setting, descriptor, element, openings);
         requireOpenings(openings, 0);
-        return family == Family.IOTA ? iota(descriptor, element) : uniform(setting, descriptor, element);
+        return family == Family.IOTA ? iota(descriptor, element) : uniform(setting, descriptor, element, functions);
     }
 
     function state(Setting calldata setting, Descriptor memory descriptor, uint64 element, ChunkOpening[] calldata openings)
@@ -59,19 +62,20 @@ library Loads {
     /// @dev Parameters: the field, the number of fields, elements of a row, and elements from the start of a row to that of the next. So
     ///      rows may stand one behind the other, overlap, or leave gaps. Element i belongs to sample i / items of the batch.
     ///      INVARIANT: factors are below 2^64, and a field has at most 2^40 elements, so nothing overflows, here or in its tree.
-    function data(Setting calldata setting, Descriptor memory descriptor, uint64 element, ChunkOpening[] calldata openings)
-        private
-        pure
-        returns (uint64)
-    {
+    function data(
+        Setting calldata setting,
+        Descriptor memory descriptor,
+        uint64 element,
+        ChunkOpening[] calldata openings,
+        IFunctions functions
+    ) private pure returns (uint64) {
         requireOpenings(openings, 2);
-        // forge-lint: disable-next-line(unsafe-typecast)
-        uint64 fields = uint64(descriptor.natural(1));
         uint256 width = Descriptors.storedWidth(descriptor);
         Bytes memory field = Bytes(0, fieldElements(setting, descriptor) * width, 1);
-        Openings.requireLeaf(openings[0], 0, descriptor.natural(0), 32, setting.spec.dataRoot, fields);
+        // forge-lint: disable-next-line(unsafe-typecast)
+        Openings.requireLeaf(openings[0], 0, descriptor.natural(0), 32, setting.spec.dataRoot, uint64(descriptor.natural(1)));
         field.root = bytes32(openings[0].data);
-        uint256 start = placeInField(setting, descriptor, element) * width;
+        uint256 start = placeInField(setting, descriptor, element, functions) * width;
         return widened(Openings.numberIn(openings[1], field, start, width, setting.spec.chunkSize), descriptor.code);
     }
 
@@ -83,9 +87,13 @@ library Loads {
         if (elements > Descriptors.MAX_SIZE) revert Descriptors.MalformedDescriptor(Fault.RANGE);
     }
 
-    function placeInField(Setting calldata setting, Descriptor memory descriptor, uint256 element) private pure returns (uint256) {
+    function placeInField(Setting calldata setting, Descriptor memory descriptor, uint256 element, IFunctions functions)
+        private
+        pure
+        returns (uint256)
+    {
         uint256 items = descriptor.natural(2);
-        return rowOf(setting, element / items) * descriptor.natural(3) + element % items;
+        return rowOf(setting, element / items, functions) * descriptor.natural(3) + element % items;
     }
 
     /// @dev The int64 of a stored integer: `Descriptors.storedWidth` says which codes have a sign.
@@ -98,9 +106,9 @@ library Loads {
         return bits;
     }
 
-    function rowOf(Setting calldata setting, uint256 sample) private pure returns (uint256) {
+    function rowOf(Setting calldata setting, uint256 sample, IFunctions functions) private pure returns (uint256) {
         uint256 position = uint256(setting.step) * setting.spec.batchSize + sample;
-        return SwapOrNot.rowOfPosition(setting.spec.seed, position, setting.spec.dataRows);
+        return functions.rowOfPosition(setting.spec.seed, position, setting.spec.dataRows);
     }
 
     function schedule(Setting calldata setting, Descriptor memory descriptor, ChunkOpening[] calldata openings)
@@ -130,8 +138,8 @@ library Loads {
         requireOpenings(openings, 0);
         // forge-lint: disable-next-line(unsafe-typecast)
         uint64 bits = uint64(descriptor.parameter(literals == 1 ? 0 : element));
-        uint64 largest = descriptor.dtype == DType.BOOL ? 1 : type(uint32).max;
-        if (descriptor.dtype != DType.I64 && bits > largest) revert Descriptors.MalformedDescriptor(Fault.RANGE);
+        uint256 size = descriptor.dtype == DType.BOOL ? 1 : 8 * Descriptors.width(descriptor.dtype);
+        if (descriptor.dtype != DType.I64 && bits >> size != 0) revert Descriptors.MalformedDescriptor(Fault.RANGE);
         return bits;
     }
 
@@ -142,12 +150,16 @@ library Loads {
         return uint64(int64(number));
     }
 
-    function uniform(Setting calldata setting, Descriptor memory descriptor, uint64 element) private pure returns (uint64) {
+    function uniform(Setting calldata setting, Descriptor memory descriptor, uint64 element, IFunctions functions)
+        private
+        pure
+        returns (uint64)
+    {
         uint256 stream = descriptor.natural(0);
         if (stream > type(uint32).max) revert Descriptors.MalformedDescriptor(Fault.RANGE);
         if (setting.step > type(uint32).max) revert StepOutOfRange(setting.step);
         // forge-lint: disable-next-line(unsafe-typecast)
-        return Float32.unwrap(Philox.uniform(setting.spec.seed, uint32(setting.step), uint32(stream), element));
+        return Float32.unwrap(functions.uniform(setting.spec.seed, uint32(setting.step), uint32(stream), element));
     }
 
     function requireOpenings(ChunkOpening[] calldata openings, uint256 count) private pure {

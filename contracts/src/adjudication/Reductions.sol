@@ -5,8 +5,9 @@ import {Binary32} from "../arithmetic/Binary32.sol";
 import {Accumulator, ExactSum, Total} from "../arithmetic/ExactSum.sol";
 import {Float32, Rounding} from "../arithmetic/Rounding.sol";
 import {Access} from "./Access.sol";
-import {Descriptor, Descriptors, Family, Fault} from "./Descriptor.sol";
+import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
 import {Finding, Partial} from "./IAdjudicator.sol";
+import {Numbers} from "./Numbers.sol";
 import {Index, ChunkOpening, Openings} from "./Openings.sol";
 import {Operands, Reading} from "./Operands.sol";
 
@@ -60,15 +61,16 @@ library Reductions {
         if (descriptor.family <= Family.SELECTED_SUM) {
             Total memory exact = total(whole);
             ExactSum.requireInRange(exact);
-            return (Finding.VALUE, Float32.unwrap(exact.rounded(roundingBits)));
+            Float32 rounded = exact.rounded(Numbers.formatOf(descriptor.dtype, roundingBits));
+            return (Finding.VALUE, Numbers.ofFloat32(descriptor.dtype, rounded));
         }
         if (descriptor.family <= Family.ARGMAX) {
             Best memory best = bestOf(descriptor, whole);
             if (!best.found) return (Finding.STOPS, 0);
             if (descriptor.family == Family.ARGMAX) return (Finding.VALUE, bitsOf(best.label));
-            uint32 pattern = Float32.unwrap(best.value);
             // Which of two equal zeros came first is nobody's affair.
-            return (Finding.VALUE, pattern == Rounding.SIGN ? 0 : pattern);
+            if (Float32.unwrap(best.value) == Rounding.SIGN) return (Finding.VALUE, 0);
+            return (Finding.VALUE, Numbers.ofFloat32(descriptor.dtype, best.value));
         }
         return (Finding.VALUE, countOf(descriptor, whole));
     }
@@ -81,8 +83,14 @@ library Reductions {
         returns (Partial memory)
     {
         Accumulator memory accumulator = ExactSum.resume(total(before));
-        for (; operands.left > 0; operands.next()) {
-            addTerm(accumulator, operands, openings);
+        if (operands.descriptor.dtype == DType.F32) {
+            for (; operands.left > 0; operands.next()) {
+                addTerm(accumulator, operands, openings);
+            }
+        } else {
+            for (; operands.left > 0; operands.next()) {
+                addShortTerm(accumulator, operands, openings);
+            }
         }
         return closed(accumulator);
     }
@@ -96,6 +104,22 @@ library Reductions {
         if (valid) accumulator.addProduct(operands.index.element(openings, 0, flat), b);
     }
 
+    /// @dev `addTerm` of BF16 and FP16: apart, so that FP32's many terms do not ask each for its dtype.
+    function addShortTerm(Accumulator memory accumulator, Operands memory operands, ChunkOpening[] calldata openings) private pure {
+        (uint256 flat, bool valid) = Access.read(operands.rows[0]);
+        if (!valid) return;
+        DType dtype = operands.descriptor.dtype;
+        uint64 bits;
+        uint256 b = ExactSum.ONE;
+        if (operands.rows.length == 2) {
+            (bits, valid) = operands.read(openings, 1);
+            b = Float32.unwrap(Numbers.toFloat32(dtype, bits));
+        }
+        if (!valid) return;
+        bits = operands.index.element(openings, 0, flat);
+        accumulator.addProduct(Float32.unwrap(Numbers.toFloat32(dtype, bits)), b);
+    }
+
     function selectedSum(Operands memory operands, ChunkOpening[] calldata openings, Partial memory before)
         private
         pure
@@ -103,11 +127,12 @@ library Reductions {
     {
         uint64 wanted = bitsOf(operands.labelOf());
         Accumulator memory accumulator = ExactSum.resume(total(before));
+        DType dtype = operands.descriptor.dtype;
         for (; operands.left > 0; operands.next()) {
             (uint64 bits, bool valid) = operands.read(openings, 1);
             if (!valid || bits != wanted) continue;
             (bits, valid) = operands.read(openings, 0);
-            if (valid) accumulator.addProduct(bits, ExactSum.ONE);
+            if (valid) accumulator.addProduct(Float32.unwrap(Numbers.toFloat32(dtype, bits)), ExactSum.ONE);
         }
         return closed(accumulator);
     }
@@ -129,19 +154,20 @@ library Reductions {
         returns (Partial memory)
     {
         Best memory best = bestOf(operands.descriptor, before);
+        DType dtype = operands.descriptor.inputs[0].dtype;
         for (; operands.left > 0; operands.next()) {
-            consider(best, operands, openings);
+            consider(best, operands, openings, dtype);
         }
         bytes32 found = bytes32(uint256(best.found ? 1 : 0));
         return Partial([found, bytes32(uint256(Float32.unwrap(best.value))), wordOf(best.label)]);
     }
 
     /// @dev Only what is better takes the place, so the first of equal ones keeps it. NaN is better than any number.
-    function consider(Best memory best, Operands memory operands, ChunkOpening[] calldata openings) private pure {
+    function consider(Best memory best, Operands memory operands, ChunkOpening[] calldata openings, DType dtype) private pure {
         (uint64 bits, bool valid) = operands.read(openings, 0);
         if (!valid) return;
-        Float32 x = Rounding.wrap(bits);
-        if (Binary32.isNan(bits)) x = Rounding.wrap(Rounding.NAN);
+        Float32 x = Numbers.toFloat32(dtype, bits);
+        if (Binary32.isNan(Float32.unwrap(x))) x = Rounding.wrap(Rounding.NAN);
         if (best.found && !isBetter(x, best.value, operands.descriptor.code == 0)) return;
         (best.found, best.value) = (true, x);
         if (operands.descriptor.family == Family.ARGMAX) best.label = operands.labelOf();

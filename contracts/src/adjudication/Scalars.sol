@@ -5,6 +5,7 @@ import {Binary32} from "../arithmetic/Binary32.sol";
 import {Integer64} from "../arithmetic/Integer64.sol";
 import {Float32, Rounding} from "../arithmetic/Rounding.sol";
 import {DType} from "./Descriptor.sol";
+import {Numbers} from "./Numbers.sol";
 
 /// @notice The codes of `Family.MAP`. The numbers are part of the encoding.
 enum Scalar {
@@ -38,7 +39,8 @@ enum Scalar {
     WHERE,
     I64_TO_FLOAT,
     BOOL_TO_FLOAT,
-    BOOL_TO_I64
+    BOOL_TO_I64,
+    FLOAT_TO_FLOAT
 }
 
 /// @title The exact operators of one element of each operand
@@ -49,17 +51,22 @@ library Scalars {
 
     /// @notice The result.
     /// @param x the operands, as many and of such dtypes as `inputsOf` and `inputOf` say
-    function map(Scalar code, uint64[] memory x) internal pure returns (uint64) {
+    /// @param from dtype of the first one
+    /// @param to dtype of the result
+    function map(Scalar code, uint64[] memory x, DType from, DType to) internal pure returns (uint64) {
         if (code == Scalar.WHERE) return x[0] != 0 ? x[1] : x[2];
         uint64 second = x.length > 1 ? x[1] : 0;
-        if (code <= Scalar.FLOAT_MINIMUM) return number(code, float(x[0]), float(second));
-        if (code <= Scalar.FLOAT_LE) return bit(compare(code, float(x[0]), float(second)));
+        if (code <= Scalar.FLOAT_LE) {
+            (Float32 a, Float32 b) = (Numbers.toFloat32(from, x[0]), Numbers.toFloat32(from, second));
+            if (code > Scalar.FLOAT_MINIMUM) return bit(compare(code, a, b));
+            return Numbers.ofFloat32(to, number(code, a, b, formatOf(to)));
+        }
         // forge-lint: disable-next-line(unsafe-typecast)
         if (code <= Scalar.I64_MINIMUM) return uint64(integer(code, int64(x[0]), int64(second)));
         // forge-lint: disable-next-line(unsafe-typecast)
         if (code <= Scalar.I64_LE) return bit(compareIntegers(code, int64(x[0]), int64(second)));
         if (code <= Scalar.BOOL_NOT) return bit(logic(code, x[0] != 0, second != 0));
-        return convert(code, x[0]);
+        return code == Scalar.BOOL_TO_I64 ? bit(x[0] != 0) : Numbers.ofFloat32(to, convert(code, x[0], from, formatOf(to)));
     }
 
     function isUnary(Scalar code) private pure returns (bool) {
@@ -67,21 +74,26 @@ library Scalars {
             || code == Scalar.BOOL_NOT || code > Scalar.WHERE;
     }
 
-    function number(Scalar code, Float32 a, Float32 b) private pure returns (uint64) {
-        return Float32.unwrap(isUnary(code) ? unary(code, a) : binary(code, a, b));
+    /// @dev Exact operators round to FP32, whatever the spec's rounding bits.
+    function formatOf(DType dtype) private pure returns (uint256) {
+        return Numbers.formatOf(dtype, Rounding.FULL_BITS);
     }
 
-    function unary(Scalar code, Float32 a) private pure returns (Float32) {
-        if (code == Scalar.FLOAT_SQRT) return Binary32.sqrt(a);
+    function number(Scalar code, Float32 a, Float32 b, uint256 bits) private pure returns (Float32) {
+        return isUnary(code) ? unary(code, a, bits) : binary(code, a, b, bits);
+    }
+
+    function unary(Scalar code, Float32 a, uint256 bits) private pure returns (Float32) {
+        if (code == Scalar.FLOAT_SQRT) return Binary32.sqrt(a, bits);
         if (code == Scalar.FLOAT_NEG) return Binary32.neg(a);
         return code == Scalar.FLOAT_ABS ? Binary32.abs(a) : Binary32.floor(a);
     }
 
-    function binary(Scalar code, Float32 a, Float32 b) private pure returns (Float32) {
-        if (code == Scalar.FLOAT_ADD) return Binary32.add(a, b);
-        if (code == Scalar.FLOAT_SUB) return Binary32.sub(a, b);
-        if (code == Scalar.FLOAT_MUL) return Binary32.mul(a, b);
-        if (code == Scalar.FLOAT_DIV) return Binary32.div(a, b);
+    function binary(Scalar code, Float32 a, Float32 b, uint256 bits) private pure returns (Float32) {
+        if (code == Scalar.FLOAT_ADD) return Binary32.add(a, b, bits);
+        if (code == Scalar.FLOAT_SUB) return Binary32.sub(a, b, bits);
+        if (code == Scalar.FLOAT_MUL) return Binary32.mul(a, b, bits);
+        if (code == Scalar.FLOAT_DIV) return Binary32.div(a, b, bits);
         return code == Scalar.FLOAT_MAXIMUM ? Binary32.maximum(a, b) : Binary32.minimum(a, b);
     }
 
@@ -110,19 +122,14 @@ library Scalars {
         return code == Scalar.BOOL_OR ? a || b : !a;
     }
 
-    function convert(Scalar code, uint64 x) private pure returns (uint64) {
+    function convert(Scalar code, uint64 x, DType from, uint256 bits) private pure returns (Float32) {
+        if (code == Scalar.FLOAT_TO_FLOAT) return Binary32.convert(Numbers.toFloat32(from, x), bits);
         // forge-lint: disable-next-line(unsafe-typecast)
-        if (code == Scalar.I64_TO_FLOAT) return Float32.unwrap(Binary32.fromInt64(int64(x)));
-        if (code == Scalar.BOOL_TO_FLOAT) return Float32.unwrap(Binary32.fromInt64(x != 0 ? int64(1) : int64(0)));
-        return bit(x != 0);
+        return Binary32.fromInt64(code == Scalar.I64_TO_FLOAT ? int64(x) : x != 0 ? int64(1) : int64(0), bits);
     }
 
     function bit(bool value) private pure returns (uint64) {
         return value ? 1 : 0;
-    }
-
-    function float(uint64 bits) private pure returns (Float32) {
-        return Rounding.wrap(bits);
     }
 
     // ------------------------------------------------------------------------------------------------------------------------ dtypes
@@ -134,19 +141,21 @@ library Scalars {
     }
 
     /// @notice Dtype of operand `i`.
-    /// @param output dtype of the result, which is that of what WHERE chooses from
-    function inputOf(uint8 code, DType output, uint256 i) internal pure returns (DType) {
+    /// @param output dtype of the result
+    /// @param first dtype of operand 0, where that is one of several
+    function inputOf(uint8 code, DType output, DType first, uint256 i) internal pure returns (DType) {
         Scalar scalar = Scalar(code);
-        if (scalar == Scalar.WHERE && i > 0) return output;
-        if (scalar <= Scalar.FLOAT_LE) return DType.F32;
+        if (scalar <= Scalar.FLOAT_MINIMUM || (scalar == Scalar.WHERE && i > 0)) return output;
+        if (scalar <= Scalar.FLOAT_LE || scalar == Scalar.FLOAT_TO_FLOAT) return Numbers.orF32(first);
         return scalar <= Scalar.I64_LE || scalar == Scalar.I64_TO_FLOAT ? DType.I64 : DType.BOOL;
     }
 
-    /// @notice Dtype of the result; `claimed` is that of WHERE.
+    /// @notice Dtype of the result: `claimed`, where it is one of several.
     function outputOf(uint8 code, DType claimed) internal pure returns (DType) {
         Scalar scalar = Scalar(code);
         if (scalar == Scalar.WHERE) return claimed;
-        if (scalar <= Scalar.FLOAT_MINIMUM || scalar == Scalar.I64_TO_FLOAT || scalar == Scalar.BOOL_TO_FLOAT) return DType.F32;
+        bool isNumber = scalar <= Scalar.FLOAT_MINIMUM || scalar == Scalar.I64_TO_FLOAT || scalar == Scalar.BOOL_TO_FLOAT;
+        if (isNumber || scalar == Scalar.FLOAT_TO_FLOAT) return Numbers.orF32(claimed);
         if (scalar == Scalar.BOOL_TO_I64 || (scalar >= Scalar.I64_ADD && scalar <= Scalar.I64_MINIMUM)) return DType.I64;
         return DType.BOOL;
     }

@@ -3,12 +3,13 @@ pragma solidity 0.8.37;
 
 import {Float32, Rounding} from "./Rounding.sol";
 
-/// @title The exact operators of FP32
+/// @title The exact operators of FP32 and narrower formats
 /// @notice IEEE 754-2019 on bit patterns: + - * / and the square root rounded to nearest, ties to even, with subnormals, infinities and
 ///         signed zeros. There is one NaN, the canonical one: it is what every operator gives of a NaN operand (maximum and minimum,
-///         too), and every comparison with it is false.
+///         too), and every comparison with it is false. Operands are numbers of any format, given as the FP32 numbers that they are. What
+///         rounds does so once, to the format `bits` (`Rounding.nearestOf`); all else gives a number of the operands' format.
 /// @dev A finite pattern stands for mantissa * 2^(exponent + MIN_EXPONENT), with 0 <= exponent <= 253. Every operator works out the
-///      result exactly, or to far more bits than a Float32 has with a sticky bit for the rest, and hands it to `Rounding.nearest`.
+///      result exactly, or to far more bits than a Float32 has with a sticky bit for the rest, and hands it to `Rounding.nearestOf`.
 library Binary32 {
     /// @dev Beyond this distance the smaller summand is only a sticky bit: it is less than 2^24, and the boundaries next to
     ///      larger << 128 are at least 2^126 away from it.
@@ -18,7 +19,7 @@ library Binary32 {
     /// @dev A root keeps at least 80 / 2 bits.
     uint256 private constant ROOT_SHIFT = 80;
 
-    function add(Float32 a, Float32 b) internal pure returns (Float32) {
+    function add(Float32 a, Float32 b, uint256 bits) internal pure returns (Float32) {
         uint256 x = Float32.unwrap(a);
         uint256 y = Float32.unwrap(b);
         if (!isFinite(x) || !isFinite(y)) return addSpecial(x, y);
@@ -35,20 +36,20 @@ library Binary32 {
             mx <<= distance;
             int256 exponent = int256(ex) - int256(distance) + Rounding.MIN_EXPONENT;
             uint256 sign = x & Rounding.SIGN;
-            if ((x ^ y) & Rounding.SIGN == 0) return Rounding.nearest(sign, mx + my, exponent);
-            if (mx > my) return Rounding.nearest(sign, mx - my, exponent);
-            if (mx < my) return Rounding.nearest(sign ^ Rounding.SIGN, my - mx, exponent);
+            if ((x ^ y) & Rounding.SIGN == 0) return Rounding.nearestOf(sign, mx + my, exponent, bits);
+            if (mx > my) return Rounding.nearestOf(sign, mx - my, exponent, bits);
+            if (mx < my) return Rounding.nearestOf(sign ^ Rounding.SIGN, my - mx, exponent, bits);
             // Clause 6.3: an exact zero of different signs is +0 (and -0 + -0, above, keeps its sign).
             return Float32.wrap(0);
         }
     }
 
-    function sub(Float32 a, Float32 b) internal pure returns (Float32) {
+    function sub(Float32 a, Float32 b, uint256 bits) internal pure returns (Float32) {
         // a - NaN is NaN either way, and flipping the sign of anything else is exact.
-        return add(a, neg(b));
+        return add(a, neg(b), bits);
     }
 
-    function mul(Float32 a, Float32 b) internal pure returns (Float32) {
+    function mul(Float32 a, Float32 b, uint256 bits) internal pure returns (Float32) {
         uint256 x = Float32.unwrap(a);
         uint256 y = Float32.unwrap(b);
         uint256 sign = (x ^ y) & Rounding.SIGN;
@@ -59,11 +60,11 @@ library Binary32 {
         (uint256 mx, uint256 ex) = split(x);
         (uint256 my, uint256 ey) = split(y);
         unchecked {
-            return Rounding.nearest(sign, mx * my, int256(ex + ey) + 2 * Rounding.MIN_EXPONENT);
+            return Rounding.nearestOf(sign, mx * my, int256(ex + ey) + 2 * Rounding.MIN_EXPONENT, bits);
         }
     }
 
-    function div(Float32 a, Float32 b) internal pure returns (Float32) {
+    function div(Float32 a, Float32 b, uint256 bits) internal pure returns (Float32) {
         uint256 x = Float32.unwrap(a);
         uint256 y = Float32.unwrap(b);
         uint256 sign = (x ^ y) & Rounding.SIGN;
@@ -79,11 +80,11 @@ library Binary32 {
             uint256 dividend = mx << QUOTIENT_SHIFT;
             uint256 quotient = dividend / my;
             if (dividend % my != 0) quotient |= 1;
-            return Rounding.nearest(sign, quotient, int256(ex) - int256(ey) - int256(QUOTIENT_SHIFT));
+            return Rounding.nearestOf(sign, quotient, int256(ex) - int256(ey) - int256(QUOTIENT_SHIFT), bits);
         }
     }
 
-    function sqrt(Float32 a) internal pure returns (Float32) {
+    function sqrt(Float32 a, uint256 bits) internal pure returns (Float32) {
         uint256 x = Float32.unwrap(a);
         // Clause 5.4.1: the root of -0 is -0.
         if (isZero(x)) return a;
@@ -96,7 +97,7 @@ library Binary32 {
             if (exponent & 1 != 0) (mx, exponent) = (mx << 1, exponent - 1);
             uint256 root = floorSqrt(mx);
             if (root * root != mx) root |= 1;
-            return Rounding.nearest(0, root, exponent / 2);
+            return Rounding.nearestOf(0, root, exponent / 2, bits);
         }
     }
 
@@ -156,11 +157,22 @@ library Binary32 {
         return comparable(a, b) && rank(a) <= rank(b);
     }
 
-    /// @notice An int64 as FP32, rounded to nearest, ties to even; 0 is +0.
-    function fromInt64(int64 number) internal pure returns (Float32) {
+    /// @notice An int64 as a number, rounded to nearest, ties to even; 0 is +0.
+    function fromInt64(int64 number, uint256 bits) internal pure returns (Float32) {
         unchecked {
             int256 wide = number;
-            return wide < 0 ? Rounding.nearest(Rounding.SIGN, uint256(-wide), 0) : Rounding.nearest(0, uint256(wide), 0);
+            (uint256 sign, int256 magnitude) = wide < 0 ? (Rounding.SIGN, -wide) : (0, wide);
+            return Rounding.nearestOf(sign, uint256(magnitude), 0, bits);
+        }
+    }
+
+    /// @notice The nearest number of another format (clause 5.4.2); zeros and infinities keep their sign.
+    function convert(Float32 a, uint256 bits) internal pure returns (Float32) {
+        uint256 x = Float32.unwrap(a);
+        if (!isFinite(x)) return isNan(x) ? Rounding.wrap(Rounding.NAN) : a;
+        (uint256 mantissa, uint256 exponent) = split(x);
+        unchecked {
+            return Rounding.nearestOf(x & Rounding.SIGN, mantissa, int256(exponent) + Rounding.MIN_EXPONENT, bits);
         }
     }
 

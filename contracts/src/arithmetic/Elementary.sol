@@ -46,7 +46,7 @@ library Elementary {
 
     error NoSuchFunction(uint8 code);
 
-    /// @notice The function's value at a pattern: the pattern in a format of 23 to 32 bits, and whether it is decided. NaN and infinities
+    /// @notice The function's value at a pattern: the pattern of a number of a format (`Rounding.nearestOf`), and whether it is decided. NaN and infinities
     ///         come out where there is no finite value.
     function evaluate(uint8 code, uint32 x, uint256 bits) internal pure returns (uint32, bool) {
         if (code > uint8(type(Function).max)) revert NoSuchFunction(code);

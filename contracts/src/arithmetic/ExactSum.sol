@@ -119,7 +119,7 @@ library ExactSum {
         if (sum.high >= MAX_HIGH || sum.high < -MAX_HIGH || isLowest) revert PartialSumOutOfRange(sum.high);
     }
 
-    /// @notice The sum, rounded once to a format of 23 to 32 bits: to nearest, ties to even; overflow gives an infinity, and every zero
+    /// @notice The sum, rounded once to a format (`Rounding.nearestOf`): to nearest, ties to even; overflow gives an infinity, and every zero
     ///         result is +0. Infinities and NaN are what they are.
     function rounded(Total memory sum, uint256 bits) internal pure returns (Float32) {
         uint256 special = specialOf(sum);

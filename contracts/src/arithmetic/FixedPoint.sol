@@ -21,7 +21,7 @@ library FixedPoint {
     /// @notice floor(ln 2 * 2^140).
     uint256 internal constant LN2 = 0xB17217F7D1CF79ABC9E3B39803F2F6AF40F;
 
-    /// @notice The pattern that the whole interval rounds to in a format of 23 to 32 bits (every zero is +0), and whether there is one.
+    /// @notice The pattern that the whole interval rounds to in a format (`Rounding.nearestOf`; every zero is +0), and whether there is one.
     /// @dev Rounding is monotone, so the interval's ends decide for everything between.
     function round(Interval memory self, uint256 bits) internal pure returns (uint32 pattern, bool decided) {
         int256 margin = int256(self.margin);

@@ -14,10 +14,10 @@ contract Binary32Test is Test {
     function binary(string memory name, uint32 x, uint32 y) private pure returns (uint256) {
         (Float32 a, Float32 b) = (Float32.wrap(x), Float32.wrap(y));
         bytes32 operator = keccak256(bytes(name));
-        if (operator == keccak256("add")) return Float32.unwrap(Binary32.add(a, b));
-        if (operator == keccak256("sub")) return Float32.unwrap(Binary32.sub(a, b));
-        if (operator == keccak256("mul")) return Float32.unwrap(Binary32.mul(a, b));
-        if (operator == keccak256("div")) return Float32.unwrap(Binary32.div(a, b));
+        if (operator == keccak256("add")) return Float32.unwrap(Binary32.add(a, b, Rounding.FULL_BITS));
+        if (operator == keccak256("sub")) return Float32.unwrap(Binary32.sub(a, b, Rounding.FULL_BITS));
+        if (operator == keccak256("mul")) return Float32.unwrap(Binary32.mul(a, b, Rounding.FULL_BITS));
+        if (operator == keccak256("div")) return Float32.unwrap(Binary32.div(a, b, Rounding.FULL_BITS));
         if (operator == keccak256("maximum")) return Float32.unwrap(Binary32.maximum(a, b));
         if (operator == keccak256("minimum")) return Float32.unwrap(Binary32.minimum(a, b));
         if (operator == keccak256("eq")) return Binary32.eq(a, b) ? 1 : 0;
@@ -28,7 +28,7 @@ contract Binary32Test is Test {
     function unary(string memory name, uint32 x) private pure returns (uint256) {
         Float32 a = Float32.wrap(x);
         bytes32 operator = keccak256(bytes(name));
-        if (operator == keccak256("sqrt")) return Float32.unwrap(Binary32.sqrt(a));
+        if (operator == keccak256("sqrt")) return Float32.unwrap(Binary32.sqrt(a, Rounding.FULL_BITS));
         if (operator == keccak256("floor")) return Float32.unwrap(Binary32.floor(a));
         if (operator == keccak256("neg")) return Float32.unwrap(Binary32.neg(a));
         return Float32.unwrap(Binary32.abs(a));
@@ -98,7 +98,7 @@ contract Binary32Test is Test {
 
     function testFuzz_sum_isTheNearestNumber(uint32 x, uint32 y) public pure {
         (x, y) = (small(x), small(y));
-        uint32 result = Float32.unwrap(Binary32.add(Float32.wrap(x), Float32.wrap(y)));
+        uint32 result = Float32.unwrap(Binary32.add(Float32.wrap(x), Float32.wrap(y), Rounding.FULL_BITS));
         assertNearest(result, units(x) + units(y));
     }
 
@@ -106,24 +106,26 @@ contract Binary32Test is Test {
         x = small(x);
         uint32 exponent = uint32(bound(uint256((x >> 23) & 0xFF) + away % 52, 26, 227 + 26) - 26);
         y = (y & 0x807FFFFF) | (exponent << 23);
-        assertNearest(Float32.unwrap(Binary32.add(Float32.wrap(x), Float32.wrap(y))), units(x) + units(y));
+        assertNearest(Float32.unwrap(Binary32.add(Float32.wrap(x), Float32.wrap(y), Rounding.FULL_BITS)), units(x) + units(y));
     }
 
     function testFuzz_multiplicationByAPowerOfTwo_movesTheExponent(uint32 x, uint8 e) public pure {
         x = (x & 0x807FFFFF) | (uint32(64 + (x >> 23) % 64) << 23);
         uint32 power = uint32(bound(e, 64, 190)) << 23;
-        uint32 result = Float32.unwrap(Binary32.mul(Float32.wrap(x), Float32.wrap(power)));
+        uint32 result = Float32.unwrap(Binary32.mul(Float32.wrap(x), Float32.wrap(power), Rounding.FULL_BITS));
         unchecked {
             vm.assertEq(result, x + power - ONE, "x * 2^e");
         }
-        vm.assertEq(Float32.unwrap(Binary32.div(Float32.wrap(result), Float32.wrap(power))), x, "and back");
+        vm.assertEq(Float32.unwrap(Binary32.div(Float32.wrap(result), Float32.wrap(power), Rounding.FULL_BITS)), x, "and back");
     }
 
     /// @dev 2 |r y - x| <= ulp(r) |y|, in integers: nothing but mantissas, as exponents only move a quotient.
     function testFuzz_quotient_isWithinHalfALastPlace(uint32 p, uint32 q) public pure {
         uint256 dividend = (p & 0x7FFFFF) | 0x800000;
         uint256 divisor = (q & 0x7FFFFF) | 0x800000;
-        uint32 result = Float32.unwrap(Binary32.div(Float32.wrap(ONE | (p & 0x7FFFFF)), Float32.wrap(ONE | (q & 0x7FFFFF))));
+        uint32 result = Float32.unwrap(
+            Binary32.div(Float32.wrap(ONE | (p & 0x7FFFFF)), Float32.wrap(ONE | (q & 0x7FFFFF)), Rounding.FULL_BITS)
+        );
         // In [1/2, 2): units of 2^-24 or 2^-23.
         uint256 shift = result < ONE ? 24 : 23;
         int256 remainder = int256(dividend << shift) - int256(((result & 0x7FFFFF) | 0x800000) * divisor);
@@ -133,7 +135,7 @@ contract Binary32Test is Test {
     /// @dev (r - 1/2)^2 < x < (r + 1/2)^2 in units of the last place.
     function testFuzz_root_isWithinHalfALastPlace(uint32 x) public pure {
         x = (x & 0x7FFFFF) | (uint32(bound(x >> 23, 1, 254)) << 23);
-        uint32 result = Float32.unwrap(Binary32.sqrt(Float32.wrap(x)));
+        uint32 result = Float32.unwrap(Binary32.sqrt(Float32.wrap(x), Rounding.FULL_BITS));
         uint256 exponent = x >> 23;
         uint256 mantissa = uint256((x & 0x7FFFFF) | 0x800000) << (exponent % 2 == 1 ? 23 : 24);
         uint256 root = (result & 0x7FFFFF) | 0x800000;
@@ -144,17 +146,25 @@ contract Binary32Test is Test {
 
     function testFuzz_sumsAndProducts_commute(uint32 x, uint32 y) public pure {
         (Float32 a, Float32 b) = (Float32.wrap(x), Float32.wrap(y));
-        vm.assertEq(Float32.unwrap(Binary32.add(a, b)), Float32.unwrap(Binary32.add(b, a)), "a + b");
-        vm.assertEq(Float32.unwrap(Binary32.mul(a, b)), Float32.unwrap(Binary32.mul(b, a)), "a * b");
+        vm.assertEq(
+            Float32.unwrap(Binary32.add(a, b, Rounding.FULL_BITS)), Float32.unwrap(Binary32.add(b, a, Rounding.FULL_BITS)), "a + b"
+        );
+        vm.assertEq(
+            Float32.unwrap(Binary32.mul(a, b, Rounding.FULL_BITS)), Float32.unwrap(Binary32.mul(b, a, Rounding.FULL_BITS)), "a * b"
+        );
     }
 
     function testFuzz_signs_factorOut(uint32 x, uint32 y) public pure {
         vm.assume(x & 0x7FFFFFFF <= INFINITY && y & 0x7FFFFFFF <= INFINITY);
         (Float32 a, Float32 b) = (Float32.wrap(x), Float32.wrap(y));
-        uint32 product = Float32.unwrap(Binary32.mul(a, b));
-        uint32 quotient = Float32.unwrap(Binary32.div(a, b));
-        if (product != NAN) vm.assertEq(Float32.unwrap(Binary32.mul(Binary32.neg(a), b)), product ^ 0x80000000, "-a * b");
-        if (quotient != NAN) vm.assertEq(Float32.unwrap(Binary32.div(a, Binary32.neg(b))), quotient ^ 0x80000000, "a / -b");
+        uint32 product = Float32.unwrap(Binary32.mul(a, b, Rounding.FULL_BITS));
+        uint32 quotient = Float32.unwrap(Binary32.div(a, b, Rounding.FULL_BITS));
+        if (product != NAN) {
+            vm.assertEq(Float32.unwrap(Binary32.mul(Binary32.neg(a), b, Rounding.FULL_BITS)), product ^ 0x80000000, "-a * b");
+        }
+        if (quotient != NAN) {
+            vm.assertEq(Float32.unwrap(Binary32.div(a, Binary32.neg(b), Rounding.FULL_BITS)), quotient ^ 0x80000000, "a / -b");
+        }
     }
 
     function testFuzz_order_isTotalOnNumbers(uint32 x, uint32 y) public pure {
@@ -164,7 +174,7 @@ contract Binary32Test is Test {
         vm.assertEq(count, 1, "less, greater or equal");
         vm.assertTrue(Binary32.le(a, b) == (Binary32.lt(a, b) || Binary32.eq(a, b)), "le");
         // The sign of a difference is the order (gradual underflow: no difference of different numbers is zero).
-        uint32 difference = Float32.unwrap(Binary32.sub(a, b));
+        uint32 difference = Float32.unwrap(Binary32.sub(a, b, Rounding.FULL_BITS));
         if (difference != NAN) vm.assertTrue(Binary32.lt(Float32.wrap(difference), Float32.wrap(0)) == Binary32.lt(a, b), "a - b");
     }
 
@@ -185,7 +195,7 @@ contract Binary32Test is Test {
 
     function testFuzz_integer_isRoundedToNearest(int64 number, uint8 shift) public pure {
         number >>= shift % 64;
-        uint32 result = Float32.unwrap(Binary32.fromInt64(number));
+        uint32 result = Float32.unwrap(Binary32.fromInt64(number, Rounding.FULL_BITS));
         assertNearest(result, int256(number) << 149);
         vm.assertTrue(result != 0x80000000, "no -0 from an integer");
     }

@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import {Binary32} from "../../src/arithmetic/Binary32.sol";
 import {Accumulator, ExactSum, Total} from "../../src/arithmetic/ExactSum.sol";
-import {Float32} from "../../src/arithmetic/Rounding.sol";
+import {Float32, Rounding} from "../../src/arithmetic/Rounding.sol";
 import {Test} from "../support/Test.sol";
 
 contract ExactSumHarness {
@@ -139,7 +139,7 @@ contract ExactSumTest is Test {
         Accumulator memory sum;
         sum.addProduct(x, ONE);
         sum.addProduct(ONE, y);
-        uint32 expected = Float32.unwrap(Binary32.add(Float32.wrap(x), Float32.wrap(y)));
+        uint32 expected = Float32.unwrap(Binary32.add(Float32.wrap(x), Float32.wrap(y), Rounding.FULL_BITS));
         vm.assertEq(Float32.unwrap(sum.total().rounded(32)), expected == 1 << 31 ? 0 : expected, "x + y");
     }
 
@@ -147,7 +147,7 @@ contract ExactSumTest is Test {
         (x, y) = (finite(x), finite(y));
         Accumulator memory sum;
         sum.addProduct(x, y);
-        uint32 expected = Float32.unwrap(Binary32.mul(Float32.wrap(x), Float32.wrap(y)));
+        uint32 expected = Float32.unwrap(Binary32.mul(Float32.wrap(x), Float32.wrap(y), Rounding.FULL_BITS));
         vm.assertEq(Float32.unwrap(sum.total().rounded(32)), expected == 1 << 31 ? 0 : expected, "x * y");
     }
 
@@ -202,8 +202,8 @@ contract ExactSumTest is Test {
             uint32 b = (special >> i) & 2 == 2 ? infinite(x[i + 1]) : finite(x[i + 1]);
             sum.addProduct(a, b);
             if ((special >> i) & 3 != 0) {
-                Float32 term = Binary32.mul(Float32.wrap(a), Float32.wrap(b));
-                expected = any ? Binary32.add(expected, term) : term;
+                Float32 term = Binary32.mul(Float32.wrap(a), Float32.wrap(b), Rounding.FULL_BITS);
+                expected = any ? Binary32.add(expected, term, Rounding.FULL_BITS) : term;
                 any = true;
             }
             if (cut == i) sum = ExactSum.resume(sum.total());

@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {Philox} from "../../src/arithmetic/Philox.sol";
-import {Float32} from "../../src/arithmetic/Rounding.sol";
+import {Float32, Rounding} from "../../src/arithmetic/Rounding.sol";
 import {SwapOrNot} from "../../src/arithmetic/SwapOrNot.sol";
 import {Test} from "../support/Test.sol";
 

@@ -4,7 +4,7 @@ pragma solidity ^0.8.30;
 import {Binary32} from "../../src/arithmetic/Binary32.sol";
 import {Accumulator, ExactSum, Total} from "../../src/arithmetic/ExactSum.sol";
 import {Philox} from "../../src/arithmetic/Philox.sol";
-import {Float32} from "../../src/arithmetic/Rounding.sol";
+import {Float32, Rounding} from "../../src/arithmetic/Rounding.sol";
 import {SwapOrNot} from "../../src/arithmetic/SwapOrNot.sol";
 
 /// @notice The libraries behind an interface, for tests that send transactions; a whole batch of cases at once.
@@ -36,18 +36,18 @@ contract ArithmeticHarness {
 
     function apply_(Operator operator, uint64 x, uint64 y) private pure returns (uint64) {
         (Float32 a, Float32 b) = (Float32.wrap(uint32(x)), Float32.wrap(uint32(y)));
-        if (operator == Operator.ADD) return Float32.unwrap(Binary32.add(a, b));
-        if (operator == Operator.SUB) return Float32.unwrap(Binary32.sub(a, b));
-        if (operator == Operator.MUL) return Float32.unwrap(Binary32.mul(a, b));
-        if (operator == Operator.DIV) return Float32.unwrap(Binary32.div(a, b));
-        if (operator == Operator.SQRT) return Float32.unwrap(Binary32.sqrt(a));
+        if (operator == Operator.ADD) return Float32.unwrap(Binary32.add(a, b, Rounding.FULL_BITS));
+        if (operator == Operator.SUB) return Float32.unwrap(Binary32.sub(a, b, Rounding.FULL_BITS));
+        if (operator == Operator.MUL) return Float32.unwrap(Binary32.mul(a, b, Rounding.FULL_BITS));
+        if (operator == Operator.DIV) return Float32.unwrap(Binary32.div(a, b, Rounding.FULL_BITS));
+        if (operator == Operator.SQRT) return Float32.unwrap(Binary32.sqrt(a, Rounding.FULL_BITS));
         if (operator == Operator.FLOOR) return Float32.unwrap(Binary32.floor(a));
         if (operator == Operator.MAXIMUM) return Float32.unwrap(Binary32.maximum(a, b));
         if (operator == Operator.MINIMUM) return Float32.unwrap(Binary32.minimum(a, b));
         if (operator == Operator.EQ) return Binary32.eq(a, b) ? 1 : 0;
         if (operator == Operator.LT) return Binary32.lt(a, b) ? 1 : 0;
         if (operator == Operator.LE) return Binary32.le(a, b) ? 1 : 0;
-        return Float32.unwrap(Binary32.fromInt64(int64(x)));
+        return Float32.unwrap(Binary32.fromInt64(int64(x), Rounding.FULL_BITS));
     }
 
     function sum(uint32[] calldata a, uint32[] calldata b) external pure returns (Total memory total, uint32 rounded) {

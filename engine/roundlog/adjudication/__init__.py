@@ -2,8 +2,8 @@
 (docs/protocol.md)."""
 
 from roundlog.adjudication import binary32
-from roundlog.adjudication.adjudicate import NoAnswer, Tree, function_value, segments
-from roundlog.adjudication.binary32 import is_finite, wrap
+from roundlog.adjudication.adjudicate import NoAnswer, Tree, function_value, is_finite, segments
+from roundlog.adjudication.binary32 import wrap
 from roundlog.adjudication.openings import OperandOpening, largest_proof, needed
 from roundlog.adjudication.partial import ExactSum, IntegerSum, RunningResult
 

@@ -10,8 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.binary32 import SCALARS
+from roundlog.adjudication.binary32 import ROUNDED, SCALARS
 from roundlog.adjudication.fixed_point import evaluate
 from roundlog.adjudication.partial import RunningResult, start
 from roundlog.arithmetic import round_function
@@ -35,7 +34,7 @@ class NoAnswer(enum.Enum):
 
 
 Answer = int | NoAnswer
-"""An element: FP32 as its bit pattern, int64 as its value, bool as 0 or 1; or none."""
+"""An element: a number as the bits of its format, int64 as its value, bool as 0 or 1; or none."""
 
 
 class NoValueError(ArithmeticError):
@@ -132,7 +131,8 @@ def run_segment(
         places = [read(item, index) for item in inputs]
         known = [place for place in places if place is not None]
         if len(known) == len(inputs):
-            operands = tuple(_item(item, place, chunks) for item, place in zip(inputs, known, strict=True))
+            found = zip(inputs, known, strict=True)
+            operands = tuple(in_float32(item.dtype, _item(item, place, chunks)) for item, place in found)
             partial = partial.absorb(operands, label)
     return partial
 
@@ -143,20 +143,20 @@ def segments(descriptor: Descriptor) -> list[range]:
     return [range(first, min(first + size, terms)) for first in range(0, max(terms, 1), size)]
 
 
-def finish(descriptor: Descriptor, partial: RunningResult, format: Format = FLOAT32) -> Answer:
-    """The element that the last running result stands for."""
-    result = partial.finish(format)
-    return NoAnswer.NO_VALUE if result is None else result
+def finish(descriptor: Descriptor, partial: RunningResult, f32_format: Format = FLOAT32) -> Answer:
+    """The element that the last running result stands for. f32_format: that FP32 outputs are rounded to."""
+    result = partial.finish(descriptor.dtype.number_format(f32_format) or FLOAT32)
+    return NoAnswer.NO_VALUE if result is None else of_float32(descriptor.dtype, result)
 
 
-def _pointwise(d: Descriptor, element: int, chunks: Chunks, format: Format) -> Answer:
+def _pointwise(d: Descriptor, element: int, chunks: Chunks, f32_format: Format) -> Answer:
     index = index_of(d, element, 0)
     if d.family == Family.COPY:
         for item in d.inputs:
             place = read(item, index)
             if place is not None:
                 bits = _item(item, place, chunks)
-                return NoAnswer.NO_VALUE if d.code == Copy.FINITE and not ieee.is_finite(bits) else bits
+                return NoAnswer.NO_VALUE if d.code == Copy.FINITE and not is_finite(d.dtype, bits) else bits
         raise NoValueError("no input has this element")
     if d.family == Family.GATHER:
         replaced = d.parameters[0], _read(d.inputs[1], index, chunks)
@@ -164,12 +164,24 @@ def _pointwise(d: Descriptor, element: int, chunks: Chunks, format: Format) -> A
         if place is None:
             raise NoValueError("an index is out of range")
         return _item(d.inputs[0], place, chunks)
-    operands = [_read(item, index, chunks) for item in d.inputs]
+    operands, name = [_read(item, index, chunks) for item in d.inputs], code_name(d.family, d.code)
+    if name == "WHERE":
+        # Bits are copied as they are, a NaN's as well.
+        return int(SCALARS[name](*operands))
+    numbers = [in_float32(item.dtype, x) for item, x in zip(d.inputs, operands, strict=True)]
     if d.family == Family.MAP:
-        return int(SCALARS[code_name(d.family, d.code)](*operands))
+        return of_float32(d.dtype, exact_value(name, numbers, d.dtype.number_format()))
     assert d.family == Family.FUNCTION
-    value = evaluate(code_name(d.family, d.code), operands[0], format)
-    return NoAnswer.UNDECIDED if value is None else value
+    value = evaluate(name, numbers[0], d.dtype.number_format(f32_format) or FLOAT32)
+    return NoAnswer.UNDECIDED if value is None else of_float32(d.dtype, value)
+
+
+def exact_value(name: str, operands: Sequence[int], format: Format | None) -> int:
+    """The value of a scalar function of MAP, by its name there. Operands and result are as those of `SCALARS`; format:
+    that of the result, None if it is no number."""
+    if name not in ROUNDED:
+        return int(SCALARS[name](*operands))
+    return int(SCALARS[name](*operands, format=format))
 
 
 def _load(d: Descriptor, element: int, step: DisputedStep, chunks: Chunks) -> Answer:
@@ -246,6 +258,24 @@ def encode(dtype: DType, element: int) -> bytes:
     return element.to_bytes(dtype.itemsize, "little", signed=dtype == DType.I64)
 
 
+def in_float32(dtype: DType, element: int) -> int:
+    """The FP32 pattern of a number of any format; an integer or bool as it is."""
+    format = dtype.number_format()
+    return element if format in (None, FLOAT32) else format.in_float32(element)
+
+
+def of_float32(dtype: DType, element: int) -> int:
+    """The other way round: the bits that an FP32 number which is one of the dtype's format has there."""
+    format = dtype.number_format()
+    return element if format in (None, FLOAT32) else format.of_float32(element)
+
+
+def is_finite(dtype: DType, element: int) -> bool:
+    """Whether an element is neither an infinity nor NaN, as only numbers of a format can be."""
+    format = dtype.number_format()
+    return format is None or format.is_finite(element)
+
+
 def unravel(flat: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """The multi-index of a flat row-major one."""
     index = []
@@ -276,8 +306,9 @@ def read(item: Input, index: Sequence[int], replaced: tuple[int, int] | None = N
     return flat
 
 
-def function_value(name: str, x: int, format: Format) -> int:
-    """The value of a function, by its operator's name, at a bit pattern of FP32, rounded once to a format, as
-    the bits that it has in FP32; those of an infinity or NaN where it has no finite value."""
-    argument = np.array([x], dtype=np.uint32).view(np.float32)
-    return int(round_function(name, argument, format).view(np.uint32)[0])
+def function_value(name: str, x: int, dtype: DType, f32_format: Format = FLOAT32) -> int:
+    """The value of a function, by its operator's name, at an element of a dtype of numbers, rounded once to its format:
+    an element of the dtype, an infinity or NaN where there is no finite value. f32_format: that FP32 is rounded to."""
+    argument = np.array([in_float32(dtype, x)], dtype=np.uint32).view(np.float32)
+    value = round_function(name, argument, dtype.number_format(f32_format) or FLOAT32)
+    return of_float32(dtype, int(value.view(np.uint32)[0]))

@@ -107,6 +107,11 @@ def root(a: int, format: Format = FLOAT32) -> int:
     return nearest(fine / 2**_ROOT_BITS, format=format)
 
 
+def convert(a: int, format: Format = FLOAT32) -> int:
+    """Clause 5.4.2: the nearest number of a format; a zero keeps its sign."""
+    return nearest(value(a), zero=a & SIGN, format=format) if is_finite(a) else NAN if is_nan(a) else a
+
+
 def floor(a: int) -> int:
     if not is_finite(a):
         return NAN if is_nan(a) else a
@@ -177,7 +182,15 @@ SCALARS: dict[str, Callable[..., int]] = {
     "BOOL_OR": lambda a, b: a | b,
     "BOOL_NOT": lambda a: 1 - a,
     "WHERE": lambda c, a, b: a if c else b,
-    "I64_TO_FLOAT": lambda a: nearest(Fraction(a)),
+    "I64_TO_FLOAT": lambda a, format=FLOAT32: nearest(Fraction(a), format=format),
     "BOOL_TO_FLOAT": lambda a: 0x3F800000 * a,
     "BOOL_TO_I64": lambda a: a,
+    "FLOAT_TO_FLOAT": convert,
 }
+"""By the names of `roundlog.definitions.code_name`, on FP32 patterns whatever the format, since every number is one of
+FP32; int64; 0 or 1."""
+
+ROUNDED = frozenset(
+    {"FLOAT_ADD", "FLOAT_SUB", "FLOAT_MUL", "FLOAT_DIV", "FLOAT_SQRT", "I64_TO_FLOAT", "FLOAT_TO_FLOAT"}
+)
+"""Those of SCALARS that take the `format` of their result. The others' numbers are of their operands' format."""

@@ -35,11 +35,13 @@ class RunningResult(ABC):
 
     @abstractmethod
     def absorb(self, operands: tuple[int, ...], label: int) -> RunningResult:
-        """The running result with one more term: FP32 as bits, int64 as values, bool as 0 or 1."""
+        """The running result with one more term: numbers as FP32 patterns, whatever their format, int64 as values, bool
+        as 0 or 1."""
 
     @abstractmethod
     def finish(self, format: Format) -> int | None:
-        """The output element that it stands for; None if there is none. format: of sums."""
+        """The output element that it stands for, a number as its FP32 pattern; None if there is none. format: of
+        sums."""
 
     @abstractmethod
     def encode(self) -> bytes:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from roundlog.commitments import BLOCK_SIZE, BlockTree, CommitmentError, MerkleTree
 from roundlog.number_format import BFLOAT16
-from roundlog.program import DType, FieldType, Stored, TensorType
+from roundlog.program import DType, FieldType, Stored, TensorType, as_array
 
 
 class DataError(ValueError):
@@ -37,19 +37,13 @@ _AS_READ: dict[DType, np.dtype[np.generic]] = {
 }
 
 
-_WORDS: np.dtype[np.generic] = np.dtype("<u2")
-"""NumPy has no BF16: arrays hold the encodings of its numbers."""
+_WORDS: np.dtype[np.generic] = np.dtype("<i2")
+"""NumPy has no BF16: arrays hold the encodings of its numbers, as `as_array` gives them."""
 
 
 def storage_dtype(kind: FieldType) -> np.dtype[np.generic]:
     """NumPy's dtype of a field's stored elements; of BF16, that of their encodings."""
     found = _AS_READ.get(kind.row.dtype, _WORDS) if kind.stored is Stored.AS_READ else _NUMPY[kind.stored]
-    return found
-
-
-def _as_array(x: torch.Tensor) -> NDArray[np.generic]:
-    """The memory of a contiguous tensor on the CPU, in NumPy's dtype."""
-    found: NDArray[np.generic] = x.view(torch.int16).numpy().view(_WORDS) if x.dtype == torch.bfloat16 else x.numpy()
     return found
 
 
@@ -114,7 +108,7 @@ class Field(ABC):
         """Some rows, [n, ...], on the CPU. rows: int64[n], each below `self.rows`. out: memory for them, of their shape
         and dtype. Raises StorageError as `parts_of`."""
         result = torch.empty((len(rows), *self.kind.row.shape), dtype=self.dtype) if out is None else out
-        into, stored = _as_array(result).reshape(len(rows), self.kind.row.numel), storage_dtype(self.kind)
+        into, stored = as_array(result).reshape(len(rows), self.kind.row.numel), storage_dtype(self.kind)
         step, size = self.kind.stride * stored.itemsize, self.kind.row.numel * stored.itemsize
         starts = [row * step for row in rows.tolist()]
         for place, data in enumerate(self.parts_of(starts, size)):
@@ -163,7 +157,7 @@ class HeldField(Field):
             return None
         numbers = self._elements
         if self.dtype == torch.bfloat16:
-            return torch.from_numpy(numbers.view("<i2")).view(torch.bfloat16).view(self.shape)
+            return torch.from_numpy(numbers).view(torch.bfloat16).view(self.shape)
         return torch.from_numpy(numbers).view(self.shape)
 
     def take(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -177,7 +171,7 @@ def held(tensor: torch.Tensor) -> HeldField:
     copied. Raises ProgramError for another dtype."""
     plain = tensor.detach().cpu().resolve_neg().contiguous()
     kind = TensorType(tuple(plain.shape[1:]), DType.of(plain.dtype))
-    return HeldField(FieldType(kind, Stored.AS_READ, kind.numel), len(plain), _as_array(plain.reshape(-1)))
+    return HeldField(FieldType(kind, Stored.AS_READ, kind.numel), len(plain), as_array(plain.reshape(-1)))
 
 
 _PIECE = 1024 * BLOCK_SIZE

@@ -27,8 +27,8 @@ def _exact(
     selects: bool = False,
     **codes: int,
 ) -> OperatorDefinition:
-    """An exact function of an element of every input, all of one dtype: codes of MAP by dtype, `floats` for all of FLOATS.
-    gives: the output's dtype; None: that of the inputs."""
+    """An exact function of an element of every input, all of one dtype: codes of MAP by dtype, `floats` for all of
+    FLOATS. gives: the output's dtype; None: that of the inputs."""
     dtypes = {dtype: code for name, code in codes.items() for dtype in (FLOATS if name == "floats" else (DType(name),))}
     return OperatorDefinition(
         name=name,

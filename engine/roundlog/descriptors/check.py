@@ -23,8 +23,6 @@ MAX_ENCODED_BYTES = 1 << 16
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
-_F32, _I64, _BOOL = DType.F32, DType.I64, DType.BOOL
-
 
 def check_descriptor(descriptor: Descriptor) -> None:
     """Returns if the descriptor can be evaluated within bounded work and without overflow, for every element and
@@ -66,7 +64,7 @@ def _check_inputs(d: Descriptor, formats: Sequence[Signature]) -> None:
     if d.family == Family.COPY:
         # The first valid read of any number of inputs, as many as `cat` has.
         fits = bool(found) and all(dtype == d.dtype for dtype in found)
-        fits = fits and (d.code != Copy.FINITE or d.dtype == _F32)
+        fits = fits and (d.code != Copy.FINITE or d.dtype.is_float)
     else:
         fits = any(signature.fits(found, d.dtype) for signature in formats)
     if not fits:
@@ -109,11 +107,12 @@ def _check_parameters(d: Descriptor) -> None:
 
 
 def _constant_fits(d: Descriptor) -> bool:
-    low, high = {_F32: (0, 1 << 32), _I64: (-(1 << 63), 1 << 63), _BOOL: (0, 2)}[d.dtype]
+    bits = 1 if d.dtype == DType.BOOL else 8 * d.dtype.itemsize
+    allowed = _INT64 if d.dtype == DType.I64 else range(1 << bits)
     if not d.parameters:
         return d.elements > MAX_LITERALS and d.root != bytes(32)
     inline = len(d.parameters) == 1 or len(d.parameters) == d.elements <= MAX_LITERALS
-    return inline and d.root == bytes(32) and all(low <= item < high for item in d.parameters)
+    return inline and d.root == bytes(32) and all(item in allowed for item in d.parameters)
 
 
 def _is_zero(row: Row) -> bool:

@@ -53,8 +53,9 @@ def _schedule(subject: Subject) -> Descriptor:
 
 
 def literal_array(dtype: DType, bits: tuple[int, ...]) -> NDArray[np.generic]:
-    """A constant's literals as an array with the bytes of the tensor; FP32 literals are bit patterns already."""
-    return np.array(bits, dtype={DType.F32: "<u4", DType.I64: "<i8", DType.BOOL: "?"}[dtype])
+    """A constant's literals as an array with the bytes of the tensor; those of numbers are bit patterns already."""
+    kind = "?" if dtype == DType.BOOL else f"<{'u' if dtype.is_float else 'i'}{dtype.itemsize}"
+    return np.array(bits, dtype=kind)
 
 
 @rule("constant")

@@ -10,7 +10,6 @@ from roundlog.definitions import Copy, Family
 from roundlog.descriptors.describe import Axes, Subject, rule
 from roundlog.descriptors.descriptor import Descriptor, Input
 from roundlog.descriptors.rules_elementwise import broadcast_rows
-from roundlog.program import DType
 
 
 def copy(subject: Subject, *inputs: Input, iteration: tuple[int, ...] | None = None) -> Descriptor:
@@ -27,7 +26,7 @@ def _same_elements(subject: Subject) -> Descriptor:
 
 @rule("store")
 def _store(subject: Subject) -> Descriptor:
-    finite = subject.type.dtype == DType.F32 and not subject.program.keeps_slot(subject.index)
+    finite = subject.type.dtype.is_float and not subject.program.keeps_slot(subject.index)
     return replace(_same_elements(subject), code=Copy.FINITE if finite else Copy.ANY)
 
 

@@ -11,7 +11,8 @@ from roundlog.descriptors.descriptor import Descriptor, Input, Row
 def _over_axes(subject: Subject) -> Descriptor:
     """A reduction of one input over the axes `dims`, which stay as axes of size 1."""
     iteration, reduction, rows = _lines(subject, subject.integers("dims"))
-    (signature,) = subject.definition.formats
+    signature = subject.definition.signature(subject.input(0).dtype)
+    assert signature is not None
     return Descriptor(
         family=subject.definition.family,
         code=signature.code,

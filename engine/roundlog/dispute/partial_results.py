@@ -64,15 +64,21 @@ def _products(d: Descriptor, element: int, terms: _I64, material: Material) -> t
     # A product of FP64 numbers says which infinity it is, or NaN, and cannot overflow.
     product, finite = np.ones(len(terms)), np.ones(len(terms), bool)
     for item, flat in factors:
-        words = np.frombuffer(material.whole(Tree.VALUE, item.value), "<u4")[np.where(valid, flat, 0)].astype(np.int64)
-        exponent = words >> 23 & 0xFF
-        finite &= exponent != 0xFF
+        format = item.dtype.number_format()
+        assert format is not None
+        stored = np.frombuffer(material.whole(Tree.VALUE, item.value), f"<u{format.itemsize}")
+        words = stored[np.where(valid, flat, 0)].astype(np.int64)
+        fraction = words & ((1 << format.fraction_bits) - 1)
+        exponent = (words & (format.sign - 1)) >> format.fraction_bits
+        special = exponent == format.infinity >> format.fraction_bits
+        finite &= ~special
+        magnitude = fraction | (exponent > 0).astype(np.int64) << format.fraction_bits
+        signed = np.where(words & format.sign != 0, -magnitude, magnitude)
+        number *= signed
         with np.errstate(invalid="ignore"):
-            product *= words.astype(np.uint32).view(np.float32)
-        magnitude = words & 0x7FFFFF | (exponent > 0).astype(np.int64) << 23
-        number *= np.where(words >> 31 != 0, -magnitude, magnitude)
+            product *= np.where(special, np.where(fraction != 0, np.nan, np.copysign(np.inf, signed)), signed)
         # Terms that are not finite count as nothing, and must not ask for a shift of their own.
-        shift += np.where(exponent == 0xFF, 0, np.maximum(exponent, 1) - 1)
+        shift += np.where(special, 0, np.maximum(exponent, 1) - 1 + format.least_place + 149)
     patterns = np.where(product > 0, ieee.INFINITY, ieee.SIGN | ieee.INFINITY)
     patterns[np.isnan(product)] = ieee.NAN
     patterns[finite | ~valid] = 0

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from roundlog.kernels.gemm_microkernel import TILES, Tile
-from roundlog.kernels.number_words import load_vector, store_words, widen_pairs
+from roundlog.kernels.number_words import instructions, load_vector, store_words, widen_pairs
 
 BLOCK, BLOCKS = 16, 4
 TERMS = BLOCK * BLOCKS
@@ -37,10 +36,6 @@ _SINGLE, _DOUBLE, _INDEX, _WORD = ir.FloatType(), ir.DoubleType(), ir.IntType(64
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def _instructions(function: Callable[..., Any]) -> Any:
-    return intrinsic(function)
-
-
 def width_of(lanes: int) -> int:
     """FP32 numbers in a vector of so many FP64 ones."""
     return 2 * lanes
@@ -51,7 +46,7 @@ def _constant(number: int) -> Any:
 
 
 def _constant_of(size: Callable[[Tile], int]) -> Any:
-    @_instructions
+    @instructions
     def constant(typingctx: Any, lanes: Any) -> Any:
         number = _constant(size(TILES[len(lanes)]))
         return types.int64(lanes), lambda context, builder, signature, arguments: number
@@ -118,7 +113,7 @@ class _Code:
         return following
 
 
-@_instructions
+@instructions
 def sum_short_block(
     typingctx: Any,
     lanes: Any,
@@ -192,7 +187,7 @@ def _block_function(module: Any, tile: Tile) -> Any:
     return function
 
 
-@_instructions
+@instructions
 def mark_short_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, x: Any, out: Any) -> Any:
     """Rounds float64[short_columns] to an array such as x, BF16, and returns a bit for every element that may have to
     be rounded otherwise: the FP32 numbers that lie a little outside of y - d and y + d round to two numbers, or are not
@@ -237,7 +232,7 @@ def _nearest(code: _Code, numbers: Any) -> Any:
     return builder.bitcast(kept, code.singles)
 
 
-@_instructions
+@instructions
 def lowest_bit(typingctx: Any, bits: Any) -> Any:
     """Number of the lowest bit that is set; bits is not 0."""
 
@@ -247,7 +242,7 @@ def lowest_bit(typingctx: Any, bits: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@_instructions
+@instructions
 def dot_short(typingctx: Any, lanes: Any, left: Any, right: Any, pairs: Any) -> Any:
     """The sum over 2 * short vector * `pairs` terms of the products of BF16 words from two addresses, in FP64, in any
     order; pairs > 0."""

@@ -16,7 +16,7 @@ from numba import njit
 
 from roundlog.kernels.gemm_microkernel import TILES, tile_rows
 from roundlog.kernels.marking import LARGEST, TWO_UNITS, ZERO, AmbiguousPart
-from roundlog.kernels.number_words import is_certain, number, round_number, short_word
+from roundlog.kernels.number_words import Words, is_certain, number, round_number, short_word
 from roundlog.kernels.scratch import scratch_numbers
 from roundlog.kernels.short_microkernel import (
     BLOCK,
@@ -34,7 +34,6 @@ from roundlog.kernels.short_packing import ShortLines, pack_short
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-U16 = npt.NDArray[np.uint16]
 Range = tuple[int, int]
 
 LEAST_TERMS, MOST_TERMS = 128, 1024
@@ -137,8 +136,8 @@ def _decide(
     near: Any,
     count: int,
 ) -> int:
-    """Round the sums of the products of lines, doubtful: row and column, the first column being `column`. Returns count,
-    and one more for every sum that FP64 tiles would mark."""
+    """Round the sums of the products of lines, doubtful: row and column, the first column being `column`. Returns
+    count, and one more for every sum that FP64 tiles would mark."""
     x, first_row, of_row, y, first_column, of_column = operands
     _, _, terms, block = sizes
     doubles, _, norms, other_doubles, _, other_norms = bounds
@@ -285,7 +284,7 @@ class ShortProduct:
 
 
 def certify_short(
-    lanes: int, part: ShortProduct, factor: float, out: U16, rows: int, columns: int
+    lanes: int, part: ShortProduct, factor: float, out: Words, rows: int, columns: int
 ) -> AmbiguousPart | None:
     """A part of products [B, rows, columns], rounded to out, flat; and what is marked, as
     `roundlog.kernels.gemm_tiles.certify_part` gives it. None, with nothing of use in `out`, if those are faster."""

@@ -9,6 +9,7 @@ from roundlog.program.model import (
     ProgramError,
     Stored,
     TensorType,
+    as_array,
     first_store,
 )
 from roundlog.program.program_text import from_json, to_json
@@ -22,6 +23,7 @@ __all__ = [
     "ProgramError",
     "Stored",
     "TensorType",
+    "as_array",
     "first_store",
     "from_json",
     "to_json",

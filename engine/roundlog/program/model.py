@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
 
@@ -75,6 +77,12 @@ _TORCH = {
     DType.BOOL: torch.bool,
 }
 _SHORT = {DType.BF16: BFLOAT16, DType.F16: FLOAT16}
+
+
+def as_array(x: torch.Tensor) -> NDArray[np.generic]:
+    """A tensor on the CPU as NumPy's array of the same memory. NumPy has no BF16: of that, the encodings, as int16."""
+    array: NDArray[np.generic] = (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy()
+    return array
 
 
 def _name(dtype: torch.dtype) -> str:

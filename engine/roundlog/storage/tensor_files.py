@@ -24,7 +24,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from roundlog.program.model import DType, TensorType
+from roundlog.program.model import DType, TensorType, as_array
 from roundlog.program.program_text import MAX_ELEMENTS, MAX_ITEMS, MAX_RANK
 from roundlog.storage.durable_files import (
     StorageError,
@@ -88,7 +88,7 @@ def save_state(path: Path, types: Mapping[str, TensorType], state: Sequence[torc
                 except OSError as error:
                     unread = error
                     raise
-                file.write(tensor.view(-1).view(torch.uint8).numpy().data)
+                file.write(as_array(tensor).data.cast("B") if tensor.numel() else b"")
     except OSError as error:
         if error is unread:
             raise

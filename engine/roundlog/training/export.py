@@ -47,9 +47,10 @@ class TrainedState:
 
     def export(self, to: Path) -> None:
         """Writes the model's tensors to a safetensors file by the names of its `state_dict`, in place of a file that
-        is there. Tensors that are tied stand under the first of their names, as in files of `transformers`;
-        `safetensors.torch.load_model` and `from_pretrained` tie them again. Buffers that are not float32, int64 or
-        bool are missing: no step changes them, the model makes them by itself (`load_model` takes strict=False then).
+        is there, in the dtypes that they were trained in. Tensors that are tied stand under the first of their names,
+        as in files of `transformers`; `safetensors.torch.load_model` and `from_pretrained` tie them again. Buffers of
+        dtypes that no state has, such as uint8, are missing: no step changes them, the model makes them by itself
+        (`load_model` takes strict=False then).
 
         Raises ExportError for a place that is none for a model, StorageError for what cannot be read or written."""
         if to.is_dir():

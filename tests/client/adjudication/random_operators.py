@@ -9,15 +9,16 @@ from math import prod
 from random import Random
 
 from contract_answers import STEPS, Memory, tree_of
-from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import DisputedStep, encode
-from roundlog.definitions import code_names, signatures
+from roundlog.definitions import FLOATS, code_names, signatures
 from roundlog.descriptors import Descriptor, DescriptorError, Family, Input, Row
 from roundlog.descriptors.check import check_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.program import DType, Stored
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
+
+DTYPES = list(DType)
 
 EXPONENTS = (0, 0, 1, 2, 24, 101, 102, 103, 104, 125, 126, 127, 127, 128, 129, 149, 150, 151, 252, 253, 254)
 FRACTIONS = (0, 0, 1, 2, 0x3FFFFF, 0x400000, 0x400001, 0x7FFFFE, 0x7FFFFF)
@@ -26,11 +27,18 @@ MAX_WORK = 2000
 INTEGERS = (0, 0, 1, -1, 2, 3, 2**24 + 1, 2**53 + 1, 2**62, 2**63 - 1, -(2**63), -(2**63) + 1)
 
 
-def number(rng: Random) -> int:
-    """A finite FP32 pattern that has to do with a corner."""
+def number(rng: Random, dtype: DType = F32) -> int:
+    """A finite number of a dtype's format that has to do with a corner, by its bits."""
+    format = dtype.number_format()
+    assert format is not None
+    bits, largest = format.fraction_bits, format.infinity >> format.fraction_bits
+    # FP32's corners, or those of the same distance from the ends and the middle.
     exponent = rng.choice(EXPONENTS) if rng.random() < 0.8 else rng.randrange(255)
-    fraction = rng.choice(FRACTIONS) if rng.random() < 0.6 else rng.randrange(1 << 23)
-    return rng.randrange(2) << 31 | exponent << 23 | fraction
+    exponent = exponent if largest == 255 else min(exponent, max(1, exponent - 112), largest - 1)
+    fraction = rng.choice(FRACTIONS) >> (23 - bits) if rng.random() < 0.6 else rng.randrange(1 << bits)
+    if rng.random() < 0.2:
+        fraction &= 3
+    return rng.randrange(2) * format.sign | exponent << bits | fraction
 
 
 def item(rng: Random, dtype: DType, spoilt: float, labels: int) -> int:
@@ -39,15 +47,18 @@ def item(rng: Random, dtype: DType, spoilt: float, labels: int) -> int:
     if dtype == I64:
         return rng.randrange(labels) if rng.random() < 0.7 else rng.choice(INTEGERS)
     if rng.random() < spoilt:
-        return rng.choice([ieee.INFINITY, ieee.INFINITY | ieee.SIGN, ieee.NAN, ieee.INFINITY + 1, 0xFFFFFFFF])
-    return number(rng)
+        format = dtype.number_format()
+        assert format is not None
+        infinity, sign = format.infinity, format.sign
+        return rng.choice([infinity, infinity | sign, format.nan, infinity + 1, 2 * sign - 1])
+    return number(rng, dtype)
 
 
 def tensor(rng: Random, dtype: DType, count: int, spoilt: float, labels: int) -> bytes:
     # Few different numbers, so that sums cancel and extremes have equals.
     pool = [item(rng, dtype, spoilt, labels) for _ in range(rng.choice([2, 5, 40]))]
-    if dtype == F32:
-        pool += [bits ^ ieee.SIGN for bits in pool if rng.random() < 0.5]
+    if format := dtype.number_format():
+        pool += [bits ^ format.sign for bits in pool if rng.random() < 0.5]
     return b"".join(encode(dtype, rng.choice(pool)) for _ in range(count))
 
 
@@ -111,11 +122,11 @@ def descriptor(rng: Random, family: Family) -> Descriptor:
     inputs: tuple[Input, ...] = ()
     segment = 0
     if family == Family.COPY:
-        dtype = rng.choice([F32, I64, BOOL])
-        code = rng.randrange(2) if dtype == F32 else 0
+        dtype = rng.choice(DTYPES)
+        code = rng.randrange(2) if dtype.is_float else 0
         inputs = operands(rng, [dtype] * rng.choice([1, 2, 3, 7]), axes)
     elif family == Family.GATHER:
-        dtype = rng.choice([F32, I64, BOOL])
+        dtype = rng.choice(DTYPES)
         (x,), (index,) = operands(rng, [dtype], axes), operands(rng, [I64], axes)
         index = replace(index, value=11)
         size, zero = rng.randrange(1, 6), Row(0, (0,) * len(axes))
@@ -124,18 +135,19 @@ def descriptor(rng: Random, family: Family) -> Descriptor:
         inputs, parameters = (x, index), (axis,)
     elif family == Family.MAP:
         code = rng.choice([code for code, _ in sorted(code_names(family))])
-        (signature,) = signatures(family, code)
-        dtype = signature.output or rng.choice([F32, I64, BOOL])
+        signature = rng.choice(signatures(family, code))
+        dtype = signature.output or rng.choice(DTYPES)
         inputs = operands(rng, [one or dtype for one in signature.inputs], axes)
     elif family == Family.FUNCTION:
-        code = rng.choice([code for code, _ in code_names(family)])
-        inputs = operands(rng, [F32], axes)
+        code, dtype = rng.choice([code for code, _ in code_names(family)]), rng.choice(FLOATS)
+        inputs = operands(rng, [dtype], axes)
     elif family in REDUCTIONS:
         segment = rng.choice([1, 2, 4, 64, 4096])
+        dtype = rng.choice(FLOATS)
         if family == Family.SUM:
-            inputs = operands(rng, [F32] * rng.choice([1, 2]), axes)
+            inputs = operands(rng, [dtype] * rng.choice([1, 2]), axes)
         elif family == Family.SELECTED_SUM:
-            inputs = operands(rng, [F32, I64], axes)
+            inputs = operands(rng, [dtype, I64], axes)
             parameters = (
                 rng.choice([0, -1, 2]),
                 1,
@@ -143,7 +155,7 @@ def descriptor(rng: Random, family: Family) -> Descriptor:
                 *[0] * len(reduction),
             )
         elif family in (Family.EXTREME, Family.ARGMAX):
-            inputs = operands(rng, [F32], axes)
+            inputs = operands(rng, [dtype], axes)
             code = rng.randrange(2) if family == Family.EXTREME else 0
             if family == Family.ARGMAX:
                 dtype = I64
@@ -185,7 +197,7 @@ def sound(rng: Random, family: Family) -> Descriptor:
 
 
 def load(rng: Random, family: Family, elements: int) -> tuple[DType, tuple[int, ...]]:
-    dtype = rng.choice([F32, I64, BOOL])
+    dtype = rng.choice(DTYPES)
     if family == Family.STATE:
         return dtype, (rng.randrange(3),)
     if family == Family.DATA:
@@ -194,7 +206,7 @@ def load(rng: Random, family: Family, elements: int) -> tuple[DType, tuple[int, 
         # Windows that overlap, rows behind each other, and gaps that are longer than a chunk.
         return dtype, (rng.randrange(fields), fields, items, rng.choice([0, 1, items, items, items + 1, items + 700]))
     if family == Family.CONSTANT:
-        low, high = {F32: (0, 1 << 32), I64: (-(1 << 63), 1 << 63), BOOL: (0, 2)}[dtype]
+        low, high = {I64: (-(1 << 63), 1 << 63), BOOL: (0, 2)}.get(dtype, (0, 1 << 8 * dtype.itemsize))
         count = 1 if (elements > 32 and rng.random() < 0.5) or elements < 2 else elements if elements <= 32 else 0
         return dtype, tuple(rng.randrange(low, high) for _ in range(count))
     if family == Family.IOTA:

@@ -12,8 +12,9 @@ from contract_answers import Memory, compare
 from hostile_numbers import INEXACT, hostile
 from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate, encode
 from roundlog.commitments import CHUNK_SIZE, leaf_hash
-from roundlog.definitions import Copy, Signature, code_name, of_family
+from roundlog.definitions import FLOATS, Copy, Signature, code_name, of_family
 from roundlog.descriptors import Descriptor, Family, Input, Row, encode_descriptor
+from roundlog.number_format import Format
 from roundlog.program import DType
 
 INFINITY, LARGEST, TINY, ONE, SIGN = 0x7F800000, 0x7F7FFFFF, 1, 0x3F800000, 0x80000000
@@ -76,32 +77,54 @@ def reading(family: Family, code: int, dtype: DType, *inputs: DType) -> Descript
     return Descriptor(family=family, code=code, dtype=dtype, iteration=(), inputs=items)
 
 
+def format_of(dtype: DType) -> Format:
+    format = dtype.number_format()
+    assert format is not None
+    return format
+
+
+def patterns(dtype: DType) -> list[int]:
+    """PATTERNS as numbers of a dtype's format, its ends and NaN of any bits among them."""
+    format = format_of(dtype)
+    others = [format.infinity + 1, format.infinity - 1, 1, 2 * format.sign - 1]
+    return PATTERNS if dtype == DType.F32 else [*map(format.of_float32, PATTERNS), *others]
+
+
 OF_NUMBERS = [
-    each for one in of_family(Family.MAP) for each in one.formats if {*each.inputs, each.output} == {DType.F32}
+    each
+    for one in of_family(Family.MAP)
+    for each in one.formats
+    if each.output in FLOATS and all(dtype in FLOATS for dtype in each.inputs)
 ]
 
 
-@pytest.mark.slow_but("FLOAT_ADD", "FLOAT_MUL")
-@pytest.mark.parametrize("signature", OF_NUMBERS, ids=lambda signature: code_name(Family.MAP, signature.code))
+def called(signature: Signature) -> str:
+    return "-".join([code_name(Family.MAP, signature.code), *map(str, (*signature.inputs[:1], signature.output))])
+
+
+@pytest.mark.slow_but("FLOAT_ADD-bf16-bf16", "FLOAT_MUL-f16-f16", "FLOAT_ADD-f32-f32", "FLOAT_TO_FLOAT-f32-*")
+@pytest.mark.parametrize("signature", OF_NUMBERS, ids=called)
 def test_an_exact_operator_has_a_value_whatever_comes_in(adjudicator: Any, signature: Signature) -> None:
-    kinds = signature.inputs
-    descriptor = reading(Family.MAP, signature.code, DType.F32, *kinds)
-    rng = Random(code_name(Family.MAP, signature.code))
-    pairs = [(a, b) for a in PATTERNS for b in PATTERNS]
+    kinds = [kind for kind in signature.inputs if kind is not None]
+    assert signature.output is not None
+    descriptor = reading(Family.MAP, signature.code, signature.output, *kinds)
+    rng, format = Random(code_name(Family.MAP, signature.code)), format_of(signature.output)
+    pairs = [(a, b) for a in patterns(kinds[0]) for b in patterns(kinds[0])]
     answers = [both(adjudicator, descriptor, list(zip(kinds, pair, strict=False))) for pair in rng.sample(pairs, 40)]
     assert not any(isinstance(answer, NoAnswer) for answer in answers)
     # There is one NaN.
-    nans = {answer for answer in answers if isinstance(answer, int) and answer & ~SIGN > INFINITY}
-    assert nans == {NANS[0]}
+    nans = {answer for answer in answers if isinstance(answer, int) and answer & ~format.sign > format.infinity}
+    assert nans == {format.nan}
 
 
-def test_what_is_stored_has_to_be_finite(adjudicator: Any) -> None:
-    stored = reading(Family.COPY, Copy.FINITE, DType.F32, DType.F32)
-    copied = replace(stored, code=Copy.ANY)
-    for bits in PATTERNS:
-        finite = bits & ~SIGN < INFINITY
-        assert both(adjudicator, stored, [(DType.F32, bits)]) == (bits if finite else NoAnswer.NO_VALUE)
-        assert both(adjudicator, copied, [(DType.F32, bits)]) == bits
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_is_stored_has_to_be_finite(adjudicator: Any, dtype: DType) -> None:
+    stored = reading(Family.COPY, Copy.FINITE, dtype, dtype)
+    copied, format = replace(stored, code=Copy.ANY), format_of(dtype)
+    for bits in patterns(dtype):
+        finite = bits & ~format.sign < format.infinity
+        assert both(adjudicator, stored, [(dtype, bits)]) == (bits if finite else NoAnswer.NO_VALUE)
+        assert both(adjudicator, copied, [(dtype, bits)]) == bits
 
 
 @pytest.mark.parametrize("name", INEXACT)

@@ -19,6 +19,7 @@ from roundlog.adjudication.adjudicate import index_of, read, run_segment, segmen
 from roundlog.adjudication.openings import ReadRecorder
 from roundlog.adjudication.partial import start
 from roundlog.capture.builder import Builder
+from roundlog.definitions import FLOATS
 from roundlog.descriptors import (
     Descriptor,
     DescriptorError,
@@ -179,6 +180,15 @@ def load(family: Family, dtype: DType, *parameters: int, elements: int = 4, root
     return Descriptor(family=family, dtype=dtype, iteration=(elements,), parameters=parameters, root=root)
 
 
+def of_dtypes(descriptor: Descriptor, dtype: DType, *inputs: DType) -> Descriptor:
+    """With other dtypes, of the output and of as many inputs."""
+    found = zip(descriptor.inputs, inputs, strict=False)
+    return replace(descriptor, dtype=dtype, inputs=tuple(replace(item, dtype=kind) for item, kind in found))
+
+
+MAP = replace(COPY, family=Family.MAP, inputs=(COPY.inputs[0], replace(COPY.inputs[0], value=1)))
+CONVERSION = of_dtypes(replace(MAP, code=31), DType.BF16, DType.F32)
+
 HOSTILE = [
     (with_row(Row(0, (1,), 0)), "divisor 0"),
     (with_row(Row(0, (1,), -2)), "divisor -2"),
@@ -212,7 +222,7 @@ HOSTILE = [
     (replace(GOOD, segment=4097), "segments of 4097 terms"),
     (replace(COPY, iteration=(2**30, 2**30, 0)), "at most 2\\^40"),
     (replace(GOOD, inputs=GOOD.inputs * 2), "which SUM 0 does not"),
-    (replace(GOOD, family=Family.MAP, reduction=(), segment=0, code=31), "unknown code 31"),
+    (replace(GOOD, family=Family.MAP, reduction=(), segment=0, code=32), "unknown code 32"),
     (replace(GOOD, family=Family.MAP, reduction=(), segment=0, code=4), "which MAP 4 does not"),
     (replace(GATHER, parameters=(1,)), "do not fit GATHER"),
     (replace(GATHER, parameters=()), "do not fit GATHER"),
@@ -234,6 +244,21 @@ HOSTILE = [
     (load(Family.CONSTANT, DType.F32, *range(33), elements=33), "do not fit CONSTANT"),
     (load(Family.CONSTANT, DType.F32, elements=33), "do not fit CONSTANT"),
     (load(Family.CONSTANT, DType.F32, 1, root=bytes([1]) * 32), "do not fit CONSTANT"),
+    (load(Family.CONSTANT, DType.BF16, 2**16), "do not fit CONSTANT"),
+    (load(Family.CONSTANT, DType.F16, -1), "do not fit CONSTANT"),
+    (load(Family.UNIFORM, DType.BF16, 1), "reads nothing and gives bf16, which UNIFORM 0 does not"),
+    (load(Family.SCHEDULE, DType.F16, 0, 1, elements=1), "reads nothing and gives f16, which SCHEDULE 0 does not"),
+    (replace(load(Family.DATA, DType.BF16, 0, 1, 4, 4), code=3), "gives bf16, which DATA 3 does not"),
+    (replace(COPY, dtype=DType.BF16), "reads f32 and gives bf16"),
+    (of_dtypes(GOOD, DType.F32, DType.BF16, DType.BF16), "reads bf16, bf16 and gives f32, which SUM 0 does not"),
+    (of_dtypes(GOOD, DType.BF16, DType.BF16, DType.F16), "reads bf16, f16 and gives bf16, which SUM 0 does not"),
+    (of_dtypes(MAP, DType.BF16, DType.BF16, DType.F32), "reads bf16, f32 and gives bf16, which MAP 0 does not"),
+    (of_dtypes(MAP, DType.BF16, DType.F16, DType.F16), "which MAP 0 does not"),
+    (of_dtypes(replace(MAP, code=11), DType.BOOL, DType.BF16, DType.F16), "which MAP 11 does not"),
+    (of_dtypes(CONVERSION, DType.BF16, DType.BF16), "reads bf16 and gives bf16, which MAP 31 does not"),
+    (of_dtypes(CONVERSION, DType.I64, DType.BF16), "reads bf16 and gives i64, which MAP 31 does not"),
+    (of_dtypes(CONVERSION, DType.BF16, DType.I64), "reads i64 and gives bf16, which MAP 31 does not"),
+    (of_dtypes(replace(CONVERSION, family=Family.FUNCTION, code=0), DType.F16, DType.F32), "which FUNCTION 0 does not"),
 ]
 
 
@@ -246,7 +271,12 @@ def test_a_descriptor_that_no_operator_has_is_refused(descriptor: Descriptor, me
 
 
 def test_the_good_ones_of_the_hostile_ones_pass() -> None:
-    for descriptor in (GOOD, COPY, GATHER):
+    short = (DType.BF16, DType.F16)
+    numbers = [of_dtypes(one, kind, kind, kind) for one in (GOOD, MAP, replace(COPY, code=1)) for kind in short]
+    compared = of_dtypes(replace(MAP, code=11), DType.BOOL, DType.F16, DType.F16)
+    conversions = [of_dtypes(CONVERSION, a, b) for a in FLOATS for b in FLOATS if a != b]
+    loads = [load(Family.CONSTANT, kind, 2**16 - 1) for kind in short]
+    for descriptor in (GOOD, COPY, GATHER, *numbers, compared, *conversions, *loads):
         assert decode_descriptor(encode_descriptor(descriptor)) == descriptor
 
 
@@ -275,7 +305,7 @@ def test_hostile_bytes_are_refused_with_one_kind_of_error() -> None:
         good + bytes(32),
         bytes(MAX_ENCODED_BYTES + 32),
         _raw(family=16),
-        _raw(dtype=3),
+        _raw(dtype=5),
         _raw(inputs=[(0, 7, [4], [0, 1, 1])]),
         _raw(inputs=[(0, 0, [4], [0, 1])]),
         _raw(inputs=[(0, 0, [4], [0, 1, 1, 0])]),

@@ -14,6 +14,7 @@ from roundlog.data import held
 from roundlog.definitions import of_family
 from roundlog.descriptors import Family, describe
 from roundlog.number_format import narrow_float32
+from roundlog.program import DType
 from roundlog.training.job import Job
 from tasks import linear_task
 
@@ -23,9 +24,14 @@ def test_functions_are_rounded_as_the_fixed_point_says_where_it_decides() -> Non
     for name in (one.name for one in of_family(Family.FUNCTION)):
         for _ in range(60):
             x = rng.randrange(1 << 31) & 0xBFFFFFFF
+            for dtype in (DType.BF16, DType.F16):
+                format, short = dtype.number_format(), x >> 16
+                decided = evaluate(name, format.in_float32(short), format)
+                assert decided is not None
+                assert function_value(name, short, dtype) == format.of_float32(decided), (name, dtype, hex(short))
             for bits in (24, 32):
                 decided = evaluate(name, x, narrow_float32(bits))
-                found = function_value(name, x, narrow_float32(bits))
+                found = function_value(name, x, DType.F32, narrow_float32(bits))
                 finite = decided is not None and decided & 0x7F800000 != 0x7F800000
                 assert found == decided if finite else not np.isfinite(np.uint32(found).view(np.float32)), (
                     name,

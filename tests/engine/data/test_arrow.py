@@ -26,7 +26,7 @@ from test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, task_of
 
 pa: Any = pytest.importorskip("pyarrow", reason="the extra `arrow` is not installed")
 
-DTYPES = ["float32", "int64", "int32", "int16", "int8", "uint16", "uint8"]
+DTYPES = ["float32", "float16", "int64", "int32", "int16", "int8", "uint16", "uint8"]
 
 
 def nested(array: np.ndarray, *, fixed: bool) -> Any:

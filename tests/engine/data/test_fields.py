@@ -197,9 +197,41 @@ def test_the_fields_of_a_safetensors_file_stay_in_it(tmp_path: Path) -> None:
     save_file({"a": torch.zeros((), dtype=torch.float32)}, tmp_path / "scalar")
     with pytest.raises(DataError, match=r"tensor a of .* is a single number: give one of tensors with rows"):
         safetensors_fields(tmp_path / "scalar")
-    save_file({"a": torch.zeros(3, dtype=torch.bfloat16)}, tmp_path / "narrow")
-    with pytest.raises(DataError, match=r"a of .* is BF16"):
-        safetensors_fields(tmp_path / "narrow")
+    save_file({"a": torch.zeros(3, dtype=torch.float64)}, tmp_path / "wide")
+    with pytest.raises(DataError, match=r"a of .* is F64: give float32, bfloat16, float16, bool"):
+        safetensors_fields(tmp_path / "wide")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_numbers_of_16_bits_are_fields_wherever_they_lie(dtype: torch.dtype, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    words = torch.from_numpy(np.random.default_rng(1).integers(-(1 << 15), 1 << 15, (9000, 5), np.int16))
+    numbers = words.view(dtype).masked_fill(words.view(dtype).isnan(), 2.5)
+    save_file({"a": numbers}, tmp_path / "own")
+    there, here = safetensors_fields(tmp_path / "own")["a"], field_of("a", numbers)
+    write_fields(tmp_path / "d", {"x": there})
+    again = read_fields(tmp_path / "d", {"x": here.kind}, 9000)["x"]
+    some = torch.tensor([8999, 0, 7, 7])
+    for field in (there, here, again):
+        assert field.kind == here.kind and field.dtype == dtype and field.nbytes == 90000
+        assert summarised(field).tree.root == tensor_root(numbers) and not summarised(field).has_nan
+        out = torch.empty(4, 5, dtype=dtype)
+        for taken in (field.take(some), field.take(some, out), field[some]):
+            assert taken.dtype == dtype and torch.equal(taken.view(torch.int16), numbers[some].view(torch.int16))
+        assert torch.equal(field[3].view(torch.int16), numbers[3].view(torch.int16))
+    stream = windows(numbers.reshape(-1), window=6, stride=5)
+    assert stream.dtype == dtype and stream.rows == 8999
+    assert torch.equal(stream[8998].view(torch.int16), numbers.view(-1)[44990:44996].view(torch.int16))
+    wrong = numbers.clone()
+    wrong[4711, 3] = -torch.nan
+    assert summarised(field_of("a", wrong)).has_nan
+    assert not summarised(held(torch.tensor([torch.inf, -torch.inf, -0.0], dtype=dtype))).has_nan
+
+
+def test_an_array_of_unsigned_words_is_not_taken_for_numbers() -> None:
+    assert field_of("x", np.full(3, 0x3F80, np.uint16))[:].tolist() == [0x3F80] * 3
+    assert field_of("x", np.full(3, 0.1, np.float16)).dtype == torch.float16
 
 
 @pytest.mark.parametrize(

@@ -264,9 +264,11 @@ def test_a_huge_file_of_block_roots_is_not_read(world: World) -> None:
         world.open(Place([]))
 
 
-def test_a_nan_in_a_block_that_is_fetched_is_refused(tmp_path: Path) -> None:
-    numbers = torch.zeros(10_000)
-    numbers[9000] = torch.nan
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_nan_in_a_block_that_is_fetched_is_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+    each = dtype.itemsize
+    numbers = torch.zeros(40_000 // each, dtype=dtype)
+    numbers[36_000 // each] = torch.nan
     world = World(tmp_path, {"x": held(numbers)})
     cache = BlockCache(tmp_path / "cache")
     there = world.open(Place([copy_of(world.path)]), cache)
@@ -276,7 +278,7 @@ def test_a_nan_in_a_block_that_is_fetched_is_refused(tmp_path: Path) -> None:
         with pytest.raises(
             RemoteDataError, match=r"block 2 of the field x cannot be used \(it has a NaN\): no run can"
         ):
-            one["x"].take(torch.tensor([9001]))
+            one["x"].take(torch.tensor([36_004 // each]))
 
 
 def test_a_chunk_of_a_disputed_row_is_opened_from_elsewhere(world: World) -> None:

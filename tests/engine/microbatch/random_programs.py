@@ -1,5 +1,8 @@
 """Small programs made of registry operators at random, with every trick that an axis can be played: whatever they
-compute, they compute it the same way in micro-batches."""
+compute, they compute it the same way in micro-batches.
+
+Programs of several formats (`make_mixed`) have numbers of each, and what is hard to round in them: ties, subnormals,
+infinities and NaN."""
 
 from __future__ import annotations
 
@@ -26,8 +29,17 @@ class Made:
 
 
 class _Maker:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, formats: tuple[DType, ...] = (DType.F32,)) -> None:
+        """formats: of the numbers."""
         self.rng = Random(seed)
+        self.formats = formats
+        self.dtype = formats[0]
+        """The format of what grows."""
+        self.bounds: dict[DType, tuple[int, int]] = {}
+        """The largest number of a format, and what stands for infinities and NaN."""
+        more = len(formats) > 1
+        self.functions = ("neg", "abs", "floor", "tanh", "erf", *(("sqrt", "log", "erf", "cos") if more else ()))
+        self.operations = ("add", "sub", "mul", "maximum", "minimum", *(("div",) if more else ()))
         self.batch = self.rng.choice((2, 3, 4, 6))
         self.nodes: list[Node] = []
         self.small: set[int] = set()
@@ -46,8 +58,10 @@ class _Maker:
         return len(self.nodes) - 1
 
     def number(self, value: float) -> int:
-        bits = int(np.float32(value).view(np.uint32))
-        found = self.add("constant", type=TensorType((), DType.F32), bits=(bits,))
+        form = self.dtype.number_format()
+        assert form is not None
+        bits = form.of_float32(int(np.float32(value).view(np.uint32)))
+        found = self.add("constant", type=TensorType((), self.dtype), bits=(bits,))
         assert found is not None
         return found
 
@@ -59,25 +73,36 @@ class _Maker:
     def shape(self, value: int) -> tuple[int, ...]:
         return self.nodes[value].type.shape
 
+    def drawn(self, shape: tuple[int, ...]) -> int | None:
+        """New random numbers."""
+        found = self.add("uniform", type=TensorType(shape, DType.F32), stream=self.streams)
+        self.streams += 1
+        return found if found is None or self.dtype is DType.F32 else self.add(f"to_{self.dtype}", found)
+
     def grow(self) -> None:
-        rng, x = self.rng, self.any(DType.F32)
+        rng = self.rng
+        if len(self.formats) > 1:
+            self.dtype = rng.choice(self.formats)
+            if rng.random() < 0.2:
+                self.convert(self.any(self.dtype))
+        x = self.any(self.dtype)
         shape = self.shape(x)
         axis = rng.randrange(len(shape)) if shape else 0
         kind = rng.randrange(22)
         if kind == 0:
-            self.add(rng.choice(("neg", "abs", "floor", "tanh", "erf")), x)
+            self.add(rng.choice(self.functions), x)
         elif kind == 1:
             self.add("exp", x if (safe := self.add("tanh", x)) is None else safe)
         elif kind in (2, 3):
             self.combine(x)
         elif kind == 4:
-            truth = self.add(rng.choice(("lt", "le", "eq")), x, rng.choice((x, self.any(DType.F32), self.number(0.1))))
+            truth = self.add(rng.choice(("lt", "le", "eq")), x, rng.choice((x, self.any(self.dtype), self.number(0.1))))
             if truth is not None:
                 self.add("where", truth, rng.choice((x, self.number(2.0))), rng.choice((x, self.number(-1.0))))
                 number = self.add("to_i64", truth)
                 if number is not None:
                     self.small.add(number)
-                self.add("to_f32", truth)
+                self.add(f"to_{self.dtype}", truth)
                 self.add("any", truth, dims=self.dims(shape))
         elif kind in (5, 6):
             self.reshape(x)
@@ -95,7 +120,7 @@ class _Maker:
         elif kind == 11 and shape:
             self.add("flip", x, dim=axis)
         elif kind == 12 and shape:
-            others = [x if rng.random() < 0.5 else self.any(DType.F32) for _ in range(rng.randrange(3))]
+            others = [x if rng.random() < 0.5 else self.any(self.dtype) for _ in range(rng.randrange(3))]
             self.add("cat", *rng.sample([x, *others], len(others) + 1), dim=axis)
         elif kind == 13 and shape:
             low, high = (tuple(rng.choice((0, 0, 0, 1, self.batch)) for _ in shape) for _ in range(2))
@@ -111,8 +136,7 @@ class _Maker:
         elif kind == 19:
             self.images(x)
         elif kind == 20:
-            self.add("uniform", type=self.nodes[x].type, stream=self.streams)
-            self.streams += 1
+            self.drawn(shape)
         elif shape:
             found = self.add("argmax", x, dim=axis)
             if found is not None and rng.random() < 0.5:
@@ -120,14 +144,34 @@ class _Maker:
             if found is not None:
                 self.add("gather", x, found, dim=axis)
 
+    def convert(self, x: int) -> int | None:
+        """Numbers in another format."""
+        return self.add(f"to_{self.rng.choice([one for one in self.formats if one != self.nodes[x].type.dtype])}", x)
+
+    def finite(self, x: int) -> int:
+        """Numbers as they are where they are finite, and another number elsewhere."""
+        self.dtype = self.nodes[x].type.dtype
+        form = self.dtype.number_format()
+        assert form is not None
+        if self.dtype not in self.bounds:
+            self.bounds[self.dtype] = self.number(form.largest), self.number(0.375)
+        bound, other = self.bounds[self.dtype]
+        size = self.add("abs", x)
+        assert size is not None
+        is_finite = self.add("le", size, bound)
+        assert is_finite is not None
+        found = self.add("where", is_finite, x, other)
+        assert found is not None
+        return found
+
     def dims(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(axis for axis in range(len(shape)) if self.rng.random() < 0.5)
 
     def combine(self, x: int) -> None:
         """Two values that broadcast, by chance or after one of them is made to."""
-        op = self.rng.choice(("add", "sub", "mul", "maximum", "minimum"))
+        op = self.rng.choice(self.operations)
         for _ in range(4):
-            if self.add(op, x, self.any(DType.F32)) is not None:
+            if self.add(op, x, self.any(self.dtype)) is not None:
                 return
         shape = self.shape(x)
         mean = self.add("sum", x, dims=self.dims(shape))
@@ -166,11 +210,10 @@ class _Maker:
         if turned is not None:
             self.add("matmul", *self.rng.sample((x, turned), 2))
         for _ in range(6):
-            self.add("matmul", x, self.any(DType.F32))
-            self.add("matmul", self.any(DType.F32), x)
+            self.add("matmul", x, self.any(self.dtype))
+            self.add("matmul", self.any(self.dtype), x)
         if len(shape) == 2:
-            weights = self.add("uniform", type=TensorType((shape[1], 3), DType.F32), stream=self.streams)
-            self.streams += 1
+            weights = self.drawn((shape[1], 3))
             if weights is not None:
                 self.add("matmul", x, weights)
 
@@ -190,15 +233,58 @@ class _Maker:
             flat = self.add("reshape", found, shape=(*self.shape(found)[:2], prod(self.shape(found)[2:])))
             if planes is not None and flat is not None:
                 self.add("gather", planes, flat, dim=2)
-        kernel = TensorType((2, rest // image**2, 3, 3), DType.F32)
-        weights = self.add("uniform", type=kernel, stream=self.streams)
-        self.streams += 1
+        weights = self.drawn((2, rest // image**2, 3, 3))
         if weights is None:
             return
         y = self.add("conv2d", images, weights, groups=1, **pair)
         if y is not None:
             self.add("conv2d_grad_weight", y, images, groups=1, size=(3, 3), **pair)
             self.add("conv2d_grad_input", y, weights, groups=1, size=(image, image), **pair)
+
+
+def _grown(maker: _Maker, operators: int) -> None:
+    # Most attempts add an operator or more; a program that cannot grow any further is one, too.
+    for _ in range(10 * operators):
+        if len(maker.nodes) >= operators:
+            break
+        maker.grow()
+
+
+def _ended(maker: _Maker, total: int, stored: list[int], data: list[torch.Tensor], seed: int) -> Made:
+    """The program with the loss and the stores. total: the value that is summed up for the loss."""
+    sum_of_all = maker.add("sum", total, dims=tuple(range(len(maker.shape(total)))))
+    assert sum_of_all is not None
+    scalar = maker.add("reshape", sum_of_all, shape=())
+    assert scalar is not None
+    maker.add("loss", scalar)
+    for slot, value in enumerate(stored):
+        maker.add("store", value, slot=slot)
+    program = Program(
+        nodes=tuple(maker.nodes),
+        state_names=tuple(f"s{slot}" for slot in range(len(stored))),
+        data_names=tuple(f"d{slot}" for slot in range(len(data))),
+        schedule_names=(),
+        batch_size=maker.batch,
+    )
+    inputs = StepInputs(
+        states=[],
+        data=data,
+        schedule=torch.zeros(0),
+        seed=seed,
+        step=seed % 7,
+        device=torch.device("cpu"),
+    )
+    return Made(program, inputs)
+
+
+def _unread(maker: _Maker) -> list[int]:
+    """Values to store: those that nothing reads, and a few others."""
+    read = {value for node in maker.nodes for value in node.inputs}
+    return [
+        index
+        for index, node in enumerate(maker.nodes)
+        if (index not in read or maker.rng.random() < 0.15) and node.op != "data"
+    ]
 
 
 def make(seed: int, operators: int = 40) -> Made:
@@ -210,46 +296,66 @@ def make(seed: int, operators: int = 40) -> Made:
     fields = [
         (TensorType((batch, width), DType.F32), torch.randn(batch, width, generator=generator)),
         (TensorType((batch, 2, 2), DType.F32), torch.randn(batch, 2, 2, generator=generator).round(decimals=1)),
+        *_indices(batch, width, generator),
+    ]
+    _read(maker, fields)
+    _grown(maker, operators)
+    stored = _unread(maker)
+    return _ended(maker, maker.any(DType.F32), stored, [tensor for _, tensor in fields], seed)
+
+
+def _indices(batch: int, width: int, generator: torch.Generator) -> list[tuple[TensorType, torch.Tensor]]:
+    return [
         (TensorType((batch,), DType.I64), torch.randint(0, 2, (batch,), generator=generator)),
         (TensorType((batch, width), DType.I64), torch.randint(0, 2, (batch, width), generator=generator)),
     ]
+
+
+def _read(maker: _Maker, fields: list[tuple[TensorType, torch.Tensor]]) -> None:
     for slot, (kind, _) in enumerate(fields):
         found = maker.add("data", type=kind, slot=slot)
         assert found is not None
         if kind.dtype == DType.I64:
             maker.small.add(found)
-    # Most attempts add an operator or more; a program that cannot grow any further is one, too.
-    for _ in range(10 * operators):
-        if len(maker.nodes) >= operators:
-            break
-        maker.grow()
-    read = {value for node in maker.nodes for value in node.inputs}
-    stored = [
-        index
-        for index, node in enumerate(maker.nodes)
-        if (index not in read or rng.random() < 0.15) and node.op != "data"
-    ]
-    last = maker.any(DType.F32)
-    total = maker.add("sum", last, dims=tuple(range(len(maker.shape(last)))))
-    assert total is not None
-    scalar = maker.add("reshape", total, shape=())
-    assert scalar is not None
-    maker.add("loss", scalar)
-    for slot, value in enumerate(stored):
-        maker.add("store", value, slot=slot)
-    program = Program(
-        nodes=tuple(maker.nodes),
-        state_names=tuple(f"s{slot}" for slot in range(len(stored))),
-        data_names=tuple(f"d{slot}" for slot in range(len(fields))),
-        schedule_names=(),
-        batch_size=batch,
+
+
+ALL_FORMATS = (DType.F32, DType.BF16, DType.F16)
+
+
+def hard_numbers(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...], wild: float) -> torch.Tensor:
+    """Numbers that are hard to round: few bits, so that sums tie; halves of the last place of BF16 and of FP16, and
+    numbers beside these; subnormal and huge ones. wild: the share of infinities and NaN."""
+    count = prod(shape)
+    few = rng.integers(-9, 10, count) / 8
+    last = np.choose(rng.integers(0, 3, count), [2.0**-8, 2.0**-11, 2.0**-24])
+    tie = (1 + rng.integers(0, 128, count) / 128 + last + rng.integers(-1, 2, count) * 2.0**-23) * rng.choice(
+        [1.0, -1.0], count
     )
-    inputs = StepInputs(
-        states=[],
-        data=[tensor for _, tensor in fields],
-        schedule=torch.zeros(0),
-        seed=seed,
-        step=seed % 7,
-        device=torch.device("cpu"),
-    )
-    return Made(program, inputs)
+    scale = 2.0 ** rng.choice([0, 0, 0, 0, -14, -24, -120, -133, 15, 60], count)
+    numbers = np.where(rng.random(count) < 0.5, few, tie) * scale
+    special = rng.choice([np.inf, -np.inf, np.nan], count)
+    numbers = np.where(rng.random(count) < wild, special, numbers)
+    return torch.from_numpy(numbers).to(torch.float32).to(dtype.torch_dtype).reshape(shape)
+
+
+def make_mixed(seed: int, operators: int = 50) -> Made:
+    """A program as of `make`, with numbers of all formats; of every fourth one, some data are infinite or NaN. Loss and
+    state are finite."""
+    maker = _Maker(seed, ALL_FORMATS)
+    batch, generator = maker.batch, torch.Generator().manual_seed(seed)
+    width = maker.rng.choice((1, 2, 3, 4, batch))
+    rng = np.random.default_rng(seed)
+    wild = 0.04 if seed % 4 == 3 else 0.0
+    kinds = [TensorType(shape, dtype) for dtype in ALL_FORMATS for shape in ((batch, width), (batch, 2, 2))]
+    fields = [(kind, hard_numbers(rng, kind.dtype, kind.shape, wild)) for kind in kinds]
+    fields += _indices(batch, width, generator)
+    _read(maker, fields)
+    _grown(maker, operators)
+    stored = [value if not maker.nodes[value].type.dtype.is_float else maker.finite(value) for value in _unread(maker)]
+    # Whether a number was finite is part of the state, too.
+    stored += [index for index, node in enumerate(maker.nodes) if node.op == "le" and index not in stored]
+    total = maker.finite(maker.any(DType.F32))
+    maker.dtype = DType.F32
+    small = maker.add("tanh", total)
+    assert small is not None
+    return _ended(maker, small, stored, [tensor for _, tensor in fields], seed)

@@ -50,6 +50,11 @@ def cases(scale: int = 1) -> Iterator[Case]:
     rows, columns = torch.rand(1024, 8) + 1, torch.randn(8, (1 << 11) // scale)
     rows[:, 4:], columns[4:] = rows[:, :4], -columns[:4]
     yield "products that cancel", "matmul", [rows, columns], {}
+    yield "BF16 products that cancel", "matmul", [rows.bfloat16(), columns.bfloat16()], {}
+    tie = torch.tensor([1.0, 2.0**-8, 2.0**-133, -(2.0**-133)], dtype=torch.bfloat16)
+    yield "BF16 ties", "sum", [tie.expand((1 << 21) // scale, -1).contiguous()], {"dims": (1,)}
+    yield "a BF16 sum", "sum", [(x * y).bfloat16()], {"dims": (0,)}
+    yield "FP16 functions", "tanh", [(x * 0.0009765625).half()], {}
     yield "many sums", "sum", [row.expand(512 // scale, -1).contiguous()], {"dims": (1,)}
 
 
@@ -90,7 +95,7 @@ def measure(case: Case, counted: list[int]) -> tuple[str, int, int, int]:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")
-        rounding.round(0, operator, inputs, attributes)  # type: ignore[arg-type]
+        rounding.round(0, operator, inputs, attributes, output.dtype.number_format())  # type: ignore[arg-type]
         taken = max(taken, _status("VmHWM") - before)
         if rounding is recorder:
             follower.follow(0, recorder.take())

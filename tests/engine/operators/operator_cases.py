@@ -113,8 +113,8 @@ def _boolean(rng: Random) -> Iterator[Case]:
         yield Case([booleans(rng, shape)])
 
 
-@cases("to_f32")
-def _to_f32(rng: Random) -> Iterator[Case]:
+@cases("to_f32", "to_bf16", "to_f16")
+def _to_number(rng: Random) -> Iterator[Case]:
     yield from _boolean(rng)
     yield Case([torch.tensor(INT64_CORNERS)])
     hard = []

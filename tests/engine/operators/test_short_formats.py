@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import product
+from itertools import permutations, product
 from math import prod
 
 import numpy as np
@@ -15,10 +15,11 @@ from roundlog.adjudication import fixed_point
 from roundlog.adjudication.partial import ExactSum
 from roundlog.arithmetic import as_float32, format_of, torch_dtype
 from roundlog.log import Entries
-from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
-from roundlog.operators import REGISTRY, Inexact, compute_narrow
-from roundlog.operators.elementwise import convert
+from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format, narrow_float32
+from roundlog.operators import REGISTRY, Inexact, compute_narrow, elementwise
+from roundlog.operators.elementwise import check_narrow, convert
 from roundlog.operators.transcendental import KERNELS
+from roundlog.program import DType, Node, Program, ProgramError, TensorType
 from roundlog.rounding import Follower, Recorder
 from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
 
@@ -231,3 +232,50 @@ def test_movement_keeps_bits(kind: Format) -> None:
         found = compute_narrow(REGISTRY[name], [x], attributes, kind)
         again = compute_narrow(REGISTRY[name], [x.view(torch.int16)], attributes, None)
         assert found.dtype == x.dtype and torch.equal(found.view(torch.int16), again)
+
+
+@pytest.mark.parametrize("out", [*SHORT, narrow_float32(26)], ids=str)
+def test_a_transposed_input_has_the_values_of_its_copy(out: Format) -> None:
+    """Infinities and NaN among them, which are put in afterwards."""
+    x = torch.tensor([[0.5, torch.inf, torch.nan], [-torch.inf, 300.0, -300.0]]).T
+    for name in ("exp", "tanh", "log"):
+        found = rounded_everywhere(inexact(name), [x], {}, out)
+        assert found.shape == x.shape
+        assert words_of(found) == words_of(rounded_everywhere(inexact(name), [x.contiguous()], {}, out))
+
+
+def test_numbers_of_two_formats_meet_in_no_operator() -> None:
+    kinds = [TensorType((2, 2), dtype) for dtype in (DType.BF16, DType.F16, DType.F32)]
+    for name in ("add", "matmul", "where", "lt"):
+        for a, b in permutations(kinds, 2):
+            given = [TensorType((2, 2), DType.BOOL), a, b] if name == "where" else [a, b]
+            with pytest.raises(ProgramError, match=rf"input {len(given) - 1} is {b.dtype}\[2, 2\], expected {a.dtype}"):
+                REGISTRY[name].infer(given, {}, a)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_exact_operator_is_known_to_round_to_every_format(name: str) -> None:
+    """Else it is refused, in a sentence that says what to do."""
+    for each in REGISTRY[name].definition.formats:
+        if each.output is not None and REGISTRY[name].kind == "exact":
+            kind = TensorType((), each.output)
+            program = Program(
+                nodes=(Node(name, (), {}, kind),), state_names=(), data_names=(), schedule_names=(), batch_size=1
+            )
+            check_narrow(program, [REGISTRY[name]], narrow_float32(24))
+
+
+def test_an_exact_operator_that_rounds_in_fp32_alone_is_refused_in_other_formats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(elementwise._WIDE, "mul")
+    for dtype, remedy in (
+        (DType.BF16, "compute it in f32, and convert the result"),
+        (DType.F32, "use rounding_bits 32"),
+    ):
+        nodes = (Node("mul", (), {}, TensorType((), dtype), "net.py:7"),)
+        program = Program(nodes=nodes, state_names=(), data_names=(), schedule_names=(), batch_size=1)
+        with pytest.raises(ProgramError, match=rf"operator 0 \(mul, net.py:7\) cannot be rounded to .*: {remedy}"):
+            check_narrow(program, [REGISTRY["mul"]], narrow_float32(24))
+        if dtype is DType.F32:
+            check_narrow(program, [REGISTRY["mul"]], FLOAT32)

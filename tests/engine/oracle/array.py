@@ -8,15 +8,23 @@ from itertools import product
 from math import prod
 
 import torch
+from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32
 
 Index = tuple[int, ...]
 
-NAMES = {torch.float32: "f32", torch.int64: "i64", torch.bool: "bool"}
+NAMES = {
+    torch.float32: "f32",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.int64: "i64",
+    torch.bool: "bool",
+}
+FORMATS = {"f32": FLOAT32, "bf16": BFLOAT16, "f16": FLOAT16}
 
 
 @dataclass(frozen=True)
 class Array:
-    """`items`: bit patterns for f32, values for i64, 0 or 1 for bool."""
+    """`items`: bit patterns of the format for f32, bf16 and f16, values for i64, 0 or 1 for bool."""
 
     shape: Index
     dtype: str
@@ -37,6 +45,17 @@ class Array:
         """The element, or None outside the array."""
         inside = all(0 <= i < size for i, size in zip(index, self.shape, strict=True))
         return self[index] if inside else None
+
+    @property
+    def wide(self) -> Array:
+        """The same numbers, integers or bool; numbers by their FP32 patterns, whatever the format."""
+        format = FORMATS.get(self.dtype, FLOAT32)
+        return self if format == FLOAT32 else Array(self.shape, "f32", tuple(map(format.in_float32, self.items)))
+
+    def narrow(self, dtype: str) -> Array:
+        """Numbers of f32, all of a format, by the patterns that they have there."""
+        format = FORMATS.get(dtype, FLOAT32)
+        return self if format == FLOAT32 else Array(self.shape, dtype, tuple(map(format.of_float32, self.items)))
 
     def broadcast(self, index: Index) -> int:
         """The element that an output index of a broadcast reads (NumPy's rule)."""
@@ -81,8 +100,11 @@ def broadcast_shape(*shapes: Index) -> Index:
 def from_torch(tensor: torch.Tensor) -> Array:
     """Copies the bits, whatever the layout."""
     dense = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor).reshape(-1)
+    items: Sequence[int]
     if tensor.dtype == torch.float32:
-        items: Sequence[int] = [bits & 0xFFFFFFFF for bits in dense.view(torch.int32).tolist()]
+        items = [bits & 0xFFFFFFFF for bits in dense.view(torch.int32).tolist()]
+    elif tensor.is_floating_point():
+        items = [bits & 0xFFFF for bits in dense.view(torch.int16).tolist()]
     else:
         items = [int(item) for item in dense.tolist()]
     return Array(tuple(tensor.shape), NAMES[tensor.dtype], tuple(items))

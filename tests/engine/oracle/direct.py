@@ -11,9 +11,10 @@ from typing import Any
 
 from roundlog.adjudication import binary32 as ieee
 from roundlog.definitions import Family, of_family
+from roundlog.number_format import Format
 from roundlog.program import DType
 
-from oracle.array import Array, Index, broadcast_shape, build, moved, reduced
+from oracle.array import FORMATS, Array, Index, broadcast_shape, build, moved, reduced
 
 Attributes = Mapping[str, Any]
 Inputs = Sequence[Array]
@@ -142,49 +143,72 @@ def _rank(bits: int) -> tuple[bool, Fraction | float]:
 
 
 def _elementwise(
-    name: str, *, f32: Callable[..., int] | None = None, i64: Callable[..., int] | None = None,
-    boolean: Callable[..., int] | None = None, gives: str | None = None,
+    name: str, *, rounded: Callable[..., int] | None = None, number: Callable[..., int] | None = None,
+    i64: Callable[..., int] | None = None, boolean: Callable[..., int] | None = None, gives: str | None = None,
 ) -> None:  # fmt: skip
-    by_dtype = {"f32": f32, "i64": i64, "bool": boolean}
+    """rounded: of FP32 patterns, with the format of its result, which i64 has as well where numbers come of integers.
+    number: of FP32 patterns, exact in every format."""
 
     def function(inputs: Inputs, attributes: Attributes) -> Array:
-        scalar = by_dtype[inputs[0].dtype]
-        assert scalar is not None, (name, inputs[0].dtype)
+        dtype = inputs[0].dtype
+        scalar = {"i64": i64, "bool": boolean}.get(dtype, rounded or number)
+        assert scalar is not None, (name, dtype)
+        result = gives or dtype
+        options = {}
+        if result in FORMATS and (scalar is rounded or dtype == "i64"):
+            options["format"] = FORMATS[result]
         shape = broadcast_shape(*(x.shape for x in inputs))
-        return build(shape, gives or inputs[0].dtype, lambda i: int(scalar(*(x.broadcast(i) for x in inputs))))
+        wide = [x.wide for x in inputs]
+        found = build(shape, "f32", lambda i: int(scalar(*(x.broadcast(i) for x in wide), **options)))
+        return found.narrow(result) if result in FORMATS else Array(shape, result, found.items)
 
     DIRECT[name] = function
 
 
-_elementwise("add", f32=ieee.add, i64=lambda a, b: _wrap(a + b))
-_elementwise("sub", f32=ieee.subtract, i64=lambda a, b: _wrap(a - b))
-_elementwise("mul", f32=ieee.multiply, i64=lambda a, b: _wrap(a * b))
-_elementwise("div", f32=ieee.divide)
-_elementwise("sqrt", f32=ieee.root)
-_elementwise("neg", f32=lambda a: ieee.NAN if ieee.is_nan(a) else a ^ ieee.SIGN, i64=lambda a: _wrap(-a))
-_elementwise("abs", f32=lambda a: ieee.NAN if ieee.is_nan(a) else a & ~ieee.SIGN, i64=lambda a: _wrap(abs(a)))
-_elementwise("floor", f32=ieee.floor)
-_elementwise("maximum", f32=lambda a, b: unless_nan((a, b), a if ieee.less(b, a) else b), i64=max)
-_elementwise("minimum", f32=lambda a, b: unless_nan((a, b), a if ieee.less(a, b) else b), i64=min)
-_elementwise("eq", f32=ieee.equal, i64=lambda a, b: a == b, boolean=lambda a, b: a == b, gives="bool")
-_elementwise("lt", f32=ieee.less, i64=lambda a, b: a < b, gives="bool")
-_elementwise("le", f32=lambda a, b: ieee.less(a, b) or ieee.equal(a, b), i64=lambda a, b: a <= b, gives="bool")
+def _of_integer(a: int, format: Format) -> int:
+    return ieee.nearest(Fraction(a), format=format)
+
+
+def _converted(a: int, format: Format) -> int:
+    """A number of another format: rounded, or infinite or NaN as it is."""
+    return ieee.nearest(ieee.value(a), zero=a, format=format) if ieee.is_finite(a) else unless_nan((a,), a)
+
+
+_elementwise("add", rounded=ieee.add, i64=lambda a, b: _wrap(a + b))
+_elementwise("sub", rounded=ieee.subtract, i64=lambda a, b: _wrap(a - b))
+_elementwise("mul", rounded=ieee.multiply, i64=lambda a, b: _wrap(a * b))
+_elementwise("div", rounded=ieee.divide)
+_elementwise("sqrt", rounded=ieee.root)
+_elementwise("neg", number=lambda a: ieee.NAN if ieee.is_nan(a) else a ^ ieee.SIGN, i64=lambda a: _wrap(-a))
+_elementwise("abs", number=lambda a: ieee.NAN if ieee.is_nan(a) else a & ~ieee.SIGN, i64=lambda a: _wrap(abs(a)))
+_elementwise("floor", number=ieee.floor)
+_elementwise("maximum", number=lambda a, b: unless_nan((a, b), a if ieee.less(b, a) else b), i64=max)
+_elementwise("minimum", number=lambda a, b: unless_nan((a, b), a if ieee.less(a, b) else b), i64=min)
+_elementwise("eq", number=ieee.equal, i64=lambda a, b: a == b, boolean=lambda a, b: a == b, gives="bool")
+_elementwise("lt", number=ieee.less, i64=lambda a, b: a < b, gives="bool")
+_elementwise("le", number=lambda a, b: ieee.less(a, b) or ieee.equal(a, b), i64=lambda a, b: a <= b, gives="bool")
 _elementwise("logical_and", boolean=lambda a, b: a * b)
 _elementwise("logical_or", boolean=lambda a, b: a + b > 0)
 _elementwise("logical_not", boolean=lambda a: 1 - a)
-_elementwise("to_f32", i64=lambda a: ieee.nearest(Fraction(a)), boolean=lambda a: 0x3F800000 * a, gives="f32")
+for _gives in FORMATS:
+    _elementwise(f"to_{_gives}", rounded=_converted, i64=_of_integer, boolean=lambda a: 0x3F800000 * a, gives=_gives)
 _elementwise("to_i64", boolean=lambda a: a, gives="i64")
 # One that is not written here is what the reference says, which is held against the contract.
 for _definition in of_family(Family.MAP):
     if _definition.name not in DIRECT:
         _scalars = {each.inputs[0]: ieee.SCALARS[_definition.code_name(each)] for each in _definition.formats}
-        _f32, _i64, _bool = (_scalars.get(dtype) for dtype in DType)
-        _gives = _definition.formats[0].output
-        _elementwise(_definition.name, f32=_f32, i64=_i64, boolean=_bool, gives=_gives)
+        _rounds = _definition.code_name(_definition.formats[0]) in ieee.ROUNDED
+        _elementwise(
+            _definition.name,
+            **{"rounded" if _rounds else "number": _scalars.get(DType.F32)},
+            i64=_scalars.get(DType.I64),
+            boolean=_scalars.get(DType.BOOL),
+            gives=_definition.formats[0].output,
+        )
 
 
 def _extreme(x: Array, dims: Index, sign: int) -> Array:
-    shape, members = reduced(x, dims)
+    shape, members = reduced(x.wide, dims)
 
     def element(index: Index) -> int:
         line = members(index)
@@ -193,7 +217,7 @@ def _extreme(x: Array, dims: Index, sign: int) -> Array:
         best = max(line, key=lambda bits: sign * ieee.order(bits))
         return 0 if best == ieee.SIGN else best
 
-    return build(shape, "f32", element)
+    return build(shape, "f32", element).narrow(x.dtype)
 
 
 @direct
@@ -208,7 +232,7 @@ def amin(inputs: Inputs, attributes: Attributes) -> Array:
 
 @direct
 def argmax(inputs: Inputs, attributes: Attributes) -> Array:
-    shape, members = reduced(inputs[0], (attributes["dim"],))
+    shape, members = reduced(inputs[0].wide, (attributes["dim"],))
 
     def element(index: Index) -> int:
         line = members(index)
@@ -232,7 +256,7 @@ def any_(inputs: Inputs, attributes: Attributes) -> Array:
 
 @direct
 def max_pool_index(inputs: Inputs, attributes: Attributes) -> Array:
-    (x,) = inputs
+    x = inputs[0].wide
     kernel, stride, padding, dilation = (attributes[name] for name in ("kernel", "stride", "padding", "dilation"))
     height, width = x.shape[2:]
     p, q = ((x.shape[2 + a] + 2 * padding[a] - dilation[a] * (kernel[a] - 1) - 1) // stride[a] + 1 for a in (0, 1))

@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from elementary_series import FUNCTIONS
 from roundlog.adjudication import binary32 as ieee
+from roundlog.number_format import FLOAT32, Format
 
 from oracle.array import Index, indices, moved, reduced
 from oracle.direct import DIRECT, Attributes, Inputs, unless_nan
@@ -32,13 +33,18 @@ class Real:
 
     @property
     def rounded(self) -> int:
-        return self.special if self.value is None else ieee.rounded(self.value)
+        return self.rounded_to(FLOAT32)
+
+    def rounded_to(self, form: Format) -> int:
+        """Its pattern in a format."""
+        return form.of_float32(self.special if self.value is None else ieee.rounded(self.value, form))
 
 
 def inexact(
     function: Callable[[Inputs, Attributes], tuple[Index, list[Real]]],
 ) -> Callable[[Inputs, Attributes], tuple[Index, list[Real]]]:
-    INEXACT[function.__name__.rstrip("_")] = function
+    name = function.__name__.rstrip("_")
+    INEXACT[name] = lambda inputs, attributes: function([x.wide for x in inputs], attributes)
     return function
 
 
@@ -151,7 +157,7 @@ def conv2d_grad_weight(inputs: Inputs, attributes: Attributes) -> tuple[Index, l
 
 def _function(name: str) -> None:
     def function(inputs: Inputs, attributes: Attributes) -> tuple[Index, list[Real]]:
-        (x,) = inputs
+        x = inputs[0].wide
         return x.shape, [_real_at(name, item) for item in x.items]
 
     INEXACT[name] = function

@@ -14,7 +14,7 @@ import numpy as np
 import random_programs
 import torch
 from roundlog.arithmetic import exact_sums as sums
-from roundlog.commitments import canonical
+from roundlog.commitments import canonical, tensor_bytes
 from roundlog.execution import Executor, StoppedError
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
@@ -24,7 +24,7 @@ from roundlog.execution.ranks import batch_sums as sums_of_ranks
 from roundlog.execution.ranks.batch_sums import BatchSum, Terms, sums_over
 from roundlog.execution.running_step import StepResult
 from roundlog.log.payload import decode, encode
-from roundlog.number_format import FLOAT32
+from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Inexact, StepInputs
 from roundlog.program import DType, Node, Program, TensorType
 from roundlog.rounding import Follower, Recorder, Window
@@ -34,7 +34,7 @@ from test_parts import CASES, DRAWS, drawn
 def digest(result: StepResult) -> str:
     sums = sha256(np.float64(result.loss).tobytes())
     for state in result.states:
-        sums.update(str(tuple(state.shape)).encode() + canonical(state).cpu().contiguous().numpy().tobytes())
+        sums.update(str(tuple(state.shape)).encode() + bytes(tensor_bytes(canonical(state))))
     return sums.hexdigest()
 
 
@@ -56,10 +56,14 @@ def executed(executor: Any, inputs: StepInputs, log: bytes | None = None) -> lis
     return [found, written.hex(), findings]
 
 
-def alone(seeds: list[int]) -> dict[int, list[Any]]:
-    """What one process comes to, for all of these programs."""
-    made = {seed: random_programs.make(seed) for seed in seeds}
-    return {seed: executed(Executor(one.program), one.inputs) for seed, one in made.items()}
+def alone(seeds: list[int], mixed: bool = False, bits: int = 32) -> dict[int, list[Any]]:
+    """What one process comes to, for all of these programs. mixed: of several formats. bits: of FP32 values."""
+    made = {seed: _made(seed, mixed) for seed in seeds}
+    return {seed: executed(Executor(one.program, narrow_float32(bits)), one.inputs) for seed, one in made.items()}
+
+
+def _made(seed: int, mixed: bool) -> random_programs.Made:
+    return random_programs.make_mixed(seed) if mixed else random_programs.make(seed)
 
 
 def on_its_device(ranks: Ranks, inputs: StepInputs) -> StepInputs:
@@ -68,12 +72,14 @@ def on_its_device(ranks: Ranks, inputs: StepInputs) -> StepInputs:
     return replace(inputs, states=states, data=data, schedule=inputs.schedule.to(ranks.device), device=ranks.device)
 
 
-def run_programs(ranks: Ranks, logs: dict[str, str], cut: bool = False) -> dict[str, list[Any]]:
+def run_programs(
+    ranks: Ranks, logs: dict[str, str], cut: bool = False, mixed: bool = False, bits: int = 32
+) -> dict[str, list[Any]]:
     """What ranks come to, for all programs that have a sample for every rank; by the log of one process. cut: each rank
-    cuts its samples into micro-batches, if it has two."""
-    found = {}
+    cuts its samples into micro-batches, if it has two. mixed and bits: as for `alone`."""
+    found, kind = {}, narrow_float32(bits)
     for seed, log in logs.items():
-        made = random_programs.make(int(seed))
+        made = _made(int(seed), mixed)
         # Sums go alone, a few together, and as many as wait when one is needed.
         rank_passes.TOGETHER = (0, 500, 1 << 25)[int(seed) % 3]
         # What owners get comes an element at a time, some, or all.
@@ -86,15 +92,18 @@ def run_programs(ranks: Ranks, logs: dict[str, str], cut: bool = False) -> dict[
                 made.program,
                 ranks,
                 lambda step, states, inputs=inputs: replace(inputs, step=step),
+                f32_format=kind,
                 interval=every,
             )
             continue
         # A run that is given up between two comparisons has no part in the next one's.
         with suppress(StoppedError):
-            RanksExecutor(made.program, ranks, interval=every).run(replace(inputs, step=every), Recorder(4))
+            RanksExecutor(made.program, ranks, f32_format=kind, interval=every).run(
+                replace(inputs, step=every), Recorder(4)
+            )
         batch = samples_of(made.program)
         micro_batches = (batch, ranks.size + 1)[int(seed) % 2 and batch > ranks.size] if cut else 1
-        executor = RanksExecutor(made.program, ranks, interval=every, micro_batches=micro_batches)
+        executor = RanksExecutor(made.program, ranks, f32_format=kind, interval=every, micro_batches=micro_batches)
         found[seed] = executed(executor, inputs, bytes.fromhex(log) if log else None)
         dismiss(ranks)
     return found

@@ -67,7 +67,7 @@ def _trained(
             continue
         cut = min(micro_batches, samples_of(job.program))
         executor = (
-            Executor(job.program)
+            Executor(job.program, job.spec.f32_format)
             if ranks is None
             else RanksExecutor(job.program, ranks, job.spec.f32_format, job.spec.interval, cut)
         )

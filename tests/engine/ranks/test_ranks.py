@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mixed_precision
 import on_ranks
 import on_trainings
 import pytest
@@ -29,10 +30,12 @@ from roundlog.training.options import RunOptions, Validation
 from tasks import TASKS
 
 
-def compare(size: int, seeds: list[int], cut: bool = False) -> int:
-    """Holds ranks against one process; returns how many programs there were. cut: each rank cuts its samples."""
-    right = on_ranks.alone(seeds)
-    answers: list[Any] = call("on_ranks:run_programs", size, {seed: one[1] for seed, one in right.items()}, cut)
+def compare(size: int, seeds: list[int], cut: bool = False, mixed: bool = False, bits: int = 32) -> int:
+    """Holds ranks against one process; returns how many programs there were. cut: each rank cuts its samples. mixed:
+    the programs are of several formats. bits: of FP32 values."""
+    right = on_ranks.alone(seeds, mixed, bits)
+    logs = {seed: one[1] for seed, one in right.items()}
+    answers: list[Any] = call("on_ranks:run_programs", size, logs, cut, mixed, bits)
     for seed, (found, log, findings) in answers[0].items():
         assert found == right[int(seed)][0], seed
         assert findings == [], seed
@@ -50,6 +53,19 @@ def test_two_ranks_give_the_bits_of_one_process_for_random_programs() -> None:
 @pytest.mark.slow
 def test_three_ranks_do_for_more_programs() -> None:
     assert compare(3, list(range(20, 50))) > 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "cut", "seeds"), [(2, False, 20), (2, True, 14), (3, False, 30)])
+def test_ranks_give_the_bits_of_one_process_for_programs_of_several_formats(size: int, cut: bool, seeds: int) -> None:
+    assert compare(size, list(range(seeds)), cut, mixed=True) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "cut", "mixed"), [(2, False, False), (3, False, False), (2, True, True)])
+def test_ranks_round_to_fewer_than_32_bits_as_one_process_does(size: int, cut: bool, mixed: bool) -> None:
+    """To OVT's b_r of a spec; values of other formats keep theirs."""
+    assert compare(size, list(range(400, 424)), cut, mixed, bits=24) > 10
 
 
 @pytest.mark.slow
@@ -142,6 +158,19 @@ def test_ranks_share_out_the_state_of_every_optimizer(size: int, tmp_path: Path)
     # The plain one has no state of its own, but for batch norm's.
     assert all(count > 2 for name, count in kept.items() if name != "sgd")
     hold_trainings("run_jobs", [str(one) for one in directories], size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "bits"), [(2, 32), (3, 24)])
+def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(size: int, bits: int, tmp_path: Path) -> None:
+    """BF16 weights are handed out, FP32 copies of them and an FP16 mean kept by owners; of fewer FP32 bits, too."""
+    job = mixed_precision.job(bits=bits)
+    job.write(tmp_path)
+    owners = ownership(job.program, analyse_for(job.program, size), size)
+    names = list(job.program.states)
+    assert {names[slot] for slot in owners.handed_out} == {one for one in names if one.startswith("parameter/")}
+    assert {names[slot] for slot in owners.kept} == {one for one in names if not one.startswith("parameter/")}
+    hold_trainings("run_jobs", [str(tmp_path)], size)
 
 
 def hold_trainings(function: str, names: list[str], size: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import mixed_precision
 import pytest
 import torch
 from roundlog.execution import executor
@@ -18,14 +19,15 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 
 @pytest.mark.parametrize("triton", [True, False])
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [*TASKS, "mixed precision"])
 def test_a_device_comes_to_the_cpus_roots_and_its_log_is_as_good(
     name: str, triton: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not triton:
         for module in (executor, bounds):
             monkeypatch.setattr(module, "works", lambda device: False)
-    Job.from_task(TASKS[name](steps=8)).write(tmp_path / "job")
+    made = Job.from_task(TASKS[name](steps=8)) if name in TASKS else mixed_precision.job(steps=8)
+    made.write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     here = Trainer(job, tmp_path / "here").run()
     there = Trainer(job, tmp_path / "there", RunOptions(device="cuda")).run()

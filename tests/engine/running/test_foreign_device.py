@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import foreign_device
+import mixed_precision
 import pytest
 import torch
 from roundlog.commitments import state_root
@@ -69,9 +70,15 @@ def child(code: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["conv", *(pytest.param(name, marks=pytest.mark.long) for name in ("linear", "gpt"))])
+MIXED = "mixed precision"
+
+
+@pytest.mark.parametrize(
+    "name", ["conv", MIXED, *(pytest.param(name, marks=pytest.mark.long) for name in ("linear", "gpt"))]
+)
 def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str, tmp_path: Path) -> None:
-    Job.from_task(TASKS[name](steps=4)).write(tmp_path / "job")
+    made = mixed_precision.job(steps=4) if name == MIXED else Job.from_task(TASKS[name](steps=4))
+    made.write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     here = Trainer(job, tmp_path / "here").run()
     there = json.loads(child(CHILD, str(tmp_path / "job"), str(tmp_path / "there"), str(here.log_dir)))

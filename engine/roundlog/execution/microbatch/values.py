@@ -17,7 +17,7 @@ from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.slicing import Layout, Samples, sliced_type
 from roundlog.operators import Source, StepInputs, operator
 from roundlog.operators.registry import integer
-from roundlog.program import Node, Program, TensorType
+from roundlog.program import Node, Program, TensorType, as_array
 from roundlog.randomness import uniform
 
 
@@ -43,8 +43,7 @@ class Scratch:
         """Writes the part of a value that samples from `first` on own. Raises OSError."""
         kind, layout = self._values[value]
         unfolded = part.detach().cpu().reshape(layout.unfolded(tuple(part.shape)))
-        ordered = unfolded.movedim(layout.axis + 1, 0).reshape(-1)
-        data = ordered.view(torch.uint8).numpy().data
+        data = memoryview(as_array(unfolded.movedim(layout.axis + 1, 0)).tobytes())
         at = self._offsets[value] + first * (kind.nbytes // self._batch)
         while len(data):
             written = os.pwrite(self._file.fileno(), data, at)
@@ -59,15 +58,14 @@ class Scratch:
         axis = layout.axis + 1
         if memory is None:
             memory = torch.empty(prod(shape), dtype=kind.dtype.torch_dtype)
-        flat = memory[: prod(shape)]
-        data = flat.view(torch.uint8).numpy().data
+        ordered = memory[: prod(shape)].view(unfolded[axis], *unfolded[:axis], *unfolded[axis + 1 :])
+        data = as_array(ordered).data.cast("B")
         at = self._offsets[value] + first * (kind.nbytes // self._batch)
         while len(data):
             count = os.preadv(self._file.fileno(), [data], at)
             if not count:
                 raise OSError(f"the scratch file ends at byte {at}: has something cut it short?")
             data, at = data[count:], at + count
-        ordered = flat.view(unfolded[axis], *unfolded[:axis], *unfolded[axis + 1 :])
         return ordered.movedim(0, axis).reshape(shape)
 
 

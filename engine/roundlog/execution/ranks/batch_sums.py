@@ -18,7 +18,7 @@ import torch
 
 from roundlog.arithmetic.exact_sums import RunningSums
 from roundlog.execution.microbatch.slicing import summation, terms_of
-from roundlog.execution.ranks.group import Ranks
+from roundlog.execution.ranks.group import Ranks, bytes_of
 from roundlog.execution.ranks.orders import RankRounding
 from roundlog.kernels import superaccumulator
 from roundlog.number_format import FLOAT32, Format
@@ -365,7 +365,7 @@ def _gathered(ranks: Ranks, sums: Sequence[BatchSum], shares: Sequence[torch.Ten
         return (last - first) * one.output.dtype.itemsize
 
     sizes = [[size(one, rank) for one in sums] for rank in range(ranks.size)]
-    mine = torch.cat([share.reshape(-1).view(torch.uint8) for share in shares])
+    mine = torch.cat([bytes_of(share.reshape(-1)) for share in shares])
     of_ranks = ranks.gather_all(mine, [sum(one) for one in sizes])
     pieces = [of_rank.split(of_sums) for of_rank, of_sums in zip(of_ranks, sizes, strict=True)]
     return [

@@ -162,8 +162,14 @@ class Ranks:
 
 
 def _carried(x: torch.Tensor) -> torch.Tensor:
-    """A tensor in memory without gaps as wires take it: none carries truth values, and not all carry BF16."""
-    return x.view(torch.uint8) if x.element_size() < 4 else x
+    """A tensor as wires take it: none carries truth values, and not all carry numbers of 16 bits."""
+    return bytes_of(x) if x.element_size() < 4 else x
+
+
+def bytes_of(x: torch.Tensor) -> torch.Tensor:
+    """uint8: the memory of a flat tensor without gaps."""
+    # A single element may have any stride; a new axis has that of one element.
+    return x.unsqueeze(-1).view(torch.uint8).view(-1)
 
 
 def _memory(numel: int, like: torch.Tensor) -> torch.Tensor:

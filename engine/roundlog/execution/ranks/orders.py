@@ -26,6 +26,7 @@ from roundlog.log.payload import decode, encode
 from roundlog.number_format import Format
 from roundlog.operators import Inexact
 from roundlog.operators.registry import Attributes, Tensors
+from roundlog.program import as_array
 from roundlog.rounding import Follower, LogFinding, LogFindingKind, Recorder, Rounding, Window, in_order
 from roundlog.rounding.protocols import MAX_FINDINGS
 
@@ -195,7 +196,7 @@ class Agreement:
             raise _disagreement(said, step, self._ranks)
 
     def _take(self, value: torch.Tensor) -> None:
-        self._digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        self._digest.update(np.ascontiguousarray(as_array(value.cpu())).data)
 
 
 def _disagreement(said: Sequence[bytes], step: int, ranks: Ranks) -> DisagreementError:

@@ -72,7 +72,8 @@ class ThresholdRecorder:
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
         inputs = operands(operator, inputs)
-        y = operator.approximate(inputs, attributes)
+        # Of a function of a transposed input, it is transposed, too.
+        y = operator.approximate(inputs, attributes).contiguous()
         rounded = round_to(y, format)
         if not rounded.isfinite().all():
             y = fill_in(operator, inputs, attributes, y, format)
@@ -127,7 +128,8 @@ class ThresholdFollower:
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
         inputs = operands(operator, inputs)
-        y = operator.approximate(inputs, attributes)
+        # Of a function of a transposed input, it is transposed, too.
+        y = operator.approximate(inputs, attributes).contiguous()
         rounded = round_to(y, format)
         if not rounded.isfinite().all():
             y = fill_in(operator, inputs, attributes, y, format)

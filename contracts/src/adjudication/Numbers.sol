@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {Binary32} from "../arithmetic/Binary32.sol";
+import {Float32, Rounding} from "../arithmetic/Rounding.sol";
+import {DType} from "./Descriptor.sol";
+
+/// @title Numbers of every dtype as FP32 numbers
+/// @notice Every number of BF16 and FP16 is one of FP32, so that is what arithmetic works with.
+library Numbers {
+    uint256 private constant SHORT_SIGN = 1 << 15;
+    /// @dev What FP16 has fewer of: fraction bits, and a bias of exponents.
+    uint256 private constant HALF_DROPPED = 13;
+    uint256 private constant HALF_REBIAS = (127 - 15) << Rounding.FRACTION_BITS;
+    uint256 private constant HALF_LEAST_NORMAL = HALF_REBIAS + (1 << Rounding.FRACTION_BITS);
+    uint256 private constant HALF_FRACTION_BITS = 10;
+    uint256 private constant HALF_INFINITY = 0x7C00;
+    uint256 private constant HALF_NAN = 0x7E00;
+    int256 private constant HALF_MIN_EXPONENT = -24;
+
+    /// @notice Whether a dtype has numbers that are rounded: neither integers nor bool.
+    function isNumber(DType dtype) internal pure returns (bool) {
+        return dtype == DType.F32 || dtype > DType.BOOL;
+    }
+
+    /// @notice The dtype if it has numbers; else one that has, which differs from what was claimed.
+    function orF32(DType dtype) internal pure returns (DType) {
+        return isNumber(dtype) ? dtype : DType.F32;
+    }
+
+    /// @notice The format that numbers of a dtype are rounded to (`Rounding.nearestOf`).
+    /// @param roundingBits that of F32
+    function formatOf(DType dtype, uint256 roundingBits) internal pure returns (uint256) {
+        if (dtype == DType.F32) return roundingBits;
+        return dtype == DType.BF16 ? Rounding.BFLOAT16 : Rounding.FLOAT16;
+    }
+
+    /// @notice The FP32 number that an element is; of a NaN some NaN.
+    function toFloat32(DType dtype, uint256 bits) internal pure returns (Float32) {
+        if (dtype == DType.F32) return Rounding.wrap(bits);
+        if (dtype == DType.BF16) return Rounding.wrap(bits << 16);
+        unchecked {
+            uint256 sign = (bits & SHORT_SIGN) << 16;
+            uint256 magnitude = bits & (SHORT_SIGN - 1);
+            if (magnitude >> HALF_FRACTION_BITS == 0) return Rounding.nearest(sign, magnitude, HALF_MIN_EXPONENT);
+            uint256 pattern = sign | ((magnitude << HALF_DROPPED) + HALF_REBIAS);
+            return Rounding.wrap(magnitude < HALF_INFINITY ? pattern : pattern | Rounding.INFINITY);
+        }
+    }
+
+    /// @notice The element that an FP32 number is, which has to be a number of the dtype's format.
+    function ofFloat32(DType dtype, Float32 number) internal pure returns (uint64) {
+        uint256 x = Float32.unwrap(number);
+        if (dtype != DType.F32) x = dtype == DType.BF16 ? x >> 16 : halfOf(x);
+        // forge-lint: disable-next-line(unsafe-typecast)
+        return uint64(x);
+    }
+
+    function halfOf(uint256 x) private pure returns (uint256) {
+        unchecked {
+            uint256 sign = (x & Rounding.SIGN) >> 16;
+            uint256 magnitude = x & (Rounding.SIGN - 1);
+            if (magnitude >= Rounding.INFINITY) return magnitude > Rounding.INFINITY ? HALF_NAN : sign | HALF_INFINITY;
+            if (magnitude >= HALF_LEAST_NORMAL) return sign | ((magnitude - HALF_REBIAS) >> HALF_DROPPED);
+            (uint256 mantissa, uint256 exponent) = Binary32.split(magnitude);
+            return sign | (mantissa >> uint256(HALF_MIN_EXPONENT - Rounding.MIN_EXPONENT - int256(exponent)));
+        }
+    }
+
+    /// @notice Whether an element of a dtype of numbers is neither an infinity nor NaN.
+    function isFinite(DType dtype, uint64 bits) internal pure returns (bool) {
+        return Binary32.isFinite(Float32.unwrap(toFloat32(dtype, bits)));
+    }
+}

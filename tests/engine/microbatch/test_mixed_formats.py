@@ -1,0 +1,178 @@
+"""Programs whose values are FP32, BF16 and FP16: every executor and every auditor comes to what the operators' meanings
+say, worked out by a second implementation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from oracle.array import from_torch
+from oracle.whole_programs import values_of
+from random_programs import ALL_FORMATS, make_mixed
+from roundlog.commitments import state_root
+from roundlog.execution import Executor, IndexRangeError, NonFiniteError, StepResult
+from roundlog.execution.microbatch import MicrobatchExecutor
+from roundlog.execution.microbatch.analysis import samples_of
+from roundlog.number_format import narrow_float32
+from roundlog.program import DType, Node, Program, TensorType
+from roundlog.rounding import Follower, Recorder, record
+from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
+
+
+def check_by_oracle(seed: int) -> None:
+    """Holds every value of a program, in program order and fused, against the oracle's."""
+    made = make_mixed(seed)
+    right = values_of(made.program, made.inputs)
+
+    def see(index: int, value: torch.Tensor) -> None:
+        assert from_torch(value) == right[index], (seed, made.program.describe(index))
+
+    in_order = Executor(made.program).run(made.inputs, Recorder(4), see)
+    in_groups = Executor(made.program).run(made.inputs, Recorder(4))
+    assert as_result(in_order) == as_result(in_groups), seed
+
+
+def as_result(result: StepResult) -> tuple[bytes, float, list[torch.dtype]]:
+    return state_root(result.states), result.loss, [state.dtype for state in result.states]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_value_is_what_the_meaning_of_its_operator_says(seed: int) -> None:
+    check_by_oracle(seed)
+
+
+@pytest.mark.slow
+def test_so_are_those_of_more_programs() -> None:
+    for seed in range(8, 80):
+        check_by_oracle(seed)
+
+
+def check_executors(seed: int, directory: Path, bits: int = 32) -> None:
+    """Holds executors and auditors against each other. bits: of FP32 values."""
+    made, kind = make_mixed(seed), narrow_float32(bits)
+    whole, recorder = Executor(made.program, kind), Recorder(4)
+    right = as_result(whole.run(made.inputs, recorder))
+    log = recorder.take()
+    executors: list[Any] = [whole]
+    executors += [
+        MicrobatchExecutor(made.program, count, directory, kind) for count in range(2, samples_of(made.program) + 1)
+    ]
+    for executor in executors:
+        assert as_result(executor.run(made.inputs, Follower.without_log(4))) == right, seed
+        for share in (0.0, 0.5, 1.0):
+            follower = Follower(4, share, np.random.default_rng(seed))
+            follower.follow(made.inputs.step, log)
+            assert as_result(executor.run(made.inputs, follower)) == right, (seed, share)
+            assert follower.findings == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_executors_and_auditors_come_to_the_same_bits(seed: int, tmp_path: Path) -> None:
+    check_executors(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [32, 26])
+def test_so_they_do_for_more_programs(bits: int, tmp_path: Path) -> None:
+    for seed in range(4, 44):
+        check_executors(seed, tmp_path, bits)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_thresholds_follow_a_program_of_several_formats(seed: int) -> None:
+    made = make_mixed(seed)
+    recorder, follower = ThresholdRecorder(), ThresholdFollower(4)
+    right = as_result(Executor(made.program).run(made.inputs, recorder))
+    follower.follow(made.inputs.step, recorder.take())
+    assert as_result(Executor(made.program).run(made.inputs, follower)) == right
+    assert follower.findings == [] and not sum(follower.corrections.values())
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
+def test_a_step_stops_alike_in_every_format(dtype: DType, tmp_path: Path) -> None:
+    """At an index that is out of range, and at a number that overflows in this format alone."""
+    form = dtype.number_format()
+    assert form is not None
+    for wrong, index, number in ((IndexRangeError, 7, 1.0), (NonFiniteError, 1, form.largest)):
+        kind = TensorType((4, 2), dtype)
+        nodes = (
+            Node("data", (), {"slot": 0}, kind, "made.py:1"),
+            Node("data", (), {"slot": 1}, TensorType((4, 1), DType.I64), "made.py:2"),
+            Node("gather", (0, 1), {"dim": 1}, TensorType((4, 1), dtype), "made.py:3"),
+            Node("add", (2, 2), {}, TensorType((4, 1), dtype), "made.py:4"),
+            Node("to_f32", (3,), {}, TensorType((4, 1), DType.F32), "made.py:5"),
+            Node("constant", (), {"bits": (0,)}, TensorType((), DType.F32), "made.py:6"),
+            Node("loss", (5,), {}, TensorType((), DType.F32), "made.py:7"),
+            Node("store", (3,), {"slot": 0}, TensorType((4, 1), dtype), "made.py:8"),
+            Node("store", (4,), {"slot": 1}, TensorType((4, 1), DType.F32), "made.py:9"),
+        )
+        program = Program(nodes=nodes, state_names=("s", "t"), data_names=("x", "i"), schedule_names=(), batch_size=4)
+        x = torch.ones(4, 2, dtype=dtype.torch_dtype)
+        x[2, 1] = number
+        indices = torch.tensor([[0], [1], [index], [0]])
+        inputs = replace(make_mixed(0).inputs, data=[x, indices])
+        said = set()
+        for executor in (Executor(program), *(MicrobatchExecutor(program, count, tmp_path) for count in (2, 4))):
+            with pytest.raises(wrong) as error:
+                executor.run(inputs, Recorder(4))
+            said.add((error.value.operator, error.value.element, str(error.value)))
+            assert error.value.output.dtype == dtype.torch_dtype
+        assert len(said) == 1, said
+
+
+def test_the_programs_have_every_operator_in_every_format_and_what_is_hard_to_round() -> None:
+    """Else the tests above would be vacuous."""
+    operators: dict[str, set[DType]] = {}
+    seen: dict[DType, set[str]] = {dtype: set() for dtype in ALL_FORMATS}
+    for seed in range(80):
+        made = make_mixed(seed)
+        nodes = made.program.nodes
+        for node in nodes:
+            for value in node.inputs or ():
+                operators.setdefault(node.op, set()).add(nodes[value].type.dtype)
+        if seed % 4 == 3:
+            executor = Executor(made.program)
+            executor.run(made.inputs, Recorder(4), lambda index, x, nodes=nodes: note(seen, nodes[index].type.dtype, x))
+    everywhere = {name for name, dtypes in operators.items() if dtypes >= set(ALL_FORMATS)}
+    assert everywhere >= {
+        *("sum", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "scatter_add", "tanh", "exp", "erf"),
+        *("add", "sub", "mul", "div", "maximum", "minimum", "neg", "abs", "floor", "sqrt", "lt", "le", "eq", "where"),
+        *("reshape", "permute", "expand", "slice", "flip", "cat", "pad", "gather", "take", "amax", "amin", "argmax"),
+        *("max_pool_index", "store"),
+    }
+    assert operators["to_bf16"] >= {DType.F32, DType.F16, DType.BOOL}
+    assert operators["to_f16"] >= {DType.F32, DType.BF16, DType.BOOL}
+    assert operators["to_f32"] >= {DType.BF16, DType.F16, DType.BOOL}
+    assert all(found >= {"NaN", "inf", "-inf", "subnormal", "-0"} for found in seen.values()), seen
+
+
+def note(seen: dict[DType, set[str]], dtype: DType, x: torch.Tensor) -> None:
+    form = dtype.number_format()
+    if form is None:
+        return
+    wide = x.to(torch.float64)
+    kinds = {
+        "NaN": wide.isnan(),
+        "inf": wide == torch.inf,
+        "-inf": wide == -torch.inf,
+        "subnormal": (wide.abs() < 2.0**form.least_exponent) & (wide != 0),
+        "-0": (wide == 0) & wide.signbit(),
+    }
+    seen[dtype].update(name for name, mask in kinds.items() if bool(mask.any()))
+
+
+def test_a_sum_that_is_rounded_to_fp32_first_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    certify = record.certify
+
+    def twice(operator: Any, inputs: Any, attributes: Any, scale: float, kind: Any) -> Any:
+        rounded, marked = certify(operator, inputs, attributes, scale, narrow_float32(32))
+        return rounded, marked.of(slice(0, 0))
+
+    monkeypatch.setattr(record, "certify", twice)
+    with pytest.raises(AssertionError):
+        for seed in range(40):
+            check_by_oracle(seed)

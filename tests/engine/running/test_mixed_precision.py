@@ -1,0 +1,230 @@
+"""A whole training in mixed precision: trained, resumed, audited in every way, exported, and repeated for a receipt."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import mixed_precision
+import pytest
+import torch
+from audit_workers import honest, listing_of, source_of
+from oracle.array import from_torch
+from oracle.whole_programs import values_of
+from roundlog.commitments import state_root
+from roundlog.data import data_tree, field_of
+from roundlog.execution import Batches
+from roundlog.segment_audits.audit import audit_by_segments
+from roundlog.segment_audits.listing import settled
+from roundlog.segment_audits.result import Sharing
+from roundlog.spec import POLICY_THRESHOLD
+from roundlog.storage import load_tensors
+from roundlog.training.auditor import Auditor
+from roundlog.training.export import trained_state
+from roundlog.training.job import Job, JobError
+from roundlog.training.options import RunOptions, StepEvent
+from roundlog.training.receipt import Receipt, read_receipt
+from roundlog.training.repetition import repeat, replay_state
+from roundlog.training.run import Run
+from roundlog.training.run_files import checkpoint_path
+from roundlog.training.trainer import Trainer, TrainingResult
+from safetensors.torch import load_model
+from torch import nn
+
+Trained = tuple[Path, Job, TrainingResult]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    directory = tmp_path_factory.mktemp("trained")
+    mixed_precision.job().write(directory / "job")
+    job = Job.read(directory / "job")
+    return directory, job, Trainer(job, directory / "run").run()
+
+
+def test_the_job_is_read_as_it_was_made(trained: Trained) -> None:
+    _, job, _ = trained
+    made = mixed_precision.job()
+    assert job.spec == made.spec and job.program == made.program
+    for name, tensor in made.initial.items():
+        assert job.initial[name].dtype == tensor.dtype and torch.equal(job.initial[name], tensor)
+    assert job.dataset["x"].dtype == torch.bfloat16
+    sizes = {name: kind.nbytes for name, kind in job.program.states.items()}
+    assert sizes["parameter/first.weight"] * 2 == sizes["slot/first.weight/master"]
+
+
+def test_every_step_is_what_the_meanings_of_the_operators_say(trained: Trained) -> None:
+    directory, job, result = trained
+    states, batches, roots = list(job.initial.values()), Batches(job.dataset, job.spec), []
+    stores = [index for index, node in enumerate(job.program.nodes) if node.op == "store"]
+    run = Run(job, directory / "run")
+    for step in range(job.spec.interval * 2):
+        values = values_of(job.program, job.inputs(batches, step, states))
+        states = replay_state(run, step + 1)
+        assert [from_torch(state) for state in states] == [values[index] for index in stores], step
+        roots.append(state_root(states))
+    assert roots[1::2] == result.state_roots[:2]
+
+
+def test_the_weights_are_roundings_of_the_copy_and_the_loss_falls(trained: Trained, tmp_path: Path) -> None:
+    _, job, result = trained
+    losses: list[float] = []
+
+    def see(event: StepEvent) -> None:
+        losses.append(event.loss)
+
+    again = Trainer(job, tmp_path / "run", RunOptions(on_step=see)).run()
+    assert again.state_roots == result.state_roots
+    assert sum(losses[-4:]) < 0.8 * sum(losses[:4])
+    end = load_tensors(checkpoint_path(tmp_path / "run", job.spec.steps), job.program.states)
+    for name in ("first.weight", "second.weight"):
+        assert torch.equal(end[f"parameter/{name}"], end[f"slot/{name}/master"].to(torch.bfloat16))
+        assert not torch.equal(end[f"parameter/{name}"].float(), end[f"slot/{name}/master"])
+    assert end["buffer/mean"].dtype == torch.float16 and bool((end["buffer/mean"] != 0).all())
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 6])
+def test_an_audit_comes_to_the_same_roots(trained: Trained, tmp_path: Path, micro_batches: int) -> None:
+    _, job, result = trained
+    options = RunOptions(micro_batches=micro_batches)
+    for number, (log, share) in enumerate([(None, 1.0), (result.log_dir, 1.0), (result.log_dir, 0.3)]):
+        found = Auditor(job, tmp_path / f"{number}", options, log_dir=log, verify_log=share).run()
+        assert found.state_roots == result.state_roots and found.findings == []
+
+
+def test_a_run_that_was_given_up_carries_on_from_its_checkpoint(trained: Trained, tmp_path: Path) -> None:
+    _, job, result = trained
+
+    class Enough(Exception):
+        pass
+
+    def give_up(event: StepEvent) -> None:
+        if event.step == 5:
+            raise Enough
+
+    with pytest.raises(Enough):
+        Trainer(job, tmp_path / "run", RunOptions(on_step=give_up)).run()
+    steps: list[int] = []
+    again = Trainer(job, tmp_path / "run", RunOptions(on_step=lambda event: steps.append(event.step))).run()
+    assert again.state_roots == result.state_roots and again.checkpoint_root == result.checkpoint_root
+    assert steps[0] > 0, "it did not begin anew"
+
+
+def test_segments_are_audited_apart(trained: Trained, tmp_path: Path) -> None:
+    directory, job, result = trained
+    listing = listing_of(job, directory / "run", result.state_roots, every=2)
+    sharing = Sharing(make=honest, workers=2, common_disk=True)
+    found = audit_by_segments(job, settled(listing), source_of(directory / "job"), tmp_path / "a", sharing, poll=0.005)
+    assert found.is_whole and found.wrong is None and found.state_roots == result.state_roots
+    assert (found.unusable, found.distrusted) == ([], [])
+
+
+def test_a_receipt_is_checked_by_repeating_intervals(trained: Trained, tmp_path: Path) -> None:
+    directory, job, result = trained
+    Receipt.of(job.spec, result.state_roots, "0.1.0").write(tmp_path / "receipt.json")
+    roots = read_receipt(tmp_path / "receipt.json").state_roots
+    found = repeat(job, roots, directory / "run", tmp_path / "work", [1, 4])
+    assert found.first_wrong is None and found.wrong_states == [] and found.repeated
+    wrong = [*roots[:4], bytes(32), *roots[5:]]
+    assert repeat(job, wrong, directory / "run", tmp_path / "other", [4]).first_wrong == 4
+
+
+def test_a_bit_of_a_weight_that_is_changed_in_a_checkpoint_is_found(trained: Trained, tmp_path: Path) -> None:
+    directory, job, result = trained
+    shutil.copytree(directory / "run", tmp_path / "run")
+    path = checkpoint_path(tmp_path / "run", 4)
+    data = bytearray(path.read_bytes())
+    # BF16 stands behind FP32 in the file, and FP16 behind that.
+    data[-1 - job.program.states["buffer/mean"].nbytes] ^= 1
+    path.write_bytes(data)
+    found = repeat(job, result.state_roots, tmp_path / "run", tmp_path / "work", [2])
+    assert len(found.wrong_states) == 1 and "its state root is" in found.wrong_states[0]
+    assert found.first_wrong is None
+
+
+def test_the_model_is_exported_in_the_dtypes_that_it_was_trained_in(trained: Trained, tmp_path: Path) -> None:
+    directory, job, _ = trained
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = (
+                nn.ParameterDict({"weight": torch.zeros(shape, dtype=torch.bfloat16)})
+                for shape in ((mixed_precision.WIDE, mixed_precision.HIDDEN), (mixed_precision.HIDDEN, 2))
+            )
+            self.register_buffer("mean", torch.zeros(1, mixed_precision.HIDDEN, dtype=torch.float16))
+
+    trained_state(directory / "run").export(tmp_path / "model.safetensors")
+    model = Model()
+    assert load_model(model, tmp_path / "model.safetensors") == (set(), [])
+    end = load_tensors(checkpoint_path(directory / "run", job.spec.steps), job.program.states)
+    assert torch.equal(model.first["weight"], end["parameter/first.weight"])
+    assert torch.equal(model.mean, end["buffer/mean"]) and model.mean.dtype == torch.float16
+
+
+@pytest.mark.parametrize("bits", [32, 24])
+def test_the_policy_by_threshold_trains_and_follows_it(bits: int, tmp_path: Path) -> None:
+    """b_r is of FP32 values; values of other formats keep theirs."""
+    job = mixed_precision.job(steps=4, policy=POLICY_THRESHOLD, bits=bits)
+    result = Trainer(job, tmp_path / "run").run()
+    found = Auditor(job, tmp_path / "audit", log_dir=result.log_dir).run()
+    assert found.state_roots == result.state_roots and found.findings == []
+    end = load_tensors(checkpoint_path(tmp_path / "run", 4), job.program.states)
+    words = end["slot/first.weight/master"].view(torch.int32)
+    assert bool((words & ((1 << 32 - bits) - 1) == 0).all()) and bool((words & (1 << 32 - bits)).any())
+    assert torch.equal(end["parameter/first.weight"], end["slot/first.weight/master"].to(torch.bfloat16))
+
+
+def changed(made: Job, name: str, element: int, bits: int) -> Job:
+    """The job with other bits of one element of its initial state."""
+    tensors = {key: tensor.clone() for key, tensor in made.initial.items()}
+    words = torch.int32 if tensors[name].dtype == torch.float32 else torch.int16
+    tensors[name].view(words).view(-1)[element] = bits
+    spec = replace(made.spec, initial_state_root=state_root(tensors.values()))
+    return replace(made, initial=tensors, spec=spec)
+
+
+def test_a_run_whose_weight_overflows_in_bf16_alone_stops_at_its_store(tmp_path: Path) -> None:
+    """3.4e38 is an FP32 number, and the copy of a weight; its rounding to BF16 is infinite."""
+    job = changed(mixed_precision.job(), "slot/first.weight/master", 9, 0x7F7FC99E)
+    said = set()
+    for micro_batches in (1, 3):
+        where = tmp_path / f"{micro_batches}"
+        options = RunOptions(continue_after_stop=True, micro_batches=micro_batches)
+        found = Auditor(job, where, options).run()
+        assert found.stopped is not None and len(found.state_roots) == job.spec.intervals
+        said.add(found.stopped)
+        end = load_tensors(checkpoint_path(where, 12), job.program.states)
+        for name, tensor in end.items():
+            assert bool(tensor.isfinite().all()) and bool((tensor.abs() <= 2).all()), name
+            assert tensor.dtype == job.program.states[name].dtype.torch_dtype
+    (sentence,) = said
+    store = next(index for index, node in enumerate(job.program.nodes) if node.op == "store")
+    assert sentence.startswith(f"step 0: operator {store} (store, mixed.py:{store}) gets inf at element 9: operator ")
+    assert "(to_bf16, " in sentence and "gives inf at element 9: lower the learning rate" in sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "words"),
+    [
+        ("parameter/first.weight", 0x7FC0, "starts with NaN"),
+        ("parameter/second.weight", -0x80, "starts with a number that is not finite"),
+        ("buffer/mean", 0x7C00, "starts with a number that is not finite"),
+    ],
+)
+def test_a_state_that_no_run_can_follow_is_refused(name: str, bits: int, words: str, tmp_path: Path) -> None:
+    changed(mixed_precision.job(), name, 1, bits).write(tmp_path / "job")
+    with pytest.raises(JobError, match=f"{name} {words}"):
+        Job.read(tmp_path / "job")
+
+
+def test_data_with_a_nan_are_refused_in_bf16(tmp_path: Path) -> None:
+    made = mixed_precision.job()
+    x = made.dataset["x"][:]
+    x[39, 4] = torch.nan
+    dataset = {**made.dataset, "x": field_of("x", x)}
+    spec = replace(made.spec, data_root=data_tree(dataset.values()).root)
+    replace(made, dataset=dataset, spec=spec).write(tmp_path / "job")
+    with pytest.raises(JobError, match="the data field x has a NaN"):
+        Job.read(tmp_path / "job")
