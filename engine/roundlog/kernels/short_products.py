@@ -276,7 +276,7 @@ class ShortProduct:
     rows: Range
     columns: Range
     terms: int
-    """1 to 2^15: as many as the bounds hold for."""
+    """1 to 2^14: as many as the bounds hold for."""
     block: int
     """Terms of a block of FP64 tiles."""
     of_rows: ShortBounds
