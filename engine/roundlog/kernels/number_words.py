@@ -74,7 +74,8 @@ def load_numbers(builder: Any, x: Any, address: Any, lanes: int) -> Any:
 
 def rounded_words(builder: Any, x: Any, y: Any) -> Any:
     """FP64 numbers rounded to the numbers of an array such as x, once, to nearest, ties to even; as FP32 numbers, of
-    which each is one; what is not finite stays so. Equals `roundlog.arithmetic.formats.round_signed`."""
+    which each is one; what is not finite stays so. As `roundlog.arithmetic.formats.round_to` does
+    it, but that a zero may have a sign."""
     singles = _lane_count(y.type, _SINGLE)
     if not is_short(x):
         return builder.fptrunc(y, singles)

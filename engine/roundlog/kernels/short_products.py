@@ -49,8 +49,7 @@ def worth_it(terms: int, factor: float) -> bool:
 
 
 _CHUNK = 4 * TERMS
-"""Terms of a strip of columns that are multiplied by all rows before the next ones: they stay in the first level of the
-cache, or close to it."""
+"""Terms of a strip of columns that are multiplied by a group of rows before the next ones: they stay close."""
 _ROWS = 64
 """Rows whose elements in doubt are decided together, before their lines leave the cache: whole strips of rows."""
 _APART = 1
@@ -83,9 +82,10 @@ class ShortBounds:
     def of(squares: F64, weighted: F64, gamma: float, unit: float) -> ShortBounds:
         """squares, weighted: float64[B, lines], the sums of squares, and those weighted by `ROUNDINGS`."""
         norms = np.sqrt(squares)
-        with np.errstate(over="ignore"):
+        # Of what is infinite, bounds are infinite or NaN.
+        with np.errstate(over="ignore", invalid="ignore"):
             single = (np.sqrt(weighted) * (unit * _LOOSE)).astype(np.float32)
-        return ShortBounds(norms * gamma, np.maximum(single, np.float32(_LEAST)), norms)
+            return ShortBounds(norms * gamma, np.maximum(single, np.float32(_LEAST)), norms)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
