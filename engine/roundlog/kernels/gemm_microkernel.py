@@ -20,11 +20,10 @@ import llvmlite.binding as llvm
 import torch
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from roundlog.kernels.machine_code import target_machine
 from roundlog.kernels.marking import LARGEST, TWO_UNITS
-from roundlog.kernels.number_words import load_numbers, rounded_words, size_of, store_words
+from roundlog.kernels.number_words import instructions, load_numbers, rounded_words, size_of, store_words
 
 _DOUBLE, _INDEX, _WHOLE = ir.DoubleType(), ir.IntType(64), ir.IntType(32)
 
@@ -62,17 +61,12 @@ TILES = {tile.lanes: tile for tile in (Tile(8, 8, 3), Tile(4, 4, 3), Tile(2, 8, 
 """By lanes: AVX-512 has 32 registers, AVX2 16, NEON 32."""
 
 
-def _instructions(function: Callable[..., Any]) -> Any:
-    """numba's `intrinsic`, which callers in compiled loops call without the typing context."""
-    return intrinsic(function)
-
-
 def _constant(number: int) -> Any:
     return ir.Constant(_INDEX, number)
 
 
 def _constant_of(size: Callable[[Tile], int]) -> Any:
-    @_instructions
+    @instructions
     def constant(typingctx: Any, lanes: Any) -> Any:
         number = _constant(size(TILES[len(lanes)]))
         return types.int64(lanes), lambda context, builder, signature, arguments: number
@@ -157,7 +151,7 @@ class _Vectors:
         return following
 
 
-@_instructions
+@instructions
 def sum_products(typingctx: Any, lanes: Any, left: Any, right: Any, tile: Any, terms: Any, more: Any) -> Any:
     """tile[r, c] = the sum over terms of left[k, r] * right[k, c], one term after the other, added to what is there if
     `more`; terms > 0. tile: float64[rows, columns], aligned to a vector."""
@@ -201,7 +195,7 @@ def _products(module: Any, tile: Tile) -> Any:
 
 
 def _squares(together: int) -> Any:
-    @_instructions
+    @instructions
     def add(typingctx: Any, lanes: Any, strip: Any, squared_norms: Any, terms: Any, width: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             vectors = _Vectors(builder, TILES[len(lanes)])
@@ -231,7 +225,7 @@ add_squares, add_squares_of_four = _squares(1), _squares(4)
 of `width`; both addresses are those of the vector's first number; terms > 0. One sum alone would wait for itself."""
 
 
-@_instructions
+@instructions
 def widen(typingctx: Any, lanes: Any, x: Any, source: Any, target: Any) -> Any:
     """A vector's numbers, of an array such as x (float32, or uint16 for BF16), as FP64 ones; only target is aligned."""
 
@@ -243,7 +237,7 @@ def widen(typingctx: Any, lanes: Any, x: Any, source: Any, target: Any) -> Any:
     return types.void(lanes, x, types.int64, types.int64), generate
 
 
-@_instructions
+@instructions
 def widen_transposed(typingctx: Any, lanes: Any, x: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
     """As many lines as a vector has lanes, of as many numbers as in `widen`, `line` bytes apart, as FP64 columns that
     lie `term` bytes apart; only these are aligned."""
@@ -274,7 +268,7 @@ def widen_transposed(typingctx: Any, lanes: Any, x: Any, source: Any, line: Any,
     return types.void(lanes, x, types.int64, types.int64, types.int64, types.int64), generate
 
 
-@_instructions
+@instructions
 def round_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, factor: Any, x: Any, out: Any) -> Any:
     """Rounds and tests float64[columns] as `roundlog.kernels.marking` says, with d = scale * norms[c]. Writes the
     numbers to out, as an array such as x has them (float32, or uint16 for BF16), and returns a bit for every element

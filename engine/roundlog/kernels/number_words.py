@@ -5,6 +5,7 @@ rounded once; which it is, the array's type says when a loop is compiled.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,11 @@ _LEAST_NORMAL = 2.0**-126
 _NEAR_LARGEST = 2.0**127
 _SMALL = 1.5 * 2.0 ** (52 - 133)
 """FP64 numbers of this size are multiples of 2^-133, as all numbers of BF16 are."""
+
+
+def instructions(function: Callable[..., Any]) -> Any:
+    """numba's `intrinsic`, which callers in compiled loops call without the typing context."""
+    return intrinsic(function)
 
 
 def words_of(x: torch.Tensor) -> Words:
@@ -68,7 +74,8 @@ def load_numbers(builder: Any, x: Any, address: Any, lanes: int) -> Any:
 
 def rounded_words(builder: Any, x: Any, y: Any) -> Any:
     """FP64 numbers rounded to the numbers of an array such as x, once, to nearest, ties to even; as FP32 numbers, of
-    which each is one; what is not finite stays so. Equals `roundlog.arithmetic.formats.round_signed`."""
+    which each is one; what is not finite stays so. As `roundlog.arithmetic.formats.round_to` does
+    it, but that a zero may have a sign."""
     singles = _lane_count(y.type, _SINGLE)
     if not is_short(x):
         return builder.fptrunc(y, singles)
@@ -96,15 +103,14 @@ def store_words(builder: Any, x: Any, address: Any, numbers: Any) -> None:
     builder.store(numbers, builder.inttoptr(address, numbers.type.as_pointer())).align = size_of(x)
 
 
-def _number(typingctx: Any, word: Any) -> Any:
+@instructions
+def number(typingctx: Any, word: Any) -> Any:
+    """A word of an array, float32 or uint16, as the FP32 number that it is."""
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return from_words(builder, arguments[0]) if word == types.uint16 else arguments[0]
 
     return types.float32(word), generate
-
-
-number: Any = intrinsic(_number)
-"""A word of an array, float32 or uint16, as the FP32 number that it is, in compiled loops."""
 
 
 def load_vector(builder: Any, address: Any, kind: Any, aligned: int) -> Any:
@@ -122,25 +128,22 @@ def widen_pairs(builder: Any, pairs: Any) -> tuple[Any, Any]:
     return builder.bitcast(lower, singles), builder.bitcast(upper, singles)
 
 
-def _of_double(typingctx: Any, y: Any) -> Any:
+@instructions
+def _bits(typingctx: Any, y: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], _LONG)
 
     return types.int64(types.float64), generate
 
 
-_bits: Any = intrinsic(_of_double)
+@instructions
+def round_number(typingctx: Any, y: Any, x: Any) -> Any:
+    """`rounded_words` of one FP64 number, for an array such as x."""
 
-
-def _round(typingctx: Any, y: Any, x: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return rounded_words(builder, x, arguments[0])
 
     return types.float32(types.float64, x), generate
-
-
-round_number: Any = intrinsic(_round)
-"""round_number(y, x), in compiled loops: `rounded_words` of one FP64 number."""
 
 
 @njit(inline="always")
@@ -151,16 +154,15 @@ def is_certain(y: float, reach: float) -> bool:
     # two, where numbers lie closer, the middle is 2^43 of them away.
     places = (_bits(y) & ((1 << _DROPPED) - 1)) - (1 << (_DROPPED - 1))
     away = np.float64(abs(places)) * (magnitude * 2.0**-53)
-    return _LEAST_NORMAL < magnitude < _NEAR_LARGEST and reach < away and reach < magnitude * 2.0**-11
+    return bool(_LEAST_NORMAL < magnitude < _NEAR_LARGEST and reach < away and reach < magnitude * 2.0**-11)
 
 
-def _word(typingctx: Any, numbers: Any) -> Any:
+@instructions
+def short_word(typingctx: Any, numbers: Any) -> Any:
+    """The word of an FP32 number that is one of BF16."""
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         words = builder.bitcast(arguments[0], _WORD)
         return builder.trunc(builder.lshr(words, ir.Constant(_WORD, 16)), _SHORT)
 
     return types.uint16(types.float32), generate
-
-
-short_word: Any = intrinsic(_word)
-"""The word of an FP32 number that is one of BF16, in compiled loops."""

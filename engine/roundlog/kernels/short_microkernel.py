@@ -1,8 +1,8 @@
 """Products of BF16 numbers in FP32 vectors, written as LLVM's instructions, as in `roundlog.kernels.gemm_microkernel`.
 
-A product of two BF16 numbers has 16 bits: FP32 holds it exactly, unless it is too large or too small. A tile has the rows
-and vectors of an FP64 one, and twice the columns. Terms are added up in FP32 in blocks of BLOCK, BLOCKS of them in FP32
-too, and what becomes of these in FP64. docs/numerics.md proves how far that is from the exact sum.
+A product of two BF16 numbers has 16 bits: FP32 holds it exactly, unless it is too large or too small. A tile has the
+rows and vectors of an FP64 one, and twice the columns. Terms are added up in FP32 in blocks of BLOCK, BLOCKS of them in
+FP32 too, and what becomes of these in FP64. docs/numerics.md proves how far that is from the exact sum.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from roundlog.kernels.gemm_microkernel import TILES, Tile
-from roundlog.kernels.number_words import load_vector, store_words, widen_pairs
+from roundlog.kernels.number_words import instructions, load_vector, store_words, widen_pairs
 
 BLOCK, BLOCKS = 16, 4
 TERMS = BLOCK * BLOCKS
@@ -30,15 +29,11 @@ ROUNDINGS = np.array(
 
 RELATIVE = 2.0**-22
 ABSOLUTE = 2.0**-134
-"""What is added to an error bound: this times the magnitude, for rounding the ends of the interval to FP32, and this for
-products and sums that are too small for FP32, of at most 2^15 terms."""
+"""What is added to an error bound: this times the magnitude, for rounding the ends of the interval to FP32, and this
+for products and sums that are too small for FP32, of at most 2^14 terms."""
 
 _SINGLE, _DOUBLE, _INDEX, _WORD = ir.FloatType(), ir.DoubleType(), ir.IntType(64), ir.IntType(32)
 _LARGEST = float(np.finfo(np.float32).max)
-
-
-def _instructions(function: Callable[..., Any]) -> Any:
-    return intrinsic(function)
 
 
 def width_of(lanes: int) -> int:
@@ -51,7 +46,7 @@ def _constant(number: int) -> Any:
 
 
 def _constant_of(size: Callable[[Tile], int]) -> Any:
-    @_instructions
+    @instructions
     def constant(typingctx: Any, lanes: Any) -> Any:
         number = _constant(size(TILES[len(lanes)]))
         return types.int64(lanes), lambda context, builder, signature, arguments: number
@@ -118,7 +113,7 @@ class _Code:
         return following
 
 
-@_instructions
+@instructions
 def sum_short_block(
     typingctx: Any,
     lanes: Any,
@@ -131,10 +126,10 @@ def sum_short_block(
     done: Any,
     add: Any,
 ) -> Any:
-    """The sums over at most BLOCK terms of left[k, r] * right[k, c], in FP32, plus those in `singles` if `more`. They go
-    to `singles`, or if `done` to `tile`, added in FP64 to what is there if `add`. left: float32[terms, left_width], from
-    a row on; right: float32[terms, short_columns]; singles, tile: float32 and float64[rows, short_columns]; all but left
-    aligned to a vector."""
+    """The sums over at most BLOCK terms of left[k, r] * right[k, c], in FP32, plus those in `singles` if `more`. They
+    go to `singles`, or if `done` to `tile`, added in FP64 to what is there if `add`. left: float32[terms, left_width],
+    from a row on; right: float32[terms, short_columns]; singles, tile: float32 and float64[rows, short_columns]; all
+    but left aligned to an FP32 vector."""
     signature = types.void(lanes, *[types.int64] * 5, *[types.boolean] * 3)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -192,11 +187,11 @@ def _block_function(module: Any, tile: Tile) -> Any:
     return function
 
 
-@_instructions
+@instructions
 def mark_short_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, x: Any, out: Any) -> Any:
-    """Rounds float64[short_columns] to an array such as x, BF16, and returns a bit for every element that may have to be
-    rounded otherwise: one of the FP32 numbers beside y - d and y + d, which lie farther out, rounds to another number,
-    or is not finite. d = scale * norms[c], float32; norms is aligned to a vector."""
+    """Rounds float64[short_columns] to an array such as x, BF16, and returns a bit for every element that may have to
+    be rounded otherwise: the FP32 numbers that lie a little outside of y - d and y + d round to two numbers, or are not
+    finite. d = scale * norms[c], float32; norms is aligned to a vector."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         code = _Code(builder, TILES[len(lanes)])
@@ -237,7 +232,7 @@ def _nearest(code: _Code, numbers: Any) -> Any:
     return builder.bitcast(kept, code.singles)
 
 
-@_instructions
+@instructions
 def lowest_bit(typingctx: Any, bits: Any) -> Any:
     """Number of the lowest bit that is set; bits is not 0."""
 
@@ -247,7 +242,7 @@ def lowest_bit(typingctx: Any, bits: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@_instructions
+@instructions
 def dot_short(typingctx: Any, lanes: Any, left: Any, right: Any, pairs: Any) -> Any:
     """The sum over 2 * short vector * `pairs` terms of the products of BF16 words from two addresses, in FP64, in any
     order; pairs > 0."""

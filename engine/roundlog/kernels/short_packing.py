@@ -1,5 +1,5 @@
-"""BF16 operands as the fast kernel takes them: lines whose terms lie side by side, for sums of single elements, and FP32
-strips, for tiles."""
+"""BF16 operands as `roundlog.kernels.short_products` takes them: lines whose terms lie side by side, for sums of single
+elements, FP32 strips, for tiles, and the lines' norms, which bounds are made of."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
-from roundlog.kernels.number_words import load_numbers, load_vector, number, widen_pairs
+from roundlog.kernels.number_words import Words, instructions, load_vector, number, widen_pairs
 from roundlog.kernels.short_microkernel import width_of
 from roundlog.kernels.threads import in_parts
 
-U16 = npt.NDArray[np.uint16]
+F64 = npt.NDArray[np.float64]
 
 _WORD = ir.IntType(32)
 
@@ -25,17 +24,20 @@ _WORD = ir.IntType(32)
 class ShortLines:
     """Lines of a batch of BF16 matrices: term t of line l is word first + batch * `batch` + l * line + t."""
 
-    words: U16
-    """Flat."""
+    words: Words
+    """uint16, flat."""
     first: int
     line: int
     batch: int
 
     @staticmethod
-    def of(lanes: int, words: U16, how: tuple[int, int, int, int], batches: int, lines: int, terms: int) -> ShortLines:
+    def of(
+        lanes: int, words: Words, how: tuple[int, int, int, int], batches: int, lines: int, terms: int
+    ) -> ShortLines:
         """how: first, line, term, batch, as `roundlog.kernels.tile_packing` has them. A copy, unless terms lie side by
         side."""
         first, line, term, batch = how
+        assert words.dtype == np.uint16
         if term == 1:
             return ShortLines(words, first, line, batch)
         copy = np.empty(batches * lines * terms, dtype=np.uint16)
@@ -64,7 +66,7 @@ def _transpose(lanes: Any, x: Any, how: Any, lines: int, terms: int, copy: Any, 
                 copy[into + i * terms + t] = x[at + i * line + t * term]
 
 
-@intrinsic
+@instructions
 def _cross(typingctx: Any, lanes: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
     """Transpose a square of words: a row is as many as an FP32 vector has lanes, rows lie `line` bytes apart, and those
     of the result `term` bytes."""
@@ -86,8 +88,8 @@ def _at(builder: Any, first: Any, step: Any, number: int) -> Any:
 
 
 def _crossed(builder: Any, rows: list[Any]) -> list[Any]:
-    """As many vectors as each has lanes, transposed: exchanges between vectors whose numbers differ by one, two, four and
-    so on."""
+    """As many vectors as each has lanes, transposed: exchanges between vectors whose numbers differ by one, two, four
+    and so on."""
     count, apart = len(rows), 1
     while apart < count:
         low = [lane if not lane & apart else lane - apart + count for lane in range(count)]
@@ -100,22 +102,10 @@ def _crossed(builder: Any, rows: list[Any]) -> list[Any]:
     return rows
 
 
-@intrinsic
-def _widen_side_by_side(typingctx: Any, lanes: Any, x: Any, source: Any, target: Any) -> Any:
-    """A vector of BF16 words as FP32 numbers; only target is aligned."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        width = width_of(len(lanes))
-        _store(builder, load_numbers(builder, x, arguments[2], width), arguments[3])
-        return context.get_dummy_value()
-
-    return types.void(lanes, x, types.int64, types.int64), generate
-
-
-@intrinsic
+@instructions
 def _widen_crossed(typingctx: Any, lanes: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
-    """As many lines as an FP32 vector has lanes, `line` bytes apart, of as many pairs of BF16 words, as FP32 columns that
-    lie `term` bytes apart; only these are aligned."""
+    """As many lines as an FP32 vector has lanes, `line` bytes apart, of as many pairs of BF16 words, as FP32 columns
+    that lie `term` bytes apart; only these are aligned."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source, line, target, term = arguments[1:]
@@ -137,29 +127,54 @@ def _store(builder: Any, numbers: Any, address: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def pack_short(
-    lanes: Any, x: Any, at: int, line: int, term: int, lines: int, terms: int, width: int, room: int, strips: Any
+    lanes: Any, x: Any, at: int, line: int, lines: int, terms: int, width: int, room: int, strips: Any
 ) -> None:
-    """strips[l // width][k][l % width] = word [l, k], at + l * line + k * term of x, as an FP32 number, and 0 where there
-    is no line l; float32, a strip has room for `room` terms, and `width` is a multiple of the vector's numbers."""
+    """strips[l // width][k][l % width] = word at + l * line + k of x, as an FP32 number, and 0 where there is no line
+    l; float32, a strip has room for `room` terms, and `width` is a multiple of the vector's numbers."""
     vector, size = 2 * len(lanes), room * width
     source, target = x.ctypes.data + at * 2, strips.ctypes.data
     if lines % width:
         strips[lines // width * size : lines // width * size + terms * width] = np.float32(0.0)
-    whole = lines - lines % vector if line == 1 or term == 1 else 0
-    if term == 1:
-        most = terms - terms % (2 * vector)
-        for n in range(0, whole, vector):
-            into = n // width * size + n % width
+    whole, most = lines - lines % vector, terms - terms % (2 * vector)
+    for n in range(0, lines, vector):
+        into = n // width * size + n % width
+        if n < whole:
             for k in range(0, most, 2 * vector):
                 _widen_crossed(lanes, source + (n * line + k) * 2, line * 2, target + (into + k * width) * 4, width * 4)
-            for i in range(vector):
-                for k in range(most, terms):
-                    strips[into + i + k * width] = number(x[at + (n + i) * line + k])
-    elif line == 1:
-        for k in range(terms):
-            for n in range(0, whole, vector):
-                into = n // width * size + n % width + k * width
-                _widen_side_by_side(lanes, x, source + (n + k * term) * 2, target + into * 4)
-    for n in range(whole, lines):
-        for k in range(terms):
-            strips[n // width * size + n % width + k * width] = number(x[at + n * line + k * term])
+        for i in range(min(vector, lines - n)):
+            for k in range(most if n < whole else 0, terms):
+                strips[into + i + k * width] = number(x[at + (n + i) * line + k])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _square_lines(
+    x: Any, first: int, batch: int, line: int, lines: int, terms: int, weights: Any, sums: Any, start: int, stop: int
+) -> None:
+    period = len(weights)
+    # One sum for every place in a block, so that they are added up in vectors.
+    by_place = np.empty(period)
+    for at in range(start, stop):
+        by_place[:] = 0.0
+        source = first + at // lines * batch + at % lines * line
+        for begin in range(0, terms - terms % period, period):
+            some = x[source + begin : source + begin + period]
+            for t in range(period):
+                v = np.float64(number(some[t]))
+                by_place[t] += v * v
+        for t in range(terms - terms % period, terms):
+            v = np.float64(number(x[source + t]))
+            by_place[t % period] += v * v
+        plain = weighted = 0.0
+        for t in range(period):
+            plain += by_place[t]
+            weighted += weights[t] * by_place[t]
+        sums[0, at], sums[1, at] = plain, weighted
+
+
+def square_lines(x: ShortLines, batches: int, lines: int, terms: int, weights: F64) -> F64:
+    """float64[2, batches * lines]: the sums of the squares of every line's terms, and the sums in which term t counts
+    weights[t % len(weights)] times."""
+    sums = np.empty((2, batches * lines))
+    how = x.words, x.first, x.batch, x.line, lines, terms, weights, sums
+    in_parts(lambda start, stop: _square_lines(*how, start, stop), batches * lines, batches * lines * terms)
+    return sums

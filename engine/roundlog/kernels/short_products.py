@@ -16,7 +16,7 @@ from numba import njit
 
 from roundlog.kernels.gemm_microkernel import TILES, tile_rows
 from roundlog.kernels.marking import LARGEST, TWO_UNITS, ZERO, AmbiguousPart
-from roundlog.kernels.number_words import is_certain, number, round_number, short_word
+from roundlog.kernels.number_words import Words, is_certain, number, round_number, short_word
 from roundlog.kernels.scratch import scratch_numbers
 from roundlog.kernels.short_microkernel import (
     BLOCK,
@@ -34,26 +34,32 @@ from roundlog.kernels.short_packing import ShortLines, pack_short
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-U16 = npt.NDArray[np.uint16]
 Range = tuple[int, int]
 
-LEAST_TERMS, MOST_TERMS = 64, 4096
+LEAST_TERMS, MOST_TERMS = 128, 1024
 """Lengths of sums that are worth it: for shorter ones marking costs more than is saved, longer ones leave too much in
 doubt, and all terms of a part's rows are packed at once."""
 MOST_FACTOR = 2.0**12
 """Largest factor of bounds that the proof allows."""
 
+
+def worth_it(terms: int, factor: float) -> bool:
+    """Whether products are multiplied in FP32 first, and their bounds taken from `ShortBounds` in any case."""
+    return LEAST_TERMS <= terms <= MOST_TERMS and factor <= MOST_FACTOR
+
+
 _CHUNK = 4 * TERMS
-"""Terms of a strip of columns that are multiplied by all rows before the next ones: they stay in the first level of the
-cache, or close to it."""
-_TOGETHER = 2
-"""Strips of the right operand that are packed together: whole lines of the cache where its columns lie side by side."""
+"""Terms of a strip of columns that are multiplied by a group of rows before the next ones: they stay close."""
+_ROWS = 64
+"""Rows whose elements in doubt are decided together, before their lines leave the cache: whole strips of rows."""
 _APART = 1
+"""Terms more that a strip has room for, as in FP64 tiles."""
 _SHARE = 8
 """If one of so many elements is in doubt after FP32 sums, FP64 tiles are faster."""
 _FEW = 256
-"""Doubtful elements that are never too many."""
+"""So many are never too many."""
 _GROWTH = 8
+"""Factor by which the room for marked elements grows once there were too many."""
 
 UNIT = 2.0**-24
 """Unit roundoff of FP32."""
@@ -76,9 +82,10 @@ class ShortBounds:
     def of(squares: F64, weighted: F64, gamma: float, unit: float) -> ShortBounds:
         """squares, weighted: float64[B, lines], the sums of squares, and those weighted by `ROUNDINGS`."""
         norms = np.sqrt(squares)
-        with np.errstate(over="ignore"):
+        # Of what is infinite, bounds are infinite or NaN.
+        with np.errstate(over="ignore", invalid="ignore"):
             single = (np.sqrt(weighted) * (unit * _LOOSE)).astype(np.float32)
-        return ShortBounds(norms * gamma, np.maximum(single, np.float32(_LEAST)), norms)
+            return ShortBounds(norms * gamma, np.maximum(single, np.float32(_LEAST)), norms)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -129,8 +136,8 @@ def _decide(
     near: Any,
     count: int,
 ) -> int:
-    """Round the sums of the products of lines, doubtful: row and column, the first column being `column`. Returns count,
-    and one more for every sum that FP64 tiles would mark."""
+    """Round the sums of the products of lines, doubtful: row and column, the first column being `column`. Returns
+    count, and one more for every sum that FP64 tiles would mark."""
     x, first_row, of_row, y, first_column, of_column = operands
     _, _, terms, block = sizes
     doubles, _, norms, other_doubles, _, other_norms = bounds
@@ -140,7 +147,9 @@ def _decide(
     for i in range(doubts):
         row, c = doubtful[i] >> 32, column + (doubtful[i] & 0xFFFFFFFF)
         first, other, at = first_row + row * of_row, first_column + c * of_column, into + row * pitch + c
-        total = dot_short(lanes, x.ctypes.data + first * 2, y.ctypes.data + other * 2, pairs)
+        total = 0.0
+        if pairs:
+            total = dot_short(lanes, x.ctypes.data + first * 2, y.ctypes.data + other * 2, pairs)
         for t in range(pairs * step, terms):
             total += np.float64(number(x[first + t]) * number(y[other + t]))
         d = doubles[row] * other_doubles[c]
@@ -182,29 +191,27 @@ def _multiply(
     left, panel, tile_singles, tiles, row_of_words, column_singles, doubtful = room
     height, wide, width = tile_rows(lanes), left_width(lanes), short_columns(lanes)
     room_for, seen = terms + _APART, 0
-    pack_short(lanes, x, first_row, of_row, 1, rows, terms, wide, room_for, left)
-    for first in range(0, columns, _TOGETHER * width):
-        lines = min(_TOGETHER * width, columns - first)
-        pack_short(lanes, y, first_column + first * of_column, of_column, 1, lines, terms, width, room_for, panel)
-        for column in range(0, lines, width):
-            strip = panel.ctypes.data + column * room_for * 4
-            across = min(width, lines - column)
-            column_singles[:width] = np.float32(0.0)
-            column_singles[:across] = other_singles[first + column : first + column + across]
+    pack_short(lanes, x, first_row, of_row, rows, terms, wide, room_for, left)
+    for first in range(0, columns, width):
+        across = min(width, columns - first)
+        pack_short(lanes, y, first_column + first * of_column, of_column, across, terms, width, room_for, panel)
+        column_singles[:width] = np.float32(0.0)
+        column_singles[:across] = other_singles[first : first + across]
+        for group in range(0, rows, _ROWS):
+            end = min(group + _ROWS, rows)
             for begin in range(0, terms, _CHUNK):
-                some = min(_CHUNK, terms - begin)
-                for row in range(0, rows, height):
+                some, of_right = min(_CHUNK, terms - begin), panel.ctypes.data + begin * width * 4
+                for row in range(group, end, height):
                     of_left = left.ctypes.data + (row // wide * wide * room_for + begin * wide + row % wide) * 4
-                    of_tile = tiles.ctypes.data + row * width * 8
-                    of_right = strip + begin * width * 4
+                    of_tile = tiles.ctypes.data + (row - group) * width * 8
                     _sum_tile(
                         lanes, of_left, of_right, tile_singles.ctypes.data, of_tile, begin, some, wide * 4, width * 4
                     )
             doubts = 0
-            for row in range(rows):
-                at = into + row * pitch + first + column
+            for row in range(group, end):
+                at = into + row * pitch + first
                 target = out.ctypes.data + at * 2 if across == width else row_of_words.ctypes.data
-                of_sums = tiles.ctypes.data + row * width * 8
+                of_sums = tiles.ctypes.data + (row - group) * width * 8
                 found = mark_short_row(lanes, of_sums, column_singles.ctypes.data, singles[row], out, target)
                 if across < width:
                     for c in range(across):
@@ -216,10 +223,10 @@ def _multiply(
                         doubtful[doubts] = row << 32 | c
                         doubts += 1
             seen += doubts
-            if seen > _FEW and seen * _SHARE > rows * (first + column + across):
+            if seen > _FEW and seen * _SHARE > rows * first + end * across:
                 return -1
             count = _decide(
-                lanes, operands, sizes, bounds, first + column, doubtful, doubts, factor, out, into, pitch, near, count
+                lanes, operands, sizes, bounds, first, doubtful, doubts, factor, out, into, pitch, near, count
             )
     return count
 
@@ -269,7 +276,7 @@ class ShortProduct:
     rows: Range
     columns: Range
     terms: int
-    """LEAST_TERMS to MOST_TERMS."""
+    """1 to 2^14: as many as the bounds hold for."""
     block: int
     """Terms of a block of FP64 tiles."""
     of_rows: ShortBounds
@@ -277,22 +284,22 @@ class ShortProduct:
 
 
 def certify_short(
-    lanes: int, part: ShortProduct, factor: float, out: U16, rows: int, columns: int
+    lanes: int, part: ShortProduct, factor: float, out: Words, rows: int, columns: int
 ) -> AmbiguousPart | None:
     """A part of products [B, rows, columns], rounded to out, flat; and what is marked, as
-    `roundlog.kernels.gemm_tiles.certify_part` gives it. None, with nothing of use in `out`, if FP64 tiles are faster."""
+    `roundlog.kernels.gemm_tiles.certify_part` gives it. None, with nothing of use in `out`, if those are faster."""
     tile, (first_row, end_row), (first_column, end_column) = TILES[lanes], part.rows, part.columns
     high, many = end_row - first_row, end_column - first_column
     wide, width = max(tile.rows, width_of(lanes)), tile.vectors * width_of(lanes)
-    tall, strips = -(-high // wide) * wide, min(_TOGETHER, -(-many // width))
+    tall = -(-high // wide) * wide
     room = (
         scratch_numbers("left", -(-tall * (part.terms + _APART) // 2)).view(np.float32),
-        scratch_numbers("panel", -(-strips * width * (part.terms + _APART) // 2)).view(np.float32),
+        scratch_numbers("panel", -(-width * (part.terms + _APART) // 2)).view(np.float32),
         scratch_numbers("singles", tile.rows * width // 2).view(np.float32),
-        scratch_numbers("tiles", tall * width),
+        scratch_numbers("tiles", _ROWS * width),
         np.empty(width, dtype=np.uint16),
         scratch_numbers("columns", width // 2).view(np.float32),
-        scratch_numbers("doubtful", tall * width).view(np.int64),
+        scratch_numbers("doubtful", _ROWS * width).view(np.int64),
     )
     left, right = part.left, part.right
     operands = (

@@ -137,6 +137,7 @@ def by(lanes: int, fast: bool) -> Iterator[None]:
     with (
         patch.object(gemm_microkernel, "tile_lanes", lambda: lanes),
         patch.object(gemm, "fast_short_products", lambda: fast),
+        patch.object(gemm, "worth_it", lambda terms, factor: True),
     ):
         yield
 
@@ -176,3 +177,58 @@ def test_every_kernel_gives_the_exact_sums_rounded_once(kind: str, terms: int) -
                 assert np.array_equal(found, right), (lanes, fast)
                 logs.append(log)
             assert same(logs[0], logs[-1]), lanes
+
+
+@pytest.mark.parametrize("lanes", LANES[:-1])
+def test_logs_do_not_depend_on_the_kernel(lanes: int) -> None:
+    """With a guard so large that elements are marked that nothing else would tell from their neighbours."""
+    rng = np.random.default_rng(lanes)
+    a, b = gaussian(rng, 70, 300), gaussian(rng, 300, 130)
+    found = []
+    for fast in (False, True):
+        with by(lanes, fast):
+            op = operator("matmul")
+            assert isinstance(op, Inexact)
+            certified = op.certify_short([a, b], {}, 2.0**12, BFLOAT16)
+        assert certified is not None
+        found.append(certified)
+    (one, marked), (other, marked_too) = found
+    assert len(marked.indices) > 0
+    assert torch.equal(one.view(torch.int16), other.view(torch.int16))
+    for x, y in zip(
+        (marked.indices, marked.y, marked.d), (marked_too.indices, marked_too.y, marked_too.d), strict=True
+    ):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["FP64 tiles", "FP32 first"])
+@pytest.mark.parametrize("lanes", LANES[:-1])
+def test_batches_are_products_one_by_one(lanes: int, fast: bool) -> None:
+    rng = np.random.default_rng(7)
+    a, b = gaussian(rng, 5, 33, 200), gaussian(rng, 5, 57, 200).mT
+    with by(lanes, fast):
+        found, _ = recorded(a, b)
+        singles = [recorded(x, y)[0] for x, y in zip(a, b, strict=True)]
+    assert np.array_equal(found, np.concatenate(singles))
+
+
+@pytest.mark.parametrize("lanes", LANES[:-1])
+def test_where_too_much_is_in_doubt_fp64_tiles_take_over(lanes: int) -> None:
+    rng = np.random.default_rng(11)
+    a, b = tied(rng, 40, 256, 90)
+    refused = []
+    certify = gemm.certify_short
+
+    def watched(*arguments):  # type: ignore[no-untyped-def]
+        refused.append(certify(*arguments) is None)
+        return certify(*arguments)
+
+    with by(lanes, True), patch.object(gemm, "certify_short", watched):
+        found, _ = recorded(a, b)
+    assert all(refused) and refused
+    assert np.array_equal(found, exactly(a, b))
+
+
+def test_short_sums_and_long_ones_are_left_to_fp64_tiles() -> None:
+    assert [gemm.worth_it(terms, 9.0) for terms in (1, 127, 128, 1024, 1025)] == [False, False, True, True, False]
+    assert not gemm.worth_it(512, 2.0**13)

@@ -17,20 +17,17 @@ from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import gemm_microkernel
 from roundlog.kernels.gemm_microkernel import TILES
 from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
-from roundlog.kernels.line_norms import square_lines
 from roundlog.kernels.marking import AmbiguousPart
 from roundlog.kernels.number_words import Words, words_of
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.short_microkernel import ROUNDINGS
-from roundlog.kernels.short_packing import ShortLines
+from roundlog.kernels.short_packing import ShortLines, square_lines
 from roundlog.kernels.short_products import (
-    LEAST_TERMS,
-    MOST_FACTOR,
-    MOST_TERMS,
     UNIT,
     ShortBounds,
     ShortProduct,
     certify_short,
+    worth_it,
 )
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Operand, lines_of
@@ -56,7 +53,7 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
     out = empty((batches, rows, columns), a.dtype)
     flat, factor, block = words_of(out), interval_factor(scale), longest_block(terms)
     of_a, of_b, elements = words_around(a), words_around(b), out.numel() * terms // 16
-    short = _Short(lanes, a, b, factor) if a.dtype == torch.bfloat16 else None
+    short = _Short(lanes, a, b, factor) if a.dtype == torch.bfloat16 and worth_it(terms, factor) else None
     parts = parts_of(lanes, batches, rows, columns, threads_for(batches * rows * columns, elements))
     found: list[AmbiguousPart] = []
 
@@ -82,37 +79,30 @@ class _Short:
     """BF16 operands: the bounds of their products, and whether they are multiplied in FP32 first."""
 
     def __init__(self, lanes: int, a: torch.Tensor, b: torch.Tensor, factor: float) -> None:
-        (batches, self._rows, self._terms), self._columns = a.shape, b.shape[2]
+        (_, self._rows, self._terms), self._columns = a.shape, b.shape[2]
         self._lanes, self._factor = lanes, factor
-        sides = ((a, 1, self._rows), (b, 2, self._columns))
-        self._lines = [
-            ShortLines.of(lanes, words_around(x), _how(x, axis), batches, n, self._terms) for x, axis, n in sides
-        ]
-        sums = [
-            square_lines(of, batches, n, self._terms, ROUNDINGS)
-            for of, n in zip(self._lines, (self._rows, self._columns), strict=True)
-        ]
-        scales = (blocked_gamma(self._terms), UNIT), (1.0, 1.0)
-        self._bounds = [
-            ShortBounds.of(*one.reshape(2, batches, -1), *scale) for one, scale in zip(sums, scales, strict=True)
-        ]
-        self._fast = LEAST_TERMS <= self._terms <= MOST_TERMS and factor <= MOST_FACTOR and fast_short_products()
+        self._left, self._of_rows = self._side(a, 1, blocked_gamma(self._terms), UNIT)
+        self._right, self._of_columns = self._side(b, 2, 1.0, 1.0)
+
+    def _side(self, x: torch.Tensor, axis: int, gamma: float, unit: float) -> tuple[ShortLines, ShortBounds]:
+        batches, lines = x.shape[0], x.shape[axis]
+        found = ShortLines.of(self._lanes, words_around(x), _how(x, axis), batches, lines, self._terms)
+        plain, weighted = square_lines(found, batches, lines, self._terms, ROUNDINGS).reshape(2, batches, lines)
+        return found, ShortBounds.of(plain, weighted, gamma, unit)
 
     def certify(self, part: tuple[Range, Range, Range], out: Words) -> AmbiguousPart | None:
         """A part by FP32 sums, or None if FP64 tiles have to do it."""
-        if not self._fast:
+        if not fast_short_products():
             return None
         block = longest_block(self._terms)
-        product = ShortProduct(*self._lines, *part, self._terms, block, *self._bounds)
+        product = ShortProduct(self._left, self._right, *part, self._terms, block, self._of_rows, self._of_columns)
         return certify_short(self._lanes, product, self._factor, out, self._rows, self._columns)
 
     def bounded(self, part: Product, batches: Range) -> Product:
         """A part with its bounds."""
-        of_rows, of_columns = (
-            of.double[slice(*batches), slice(*lines)].reshape(-1)
-            for of, lines in zip(self._bounds, (part.rows, part.columns), strict=True)
-        )
-        return replace(part, rows_of_bound=of_rows, columns_of_bound=of_columns)
+        rows = self._of_rows.double[slice(*batches), slice(*part.rows)]
+        columns = self._of_columns.double[slice(*batches), slice(*part.columns)]
+        return replace(part, rows_of_bound=rows.reshape(-1), columns_of_bound=columns.reshape(-1))
 
 
 def fast_short_products() -> bool:
