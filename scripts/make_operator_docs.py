@@ -122,7 +122,7 @@ BF16 means the following.
 * A number of Python's, or a tensor without axes, is rounded to BF16 beside a tensor of BF16, unless it is the second
   factor of a product or a divisor; so is an integer tensor. That is what PyTorch does on the CPU.
 * The mean and the reciprocal deviation of a norm are kept in FP32 where its weights, or its running statistics, are.
-* Attention is `scaled_dot_product_attention` by PyTorch's own formula (`SDPBackend.MATH`), which computes in FP32 within.
+* Attention is `scaled_dot_product_attention` by PyTorch's own formula (`SDPBackend.MATH`), in FP32 within.
 * Where PyTorch adds into BF16 again and again (gradients of embeddings, `index_add`, products over an axis), a program
   rounds the sum once.
 * SGD, Adam and AdamW step parameters of BF16 by PyTorch's operators one after another, each of which rounds, with the

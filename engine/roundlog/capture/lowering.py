@@ -121,6 +121,8 @@ class Lowering(Context):
         self._constant_states: dict[str, torch.Tensor] = {}
         """Constants too large for a literal: states that no step changes."""
         self._known_states: dict[object, Value] = {}
+        self._calls: dict[CallPlace, Value] = {}
+        """Results of PyTorch's kernels, in the step that is being lowered."""
         self.schedule = traced.schedule
         """f32[steps, columns], with those of numbers of Python's."""
         self.module = traced.graph
@@ -177,7 +179,7 @@ class Lowering(Context):
         self.storages = Storages(self, self.values)
         self.masked_rows = MaskedRows(self, self.value)
         self.builder.begin()
-        self._calls: dict[CallPlace, Value] = {}
+        self._calls = {}
         self._counts = self.builder.counts = counts
         self._decisions = ()
         self._bind_placeholders([node for node in module.graph.nodes if node.op == "placeholder"])

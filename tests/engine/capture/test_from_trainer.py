@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from random_trainers import WORDS, Case, Plain, transformers
+from random_trainers import MODELS, WORDS, Case, Plain, transformers
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.huggingface import arguments as table
 from roundlog.capture.huggingface import overrides
 from roundlog.training.job import Job
+from roundlog.training.sameness import confirm_same
 from tasks import conv_task
 
 EarlyStoppingCallback, TrainerCallback = transformers.EarlyStoppingCallback, transformers.TrainerCallback
@@ -473,3 +474,25 @@ def test_a_case_is_made_the_same_twice(tmp_path: Path) -> None:
     )
     one, two = (Task.from_trainer(case.trainer(tmp_path)) for _ in range(2))
     assert all(torch.equal(one.dataset[name][:], two.dataset[name][:]) for name in one.dataset)
+
+
+# Precision.
+
+
+@pytest.mark.slow_but("rotary")
+@pytest.mark.parametrize("name", ["rotary", "tied", "classifier"])
+def test_bf16_is_computed_as_accelerate_does(name: str, tmp_path: Path) -> None:
+    make, rows = MODELS[name]
+    options: dict[str, Any] = {"bf16_full_eval": True, "gradient_accumulation_steps": 2}
+    options["per_device_train_batch_size"] = 2
+    made = trainer(tmp_path, rows=rows(ROWS), given={"model": make(0.0)}, bf16=True, **options)
+    task = Task.from_trainer(made)
+    assert confirm_same(task, capture(task)).kernels > 100
+    part = task.parts(task.batch(torch.arange(task.batch_size)))[0]
+    loss = task.phases()[0].loss(made.model, part)
+    assert "forward" not in vars(made.model)
+    # As `train()` has it: the model that accelerate has prepared.
+    count = part.pop("num_items_in_batch", None)
+    prepared = made.accelerator.prepare_model(made.model)
+    assert made.accelerator.native_amp
+    assert torch.equal(loss, made.compute_loss(prepared, dict(part), num_items_in_batch=count))

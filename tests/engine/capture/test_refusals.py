@@ -229,7 +229,7 @@ def test_optimizers_that_are_not_supported_say_so() -> None:
             _under_autocast_of_a_card,
             r'^torch\.autocast is for device_type "cuda" \(at test_refusals\.py:\d+\), .* give it device_type="cpu"$',
         ),
-        (lambda x: torch.rand(6, dtype=torch.bfloat16) * x, r"aten\.rand.* draw them in float32, and convert them"),
+        (lambda x: torch.rand(6, dtype=torch.bfloat16) * x, r"aten\.rand.* draw in float32, and convert them"),
         (
             lambda x: x[x[:, 0] > 0].bfloat16().float(),
             r"aten\.\S+ \(at test_refusals\.py:\d+\).* numbers of torch\.bfloat16: convert them by \.float\(\)",

@@ -68,7 +68,7 @@ WITHOUT_EFFECT = frozenset(
 """Fields that change no number of a training run."""
 
 REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
-    "fp16": ((False,), "a job has no GradScaler, which FP16 needs, so use bf16=True"),
+    "fp16": ((False,), "a job has no GradScaler, which FP16 needs, so leave it off and use bf16=True"),
     "tf32": ((None, False), "a job multiplies in FP32 or BF16, so leave it off"),
     "use_liger_kernel": ((False,), "it puts kernels in the model's place that capture cannot read, so leave it off"),
     "neftune_noise_alpha": ((None,), "noise on embeddings is added by hooks of train(), so leave it away"),

@@ -181,12 +181,15 @@ def _in_bf16(model: nn.Module) -> Iterator[None]:
     it for `train()`."""
     from accelerate.utils.operations import convert_outputs_to_fp32  # type: ignore[import-untyped]
 
+    own = vars(model).get("forward")  # of a library that has put another one there
     computed = torch.autocast(device_type="cpu", dtype=torch.bfloat16)(model.forward)
     model.forward = convert_outputs_to_fp32(computed)
     try:
         yield
     finally:
         del model.forward
+        if own is not None:
+            model.forward = own
 
 
 def _check_kind(trainer: object) -> None:

@@ -45,10 +45,13 @@ def ones_like(c: Context, x: Value, *, dtype: torch.dtype | None = None, **_: An
     return full_like(c, x, 1, dtype=dtype)
 
 
+_WRITTEN = (None, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.bool)
+
+
 @rule("zeros", "ones", "empty", "empty_permuted")
 def filled(c: Context, shape: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Value | None:
     # Memory that is never read may have any dtype; `None` is what reading it would find.
-    if "empty" in str(c.node.target) and dtype not in (None, torch.float32, torch.int64, torch.int32, torch.bool):
+    if "empty" in str(c.node.target) and dtype not in _WRITTEN:
         return None
     return c.builder.constant(1 if "ones" in str(c.node.target) else 0, _dtype(c, dtype), shape)
 

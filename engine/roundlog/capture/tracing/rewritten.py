@@ -28,7 +28,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from roundlog.capture import constants
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import is_of_torch, place_of_call
 from roundlog.capture.python_state import REPLACED, Counter, UnseenText, followed, load_compiler, with_logged
@@ -344,7 +343,8 @@ def _refuse_autocast(what: str, instead: str) -> None:
 
 def _of_masks(is_short: bool) -> Iterator[tuple[Any, str, object]]:
     """Function by which transformers asks whether it may look at a mask's values, to leave out a mask that masks
-    nothing. In FP32 it makes no difference; where sums are rounded to BF16, what it leaves out decides where."""
+    nothing. In FP32 it makes no difference; where sums are rounded to BF16, it decides where they are: such a mask's
+    values decide between two paths, unless they are known."""
     masks = sys.modules.get("transformers.masking_utils")
     asked = getattr(masks, "is_tracing", None)
     if asked is None:
@@ -352,7 +352,7 @@ def _of_masks(is_short: bool) -> Iterator[tuple[Any, str, object]]:
 
     def is_tracing(tensor: Any = None) -> Any:
         short = is_short or torch.is_autocast_enabled("cpu")
-        return asked(tensor) and not (short and isinstance(tensor, FakeTensor) and constants.known(tensor) is not None)
+        return asked(tensor) and not (short and isinstance(tensor, FakeTensor))
 
     yield masks, "is_tracing", is_tracing
 
