@@ -8,14 +8,16 @@ from random import Random
 import contraction_cases  # noqa: F401  (registers its cases)
 import pytest
 import torch
-from adjudication_cases import descriptor_of
+from adjudication_cases import descriptor_of, of_numbers
 from operator_cases import CASES
 from roundlog.adjudication.adjudicate import run_segment, segments
 from roundlog.adjudication.openings import Material
 from roundlog.adjudication.partial import ExactSum, RunningResult, start
+from roundlog.definitions import FLOATS
 from roundlog.descriptors import Family
 from roundlog.dispute import partial_results as sums
 from roundlog.dispute.partial_results import running_sums
+from roundlog.program import DType
 
 SUMS = ["sum", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "avg_pool2d"]
 
@@ -28,17 +30,20 @@ def reference(descriptor, element: int, material: Material) -> list[RunningResul
     return found
 
 
-@pytest.mark.slow_but("matmul")
+@pytest.mark.slow_but("f32-matmul", "bf16-matmul", "f16-sum")
 @pytest.mark.parametrize("name", sorted(set(SUMS) & set(CASES)))
-def test_every_sum_of_every_kernel_is_added_up_exactly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_sum_of_every_kernel_is_added_up_exactly(
+    name: str, dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Smaller than most sums, so that there are several blocks.
     monkeypatch.setattr(sums, "_BLOCK", 8)
     rng, tried, specials = Random(f"sums {name}"), 0, set()
     for case in CASES[name](Random(f"tiebreak {name}")):
-        descriptor = descriptor_of(name, case.inputs, case.attributes)
+        descriptor = of_numbers(descriptor_of(name, case.inputs, case.attributes), dtype)
         if not descriptor.elements or not descriptor.terms:
             continue
-        inputs = [x.nan_to_num() for x in case.inputs]
+        inputs = [x.to(dtype.torch_dtype).nan_to_num() for x in case.inputs]
         if rng.random() < 0.4:
             flat = inputs[0].reshape(-1).clone()
             for _ in range(rng.choice((1, 2))):
