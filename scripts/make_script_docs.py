@@ -68,11 +68,11 @@ choice: the checkpoint is under the run's root like all others.
 
 `torch.autocast("cpu", dtype=torch.bfloat16)` around model and loss, `model.to(torch.bfloat16)`, and parts in BF16
 with others in FP32 (adapters on a frozen base) are captured with the casts that the installed PyTorch makes on the
-CPU, kernel by kernel ([what is computed in which format](../operators.md#mixed-precision)). The loss has to be FP32: take it of
-`logits.float()`. An autocast for `device_type="cuda"` is refused, since PyTorch switches it off where there is no card;
-so is FP16, whose `GradScaler` looks at values: use BF16, and leave the scaler out. Parameters in BF16 are stepped by
-`torch.optim.SGD`, `Adam` and `AdamW` with `fused=False`. Models in float64 become float32; the engine computes every
-operator in FP64 and rounds once, so sums lose less than PyTorch's FP32 does.
+CPU, kernel by kernel ([what is computed in which format](../operators.md#mixed-precision)). The loss has to be FP32:
+take it of `logits.float()`. An autocast for `device_type="cuda"` is refused, since PyTorch switches it off where
+there is no card; so is FP16, whose `GradScaler` looks at values: use BF16, and leave the scaler out. Parameters in
+BF16 are stepped by `torch.optim.SGD`, `Adam` and `AdamW` with `fused=False`. Models in float64 become float32; the
+engine computes every operator in FP64 and rounds once, so sums lose less than PyTorch's FP32 does.
 
 ## Schedulers
 
