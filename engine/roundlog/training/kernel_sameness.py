@@ -206,11 +206,11 @@ class _Parts:
         return last
 
     def _read(self, places: Iterable[int], cut: Collection[int]) -> set[int]:
-        """What values are computed from, down to those that are known, themselves aside."""
+        """The values that these are computed from, down to those that are known, themselves aside."""
         return needed(self._nodes, {one for place in places for one in self._nodes[place].inputs}, cut)
 
     def _read_at_end(self, places: Iterable[int], cut: Collection[int]) -> set[int]:
-        """What values are taken from, themselves if they are known."""
+        """The values that these are taken from, themselves if they are known."""
         return needed(self._nodes, places, cut)
 
     def of_next(self, theirs: Sequence[torch.Tensor], *, evaluates: bool) -> list[tuple[int, torch.Tensor]]:

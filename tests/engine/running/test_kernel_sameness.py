@@ -14,7 +14,7 @@ import pytest
 import torch
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.builder import Builder, Value, evaluated, needed
-from roundlog.capture.decompositions import decomposition_table, short_norms
+from roundlog.capture.decompositions import decomposition_table, opmath
 from roundlog.capture.optimizers import adam, sgd
 from roundlog.capture.python_state import snapshot_of
 from roundlog.data import widened
@@ -103,7 +103,7 @@ def test_adapters_in_fp32_on_a_base_in_bf16_are_captured() -> None:
 
 def test_a_trace_whose_dtypes_are_others_than_pytorchs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own tensors without numbers keep the statistics of a layer norm in BF16 here, its kernel in FP32."""
-    monkeypatch.setattr(short_norms, "decompositions", dict)
+    monkeypatch.setattr(opmath, "norms", dict)
     decomposition_table.decompositions.cache_clear()
     try:
         task = task_of(net(), under_autocast)

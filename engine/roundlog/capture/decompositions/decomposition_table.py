@@ -22,13 +22,12 @@ from roundlog.capture.decompositions import (
     fused_layers,
     linear_algebra,
     losses,
+    opmath,
     random_choices,
     scattering,
-    short_norms,
     special_functions,
 )
 from roundlog.capture.decompositions.complex_numbers import with_pairs
-from roundlog.capture.decompositions.opmath import in_fp32
 
 _aten = torch.ops.aten
 
@@ -202,7 +201,7 @@ def decompositions() -> dict[Any, Any]:
     table[_aten.split_with_sizes.default] = _split_with_sizes
     table[_aten.celu.default] = _celu
     table[_aten._grouped_mm.default] = _grouped_mm
-    table = {**in_fp32({**table, **own_decompositions()}), **short_norms.decompositions()}
+    table = {**opmath.in_fp32({**table, **own_decompositions()}), **opmath.norms()}
     table = with_pairs({**table, **_of_lists()})
     return with_known_values(with_one_count(table))
 

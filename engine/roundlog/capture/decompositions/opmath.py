@@ -73,7 +73,35 @@ def _as(result: Any, dtype: torch.dtype | None) -> Any:
 
 
 def _traced(op: OpOverload, args: Any, kwargs: Any) -> Any:
-    """What an operator gives, without numbers."""
+    """The results of an operator, without numbers."""
     (mode, *_) = (leaf.fake_mode for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor))
     with _disable_current_modes(), mode:
         return op(*args, **kwargs)
+
+
+_aten = torch.ops.aten
+
+
+def norms() -> Table:
+    """Normalisation of short numbers. PyTorch's kernels on the CPU keep the mean and the reciprocal deviation in FP32
+    where the weights, or the running statistics, are FP32, as under autocast, and in the format of the numbers
+    otherwise. Its tensors without numbers say the second in both cases."""
+    kinds = (_aten.native_layer_norm.default, _aten.native_group_norm.default, _aten.native_batch_norm.default)
+    return {op: _norm(op) for op in kinds}
+
+
+def _norm(op: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(x: torch.Tensor, *rest: Any) -> Any:
+        if x.dtype not in _SHORT:
+            return NotImplemented
+        wide = [one.float() if isinstance(one, torch.Tensor) else one for one in rest]
+        y, mean, rstd = op(x.float(), *wide)
+        for own, written in zip(rest, wide, strict=True):
+            # Running statistics, which batch norm writes.
+            if op is _aten.native_batch_norm.default and own is not written and isinstance(own, torch.Tensor):
+                own.copy_(written)
+        tensors = [one for one in rest if isinstance(one, torch.Tensor)]
+        kept = torch.float32 if any(one.dtype == torch.float32 for one in tensors) else x.dtype
+        return y.to(x.dtype), mean.to(kept), rstd.to(kept)
+
+    return apply
