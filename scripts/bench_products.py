@@ -86,9 +86,9 @@ def products(lanes: int, rounds: int) -> None:
 
 
 SHORT = [*PRODUCTS, (2048, 768, 768), (512, 3072, 768), (512, 5000, 384)]
-"""Of the small GPT, and of GPT-2."""
+"""Rows, terms and columns of products of the small GPT, and of GPT-2."""
 BATCHES = (48, 64, 64, 64)
-"""Of attention."""
+"""Batches, rows, terms and columns of products of attention."""
 
 
 def short(lanes: int, fast: bool, inputs: list[torch.Tensor]) -> Work:

@@ -29,8 +29,8 @@ ROUNDINGS = np.array(
 
 RELATIVE = 2.0**-22
 ABSOLUTE = 2.0**-134
-"""What is added to an error bound: this times the magnitude, for rounding the ends of the interval to FP32, and this
-for products and sums that are too small for FP32, of at most 2^14 terms."""
+"""Additions to an error bound: this times the magnitude, for rounding the ends of the interval to FP32, and this for
+products and sums that are too small for FP32, of at most 2^14 terms."""
 
 _SINGLE, _DOUBLE, _INDEX, _WORD = ir.FloatType(), ir.DoubleType(), ir.IntType(64), ir.IntType(32)
 _LARGEST = float(np.finfo(np.float32).max)

@@ -70,12 +70,12 @@ _LEAST = 2.0**-126
 
 @dataclass(frozen=True, slots=True)
 class ShortBounds:
-    """What bounds are products of, for lines of one operand of a batch of products, [B, lines]."""
+    """Factors of bounds, for lines of one operand of a batch of products, [B, lines]."""
 
     double: F64
-    """Of bounds of FP64 sums."""
+    """Factors of bounds of FP64 sums."""
     single: F32
-    """Of bounds of FP32 sums, normal numbers."""
+    """Factors of bounds of FP32 sums, normal numbers."""
     norms: F64
 
     @staticmethod
