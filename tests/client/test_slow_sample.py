@@ -37,3 +37,7 @@ def test_every_test_is_taken_with_some_commit_and_one_of_three_with_each() -> No
     taken = [{test for test in tests if _conftest.in_sample(test, f"commit {n}", 3)} for n in range(40)]
     assert set.union(*taken) == set(tests)
     assert all(140 < len(each) < 260 for each in taken)
+
+
+def test_without_a_commit_no_test_is_left_out() -> None:
+    assert all(_conftest.in_sample(f"test_{number}", "", 3) for number in range(50))

@@ -145,8 +145,9 @@ def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> D
 
 
 def verdict(descriptor: Descriptor, argument: int, f32_format: Format, claimed: int) -> int:
-    """The bits to answer with: of the function of a descriptor at an element of its operand. Where a run has no value,
-    no claim is right: the answer is then any bits but the claimed ones."""
+    """The bits to answer with: of the function of a descriptor at an element of its operand. An infinity or
+    NaN is decided by the contract itself, so that nobody asks about one; the answer is then any bits but the claimed
+    ones."""
     name = code_name(descriptor.family, descriptor.code)
     bits = function_value(name, argument, descriptor.dtype, f32_format)
     return bits if is_finite(descriptor.dtype, bits) else claimed ^ 1

@@ -3,7 +3,6 @@ into windows (Arrow tables: `roundlog.data.arrow`). Nothing that lies in a file 
 
 from __future__ import annotations
 
-import json
 import mmap
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from roundlog.data.arrow import was_replaced
 from roundlog.data.field import DataError, Field, HeldField, held, type_of
 from roundlog.data.files import FileField, layout_named
+from roundlog.json_text import parse_json
 from roundlog.program import FieldType, ProgramError, TensorType
 from roundlog.program.program_text import MAX_ELEMENTS
 from roundlog.storage import StorageError, open_regular
@@ -152,7 +152,7 @@ def safetensors_fields(path: str | Path, names: Sequence[str] | None = None) -> 
             length = int.from_bytes(file.read(8), "little")
             if length > _MOST_HEADER:
                 raise DataError(f"{path} is no safetensors file: its header would have {length} bytes")
-            header = json.loads(file.read(length))
+            header = _header(path, file.read(length))
         if not isinstance(header, dict):
             raise DataError(f"{path} is no safetensors file: its header is no JSON object")
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
@@ -165,8 +165,13 @@ def safetensors_fields(path: str | Path, names: Sequence[str] | None = None) -> 
         return fields
     except (OSError, StorageError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise DataError(f"{path} is no safetensors file: its header is no JSON ({error})") from error
+
+
+def _header(path: Path, text: bytes) -> object:
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise DataError(f"{path} is no safetensors file: its header {error}") from error
 
 
 def _tensor_of(what: str, entry: object) -> tuple[FieldType, int, int]:

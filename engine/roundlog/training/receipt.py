@@ -204,7 +204,7 @@ def _parse(data: bytes) -> Receipt:
     if type(version) is not int:
         raise ValueError("its version is not an integer")
     if version != VERSION:
-        raise _NewerError(f"is a receipt of version {version}, and this version reads version {VERSION}")
+        raise _NewerError(f"is a receipt of version {str(version)[:20]}, and this version reads version {VERSION}")
     if missing := sorted(always - plain.keys()):
         raise ValueError(f"it lacks {missing[0]}")
     if unknown := sorted(plain.keys() - always - _SIGNED):

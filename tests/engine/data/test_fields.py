@@ -258,9 +258,25 @@ def test_a_place_that_is_not_a_tensors_own_is_not_read(entry: dict[str, Any], wo
 def test_a_header_of_any_depth_and_a_pipe_are_refused(tmp_path: Path) -> None:
     (tmp_path / "deep").write_bytes((200_000).to_bytes(8, "little") + b"[" * 200_000)
     os.mkfifo(tmp_path / "pipe")
-    for name, words in (("deep", "its header is no JSON"), ("pipe", "cannot be read: .* not a regular file")):
+    for name, words in (("deep", "its header is not JSON"), ("pipe", "cannot be read: .* not a regular file")):
         with pytest.raises(DataError, match=words):
             safetensors_fields(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (
+            '{"x":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},"x":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}}',
+            "twice",
+        ),
+        ('{"x":{"dtype":"F32","shape":[%s],"data_offsets":[0,4]}}' % ("9" * 5000), "not JSON"),
+    ],
+)
+def test_a_header_that_two_readers_could_take_for_two_is_refused(header: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(4))
+    with pytest.raises(DataError, match=words):
+        safetensors_fields(tmp_path / "x")
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
