@@ -66,7 +66,7 @@ def test_autocast_is_captured_and_comes_to_one_root(tmp_path: Path) -> None:
     assert len(roots) == 1
 
 
-@pytest.mark.slow_but("AdamW", "SGD")
+@pytest.mark.slow_but("*-AdamW", "*-SGD")
 @pytest.mark.parametrize(
     "make",
     [
