@@ -17,6 +17,9 @@ library Numbers {
     uint256 private constant HALF_INFINITY = 0x7C00;
     uint256 private constant HALF_NAN = 0x7E00;
     int256 private constant HALF_MIN_EXPONENT = -24;
+    /// @dev One less than the exponent field of 2^-24, and the place of the highest set bit of every number below 32, a digit each.
+    uint256 private constant HALF_BELOW_MIN = (127 - 24 - 1) << Rounding.FRACTION_BITS;
+    uint256 private constant TOP_BITS = 0x44444444444444443333333322221100;
 
     /// @notice Whether a dtype has numbers that are rounded: neither integers nor bool.
     function isNumber(DType dtype) internal pure returns (bool) {
@@ -49,7 +52,11 @@ library Numbers {
             uint256 pattern = sign | ((magnitude << HALF_DROPPED) + HALF_REBIAS);
             if (magnitude >= HALF_INFINITY) return pattern | Rounding.INFINITY;
             if (magnitude >> HALF_FRACTION_BITS != 0) return pattern;
-            return Float32.unwrap(Rounding.nearest(sign, magnitude, HALF_MIN_EXPONENT));
+            if (magnitude == 0) return sign;
+            uint256 low = magnitude > 31 ? 5 : 0;
+            uint256 top = low + ((TOP_BITS >> (magnitude >> low << 2)) & 0xF);
+            // The highest bit, at the place of FP32's implicit one, carries into the exponent.
+            return sign | (HALF_BELOW_MIN + (top << Rounding.FRACTION_BITS) + (magnitude << (Rounding.FRACTION_BITS - top)));
         }
     }
 
