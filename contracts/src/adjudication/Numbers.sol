@@ -35,13 +35,21 @@ library Numbers {
     /// @param roundingBits that of F32
     function formatOf(DType dtype, uint256 roundingBits) internal pure returns (uint256) {
         if (dtype == DType.F32) return roundingBits;
-        return dtype == DType.BF16 ? Rounding.BFLOAT16 : Rounding.FLOAT16;
+        return isBfloat16(dtype) ? Rounding.BFLOAT16 : Rounding.FLOAT16;
+    }
+
+    /// @dev Whether it is BF16, and not FP16. INVARIANT: no other dtype comes here, since descriptors have numbers wherever one is
+    ///      rounded or read as FP32 (`Decoding.requireTypes`).
+    function isBfloat16(DType dtype) private pure returns (bool) {
+        if (dtype == DType.BF16) return true;
+        assert(dtype == DType.F16);
+        return false;
     }
 
     /// @notice The FP32 number that an element is; of a NaN some NaN.
     function toFloat32(DType dtype, uint256 bits) internal pure returns (Float32) {
         if (dtype == DType.F32) return Rounding.wrap(bits);
-        return Rounding.wrap(dtype == DType.BF16 ? bits << 16 : ofHalf(bits));
+        return Rounding.wrap(isBfloat16(dtype) ? bits << 16 : ofHalf(bits));
     }
 
     /// @notice The pattern of the FP32 number that one of FP16 is.
@@ -63,7 +71,7 @@ library Numbers {
     /// @notice The element that an FP32 number is, which has to be a number of the dtype's format.
     function ofFloat32(DType dtype, Float32 number) internal pure returns (uint64) {
         uint256 x = Float32.unwrap(number);
-        if (dtype != DType.F32) x = dtype == DType.BF16 ? x >> 16 : toHalf(x);
+        if (dtype != DType.F32) x = isBfloat16(dtype) ? x >> 16 : toHalf(x);
         // forge-lint: disable-next-line(unsafe-typecast)
         return uint64(x);
     }
