@@ -17,6 +17,9 @@ library Numbers {
     uint256 private constant HALF_INFINITY = 0x7C00;
     uint256 private constant HALF_NAN = 0x7E00;
     int256 private constant HALF_MIN_EXPONENT = -24;
+    /// @dev One less than the exponent field of 2^-24, and the place of the highest set bit of every number below 32, a digit each.
+    uint256 private constant HALF_BELOW_MIN = (127 - 24 - 1) << Rounding.FRACTION_BITS;
+    uint256 private constant TOP_BITS = 0x44444444444444443333333322221100;
 
     /// @notice Whether a dtype has numbers that are rounded: neither integers nor bool.
     function isNumber(DType dtype) internal pure returns (bool) {
@@ -32,13 +35,21 @@ library Numbers {
     /// @param roundingBits that of F32
     function formatOf(DType dtype, uint256 roundingBits) internal pure returns (uint256) {
         if (dtype == DType.F32) return roundingBits;
-        return dtype == DType.BF16 ? Rounding.BFLOAT16 : Rounding.FLOAT16;
+        return isBfloat16(dtype) ? Rounding.BFLOAT16 : Rounding.FLOAT16;
+    }
+
+    /// @dev Whether it is BF16, and not FP16. INVARIANT: no other dtype comes here, since descriptors have numbers wherever one is
+    ///      rounded or read as FP32 (`Decoding.requireTypes`).
+    function isBfloat16(DType dtype) private pure returns (bool) {
+        if (dtype == DType.BF16) return true;
+        assert(dtype == DType.F16);
+        return false;
     }
 
     /// @notice The FP32 number that an element is; of a NaN some NaN.
     function toFloat32(DType dtype, uint256 bits) internal pure returns (Float32) {
         if (dtype == DType.F32) return Rounding.wrap(bits);
-        return Rounding.wrap(dtype == DType.BF16 ? bits << 16 : ofHalf(bits));
+        return Rounding.wrap(isBfloat16(dtype) ? bits << 16 : ofHalf(bits));
     }
 
     /// @notice The pattern of the FP32 number that one of FP16 is.
@@ -49,14 +60,18 @@ library Numbers {
             uint256 pattern = sign | ((magnitude << HALF_DROPPED) + HALF_REBIAS);
             if (magnitude >= HALF_INFINITY) return pattern | Rounding.INFINITY;
             if (magnitude >> HALF_FRACTION_BITS != 0) return pattern;
-            return Float32.unwrap(Rounding.nearest(sign, magnitude, HALF_MIN_EXPONENT));
+            if (magnitude == 0) return sign;
+            uint256 low = magnitude > 31 ? 5 : 0;
+            uint256 top = low + ((TOP_BITS >> (magnitude >> low << 2)) & 0xF);
+            // The highest bit, at the place of FP32's implicit one, carries into the exponent.
+            return sign | (HALF_BELOW_MIN + (top << Rounding.FRACTION_BITS) + (magnitude << (Rounding.FRACTION_BITS - top)));
         }
     }
 
     /// @notice The element that an FP32 number is, which has to be a number of the dtype's format.
     function ofFloat32(DType dtype, Float32 number) internal pure returns (uint64) {
         uint256 x = Float32.unwrap(number);
-        if (dtype != DType.F32) x = dtype == DType.BF16 ? x >> 16 : toHalf(x);
+        if (dtype != DType.F32) x = isBfloat16(dtype) ? x >> 16 : toHalf(x);
         // forge-lint: disable-next-line(unsafe-typecast)
         return uint64(x);
     }

@@ -23,8 +23,8 @@ struct Best {
 ///         result has one canonical form, whatever came before:
 ///           SUM, SELECTED_SUM   the sum in units of 2^-298, a two's complement of 768 bits, most significant word first; if terms are
 ///                               infinite or NaN, the pattern of what they come to in the first four bytes, and zeros
-///           EXTREME             1 once there was a term; the pattern of the first best; 0
-///           ARGMAX              1 once there was a term; the pattern of the first best; its label, an int64
+///           EXTREME             1 once there was a term; the pattern of the first best, a number of the operand's format; 0
+///           ARGMAX              1 once there was a term; the same pattern; its label, an int64
 ///           INTEGER_SUM         0; 0; the sum modulo 2^64, an int64
 ///           ANY                 0; 0; 0 or 1
 ///         An int64 stands as a two's complement of 256 bits.
@@ -180,11 +180,13 @@ library Reductions {
         (uint256 found, uint256 value) = (uint256(before.words[0]), uint256(before.words[1]));
         int64 label = integerOf(before.words[2]);
         bool isNothing = value == 0 && label == 0;
+        (Float32 best, DType dtype) = (Rounding.wrap(value), descriptor.inputs[0].dtype);
+        uint256 ofFormat = Float32.unwrap(Numbers.toFloat32(dtype, Numbers.ofFloat32(dtype, best)));
         if (
-            found > 1 || (found == 0 && !isNothing) || value > type(uint32).max || (Binary32.isNan(value) && value != Rounding.NAN)
+            found > 1 || (found == 0 && !isNothing) || value != ofFormat || (Binary32.isNan(value) && value != Rounding.NAN)
                 || (label != 0 && descriptor.family == Family.EXTREME)
         ) revert PartialOutOfRange();
-        return Best(found == 1, Rounding.wrap(value), label);
+        return Best(found == 1, best, label);
     }
 
     // -------------------------------------------------------------------------------------------------------------------- integers

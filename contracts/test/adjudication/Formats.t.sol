@@ -15,6 +15,8 @@ contract FormatsTest is Test {
     using ExactSum for Accumulator;
     using ExactSum for Total;
 
+    bytes private constant PANIC = abi.encodeWithSignature("Panic(uint256)", 1);
+
     Functions private immutable _functions = new Functions();
 
     function vectors() private view returns (string memory) {
@@ -96,6 +98,22 @@ contract FormatsTest is Test {
                     vm.assertEq(Numbers.ofFloat32(short[i], wide), bits, "a number");
                 }
             }
+        }
+    }
+
+    /// @dev Not taken for FP16, as what is neither FP32 nor BF16.
+    function test_whatHasNoNumbers_hasNoFormat() public {
+        DType[2] memory others = [DType.I64, DType.BOOL];
+        uint64[] memory x = operands(0, 0, 2);
+        for (uint256 i = 0; i < 2; ++i) {
+            vm.expectRevert(PANIC);
+            _functions.map(uint8(Scalar.FLOAT_ADD), x, DType.F32, others[i]);
+            vm.expectRevert(PANIC);
+            _functions.map(uint8(Scalar.FLOAT_EQ), x, others[i], DType.BOOL);
+            vm.expectRevert(PANIC);
+            _functions.map(uint8(Scalar.FLOAT_NEG), x, DType.F32, others[i]);
+            vm.expectRevert(PANIC);
+            _functions.evaluate(0, 0, others[i], 32);
         }
     }
 

@@ -2,9 +2,10 @@
 pragma solidity ^0.8.30;
 
 import {ExactSum} from "../../src/arithmetic/ExactSum.sol";
-import {Rounding} from "../../src/arithmetic/Rounding.sol";
+import {Float32, Rounding} from "../../src/arithmetic/Rounding.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "../../src/adjudication/Descriptor.sol";
 import {Finding, Partial, Question} from "../../src/adjudication/IAdjudicator.sol";
+import {Numbers} from "../../src/adjudication/Numbers.sol";
 import {Reading} from "../../src/adjudication/Operands.sol";
 import {ChunkOpening} from "../../src/adjudication/Openings.sol";
 import {Reductions} from "../../src/adjudication/Reductions.sol";
@@ -32,8 +33,12 @@ contract HostilePartialTest is AdjudicationTest {
 
     /// @dev Neither goes on from it, nor finishes it.
     function refused(uint256 family, Partial memory before, bytes memory reason) private {
-        Question memory question = Question(abi.encode(families()[family]), roots(operandsOf(family)), 0);
-        ChunkOpening[] memory openings = openAll(operandsOf(family));
+        refused(families()[family], operandsOf(family), before, reason);
+    }
+
+    function refused(Descriptor memory descriptor, bytes[] memory operands, Partial memory before, bytes memory reason) private {
+        Question memory question = Question(abi.encode(descriptor), roots(operands), 0);
+        ChunkOpening[] memory openings = openAll(operands);
         vm.expectRevert(reason);
         adjudicator.reduceSegment(setting(), question, 1, before, openings);
         vm.expectRevert(reason);
@@ -76,6 +81,49 @@ contract HostilePartialTest is AdjudicationTest {
         }
         refused(2, 1, ONE, 1); // an EXTREME has no label
         refused(2, 1, ONE, -1);
+    }
+
+    function extremesOf(DType dtype) private pure returns (Descriptor[2] memory all) {
+        all[0] = reduction(Family.EXTREME, dtype, 10, 4, dtypes(dtype));
+        all[1] = reduction(Family.ARGMAX, DType.I64, 10, 4, dtypes(dtype));
+    }
+
+    /// @dev Neither rounded nor cut off: no element of the operand is such a number.
+    function test_extremes_areNumbersOfTheOperandsFormat() public {
+        uint32[4] memory bfloat16s = [uint32(0x3F800001), 0x3F80FFFF, 0x00000001, NAN | 1 << 16];
+        uint32[8] memory halfs =
+            [uint32(0x3F801FFF), 0x3F800001, 0x47800000, 0x7F000000, 0x33000000, 0x33C00000, 0x33800001, 0x48000000];
+        bytes memory reason = abi.encodeWithSelector(Reductions.PartialOutOfRange.selector);
+        for (uint256 family = 0; family < 2; ++family) {
+            for (uint256 sign = 0; sign < 2; ++sign) {
+                for (uint256 i = 0; i < 4; ++i) {
+                    Partial memory before = partialOf(1, bfloat16s[i] | sign << 31, 0);
+                    refused(extremesOf(DType.BF16)[family], list(new bytes(20)), before, reason);
+                }
+                for (uint256 i = 0; i < 8; ++i) {
+                    refused(extremesOf(DType.F16)[family], list(new bytes(20)), partialOf(1, halfs[i] | sign << 31, 0), reason);
+                }
+            }
+        }
+    }
+
+    function finishes(DType dtype, uint64 element) private view {
+        uint32 pattern = Float32.unwrap(Numbers.toFloat32(dtype, element));
+        Descriptor[2] memory extremes = extremesOf(dtype);
+        (Finding finding, uint64 bits) = adjudicator.finish(abi.encode(extremes[0]), partialOf(1, pattern, 0), 32);
+        assertAnswer(finding, bits, Finding.VALUE, element == 0x8000 ? 0 : element, "a number of the format");
+        (finding, bits) = adjudicator.finish(abi.encode(extremes[1]), partialOf(1, pattern, 7), 32);
+        assertAnswer(finding, bits, Finding.VALUE, 7, "the place of one");
+    }
+
+    /// @dev Zeros, subnormal and normal numbers, infinities and NaN.
+    function test_everyNumberOfTheOperandsFormat_isAnExtreme() public view {
+        uint64[8] memory bfloat16s = [uint64(0), 0x8000, 0x0001, 0x807F, 0x3F81, 0x7F80, 0xFF80, 0x7FC0];
+        uint64[8] memory halfs = [uint64(0), 0x8000, 0x0001, 0x83FF, 0x7BFF, 0x7C00, 0xFC00, 0x7E00];
+        for (uint256 i = 0; i < 8; ++i) {
+            finishes(DType.BF16, bfloat16s[i]);
+            finishes(DType.F16, halfs[i]);
+        }
     }
 
     function test_countsAndAny_haveOneForm() public {

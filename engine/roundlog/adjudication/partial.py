@@ -16,7 +16,7 @@ from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.binary32 import wrap
 from roundlog.definitions import Extreme, Family
 from roundlog.descriptors.descriptor import Descriptor, DescriptorError
-from roundlog.number_format import Format
+from roundlog.number_format import FLOAT32, Format
 
 PARTIAL_BYTES = 96
 """Three words of 256 bits, big-endian."""
@@ -77,8 +77,8 @@ class ExactSum(RunningResult):
 
 @dataclass(frozen=True, slots=True)
 class Largest(RunningResult):
-    """EXTREME and ARGMAX: words seen (0 or 1), bits of the best FP32 number, its label (0 for EXTREME; int64 in two's
-    complement of 256 bits). Nothing seen: zeros. NaN is better than any number."""
+    """EXTREME and ARGMAX: words seen (0 or 1), FP32 bits of the best number, which is one of the operand's format, its
+    label (0 for EXTREME; int64 in two's complement of 256 bits). Nothing seen: zeros. NaN is better than any number."""
 
     sign: ClassVar[int] = 0
     seen: bool = False
@@ -182,7 +182,9 @@ def decode_partial(descriptor: Descriptor, data: bytes) -> RunningResult:
         seen, best, last = (int.from_bytes(data[at : at + 32], "big", signed=True) for at in (0, 32, 64))
         if isinstance(first, Largest):
             found = type(first)(bool(seen), best, last)
-            fits = 0 <= best < 1 << 32 and (best == ieee.NAN or not ieee.is_nan(best)) and -(1 << 63) <= last < 1 << 63
+            format = descriptor.inputs[0].dtype.number_format() or FLOAT32
+            fits = 0 <= best < 1 << 32 and best == format.in_float32(format.of_float32(best))
+            fits = fits and -(1 << 63) <= last < 1 << 63
             fits = fits and (bool(seen) or best == last == 0) and (isinstance(first, LargestPlace) or last == 0)
         elif isinstance(first, IntegerSum):
             found, fits = IntegerSum(last), -(1 << 63) <= last < 1 << 63

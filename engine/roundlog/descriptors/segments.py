@@ -8,6 +8,7 @@ from roundlog.commitments import CHUNK_SIZE, depth_of
 from roundlog.definitions import Family
 from roundlog.descriptors.check import MAX_SEGMENT
 from roundlog.descriptors.descriptor import Descriptor, Input
+from roundlog.program import DType
 
 GAS_BUDGET = 650_000
 """Gas of a segment. With more, a dispute costs more for its last proof than it saves in the search for the segment
@@ -20,6 +21,8 @@ GAS_PER_HASH = 1_000
 # Gas that the contract takes for a term, measured from above: tests/client/adjudication/test_gas_on_chain.py.
 GAS_PER_TERM = 1_000
 GAS_PER_READ = 1_000
+# More for an F16 element, whose FP32 pattern is computed: 330 for a subnormal one, which takes the most.
+GAS_PER_F16_READ = 350
 GAS_PER_COORDINATE = 250
 GAS_PER_COMPARISON = 1_100
 
@@ -47,6 +50,7 @@ def gas(descriptor: Descriptor, terms: int) -> int:
 def gas_per_term(descriptor: Descriptor) -> int:
     """Gas of a term but for its chunks: to go on to it, to read its operands and to add it."""
     reads = sum(GAS_PER_READ + GAS_PER_COORDINATE * len(item.view) for item in descriptor.inputs)
+    reads += GAS_PER_F16_READ * sum(item.dtype == DType.F16 for item in descriptor.inputs)
     compared = descriptor.family in (Family.EXTREME, Family.ARGMAX)
     return GAS_PER_TERM + reads + compared * GAS_PER_COMPARISON
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from roundlog.adjudication.partial import start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, leaf_hash, node_hash, tensor_bytes
 from roundlog.descriptors import Descriptor, Family, Input, Row, describe, encode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
-from roundlog.descriptors.segments import GAS_BUDGET, gas
+from roundlog.descriptors.segments import GAS_BUDGET, GAS_PER_F16_READ, gas, terms_per_segment
 from roundlog.operators import operator
 from roundlog.program import DType, Node, Program, TensorType
 
@@ -50,6 +51,19 @@ def in_format(descriptor: Descriptor, memory: Memory, dtype: DType) -> tuple[Des
     return of_numbers(descriptor, dtype), Memory(values=values)
 
 
+def in_subnormals(descriptor: Descriptor, memory: Memory) -> tuple[Descriptor, Memory]:
+    """The same operator on F16 as the engine cuts it, and on the numbers that cost the most to read: the first 1023
+    subnormal ones, in the order of the FP32 ones."""
+    values = dict(memory.values)
+    for item in descriptor.inputs:
+        if item.dtype != DType.F32:
+            continue
+        numbers = torch.frombuffer(bytearray(memory.values[item.value]), dtype=torch.float32)
+        values[item.value] = bytes(tensor_bytes((1 + numbers.argsort().argsort() % 1023).short().view(torch.float16)))
+    descriptor = of_numbers(descriptor, DType.F16)
+    return replace(descriptor, segment=terms_per_segment(descriptor)), Memory(values=values)
+
+
 def spent(adjudicator: Any, descriptor: Descriptor, element: int, memory: Memory, rows: int = 1) -> int:
     """Gas of the first segment, or of all, as a transaction of its own."""
     step = DisputedStep(step=1, seed=5, batch_size=1, data_rows=rows)
@@ -71,6 +85,9 @@ REDUCED: dict[str, Callable[[], tuple[Descriptor, Memory]]] = {
     "a column": lambda: described("matmul", [normal(2, 768), normal(768, 1024)]),
     "a dot product": lambda: described("matmul", [normal(1, 8192), normal(8192, 1)]),
     "a sum": lambda: described("sum", [normal(8192)], dims=(0,)),
+    "a sum of chosen ones": lambda: described(
+        "scatter_add", [normal(8192), torch.zeros(8192, dtype=torch.int64)], dim=0, size=1
+    ),
     "a rising maximum": lambda: described("amax", [torch.arange(8192.0)], dims=(0,)),
     "the place of a rising maximum": lambda: described("argmax", [torch.arange(8192.0)], dim=0),
     "a bias": lambda: described("sum", [normal(16, 8, 14, 14)], dims=(0, 2, 3)),
@@ -98,13 +115,29 @@ REDUCED: dict[str, Callable[[], tuple[Descriptor, Memory]]] = {
 }
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16])
 @pytest.mark.parametrize("name", REDUCED)
-def test_a_segment_fits_a_transaction_as_estimated(adjudicator: Any, name: str) -> None:
+def test_a_segment_fits_a_transaction_as_estimated(adjudicator: Any, name: str, dtype: DType) -> None:
     descriptor, memory = REDUCED[name]()
+    if dtype == DType.F16:
+        descriptor, memory = in_subnormals(descriptor, memory)
     used = spent(adjudicator, descriptor, descriptor.elements // 2, memory)
     estimate = gas(descriptor, min(descriptor.segment, descriptor.terms))
     # The transaction, the descriptor and the setting are not part of the estimate.
     assert used < estimate + 200_000 <= GAS_BUDGET + 200_000 <= LIMIT - GAME, (used, estimate, descriptor.segment)
+
+
+@pytest.mark.parametrize(
+    "name", ["a dot product", "a sum", "a sum of chosen ones", "a rising maximum", "the place of a rising maximum"]
+)
+def test_a_read_of_f16_takes_no_more_than_estimated(adjudicator: Any, name: str) -> None:
+    descriptor, memory = REDUCED[name]()
+    half, memory = in_subnormals(descriptor, memory)
+    # The same bytes, read as BF16.
+    other = replace(of_numbers(descriptor, DType.BF16), segment=half.segment)
+    used = [spent(adjudicator, of, 0, memory) for of in (half, other)]
+    reads = half.segment * sum(item.dtype == DType.F16 for item in half.inputs)
+    assert 0 < used[0] - used[1] <= GAS_PER_F16_READ * reads, (used, reads)
 
 
 OTHERS: dict[str, Callable[[], tuple[Descriptor, Memory]]] = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import PARTIAL_BYTES, SUM_LIMIT, ExactSum, decode_partial, start
 from roundlog.definitions import Extreme
-from roundlog.descriptors import Descriptor, DescriptorError, Family, decode_descriptor
+from roundlog.descriptors import Descriptor, DescriptorError, Family, Input, Row, decode_descriptor
 from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.program import DType
 
@@ -25,8 +25,10 @@ VECTORS = json.loads((ROOT / "tests" / "vectors" / "partials.json").read_text())
 finite = st.integers(0, 2**32 - 1).filter(ieee.is_finite)
 
 
-def reduction(family: Family, code: int = 0) -> Descriptor:
-    return Descriptor(family=family, code=code, dtype=DType.F32, segment=1, iteration=(), reduction=(9,))
+def reduction(family: Family, code: int = 0, dtype: DType = DType.F32) -> Descriptor:
+    item = Input(0, dtype, (9,), (Row(0, (1,)),))
+    kind = DType.I64 if family == Family.ARGMAX else dtype
+    return Descriptor(family=family, code=code, dtype=kind, segment=1, iteration=(), reduction=(9,), inputs=(item,))
 
 
 @pytest.mark.slow
@@ -142,3 +144,31 @@ def words(*numbers: int) -> bytes:
 def test_a_running_result_that_nothing_reaches_is_refused(family: Family, data: bytes) -> None:
     with pytest.raises(DescriptorError, match="running result"):
         decode_partial(reduction(family), data)
+
+
+@pytest.mark.parametrize("family", [Family.EXTREME, Family.ARGMAX])
+@pytest.mark.parametrize(
+    ("dtype", "patterns"),
+    [
+        (DType.BF16, (ONE + 1, 0x3F80FFFF, 1, ieee.NAN | 1 << 16)),
+        (DType.F16, (ONE + 1, 0x3F801FFF, 0x47800000, 0x48000000, 0x7F000000, 0x33000000, 0x33C00000, 0x33800001)),
+    ],
+)
+def test_an_extreme_that_is_no_number_of_the_operands_format_is_refused(
+    family: Family, dtype: DType, patterns: tuple[int, ...]
+) -> None:
+    for pattern in patterns:
+        for signed in (pattern, pattern | ieee.SIGN):
+            with pytest.raises(DescriptorError, match="running result"):
+                decode_partial(reduction(family, dtype=dtype), words(1, signed, 0))
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.F16])
+def test_every_number_of_the_operands_format_is_an_extreme(dtype: DType) -> None:
+    format = dtype.number_format()
+    assert format is not None
+    for element in range(0, 1 << format.width, 61 << (format.width - 16)):
+        pattern = format.in_float32(element)
+        found = decode_partial(reduction(Family.EXTREME, dtype=dtype), words(1, pattern, 0))
+        assert found.encode() == words(1, pattern, 0)
+        assert found.finish(FLOAT32) == (0 if pattern == ieee.SIGN else pattern)
