@@ -128,8 +128,7 @@ class _Steps:
     ) -> None:
         assert self._parts is not None
         with _disable_current_modes(), torch.no_grad():
-            is_drawn = torch.Tag.nondeterministic_seeded in func.tags
-            for result, ours in self._parts.of_next(given, evaluates=not is_drawn):
+            for result, ours in self._parts.of_next(given):
                 self.compared += 1
                 theirs = given[result].detach()
                 if not _agree(ours, theirs) and not _agrees_with_kernel(ours, theirs, result, func, args, kwargs):
@@ -200,7 +199,8 @@ class _Parts:
         cut: set[int] = set()
         for number, results in enumerate([*self._results, [(0, end) for end in ends]]):
             places = {place for _, place in results}
-            read = self._read(places, cut) if number < len(self._results) else self._read_at_end(places, cut)
+            is_end = number == len(self._results)
+            read = needed(self._nodes, places, cut) if is_end else self._read(places, cut)
             last |= dict.fromkeys(read & cut, number)
             cut |= places
         return last
@@ -209,15 +209,15 @@ class _Parts:
         """The values that these are computed from, down to those that are known, themselves aside."""
         return needed(self._nodes, {one for place in places for one in self._nodes[place].inputs}, cut)
 
-    def _read_at_end(self, places: Iterable[int], cut: Collection[int]) -> set[int]:
-        """The values that these are taken from, themselves if they are known."""
-        return needed(self._nodes, places, cut)
-
-    def of_next(self, theirs: Sequence[torch.Tensor], *, evaluates: bool) -> list[tuple[int, torch.Tensor]]:
+    def of_next(self, theirs: Sequence[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
         """(result, its value by the program) of the next call, by PyTorch's values of what came before; PyTorch's own
-        are what later calls read. theirs: results of the call. evaluates: whether its results are wanted."""
+        are what later calls read. theirs: results of the call. Whole numbers that nothing reads are left out."""
         results, number = self._results[self._next], self._next
-        found = [(result, self.value(place)) for result, place in results] if evaluates else []
+        found = [
+            (result, self.value(place))
+            for result, place in results
+            if theirs[result].is_floating_point() or self._last.get(place, -1) > number
+        ]
         self._next += 1
         for result, place in results:
             self._cut.add(place)

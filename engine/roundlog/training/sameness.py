@@ -264,8 +264,8 @@ def _moved(states: Mapping[str, torch.Tensor], known: Collection[str]) -> dict[s
         if state.is_floating_point() and kind == "parameter":
             spread = _MOVED * float(state.float().square().mean().sqrt()) + _MOVED / 10 if state.numel() else 0.0
             moved[name] = (state + spread * torch.randn(state.shape, generator=generator)).to(state.dtype)
-        elif state.dtype == torch.float32 and name not in known and kind in ("buffer", "transient", "attribute"):
-            moved[name] = state * (1 - _MOVED * torch.rand(state.shape, generator=generator))
+        elif state.is_floating_point() and name not in known and kind in ("buffer", "transient", "attribute"):
+            moved[name] = (state * (1 - _MOVED * torch.rand(state.shape, generator=generator))).to(state.dtype)
     return moved
 
 
@@ -276,7 +276,8 @@ def _nudged(name: str, state: torch.Tensor, number: int, ulps: int) -> torch.Ten
         return state
     signs = torch.randint(0, 2, state.shape, generator=torch.Generator().manual_seed(number)) * 2 - 1
     zeros = (state == 0) & name.startswith("parameter/")
-    return torch.where(zeros, signs * 2.0**-20, state * (1 + signs * ulps * 2.0**-23))
+    moved = state * (1 + signs * ulps * torch.finfo(state.dtype).eps)
+    return torch.where(zeros, signs * 2.0**-20, moved).to(state.dtype)
 
 
 def _apart(a: torch.Tensor, b: torch.Tensor) -> float:
