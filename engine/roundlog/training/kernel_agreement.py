@@ -92,9 +92,9 @@ def agree(ours: torch.Tensor, theirs: torch.Tensor, call: KernelInvocation | Non
 
 def agree_on_state(ours: torch.Tensor, theirs: torch.Tensor, before: torch.Tensor) -> bool:
     """Whether a state of short numbers that a kernel changes beside its results, as batch norm does its running
-    statistics, is the same but for what the kernel rounds in between: m x and (1 - m) s, each by half an ulp of the
-    state at most, and m itself, beside the roundings at the end. So any number may be two ulps off, but on average they
-    are by less than one, and to no side by more than half of one. before: the state before the step."""
+    statistics, is the same but for what the kernel rounds in between: m, x, m x and (1 - m) s, where m x may be twice
+    as large as the state, beside the roundings at the end. So any number may be four ulps off, but on average they are
+    by less than one, and to no side by more than half of one. before: the state before the step."""
     if agree(ours, theirs):
         return True
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not is_short(ours.dtype):
@@ -104,7 +104,7 @@ def agree_on_state(ours: torch.Tensor, theirs: torch.Tensor, before: torch.Tenso
     apart = (one - two) / _ulps(sizes, ours.dtype)
     by_chance = ours.numel() ** -0.5
     sides, whole = abs(float(apart.mean())), float(apart.abs().mean())
-    return bool((apart.abs() <= 2).all()) and sides <= 0.5 + by_chance and whole <= 1.0 + by_chance
+    return bool((apart.abs() <= 4).all()) and sides <= 0.5 + by_chance and whole <= 1.0 + by_chance
 
 
 def agree_on_change(
@@ -157,7 +157,7 @@ def agrees_with_kernel(ours: torch.Tensor, theirs: torch.Tensor, result: int, ca
     room = (min(_ROOM * _largest(worst), _WORST) + 1e-6) * size
     off, apart = (ours.double() - truth).abs(), (ours.double() - theirs.double()).abs()
     short = call.short_dtype
-    between = call.steps(ours.numel()) * (truth.abs() if call.is_function else size)
+    between = call.steps(ours.numel()) * (truth.abs() if call.is_function else size.clamp(min=call.summed_up))
     apart_room = room + (torch.finfo(short).eps * between if short else room)
     if not is_short(ours.dtype):
         return bool((off <= room + _FP32 * size).all()) and bool((apart <= apart_room + _FP32 * size).all())
@@ -196,6 +196,11 @@ class KernelInvocation:
         """The dtype in which it may round in between."""
         given = tree_leaves((self._args, self._kwargs))
         return next((one.dtype for one in given if isinstance(one, torch.Tensor) and is_short(one.dtype)), None)
+
+    @property
+    def summed_up(self) -> float:
+        """The largest number of which it adds up rows in a short dtype; 0 if none are known."""
+        return _largest(self._args[0].double()) if self._name in _NORMS and self._name.endswith("_backward") else 0.0
 
     def steps(self, count: int) -> float:
         """How many ulps of what it adds up the roundings in between may come to. count: elements of the result."""
