@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.arithmetic import is_short
 from roundlog.capture.builder import Value
@@ -86,7 +86,8 @@ def applied(c: Context, name: str, rule: Rule, options: Mapping[str, Any], value
         operands.need_dtype(dtype)
         options = {**options, "dtype": torch.float32}
     args, kwargs = fx.node.map_arg((node.args, options), operands.widened)
-    return _declared(c, node, rule(c, *operands.with_rounded_scalars(args), **kwargs))
+    args, kwargs = map(operands.with_rounded_scalars, (args, kwargs))
+    return _declared(c, node, rule(c, *args, **kwargs))
 
 
 class _Operands:
@@ -163,15 +164,15 @@ class _Operands:
             found = self.promoted(source)
         return self._c.builder.convert(found, DType.F32) if self._c.dtype(found).is_short else found
 
-    def with_rounded_scalars(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Positional arguments, with Python's numbers as PyTorch takes them."""
+    def with_rounded_scalars(self, args: Any) -> Any:
+        """Arguments, by place or by name, with Python's numbers as PyTorch takes them."""
         if self._common is None or not self._common.is_short or self._base not in _ROUNDING_SCALARS:
             return args
         dtype = self._common.torch_dtype
-        return tuple(float(torch.tensor(x, dtype=dtype)) if type(x) is float else x for x in args)
+        return tree_map(lambda x: float(torch.tensor(x, dtype=dtype)) if type(x) is float else x, args)
 
 
-_ROUNDING_SCALARS = frozenset(("add", "sub", "rsub", "remainder", "fmod", "fmax", "fmin", "xlogy"))
+_ROUNDING_SCALARS = frozenset(("add", "sub", "rsub", "pow", "remainder", "fmod", "fmax", "fmin", "xlogy"))
 """Operators computed in FP32 whose numbers of Python are rounded to the format of the tensor first."""
 
 
