@@ -180,7 +180,10 @@ class _Parts:
         self._next = 0
         self._results: list[list[tuple[int, int]]] = [[] for _ in trail.calls]
         for (call, result), place in trail.places.items():
-            self._results[call].append((result, place))
+            # Whole numbers are seen in what is made of them: kernels may leave out those that they do not need.
+            kind = trail.calls[call].outputs[result]
+            if kind.is_floating_point or kind is torch.bool:
+                self._results[call].append((result, place))
         self._cut: set[int] = set()
         """Places of the results of kernels that have been called."""
         self._known: dict[int, torch.Tensor] = {}
@@ -205,13 +208,9 @@ class _Parts:
 
     def of_next(self, theirs: Sequence[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
         """(result, its value by the program) of the next call, by PyTorch's values of what came before; PyTorch's own
-        are what later calls read. theirs: results of the call. Whole numbers that nothing reads are left out."""
+        are what later calls read. theirs: results of the call."""
         results, number = self._results[self._next], self._next
-        found = [
-            (result, self.value(place))
-            for result, place in results
-            if theirs[result].is_floating_point() or self._last.get(place, -1) > number
-        ]
+        found = [(result, self.value(place)) for result, place in results]
         self._next += 1
         for result, place in results:
             self._cut.add(place)

@@ -1,5 +1,5 @@
-"""One result of one of PyTorch's kernels: what rounding explains is let pass, beside masks and for few numbers, too, and
-nothing else."""
+"""One result of one of PyTorch's kernels: what rounding explains is let pass, and nothing else, beside masks and for
+few numbers, too."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def test_an_optimizers_step_is_let_pass_but_for_its_sign_and_size(count: int) ->
         theirs = p.clone().add_(g, alpha=-0.1)
         before = p.double()
         assert agree_on_change(ours.double() - before, theirs.double() - before, p)
-        assert not (moved := theirs.double() - before).any() or not agree_on_change(-moved, moved, p)
+        moved = theirs.double() - before
+        assert not moved.any() or not agree_on_change(-moved, moved, p)
         if float((moved / before).abs().max()) > 0.02:  # a difference of more than an ulp
             assert not agree_on_change(2 * moved, moved, p)
 
