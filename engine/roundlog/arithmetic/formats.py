@@ -29,6 +29,11 @@ def format_of(dtype: torch.dtype) -> Format:
     raise ValueError(f"{dtype} is no format: use float32, bfloat16 or float16")
 
 
+def is_short(dtype: torch.dtype) -> bool:
+    """Whether it is one of the formats of 16 bits, BF16 and FP16, so that every operator on its numbers rounds."""
+    return dtype in _SHORT_DTYPES
+
+
 def held(x: torch.Tensor, format: Format) -> torch.Tensor:
     """FP32 numbers of the format -> the same numbers, of its dtype."""
     dtype = torch_dtype(format)
@@ -37,7 +42,7 @@ def held(x: torch.Tensor, format: Format) -> torch.Tensor:
 
 def as_float32(x: torch.Tensor) -> torch.Tensor:
     """Numbers of any format -> the same numbers as FP32; integers and bool as they are."""
-    return x.to(torch.float32) if x.dtype in _SHORT_DTYPES else x
+    return x.to(torch.float32) if is_short(x.dtype) else x
 
 
 def round_to(y: torch.Tensor, format: Format) -> torch.Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from roundlog.arithmetic import format_of
+from roundlog.arithmetic import format_of, is_short
 from roundlog.commitments.merkle import CommitmentError, MerkleTree, leaf_hashes
 from roundlog.kernels.reducing import all_finite
 from roundlog.number_format import FLOAT32
@@ -36,7 +36,7 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     for a bool whose byte is neither 0 nor 1, and for a dtype without one little-endian layout
     (complex, quantised, strings, objects).
     """
-    if isinstance(tensor, torch.Tensor) and tensor.dtype in _SHORT:
+    if isinstance(tensor, torch.Tensor) and is_short(tensor.dtype):
         return _short_bytes(tensor)
     array = _as_array(tensor)
     if array.dtype.kind not in _KINDS or array.dtype.itemsize > 8:
@@ -77,7 +77,6 @@ def canonical(tensor: torch.Tensor) -> torch.Tensor:
 
 
 _NAN = FLOAT32.nan
-_SHORT = (torch.bfloat16, torch.float16)
 _WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 """Integers as wide as the numbers of a dtype."""
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map
 
 from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.builder import evaluated, needed
@@ -24,23 +23,14 @@ from roundlog.data import widened
 from roundlog.execution import StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Node, Program
+from roundlog.training.kernel_agreement import (
+    KernelArguments,
+    KernelInvocation,
+    agree,
+    agree_on_state,
+    agrees_with_kernel,
+)
 from roundlog.training.trial import CHANGE, GRADIENT, Results, Tensors, Trial
-
-_SHORT = (torch.bfloat16, torch.float16)
-
-_FEW = 0.01
-"""Share of a tensor's numbers that may be neighbours of PyTorch's, beside one."""
-
-_FP32 = 1e-5
-"""Difference of FP32 results of one kernel, in units of the largest element, that the order of a sum accounts for."""
-
-_ROOM = 24.0
-"""Allowed distance from PyTorch's FP64, as a multiple of that of PyTorch's FP32."""
-
-
-def is_short(x: torch.Tensor) -> bool:
-    """Whether numbers have fewer than 32 bits."""
-    return x.dtype in _SHORT
 
 
 def has_short_numbers(program: Program) -> bool:
@@ -102,7 +92,7 @@ class _Steps:
         """Compares the kernels that a step calls from now on."""
         if step != self._step:
             self._step, self._before, self._parts = step, before, self._parts_of(step, batch, before)
-        return WatchedCalls(self._compare)
+        return KernelArguments(self._compare)
 
     def _parts_of(self, step: int, batch: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]) -> _Parts:
         captured = self._captured
@@ -128,11 +118,11 @@ class _Steps:
     ) -> None:
         assert self._parts is not None
         with _disable_current_modes(), torch.no_grad():
-            is_drawn = torch.Tag.nondeterministic_seeded in func.tags
-            for result, ours in self._parts.of_next(given, evaluates=not is_drawn):
+            arguments = KernelInvocation(func, args, kwargs)
+            for result, ours in self._parts.of_next(given):
                 self.compared += 1
                 theirs = given[result].detach()
-                if not _agree(ours, theirs) and not _agrees_with_kernel(ours, theirs, result, func, args, kwargs):
+                if not agree(ours, theirs, arguments) and not agrees_with_kernel(ours, theirs, result, arguments):
                     self._refuse(call, ours, theirs)
 
     def finish(self, step: int, results: Results) -> None:
@@ -154,7 +144,10 @@ class _Steps:
                 theirs = theirs + torch.where(before.isfinite(), before, 0).double()
                 ours = torch.where(ours.isfinite(), ours, 0)
             self.compared += 1
-            if not _agree(ours, theirs.to(ours.dtype)):
+            agrees = agree(ours, theirs.to(ours.dtype))
+            if not agrees and before is not None:
+                agrees = agree_on_state(ours, theirs.to(ours.dtype), before)
+            if not agrees:
                 self._refuse(name, ours, theirs.to(ours.dtype))
 
     def _refuse(self, what: object, ours: torch.Tensor, theirs: torch.Tensor) -> None:
@@ -187,7 +180,10 @@ class _Parts:
         self._next = 0
         self._results: list[list[tuple[int, int]]] = [[] for _ in trail.calls]
         for (call, result), place in trail.places.items():
-            self._results[call].append((result, place))
+            # Whole numbers are seen in what is made of them: kernels may leave out those that they do not need.
+            kind = trail.calls[call].outputs[result]
+            if kind.is_floating_point or kind is torch.bool:
+                self._results[call].append((result, place))
         self._cut: set[int] = set()
         """Places of the results of kernels that have been called."""
         self._known: dict[int, torch.Tensor] = {}
@@ -200,7 +196,8 @@ class _Parts:
         cut: set[int] = set()
         for number, results in enumerate([*self._results, [(0, end) for end in ends]]):
             places = {place for _, place in results}
-            read = self._read(places, cut) if number < len(self._results) else self._read_at_end(places, cut)
+            is_end = number == len(self._results)
+            read = needed(self._nodes, places, cut) if is_end else self._read(places, cut)
             last |= dict.fromkeys(read & cut, number)
             cut |= places
         return last
@@ -209,15 +206,11 @@ class _Parts:
         """The values that these are computed from, down to those that are known, themselves aside."""
         return needed(self._nodes, {one for place in places for one in self._nodes[place].inputs}, cut)
 
-    def _read_at_end(self, places: Iterable[int], cut: Collection[int]) -> set[int]:
-        """The values that these are taken from, themselves if they are known."""
-        return needed(self._nodes, places, cut)
-
-    def of_next(self, theirs: Sequence[torch.Tensor], *, evaluates: bool) -> list[tuple[int, torch.Tensor]]:
+    def of_next(self, theirs: Sequence[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
         """(result, its value by the program) of the next call, by PyTorch's values of what came before; PyTorch's own
-        are what later calls read. theirs: results of the call. evaluates: whether its results are wanted."""
+        are what later calls read. theirs: results of the call."""
         results, number = self._results[self._next], self._next
-        found = [(result, self.value(place)) for result, place in results] if evaluates else []
+        found = [(result, self.value(place)) for result, place in results]
         self._next += 1
         for result, place in results:
             self._cut.add(place)
@@ -238,87 +231,3 @@ class _Parts:
             return evaluated(self._nodes, [place], self._given, known)[place]
         except StoppedError as error:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
-
-
-def _ulps(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Distances to the next number of a dtype, of FP64 numbers."""
-    info = torch.finfo(dtype)
-    exponent = torch.frexp(x.abs().clamp(min=info.tiny)).exponent - 1
-    return torch.ldexp(torch.full_like(x, info.eps), exponent)
-
-
-def _agree(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-    """Whether two results of a kernel, of the same inputs, are the same but for roundings at the very end."""
-    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-        return False
-    same = (ours == theirs) | (ours != ours) & (theirs != theirs)
-    if bool(same.all()):
-        return True
-    if not ours.is_floating_point():
-        return False
-    one, two = ours.double(), theirs.double()
-    apart, size = (one - two).abs(), _largest(two)
-    if ours.dtype in _SHORT:
-        room = _ulps(torch.maximum(one.abs(), two.abs()), ours.dtype) + 1e-6 * size
-        few = int((~same).sum()) <= 1 + _FEW * ours.numel()
-        return few and bool((same | (apart <= room)).all())
-    return bool((same | (apart <= _FP32 * size)).all())
-
-
-def agree_on_change(ours: torch.Tensor, theirs: torch.Tensor, state: torch.Tensor, step: int) -> bool:
-    """Whether an optimizer changes a parameter of short numbers as PyTorch's does, of the same gradients, but for
-    roundings at the end of each operator, which go on from step to step. ours, theirs: f64, the changes. state: the
-    parameter before the first step."""
-    room = _ulps(torch.maximum(state.double().abs(), theirs.abs()), state.dtype)
-    apart = (ours - theirs).abs()
-    few = int((apart > room / 4).sum()) <= (step + 1) * (1 + _FEW * ours.numel())
-    return few and bool((apart <= (step + 1) * 2 * room).all())
-
-
-def _agrees_with_kernel(
-    ours: torch.Tensor,
-    theirs: torch.Tensor,
-    result: int,
-    func: OpOverload,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> bool:
-    """Whether a result of a kernel is that of the same kernel in FP64, rounded once: some of PyTorch's round more
-    often, or add up many numbers in another order. Kernels that write into their arguments have no such result."""
-    if (
-        ours.dtype != theirs.dtype
-        or ours.shape != theirs.shape
-        or not ours.is_floating_point()
-        or func._schema.is_mutable
-    ):
-        return False
-    try:
-        truth, single = (_result(func, args, kwargs, result, dtype) for dtype in (torch.float64, torch.float32))
-    except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError):
-        return False
-    if truth.shape != ours.shape or not bool(truth.isfinite().all()):
-        return False
-    size, apart = _largest(truth), (ours.double() - truth).abs()
-    room = _ROOM * _largest(single.double() - truth) + 1e-6 * size
-    if ours.dtype not in _SHORT:
-        return bool((apart <= room + _FP32 * size).all())
-    return bool((apart <= _ulps(truth, ours.dtype) / 2 + room).all())
-
-
-def _result(func: OpOverload, args: Any, kwargs: Any, result: int, dtype: torch.dtype) -> torch.Tensor:
-    """A result of a kernel that computes in a dtype, f64."""
-
-    def cast(thing: Any) -> Any:
-        if isinstance(thing, torch.Tensor) and thing.is_floating_point():
-            return thing.detach().to(dtype)
-        return dtype if isinstance(thing, torch.dtype) and thing.is_floating_point else thing
-
-    args, kwargs = tree_map(cast, (args, kwargs))
-    found = func(*args, **kwargs)
-    one = found if isinstance(found, torch.Tensor) else [x for x in found if isinstance(x, torch.Tensor)][result]
-    return one.double()
-
-
-def _largest(x: torch.Tensor) -> float:
-    found = x[x.isfinite()].abs()
-    return float(found.max()) if found.numel() else 0.0

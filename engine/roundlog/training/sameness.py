@@ -14,14 +14,11 @@ from typing import NamedTuple
 
 import torch
 
+from roundlog.arithmetic import is_short
 from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.python_state import snapshot_of
-from roundlog.training.kernel_sameness import (
-    agree_on_change,
-    confirm_same_kernels,
-    has_short_numbers,
-    is_short,
-)
+from roundlog.training.kernel_agreement import agree_on_change
+from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
 from roundlog.training.trial import CHANGE, Results, Trial, TrialRun
 
 _REWRITE = "write this part with ordinary operators on parameters and buffers"
@@ -177,8 +174,9 @@ class _Comparison:
 
     def _mark_of(self, step: int, name: str, ours: torch.Tensor, in_fp32: torch.Tensor, truth: torch.Tensor) -> _Mark:
         state = self._trial.start.get(name.removeprefix(CHANGE))
-        if state is not None and is_short(state):
-            wrong = not agree_on_change(ours, in_fp32, state, step)
+        if state is not None and is_short(state.dtype):
+            earlier = [self._single.kept[number][name]() for number in range(step)]
+            wrong = not agree_on_change(ours, in_fp32, state, earlier)
             return _Mark(_apart(ours, in_fp32), 0.0, _largest(in_fp32), 0.0, truth=None, is_wrong=wrong)
         mark = _Mark(
             apart=_apart(ours, truth),
@@ -220,7 +218,7 @@ class _Comparison:
                 f"element is {mark.size:.2g}: the model, the loss or a hook does something that capture does not "
                 f"follow, so {_REWRITE}"
             )
-        if (state := self._trial.start.get(name.removeprefix(CHANGE))) is not None and is_short(state):
+        if (state := self._trial.start.get(name.removeprefix(CHANGE))) is not None and is_short(state.dtype):
             return 0.0  # by ulps of the parameter
         # If FP32 is too inaccurate for a tensor, the difference means nothing.
         return max(0.0, mark.apart - mark.rounding) / mark.size if mark.own < _BLURRED * mark.size else 0.0
@@ -264,8 +262,8 @@ def _moved(states: Mapping[str, torch.Tensor], known: Collection[str]) -> dict[s
         if state.is_floating_point() and kind == "parameter":
             spread = _MOVED * float(state.float().square().mean().sqrt()) + _MOVED / 10 if state.numel() else 0.0
             moved[name] = (state + spread * torch.randn(state.shape, generator=generator)).to(state.dtype)
-        elif state.dtype == torch.float32 and name not in known and kind in ("buffer", "transient", "attribute"):
-            moved[name] = state * (1 - _MOVED * torch.rand(state.shape, generator=generator))
+        elif state.is_floating_point() and name not in known and kind in ("buffer", "transient", "attribute"):
+            moved[name] = (state * (1 - _MOVED * torch.rand(state.shape, generator=generator))).to(state.dtype)
     return moved
 
 
@@ -276,7 +274,8 @@ def _nudged(name: str, state: torch.Tensor, number: int, ulps: int) -> torch.Ten
         return state
     signs = torch.randint(0, 2, state.shape, generator=torch.Generator().manual_seed(number)) * 2 - 1
     zeros = (state == 0) & name.startswith("parameter/")
-    return torch.where(zeros, signs * 2.0**-20, state * (1 + signs * ulps * 2.0**-23))
+    moved = state * (1 + signs * ulps * torch.finfo(state.dtype).eps)
+    return torch.where(zeros, signs * 2.0**-20, moved).to(state.dtype)
 
 
 def _apart(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -101,6 +101,86 @@ def test_adapters_in_fp32_on_a_base_in_bf16_are_captured() -> None:
     assert captured.states["parameter/base.0.weight"].dtype == torch.bfloat16
 
 
+class WithBuffer(nn.Module):
+    """Keeps a mean of few numbers, by a scaled sum in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.register_buffer("mean", torch.randn(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return self.last(x + self.mean)
+
+
+RIGHT = {
+    "layer norm": lambda: nn.Sequential(
+        nn.Linear(8, 24), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(24), nn.Linear(24, 3)
+    ),
+    "group norm": lambda: nn.Sequential(nn.Linear(8, 24), nn.GroupNorm(4, 24), nn.SiLU(), nn.Linear(24, 3)),
+    "batch norm": lambda: nn.Sequential(nn.Linear(8, 9), nn.BatchNorm1d(9), nn.Tanh(), nn.Linear(9, 3)),
+    "mean kept": WithBuffer,
+}
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("seed", [1, 3])
+def test_small_models_in_bf16_are_let_pass(kind: str, momentum: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = RIGHT[kind]().bfloat16()
+    task = task_of(model, in_bf16, optim.SGD(model.parameters(), lr=0.1, momentum=momentum), seed=seed)
+    assert confirm_same(task, capture(task)).kernels > 50
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: x.add(x * x, alpha=0.1), id="add"),
+        pytest.param(lambda x: x.sub(x * x, alpha=0.3), id="sub"),
+        pytest.param(lambda x: 0.7**x, id="base"),
+        pytest.param(lambda x: (x * x + 1) ** 1.7, id="exponent"),
+    ],
+)
+def test_numbers_that_pytorch_rounds_are_rounded(function: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 64), nn.Linear(64, 3)).bfloat16()
+    task = task_of(model, lambda m, b: F.cross_entropy(m[1](function(m[0](b["x"].bfloat16()))).float(), b["y"]))
+    assert confirm_same(task, capture(task)).kernels > 50
+
+
+def test_whole_numbers_that_pytorch_leaves_out_are_not_compared() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(3, 8), nn.Linear(8, 3))
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            bag = F.embedding_bag(batch["y"][:, None], model[0].weight, mode="sum")
+            return F.cross_entropy(model[1](bag), batch["y"])
+
+    task = task_of(model, loss)
+    assert confirm_same(task, capture(task)).kernels > 50
+
+
+def test_numbers_that_a_kernel_draws_are_compared() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 24), nn.Dropout(0.2), nn.Linear(24, 3)).bfloat16()
+    task = task_of(model, in_bf16)
+    captured = capture(task)
+    (trail,) = captured.origin.trails
+    linear, drawn = (
+        next(place for (call, _), place in trail.places.items() if trail.calls[call].operator == operator)
+        for operator in ("aten.addmm.default", "aten.bernoulli_.float")
+    )
+    nodes = list(captured.program.nodes)
+    nodes[drawn] = replace(nodes[drawn], inputs=nodes[linear].inputs)
+    assert not is_noticed(task, captured)
+    assert is_noticed(task, replace(captured, program=replace(captured.program, nodes=tuple(nodes))))
+
+
 def test_a_trace_whose_dtypes_are_others_than_pytorchs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own tensors without numbers keep the statistics of a layer norm in BF16 here, its kernel in FP32."""
     monkeypatch.setattr(opmath, "norms", dict)

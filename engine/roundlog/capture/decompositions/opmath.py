@@ -12,9 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-Table = dict[Any, Callable[..., Any]]
+from roundlog.arithmetic import is_short
 
-_SHORT = (torch.bfloat16, torch.float16)
+Table = dict[Any, Callable[..., Any]]
 
 
 def in_fp32(table: Table) -> Table:
@@ -50,7 +50,7 @@ def _widened(op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _is_short(thing: Any) -> bool:
-    return isinstance(thing, torch.Tensor) and thing.dtype in _SHORT
+    return isinstance(thing, torch.Tensor) and is_short(thing.dtype)
 
 
 def _wide(thing: Any) -> Any:
@@ -92,7 +92,7 @@ def norms() -> Table:
 
 def _norm(op: Callable[..., Any]) -> Callable[..., Any]:
     def apply(x: torch.Tensor, *rest: Any) -> Any:
-        if x.dtype not in _SHORT:
+        if not is_short(x.dtype):
             return NotImplemented
         wide = [one.float() if isinstance(one, torch.Tensor) else one for one in rest]
         y, mean, rstd = op(x.float(), *wide)

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from roundlog.capture.optimizers.update import Column, Rate, Stepped, Tensors, Update, is_short, zeros
+from roundlog.arithmetic import is_short
+from roundlog.capture.optimizers.update import Column, Rate, Stepped, Tensors, Update, zeros
 
 
 class Moments(Update):
@@ -72,7 +73,7 @@ class Adam(Moments):
         }
 
     def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
-        if is_short(p):
+        if is_short(p.dtype):
             return self._step_short(p, g, slots, row)
         m, v = self.moments(self.gradient(p, g), slots, row)
         following = {"exp_avg": m, "exp_avg_sq": v}

@@ -13,17 +13,18 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from roundlog.arithmetic import is_short
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers.adam import Adafactor, Adam, Adamax, NAdam, RAdam
 from roundlog.capture.optimizers.sgd import ASGD, SGD, Adadelta, Adagrad, RMSprop, Rprop
-from roundlog.capture.optimizers.update import Factor, Own, Rate, Update, is_own, is_short, rates
+from roundlog.capture.optimizers.update import Factor, Own, Rate, Update, is_own, rates
 
 
 def clip_factor(gradients: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:
     """Factor by which clipping multiplies every gradient: min(1, max_norm / (norm + 1e-6)), norm being the Euclidean
     one of all of them together, as torch.nn.utils.clip_grad_norm_ does it (Pascanu, Mikolov, Bengio 2013)."""
     gradients = list(gradients)
-    if any(is_short(g) for g in gradients):
+    if any(is_short(g.dtype) for g in gradients):
         # Norms of short numbers are short themselves.
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
         factor: torch.Tensor = ((norm + 1e-6).reciprocal() * max_norm).clamp(max=1.0)
@@ -66,13 +67,15 @@ def updates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, st
     # Adagrad has a state before its first step.
     if kind is not Own and any(float(state.get("step", 1)) for state in optimizer.state.values()):
         raise CaptureError("the optimizer has already taken steps: capture with a fresh one")
-    if kind not in (Own, SGD, Adam) and any(is_short(p) for group in optimizer.param_groups for p in group["params"]):
+    if kind not in (Own, SGD, Adam) and any(
+        is_short(p.dtype) for group in optimizer.param_groups for p in group["params"]
+    ):
         raise CaptureError(
             f"the optimizer {name} steps parameters of fewer than 32 bits, which is not followed: keep them in float32 "
             "and compute under torch.autocast, or use torch.optim.SGD, Adam or AdamW"
         )
     for group in optimizer.param_groups:
-        if group.get("fused") and kind is not Own and any(is_short(p) for p in group["params"]):
+        if group.get("fused") and kind is not Own and any(is_short(p.dtype) for p in group["params"]):
             raise CaptureError(
                 f"{name} steps parameters of fewer than 32 bits by a fused kernel: give it fused=False "
                 '(TrainingArguments.optim="adamw_torch")'

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from roundlog.capture.optimizers.update import Column, Stepped, Tensors, Update, added, is_short, zeros
+from roundlog.arithmetic import is_short
+from roundlog.capture.optimizers.update import Column, Stepped, Tensors, Update, added, zeros
 
 
 class SGD(Update):
@@ -29,7 +30,7 @@ class SGD(Update):
 
     def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
         g = self.decayed(p, g)
-        if is_short(p):
+        if is_short(p.dtype):
             return self._step_short(p, g, slots, row)
         if not self._has_momentum:
             return p - row["lr"] * g, {}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from roundlog.arithmetic import is_short
 from roundlog.capture.errors import CaptureError, reason
 
 Factor = Callable[[int], float]
@@ -169,7 +170,7 @@ class Update(ABC):
     def decayed(self, p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
         """The gradient with that of the weight decay."""
         decay = float(self.group["weight_decay"])
-        if is_short(p):
+        if is_short(p.dtype):
             return added(g, p, decay) if decay else g
         return g + decay * p if decay else g
 
@@ -198,11 +199,6 @@ def is_own(optimizer: object) -> bool:
     kind = type(optimizer)
     homes = (kind.__module__, getattr(kind.step, "__module__", ""))
     return not any(str(home).startswith("torch.") for home in homes)
-
-
-def is_short(x: torch.Tensor) -> bool:
-    """Whether numbers have fewer than 32 bits, so that every operator of an update rounds."""
-    return x.dtype in (torch.bfloat16, torch.float16)
 
 
 def added(x: torch.Tensor, y: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:

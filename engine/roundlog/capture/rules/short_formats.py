@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
+from roundlog.arithmetic import is_short
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.rule_table import VIEWS, Context, Rule, storage
@@ -47,13 +48,6 @@ _BY_FP32_SCALARS = frozenset(("mul", "div"))
 """Operators whose second operand PyTorch takes in FP32, if it is a single number. All others round it first."""
 
 _UNIFORM = frozenset(("rand", "rand_like", "uniform_", "exponential_"))
-
-_SHORT = (DType.BF16, DType.F16)
-
-
-def is_short(dtype: torch.dtype) -> bool:
-    """Whether it is one of the formats of fewer than 32 bits."""
-    return dtype in (torch.bfloat16, torch.float16)
 
 
 def _short_dtypes(node: fx.Node) -> set[torch.dtype]:
@@ -92,7 +86,8 @@ def applied(c: Context, name: str, rule: Rule, options: Mapping[str, Any], value
         operands.need_dtype(dtype)
         options = {**options, "dtype": torch.float32}
     args, kwargs = fx.node.map_arg((node.args, options), operands.widened)
-    return _declared(c, node, rule(c, *operands.with_rounded_scalars(args), **kwargs))
+    args, kwargs = map(operands.with_rounded_scalars, (args, kwargs))
+    return _declared(c, node, rule(c, *args, **kwargs))
 
 
 class _Operands:
@@ -167,17 +162,17 @@ class _Operands:
         in_fp32 = self._base in _BY_FP32_SCALARS and self._node.args[1] is source and self._is_number(1)
         if self._common is not None and not in_fp32:
             found = self.promoted(source)
-        return self._c.builder.convert(found, DType.F32) if self._c.dtype(found) in _SHORT else found
+        return self._c.builder.convert(found, DType.F32) if self._c.dtype(found).is_short else found
 
-    def with_rounded_scalars(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Positional arguments, with Python's numbers as PyTorch takes them."""
-        if self._common not in _SHORT or self._base not in _ROUNDING_SCALARS:
+    def with_rounded_scalars(self, args: Any) -> Any:
+        """Arguments, by place or by name, with Python's numbers as PyTorch takes them."""
+        if self._common is None or not self._common.is_short or self._base not in _ROUNDING_SCALARS:
             return args
         dtype = self._common.torch_dtype
-        return tuple(float(torch.tensor(x, dtype=dtype)) if type(x) is float else x for x in args)
+        return tree_map(lambda x: float(torch.tensor(x, dtype=dtype)) if type(x) is float else x, args)
 
 
-_ROUNDING_SCALARS = frozenset(("add", "sub", "rsub", "remainder", "fmod", "fmax", "fmin", "xlogy"))
+_ROUNDING_SCALARS = frozenset(("add", "sub", "rsub", "pow", "remainder", "fmod", "fmax", "fmin", "xlogy"))
 """Operators computed in FP32 whose numbers of Python are rounded to the format of the tensor first."""
 
 

@@ -13,6 +13,7 @@ from torch.autograd.graph import _engine_run_backward, increment_version
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
+from roundlog.arithmetic import is_short
 from roundlog.capture.captured import model_tensors
 from roundlog.capture.constants import written, written_by
 from roundlog.capture.decompositions import decompositions
@@ -187,9 +188,7 @@ class Tracer:
                 preserve_node_meta(),
                 plainly(),
                 without_onednn(),
-                rewritten(
-                    is_short=any(state.dtype in (torch.bfloat16, torch.float16) for state in self.states.values())
-                ),
+                rewritten(is_short=any(is_short(state.dtype) for state in self.states.values())),
                 types_as_in_training(self._snapshot.asking_for_types()),
                 followed_by_name(self._snapshot.functions()),
                 quietly(),

@@ -1,0 +1,260 @@
+"""Agreement of a result of one of PyTorch's kernels with what the program computes of the same numbers: equal but for
+the rounding of the result, and for what the kernel rounds in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+from roundlog.arithmetic import is_short
+from roundlog.capture.kernel_calls import Note, WatchedCalls
+
+_FEW = 0.01
+"""Share of a tensor's numbers that may be neighbours of PyTorch's, beside one."""
+
+_FP32 = 1e-5
+"""Difference of FP32 results of one kernel, in units of the largest element, that the order of a sum accounts for."""
+
+_HUGE = 1e4
+"""Size from which on numbers may be what masks are made of, -1e4 being the smallest in use."""
+
+_GAP = 30.0
+"""How many times as large as all smaller numbers those of a mask are."""
+
+_WORST = 1e-3
+"""Error of PyTorch's FP32, in units of what a kernel adds up, that the allowance ends at."""
+
+_ROUNDING_SUMS = ("add", "sub", "rsub")
+_SUMS = (*_ROUNDING_SUMS, "lerp", "addcmul", "addcdiv")
+"""Kernels that add element by element. The first round the numbers among their arguments to the dtype of the result, as
+`pow` does; the others do not."""
+
+_POWERS = ("pow",)
+_SCALED = ("mul", "div", "leaky_relu", "leaky_relu_backward", "native_dropout", "native_dropout_backward")
+"""Kernels that take numbers among their arguments in FP32: `_NORMS` take their eps so."""
+
+_NORMS = tuple(f"native_{kind}_norm{way}" for kind in ("layer", "group", "batch") for way in ("", "_backward"))
+
+_ROOM = 24.0
+"""Allowed distance from PyTorch's FP64, as a multiple of that of PyTorch's FP32."""
+
+
+class KernelArguments(WatchedCalls):
+    """Notes calls with their arguments as they were before the call, where a kernel writes into them."""
+
+    def __init__(self, note: Note) -> None:
+        super().__init__(lambda call, func, _args, _kwargs, given: note(call, func, *self._before, given))
+        self._before: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._before = (args, kwargs or {})
+        if isinstance(func, OpOverload) and func._schema.is_mutable:
+            with _disable_current_modes(), torch.no_grad():
+                self._before = tree_map(_cloned, self._before)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def _cloned(thing: Any) -> Any:
+    return thing.detach().clone() if isinstance(thing, torch.Tensor) else thing
+
+
+def _ulps(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Distances to the next number of a dtype, of FP64 numbers."""
+    info = torch.finfo(dtype)
+    exponent = torch.frexp(x.abs().clamp(min=info.tiny)).exponent - 1
+    return torch.ldexp(torch.full_like(x, info.eps), exponent)
+
+
+def agree(ours: torch.Tensor, theirs: torch.Tensor, call: KernelInvocation | None = None) -> bool:
+    """Whether two results of a kernel, of the same inputs, are the same but for roundings at the very end."""
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+        return False
+    same = (ours == theirs) | (ours != ours) & (theirs != theirs)
+    if bool(same.all()):
+        return True
+    if not ours.is_floating_point():
+        return False
+    one, two = ours.double(), theirs.double()
+    apart, size = (one - two).abs(), _magnitudes(two, call)
+    if is_short(ours.dtype):
+        room = _ulps(torch.maximum(one.abs(), two.abs()), ours.dtype) + 1e-6 * size
+        few = int((~same).sum()) <= 1 + _FEW * ours.numel()
+        return few and bool((same | (apart <= room)).all())
+    return bool((same | (apart <= _FP32 * size)).all())
+
+
+def agree_on_state(ours: torch.Tensor, theirs: torch.Tensor, before: torch.Tensor) -> bool:
+    """Whether a state of short numbers that a kernel changes beside its results, as batch norm does its running
+    statistics, is the same but for what the kernel rounds in between: m, x, m x and (1 - m) s, where m x may be twice
+    as large as the state, beside the roundings at the end. So any number may be four ulps off, but on average they are
+    by less than one, and to no side by more than half of one. before: the state before the step."""
+    if agree(ours, theirs):
+        return True
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not is_short(ours.dtype):
+        return False
+    one, two = ours.double(), theirs.double()
+    sizes = torch.maximum(torch.maximum(one.abs(), two.abs()), before.double().abs().nan_to_num(0.0, 0.0))
+    apart = (one - two) / _ulps(sizes, ours.dtype)
+    by_chance = ours.numel() ** -0.5
+    sides, whole = abs(float(apart.mean())), float(apart.abs().mean())
+    return bool((apart.abs() <= 4).all()) and sides <= 0.5 + by_chance and whole <= 1.0 + by_chance
+
+
+def agree_on_change(
+    ours: torch.Tensor, theirs: torch.Tensor, state: torch.Tensor, earlier: Sequence[torch.Tensor] = ()
+) -> bool:
+    """Whether an optimizer changes a parameter of short numbers as PyTorch's does, of the same gradients, but for the
+    rounding of what is added.
+
+    PyTorch's loop over vectors computes p + a x and rounds once; its loop over what is left (a tensor's last elements,
+    or all of a small one) rounds a x first. Either is right for every element. The second moves the sum by at most half
+    an ulp of a x, so the rounded sums are neighbours at most; rounding is monotone, so both changes have one sign, or
+    are 0. How many are neighbours follows from how far a x is moved; momentum has been moved so in each step before.
+
+    ours, theirs: f64, the changes. state: the parameter before the first step. earlier: f64, PyTorch's changes in
+    earlier steps."""
+    if not theirs.numel():
+        return True
+    before = state.double() + sum(earlier, torch.zeros_like(theirs))
+    sizes = sum((one.abs() for one in earlier), theirs.abs())
+    ulp = _ulps(torch.maximum(before.abs(), (before + theirs).abs()), state.dtype)
+    apart, moved = (ours - theirs).abs(), torch.finfo(state.dtype).eps * sizes
+    if bool((ours * theirs < 0).any()) or not bool((apart <= ulp + moved).all()):
+        return False
+    expected = float((moved / ulp).clamp(max=1.0).sum())
+    others = int((apart > ulp / 4).sum())
+    return others <= (len(earlier) + 1) * (1 + _FEW * ours.numel()) + 3 * expected
+
+
+def agrees_with_kernel(ours: torch.Tensor, theirs: torch.Tensor, result: int, call: KernelInvocation) -> bool:
+    """Whether a result of a kernel is that of the same kernel in FP64, rounded once, and PyTorch's is the same rounded
+    more often: some kernels round what they compute in between, or add up many numbers in another order.
+
+    PyTorch's may be an ulp off for the roundings at the end, and two more of an intermediate result, each by half an
+    ulp, 2^-9 of itself. Where a kernel adds, what is rounded in between is as large as its summands; where it computes
+    a function of each element, as the result; else, as the largest of the results. Where it adds up n rows in BF16, as
+    layer norm does its weight's gradient even in FP32, n roundings are a random walk: 2 sqrt(n) halves of an ulp or
+    more are further off than chance goes."""
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not ours.is_floating_point():
+        return False
+    if is_short(ours.dtype) and not call.has_known_scalars(ours.dtype):
+        return False
+    try:
+        truth, single = (call.result(result, dtype, ours.dtype) for dtype in (torch.float64, torch.float32))
+    except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError):
+        return False
+    if truth.shape != ours.shape or not bool(truth.isfinite().all()):
+        return False
+    size = _magnitudes(truth, call)
+    worst = ((single - truth).abs() / size.clamp(min=1e-300)).nan_to_num(0.0, 0.0, 0.0)
+    room = (min(_ROOM * _largest(worst), _WORST) + 1e-6) * size
+    off, apart = (ours.double() - truth).abs(), (ours.double() - theirs.double()).abs()
+    short = call.short_dtype
+    between = call.steps(ours.numel()) * (truth.abs() if call.is_function else size.clamp(min=call.summed_up))
+    apart_room = room + (torch.finfo(short).eps * between if short else room)
+    if not is_short(ours.dtype):
+        return bool((off <= room + _FP32 * size).all()) and bool((apart <= apart_room + _FP32 * size).all())
+    ulp = _ulps(truth, ours.dtype)
+    return bool(((off <= ulp / 2 + room) & (apart <= ulp + apart_room)).all())
+
+
+def _magnitudes(theirs: torch.Tensor, call: KernelInvocation | None) -> torch.Tensor:
+    """How large what a kernel adds up for each element is, f64: the element and those that it is computed from, where a
+    kernel works element by element; else, the largest element. Large numbers that masks are made of are by themselves:
+    beside them, any other number would be of no weight. theirs: f64."""
+    sizes = torch.where(theirs.isfinite(), theirs, 0.0).abs()
+    most = torch.full_like(sizes, _largest(sizes))
+    if sizes.numel() and float(most.max()) >= _HUGE:
+        ordered = sizes[sizes > 0].flatten().sort().values
+        gaps = (ordered[1:] >= _HUGE) & (ordered[1:] >= _GAP * ordered[:-1])
+        if bool(gaps.any()):
+            huge = ordered[1:][gaps][0]
+            most = torch.where(sizes < huge, _largest(sizes[sizes < huge]), sizes)
+    return most if call is None else torch.minimum(most, call.summands(sizes))
+
+
+class KernelInvocation:
+    """A kernel and what it has been given."""
+
+    def __init__(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._func, self._args, self._kwargs = func, args, kwargs
+        name = func.overloadpacket.__name__
+        self._name = name.removesuffix("_")
+        self._is_local = torch.Tag.pointwise in func.tags or self._name in (*_SUMS, *_SCALED, "_log_softmax")
+        self.is_function = self._is_local and self._name not in _SUMS
+        """Whether it computes a function of each element, other than a sum."""
+
+    @property
+    def short_dtype(self) -> torch.dtype | None:
+        """The dtype in which it may round in between."""
+        given = tree_leaves((self._args, self._kwargs))
+        return next((one.dtype for one in given if isinstance(one, torch.Tensor) and is_short(one.dtype)), None)
+
+    @property
+    def summed_up(self) -> float:
+        """The largest number of which it adds up rows in a short dtype; 0 if none are known."""
+        return _largest(self._args[0].double()) if self._name in _NORMS and self._name.endswith("_backward") else 0.0
+
+    def steps(self, count: int) -> float:
+        """How many ulps of what it adds up the roundings in between may come to. count: elements of the result."""
+        given = [one.numel() for one in tree_leaves((self._args, self._kwargs)) if isinstance(one, torch.Tensor)]
+        return 1.0 if self._is_local else 2 * (max([count, *given]) / max(count, 1)) ** 0.5
+
+    def has_known_scalars(self, dtype: torch.dtype) -> bool:
+        """Whether it is known how the kernel rounds the numbers among its arguments, for results of a dtype."""
+        if self._name in (*_SUMS, *_POWERS, *_SCALED, *_NORMS):
+            return True
+        return all(
+            float(torch.tensor(float(one)).to(dtype)) == float(one)
+            for one in tree_leaves((self._args, self._kwargs))
+            if isinstance(one, float) or (isinstance(one, torch.Tensor) and not one.ndim and one.is_floating_point())
+        )
+
+    def result(self, result: int, dtype: torch.dtype, rounded: torch.dtype) -> torch.Tensor:
+        """A result of the kernel when it computes in a dtype, f64. rounded: the dtype of PyTorch's result."""
+        rounds = self._name in (*_ROUNDING_SUMS, *_POWERS) and is_short(rounded)
+
+        def cast(thing: Any) -> Any:
+            if isinstance(thing, torch.Tensor) and thing.is_floating_point():
+                thing = thing.detach()
+                return (thing.to(rounded) if rounds and not thing.ndim else thing).to(dtype, copy=True)
+            if isinstance(thing, torch.Tensor):
+                return thing.clone()
+            if isinstance(thing, float) and rounds:
+                return float(torch.tensor(thing).to(rounded))
+            return dtype if isinstance(thing, torch.dtype) and thing.is_floating_point else thing
+
+        args, kwargs = tree_map(cast, (self._args, self._kwargs))
+        found = self._func(*args, **kwargs)
+        one = (
+            found
+            if isinstance(found, torch.Tensor)
+            else [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)][result]
+        )
+        return one.double()
+
+    def summands(self, sizes: torch.Tensor) -> torch.Tensor:
+        """The largest of each element's size and those of what it is computed from; infinite if not known."""
+        if not self._is_local:
+            return torch.full_like(sizes, torch.inf)
+        for one in tree_leaves((self._args, self._kwargs)):
+            if isinstance(one, torch.Tensor) and one.is_floating_point():
+                given = torch.where(one.detach().isfinite(), one.detach(), 0).double().abs()
+                if given.ndim > sizes.ndim or torch.broadcast_shapes(given.shape, sizes.shape) != sizes.shape:
+                    continue
+                sizes = torch.maximum(sizes, given)
+            elif isinstance(one, (int, float)) and not isinstance(one, bool) and abs(one) < torch.inf:
+                sizes = sizes.clamp(min=abs(float(one)))
+        return sizes
+
+
+def _largest(x: torch.Tensor) -> float:
+    found = x[x.isfinite()].abs()
+    return float(found.max()) if found.numel() else 0.0

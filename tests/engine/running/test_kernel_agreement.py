@@ -1,0 +1,141 @@
+"""One result of one of PyTorch's kernels: what rounding explains is let pass, and nothing else, beside masks and for
+few numbers, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from roundlog.training.kernel_agreement import (
+    KernelArguments,
+    KernelInvocation,
+    agree,
+    agree_on_change,
+    agree_on_state,
+    agrees_with_kernel,
+)
+from torch import Tensor
+
+aten = torch.ops.aten
+BF16 = torch.bfloat16
+MASKS = (-1e4, -1e9, "min", -torch.inf)
+
+
+def is_let_pass(ours: Tensor, theirs: Tensor, func: Any, *args: Any, **kwargs: Any) -> bool:
+    call = KernelInvocation(func, args, kwargs)
+    return agree(ours, theirs, call) or agrees_with_kernel(ours, theirs, 0, call)
+
+
+def masked(value: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Scores, and a mask of zeros and of a value."""
+    mask = torch.zeros(4, 16, dtype=dtype)
+    mask[:, 8:] = torch.finfo(dtype).min if value == "min" else value
+    return torch.randn(4, 16, generator=torch.Generator().manual_seed(0)).to(dtype), mask
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize("value", MASKS)
+def test_an_error_beside_a_mask_is_noticed(value: Any, dtype: torch.dtype) -> None:
+    scores, mask = masked(value, dtype)
+    theirs = scores + mask
+    assert is_let_pass(theirs.clone(), theirs, aten.add.Tensor, scores, mask)
+    for error in (5.0, -5.0, 0.1):
+        ours = theirs + torch.where(mask == 0, error, 0.0).to(dtype)
+        assert not is_let_pass(ours, theirs, aten.add.Tensor, scores, mask)
+    one = theirs.clone()
+    one[0, 0] += 5.0
+    assert not is_let_pass(one, theirs, aten.add.Tensor, scores, mask)
+    assert not agree(one, theirs)
+
+
+@pytest.mark.parametrize("value", MASKS[:3])
+def test_an_error_in_a_logarithm_of_shares_beside_a_mask_is_noticed(value: Any) -> None:
+    scores, mask = masked(value, torch.float32)
+    given = (scores + mask, 1, False)
+    theirs = aten._log_softmax.default(*given)
+    ours = theirs * (1 - 2.0**-22)
+    assert is_let_pass(ours, theirs, aten._log_softmax.default, *given)
+    assert not is_let_pass(theirs + torch.where(mask == 0, 0.01, 0.0), theirs, aten._log_softmax.default, *given)
+
+
+def test_a_base_that_the_kernel_does_not_round_so_is_noticed() -> None:
+    """PyTorch rounds 0.999 to 1 in BF16."""
+    x = torch.linspace(1, 300, 64).to(BF16)
+    theirs = torch.pow(0.999, x)
+    assert bool((theirs == 1).all())
+    assert not is_let_pass(torch.pow(0.999, x.float()).to(BF16), theirs, aten.pow.Scalar, 0.999, x)
+    assert is_let_pass(torch.ones(64, dtype=BF16), theirs, aten.pow.Scalar, 0.999, x)
+
+
+def test_numbers_of_which_the_rounding_is_not_known_are_not_tried() -> None:
+    x = torch.randn(64, generator=torch.Generator().manual_seed(0)).to(BF16)
+    call = KernelInvocation(aten.hardshrink.default, (x, 0.3), {})
+    assert not call.has_known_scalars(BF16)
+    assert KernelInvocation(aten.hardshrink.default, (x, 0.5), {}).has_known_scalars(BF16)
+    assert KernelInvocation(aten.mul.Tensor, (x, torch.tensor(0.3)), {}).has_known_scalars(BF16)
+
+
+@pytest.mark.parametrize("count", [1, 4, 8, 31, 64, 75])
+def test_either_rounding_of_a_scaled_sum_is_let_pass(count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    for _ in range(100):
+        p, x = (torch.randn(count, generator=generator).to(BF16) for _ in range(2))
+        ours = (p.float() + torch.tensor(0.1).to(BF16).float() * x.float()).to(BF16)
+        theirs = p.clone().add_(x, alpha=0.1)
+        assert is_let_pass(ours, theirs, aten.add_.Tensor, p, x, alpha=0.1)
+        wrong = (p.float() - 0.1 * x.float()).to(BF16)
+        if not agree(wrong, ours):  # else, there is next to nothing to be added
+            assert not is_let_pass(wrong, theirs, aten.add_.Tensor, p, x, alpha=0.1)
+
+
+@pytest.mark.parametrize("count", [1, 8, 31, 75])
+def test_an_optimizers_step_is_let_pass_but_for_its_sign_and_size(count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    for _ in range(100):
+        p, g = (torch.randn(count, generator=generator).to(BF16) for _ in range(2))
+        ours = (p.float() - torch.tensor(0.1).to(BF16).float() * g.float()).to(BF16)
+        theirs = p.clone().add_(g, alpha=-0.1)
+        before = p.double()
+        assert agree_on_change(ours.double() - before, theirs.double() - before, p)
+        moved = theirs.double() - before
+        assert not moved.any() or not agree_on_change(-moved, moved, p)
+        if float((moved / before).abs().max()) > 0.02:  # a difference of more than an ulp
+            assert not agree_on_change(2 * moved, moved, p)
+
+
+def test_one_number_that_steps_the_wrong_way_is_noticed() -> None:
+    p = torch.tensor([0.1]).to(BF16)
+    assert not agree_on_change(torch.tensor([0.0005]).double(), torch.tensor([-0.0004]).double(), p)
+    assert agree_on_change(torch.tensor([-0.0004]).double(), torch.tensor([-0.0004]).double(), p)
+
+
+def test_statistics_of_batch_norm_are_let_pass_but_for_their_momentum() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        x = torch.randn(5, 24, generator=generator).to(BF16)
+        mean, variance = torch.randn(24, generator=generator).to(BF16), torch.rand(24, generator=generator).to(BF16)
+        for number, new in enumerate((x.double().mean(0), x.double().var(0))):
+            theirs = [mean.clone(), variance.clone()]
+            torch.native_batch_norm(x, None, None, *theirs, True, 0.1, 1e-5)
+            before = (mean, variance)[number]
+            for momentum, is_right in ((0.1, True), (0.15, False)):
+                ours = (momentum * new + (1 - momentum) * before.double()).to(BF16)
+                assert agree_on_state(ours, theirs[number], before) is is_right
+
+
+def test_the_users_tensors_are_left_alone() -> None:
+    mean, variance = torch.zeros(8), torch.ones(8)
+    y = torch.randn(64, 8).to(BF16)
+    call = KernelInvocation(aten.native_batch_norm.default, (y, None, None, mean, variance, True, 0.1, 1e-5), {})
+    agrees_with_kernel(y, y, 0, call)
+    assert not mean.any() and bool((variance == 1).all())
+
+
+def test_arguments_are_noted_as_they_were_before_a_kernel_writes_into_them() -> None:
+    noted: list[Any] = []
+    x, y = torch.ones(3), torch.ones(3)
+    with KernelArguments(lambda call, func, args, kwargs, given: noted.append((args, kwargs, given))):
+        x.add_(y, alpha=2)
+    ((args, kwargs, given),) = noted
+    assert args[0].tolist() == [1, 1, 1] and kwargs == {"alpha": 2} and given[0].tolist() == [3, 3, 3]
