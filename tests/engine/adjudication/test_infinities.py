@@ -25,6 +25,7 @@ from oracle.direct import DIRECT
 from oracle.inexact import INEXACT as ORACLE
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import Answer, DisputedStep, NoAnswer, adjudicate
+from roundlog.arithmetic import format_of
 from roundlog.commitments import canonical
 from roundlog.execution import Executor, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor
@@ -101,11 +102,14 @@ def program_of(name: str, case: Case, rng: Random) -> tuple[Program, StepInputs]
         else:
             nodes.append(Node("constant", (), {"bits": from_torch(canonical(x)).items}, kind_of(x)))
     result = add(name, *range(len(nodes)), **case.attributes)
+    dtype = nodes[result].type.dtype
     stores = [result]
-    if nodes[result].type.dtype == DType.F32:
+    if dtype.is_float:
+        result = result if dtype == DType.F32 else add("to_f32", result)
         zero, plus, minus = (add("constant", bits=(bits,)) for bits in (0, ieee.INFINITY, ieee.INFINITY | ieee.SIGN))
         number = add("lt", add("abs", result), plus)
-        stores = [add("where", number, result, zero), add("eq", result, result)]
+        kept = add("where", number, result, zero)
+        stores = [kept if dtype == DType.F32 else add(f"to_{dtype}", kept), add("eq", result, result)]
         stores += [add("eq", result, plus), add("eq", result, minus)]
     add("loss", add("constant", bits=(0,)))
     for slot, value in enumerate(stores):
@@ -129,11 +133,12 @@ def stored(result: StepResult) -> Found:
     first, *marks = (list(from_torch(state.cpu()).items) for state in result.states)
     if not marks:
         return first
+    format = format_of(result.states[0].dtype)
     for element, (is_number, is_plus, is_minus) in enumerate(zip(*marks, strict=True)):
         if not is_number:
-            first[element] = ieee.NAN
+            first[element] = format.nan
         if is_plus or is_minus:
-            first[element] = ieee.INFINITY | (ieee.SIGN if is_minus else 0)
+            first[element] = format.infinity | (format.sign if is_minus else 0)
     return first
 
 
