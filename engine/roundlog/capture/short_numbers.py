@@ -1,4 +1,4 @@
-"""Single numbers beside tensors of BF16 and FP16, as PyTorch's kernels on the CPU take them, kernel by kernel: measured,
+"""Single numbers beside tensors of BF16 and FP16, as PyTorch's kernels on the CPU take them, one by one: measured,
 and held by a test that computes every kernel's values both ways."""
 
 from __future__ import annotations
