@@ -119,14 +119,20 @@ BF16 means the following.
   round the exact value to BF16, once.
 * All other operators of PyTorch (activations, softmax, norms, losses, means, a product with a bias) widen what they are
   given to FP32, compute as written below, and round what comes out, once. So do those that PyTorch takes apart first.
-* A number of Python's, or a tensor without axes, is rounded to BF16 beside a tensor of BF16, unless it is the second
-  factor of a product or a divisor; so is an integer tensor. That is what PyTorch does on the CPU.
+* A tensor without axes is rounded to BF16 beside a tensor of BF16, unless it is the second factor of a product or a
+  divisor; so is an integer tensor. A number of Python's is rounded where PyTorch's kernel on the CPU rounds it: a
+  term of `add` and `sub`, and their `alpha`, what is compared, the divisor of `fmod` and `remainder`, base and exponent
+  of `pow`, the number of `xlogy` and `xlog1py`, the bounds of `hardshrink` and `huber_loss`; others are taken in FP32.
+* `addbmm`, `addr`, `renorm`, `logit` with bounds, `addmv` and `index_add` with factors, quotients of two tensors that
+  are rounded to integers, random slopes (`rrelu`) and LSTMs are refused in BF16: there, PyTorch rounds on the way.
 * The mean and the reciprocal deviation of a norm are kept in FP32 where its weights, or its running statistics, are.
 * Attention is `scaled_dot_product_attention` by PyTorch's own formula (`SDPBackend.MATH`), in FP32 within.
 * Where PyTorch adds into BF16 again and again (gradients of embeddings, `index_add`, products over an axis), a program
   rounds the sum once.
 * SGD, Adam and AdamW step parameters of BF16 by PyTorch's operators one after another, each of which rounds, with the
-  factors rounded where PyTorch rounds them (`add_`'s alpha). Norms for clipping are BF16, too.
+  factors rounded where PyTorch rounds them (`add_`'s alpha). A product that is added is not rounded first, as in
+  PyTorch's loop over vectors; its loop over the rest, the last elements of a tensor whose number is no multiple of 32,
+  rounds it. Norms for clipping are BF16, too.
 * Random numbers are drawn in FP32; uniform ones in BF16 are refused, since rounding could make them 1.
 
 Before a job is made, your own step is watched. It has to call the kernels that were traced, in order, with the same

@@ -476,7 +476,7 @@ class Lowering(Context):
             return
         if traced.dtype == torch.float64:
             raise CaptureError(
-                f"the operator {node.target}{self._where()} computes in float64: programs are FP32, use .float()"
+                f"the operator {node.target}{self._where()} computes in float64: programs have none, use .float()"
             )
         kind = self.builder.type(result)
         expected = TensorType(tuple(int(size) for size in traced.shape), storage(traced.dtype))

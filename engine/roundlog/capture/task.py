@@ -184,8 +184,8 @@ class Task:
         computed after those before it have been stepped, on the same batch, and its optimizer alone is stepped by it.
         `loss`, and `schedule` and `max_grad_norm` where they are not the same for all, are lists or names then, too.
         The loss that is recorded is the sum of all.
-    dataset: field name -> tensor [rows, ...], float32, bool or integers of any size, which the job holds as int64; all
-        fields have the same number of rows. Or a NumPy array or memory map, or what `roundlog.windows`,
+    dataset: field name -> tensor [rows, ...], float32, bfloat16, bool or integers of any size, which the job holds as
+        int64; all fields have the same number of rows. Or a NumPy array or memory map, or what `roundlog.windows`,
         `roundlog.safetensors_fields` and `roundlog.arrow_fields` give: of these, nothing is copied but the rows of a
         batch, in which integers are int64.
     schedule: factor on every learning rate at a step (0, 1, ...), like `LambdaLR`'s; or a scheduler of

@@ -241,9 +241,9 @@ def _later(one: SpilledTensor) -> Callable[[], torch.Tensor]:
 
 
 def _cast(batch: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """A copy of a batch in `dtype`. A step may write into its batch, or ask for the gradient of a field."""
+    """A copy of a batch, its FP32 numbers in `dtype`: a step may write into it, or ask for the gradient of a field."""
     return {
-        name: field.detach().to(dtype if field.is_floating_point() else field.dtype, copy=True)
+        name: field.detach().to(dtype if field.dtype == torch.float32 else field.dtype, copy=True)
         for name, field in batch.items()
     }
 

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from roundlog.arithmetic import is_short
+from roundlog.capture.short_numbers import by_name, common_dtype, refuse_rounding_between, with_rounded_numbers
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -36,7 +37,8 @@ def _widened(op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]
     def apply(*args: Any, **kwargs: Any) -> Any:
         if not any(_is_short(leaf) for leaf in tree_leaves((args, kwargs))):
             return function(*args, **kwargs)
-        wide, options = tree_map(_wide, (args, kwargs))
+        refuse_rounding_between(op, by_name(op, args, kwargs))
+        wide, options = tree_map(_wide, _as_kernel_takes(op, args, kwargs))
         result = function(*wide, **options)
         if result is NotImplemented:
             return result
@@ -47,6 +49,19 @@ def _widened(op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]
         return tree_unflatten([_as(one, dtype) for one, dtype in zip(leaves, declared, strict=True)], form)
 
     return apply
+
+
+def _as_kernel_takes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Arguments, with single numbers rounded where the kernel rounds them to the format of the tensors beside them."""
+    dtype = common_dtype(op, [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)])
+    if dtype is None or not is_short(dtype):
+        return args, kwargs
+
+    def taken(thing: Any) -> Any:
+        is_number = isinstance(thing, torch.Tensor) and not thing.ndim and thing.dtype == torch.float32
+        return thing.to(dtype) if is_number else thing
+
+    return tree_map(taken, with_rounded_numbers(op, args, kwargs, dtype))
 
 
 def _is_short(thing: Any) -> bool:

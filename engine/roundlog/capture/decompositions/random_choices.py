@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from roundlog.arithmetic import is_short
+from roundlog.capture.errors import CaptureError
+
 _aten = torch.ops.aten
 
 
@@ -50,6 +53,9 @@ def rrelu_with_noise(
     """Negative numbers times a uniform one between two bounds, which the noise remembers."""
     if not training:
         return torch.where(x > 0, x, x * ((lower + upper) / 2))
+    if is_short(x.dtype):
+        dtype = str(x.dtype).removeprefix("torch.")
+        raise CaptureError(f"aten.rrelu_with_noise on numbers of {dtype} draws them in {dtype}: use .float() before")
     slope = torch.where(x > 0, 1.0, lower + (upper - lower) * torch.rand_like(x))
     noise.copy_(slope)
     return x * slope

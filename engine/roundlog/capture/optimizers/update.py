@@ -203,7 +203,8 @@ def is_own(optimizer: object) -> bool:
 
 def added(x: torch.Tensor, y: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
     """x + factor y of short numbers, as `x.add(y, alpha=factor)` of PyTorch's on the CPU: the factor is rounded to the
-    format first, and the product is not. factor: a number, or f32[]."""
+    format first, and the product is not. So PyTorch's loop over vectors has it; its loop over the rest, what is left of
+    a tensor's elements after the last 32 of them, rounds the product, too. factor: a number, or f32[]."""
     if not isinstance(factor, torch.Tensor):
         factor = torch.tensor(factor, dtype=torch.float32)
     return (x.float() + factor.to(x.dtype).float() * y.float()).to(x.dtype)

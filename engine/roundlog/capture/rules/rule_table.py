@@ -162,7 +162,7 @@ class Context(ABC):
 
 def storage(dtype: torch.dtype) -> DType:
     """Storage type of a dtype in a program: smaller integers as int64, which do not wrap around where PyTorch's do.
-    Raises ProgramError for any other."""
+    Raises CaptureError for float16, and ProgramError for any other that programs have not."""
     if dtype == torch.float16:
         raise CaptureError(f"{dtype} is not a storage type of captured programs: use torch.bfloat16")
     return DType.I64 if dtype in (torch.uint8, torch.int8, torch.int16, torch.int32) else DType.of(dtype)

@@ -8,17 +8,24 @@ products of matrices, sums, + - * /, comparisons, and what moves numbers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import reduce
 from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from roundlog.arithmetic import is_short
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.rule_table import VIEWS, Context, Rule, storage
+from roundlog.capture.short_numbers import (
+    by_name,
+    common_dtype,
+    refuse_rounding_between,
+    rounds_number,
+    takes_in_fp32,
+    with_rounded_numbers,
+)
 from roundlog.program import DType
 
 _MOVING = frozenset(
@@ -43,9 +50,6 @@ _ROUNDING_ONCE = frozenset(
     )
 )
 """Operators whose rules are one operator of a program, that rounds the exact value to the format of its inputs."""
-
-_BY_FP32_SCALARS = frozenset(("mul", "div"))
-"""Operators whose second operand PyTorch takes in FP32, if it is a single number. All others round it first."""
 
 _UNIFORM = frozenset(("rand", "rand_like", "uniform_", "exponential_"))
 
@@ -74,6 +78,7 @@ def applied(c: Context, name: str, rule: Rule, options: Mapping[str, Any], value
         args, kwargs = fx.node.map_arg((node.args, options), value)
         return rule(c, *args, **kwargs)
     base = name.partition(".")[0]
+    refuse_rounding_between(node.target, fx.node.map_arg(by_name(node.target, node.args, options), _traced))
     if base in _UNIFORM:
         raise CaptureError("draws numbers of less than 32 bits, which may be 1: draw in float32, and convert them")
     if base.endswith("_") and not base.startswith("_"):
@@ -85,9 +90,13 @@ def applied(c: Context, name: str, rule: Rule, options: Mapping[str, Any], value
     if (dtype := options.get("dtype")) is not None and is_short(dtype):
         operands.need_dtype(dtype)
         options = {**options, "dtype": torch.float32}
-    args, kwargs = fx.node.map_arg((node.args, options), operands.widened)
-    args, kwargs = map(operands.with_rounded_scalars, (args, kwargs))
+    taken, options = fx.node.map_arg((node.args, options), operands.widened)
+    args, kwargs = operands.with_rounded_numbers(taken, options)
     return _declared(c, node, rule(c, *args, **kwargs))
+
+
+def _traced(node: fx.Node) -> Any:
+    return node.meta.get("val")
 
 
 class _Operands:
@@ -100,14 +109,8 @@ class _Operands:
         """The dtype to which PyTorch brings all operands of a pointwise operator first; None for any other operator."""
 
     def _common_dtype(self) -> DType | None:
-        tags = getattr(self._node.target, "tags", ())
-        if torch.Tag.pointwise not in tags and self._base not in ("cat", "where"):
-            return None
-        floats = [x.meta["val"] for x in self._tensors if x.meta["val"].is_floating_point()]
-        with_axes = [x for x in floats if x.ndim] or floats
-        if not with_axes:
-            return None
-        return storage(reduce(torch.promote_types, (x.dtype for x in with_axes)))
+        dtype = common_dtype(self._node.target, [x.meta["val"] for x in self._tensors])
+        return None if dtype is None else storage(dtype)
 
     def stay(self, name: str) -> bool:
         """Whether the rule is applied to the short numbers themselves."""
@@ -118,7 +121,7 @@ class _Operands:
             return False
         if self._common is None and len({x.meta["val"].dtype for x in self._tensors}) != 1:
             return False
-        return not self._has_more() and not (self._base in _BY_FP32_SCALARS and self._is_number(1))
+        return not self._has_more() and not (takes_in_fp32(self._node.target, "other") and self._is_number(1))
 
     def _has_more(self) -> bool:
         """Whether there is more to be computed than one operator of a program does: a factor, a bias, a conversion."""
@@ -159,21 +162,24 @@ class _Operands:
         found = self._value(source)
         if not isinstance(found, Value):
             return found
-        in_fp32 = self._base in _BY_FP32_SCALARS and self._node.args[1] is source and self._is_number(1)
-        if self._common is not None and not in_fp32:
+        if self._common is not None and not self._is_taken_in_fp32(source):
             found = self.promoted(source)
         return self._c.builder.convert(found, DType.F32) if self._c.dtype(found).is_short else found
 
-    def with_rounded_scalars(self, args: Any) -> Any:
-        """Arguments, by place or by name, with Python's numbers as PyTorch takes them."""
-        if self._common is None or not self._common.is_short or self._base not in _ROUNDING_SCALARS:
-            return args
-        dtype = self._common.torch_dtype
-        return tree_map(lambda x: float(torch.tensor(x, dtype=dtype)) if type(x) is float else x, args)
+    def _is_taken_in_fp32(self, source: fx.Node) -> bool:
+        """Whether the kernel takes an operand in FP32, whatever the common dtype is."""
+        target, given = self._node.target, by_name(self._node.target, self._node.args, self._node.kwargs)
+        names = [name for name, one in given.items() if one is source]
+        if not isinstance(source.meta.get("val"), torch.Tensor):
+            # A number that was taken out of a tensor is one of Python's.
+            return not any(rounds_number(target, name) for name in names)
+        return any(takes_in_fp32(target, name) for name in names) and self._is_number(1)
 
-
-_ROUNDING_SCALARS = frozenset(("add", "sub", "rsub", "pow", "remainder", "fmod", "fmax", "fmin", "xlogy"))
-"""Operators computed in FP32 whose numbers of Python are rounded to the format of the tensor first."""
+    def with_rounded_numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Arguments, with Python's numbers as PyTorch takes them."""
+        if self._common is None or not self._common.is_short:
+            return args, kwargs
+        return with_rounded_numbers(self._node.target, args, kwargs, self._common.torch_dtype)
 
 
 def _declared(c: Context, node: fx.Node, result: Any) -> Any:

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
+from roundlog.arithmetic import is_short
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import place_of_call
 
@@ -72,6 +73,8 @@ def recurrent(of_torch: Callable[..., Any]) -> Callable[..., Any]:
     """The `forward` of a class of recurrent layers, which follows packed sequences. of_torch: PyTorch's own."""
 
     def forward(layer: nn.RNNBase, x: Any, hx: Any = None) -> Any:
+        if isinstance(layer, nn.LSTM):
+            _refuse_short(x)
         if not isinstance(x, PackedSequence) or not isinstance(x.data, FakeTensor):
             return of_torch(layer, x, hx)
         if layer.proj_size:
@@ -79,6 +82,18 @@ def recurrent(of_torch: Callable[..., Any]) -> Callable[..., Any]:
         return _run(layer, x, hx)
 
     return forward
+
+
+def _refuse_short(x: Any) -> None:
+    """Raises CaptureError for an LSTM on short numbers: there, PyTorch has one kernel for the whole of it, which it
+    calls on some processors only, and which rounds where no trace can see it."""
+    dtype = (x.data if isinstance(x, PackedSequence) else x).dtype
+    if is_short(dtype) or torch.is_autocast_enabled("cpu"):
+        raise CaptureError(
+            f"an LSTM computes in bfloat16{place_of_call()}, where PyTorch has one kernel for all of it: call "
+            "nn.LSTMCell step by step, or keep its weights in float32 and call it with .float() before, under "
+            'torch.autocast("cpu", enabled=False) and torch.backends.mkldnn.flags(enabled=False)'
+        )
 
 
 def _run(layer: nn.RNNBase, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:

@@ -321,9 +321,11 @@ _enter_autocast_of_torch = torch.autocast.__enter__
 def _make_autocast(
     region: torch.autocast, device_type: str, dtype: torch.dtype | None = None, enabled: bool = True, **options: Any
 ) -> None:
-    """PyTorch switches an autocast of a card off where there is none, so that the step would be another one here."""
+    """PyTorch switches an autocast of a card off where there is none, so that the step would be another one here. And
+    `make_fx` has new regions keep no casts of weights, where those of a run do unless they are told not to."""
     if enabled and torch.device(device_type).type != "cpu":
         _refuse_autocast(f'is for device_type "{device_type}"', 'on the CPU: give it device_type="cpu"')
+    options.setdefault("cache_enabled", True)
     _make_autocast_of_torch(region, device_type, dtype, enabled, **options)
 
 

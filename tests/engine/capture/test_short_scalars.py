@@ -1,0 +1,162 @@
+"""Numbers beside BF16 tensors, as PyTorch's kernels on the CPU take them: rounded to BF16 or not, kernel by kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from roundlog.capture import CaptureError, Task, capture
+from roundlog.execution import Executor
+from roundlog.operators import StepInputs
+from roundlog.rounding import Recorder
+from short_kernels import ELSEWHERE, OF_NUMBERS, REFUSED, beside_a_number, of_two_tensors, taking_numbers
+from torch import Tensor, nn
+from torch._ops import OpOverload
+
+NUMBERS = (257, 0.999, 0.1, 1e-3, 1.7)
+"""Numbers that BF16 has not."""
+
+SIZES = (8, 32, 40)
+"""Of tensors: less than the loop over vectors takes, all of it, and the rest behind it."""
+
+
+def operands(size: int, number: float) -> tuple[Tensor, Tensor]:
+    """Two BF16 tensors, with the BF16 numbers around a number among them."""
+    generator = torch.Generator().manual_seed(size)
+    x, y = (torch.randn(size, generator=generator).bfloat16() * 2 for _ in range(2))
+    near = torch.tensor(float(number), dtype=torch.bfloat16)
+    step = near * 2.0**-7
+    x[1:8:2] = torch.stack([near, near - step, near + step, -near])
+    if size > 32:
+        x[-4:] = x[1:8:2].flip(0)
+    return x, y
+
+
+class Computing(nn.Module):
+    """Functions of parameters, whose values stay in buffers."""
+
+    def __init__(self, cases: list[tuple[Callable[..., Tensor], tuple[Tensor, ...]]]) -> None:
+        super().__init__()
+        self.functions = [function for function, _ in cases]
+        self.xs = nn.ParameterList([x.float() for _, xs in cases for x in xs])
+        self.dtypes = [tuple(x.dtype for x in xs) for _, xs in cases]
+        for place, (function, xs) in enumerate(cases):
+            self.register_buffer(f"y{place}", torch.zeros_like(function(*xs)))
+
+    def forward(self) -> Tensor:
+        xs = iter(self.xs)
+        with torch.no_grad():
+            for place, (function, dtypes) in enumerate(zip(self.functions, self.dtypes, strict=True)):
+                getattr(self, f"y{place}").copy_(function(*(next(xs).to(dtype) for dtype in dtypes)))
+        return sum(x.sum() for x in self.xs)
+
+
+def by_program(cases: list[tuple[Callable[..., Tensor], tuple[Tensor, ...]]]) -> list[Tensor]:
+    """Values of functions, by one step of a program."""
+    model = Computing(cases)
+    task = Task(
+        model=model,
+        loss=lambda m, b: m(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+        dataset={"x": torch.zeros(1, 1)},
+        batch_size=1,
+        steps=1,
+        interval=1,
+        seed=0,
+    )
+    captured = capture(task)
+    inputs = StepInputs(
+        states=list(captured.states.values()),
+        data=[task.dataset["x"]],
+        schedule=captured.schedule[0],
+        seed=0,
+        step=0,
+        device=torch.device("cpu"),
+    )
+    result = Executor(captured.program).run(inputs, Recorder(4))
+    states = dict(zip(captured.program.state_names, result.states, strict=True))
+    return [states[f"buffer/y{place}"] for place in range(len(cases))]
+
+
+ADDING = ("add", "sub", "rsub")
+"""Kernels whose loop over vectors adds a product as it is, and whose loop over the rest rounds it first."""
+
+ROUNDING_BETWEEN = (
+    *("huber_loss", "huber_loss_backward", "xlogy", "special_xlog1py", "lerp", "logaddexp", "logaddexp2"),
+    *("sigmoid_backward", "tanh_backward"),
+)
+"""Kernels that round between their operations, to the next number at most."""
+
+
+def agree(name: str, ours: Tensor, theirs: Tensor) -> bool:
+    """Whether the numbers of a program are those of a kernel, but for what the lists above say."""
+    if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+        return False
+    same = (ours == theirs) | ours.isnan() & theirs.isnan()
+    if name in ROUNDING_BETWEEN:
+        apart = (ours.double() - theirs.double()).abs()
+        same |= apart <= 2.0**-7 * theirs.double().abs()
+    return bool(same.all())
+
+
+def without_the_rest(name: str, x: Tensor) -> Tensor:
+    """What the loop over vectors computes."""
+    return x[: len(x) // 32 * 32] if name in ADDING else x
+
+
+def name_of(op: OpOverload) -> str:
+    return op._schema.name.removeprefix("aten::")
+
+
+def hold_against_program(op: OpOverload, cases: list[tuple[Callable[..., Tensor], tuple[Tensor, ...]]]) -> None:
+    assert op.namespace, "PyTorch keeps it when it is first asked, and a step may change no attributes"
+    ours = by_program(cases)
+    for (function, xs), found in zip(cases, ours, strict=True):
+        theirs = function(*xs)
+        name = name_of(op)
+        assert agree(name, without_the_rest(name, found), without_the_rest(name, theirs)), (xs, found, theirs)
+
+
+@pytest.mark.parametrize("op", OF_NUMBERS, ids=str)
+def test_a_number_of_python_is_rounded_where_the_kernel_rounds_it(op: OpOverload) -> None:
+    hold_against_program(
+        op,
+        [
+            (lambda x, y, function=function, number=number: function(x, y, number), operands(size, number))
+            for function in OF_NUMBERS[op]
+            for number in NUMBERS
+            for size in SIZES
+        ],
+    )
+
+
+@pytest.mark.parametrize("op", [op for op in of_two_tensors() if beside_a_number(op)], ids=str)
+def test_a_tensor_without_axes_is_rounded_where_the_kernel_rounds_it(op: OpOverload) -> None:
+    cases = []
+    for function in beside_a_number(op):
+        for number in NUMBERS:
+            for size in SIZES:
+                x, t = operands(size, number)[0], torch.tensor(float(number))
+                cases.append((function, (x, t)))
+    hold_against_program(op, cases)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_kernel_that_rounds_numbers_on_the_way_is_refused_by_name(name: str) -> None:
+    x, y = operands(8, 0.1)
+    with pytest.raises(CaptureError, match=rf"aten\.{name.partition(' ')[0]} on numbers of bfloat16 rounds between"):
+        by_program([(REFUSED[name], (x, y))])
+
+
+def test_every_kernel_that_takes_a_number_is_held_against_a_program() -> None:
+    refused = {name.partition(" ")[0] for name in REFUSED} | {"logit_backward"}
+    known = {*ELSEWHERE, *refused, *(name_of(op) for op in OF_NUMBERS)}
+    # Scales of images are no operands.
+    assert {name_of(op) for op in taking_numbers() if "upsample" not in str(op)} <= known
+
+
+def test_a_random_slope_is_refused_with_what_to_write() -> None:
+    x, _ = operands(8, 0.1)
+    with pytest.raises(CaptureError, match=r"rrelu_with_noise on numbers of bfloat16 .*use \.float\(\) before"):
+        by_program([(lambda x: torch.nn.functional.rrelu(x, training=True), (x,))])
