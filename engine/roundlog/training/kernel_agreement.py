@@ -240,6 +240,15 @@ class KernelInvocation:
         )
         return one.double()
 
+    def given(self, results: Sequence[torch.Tensor], result: int) -> torch.Tensor:
+        """A result of PyTorch's. Those of a dropout are replaced by the program's, as all draws are, so what it makes
+        of its mask is computed again. What other kernels draw is compared with itself."""
+        if self._name != "native_dropout" or result or not self._args[2]:
+            return results[result].detach()
+        p = float(self._args[1])
+        x: torch.Tensor = self._args[0].detach()
+        return x.mul(results[1]).mul_(1 / (1 - p) if p < 1 else 0.0)
+
     def summands(self, sizes: torch.Tensor) -> torch.Tensor:
         """The largest of each element's size and those of what it is computed from; infinite if not known."""
         if not self._is_local:
