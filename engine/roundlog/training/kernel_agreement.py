@@ -203,7 +203,7 @@ class KernelInvocation:
         return _largest(self._args[0].double()) if self._name in _NORMS and self._name.endswith("_backward") else 0.0
 
     def steps(self, count: int) -> float:
-        """Number of ulps of what it adds up that the roundings in between may come to. count: elements of the result."""
+        """Number of ulps of what it adds up that roundings in between may come to. count: elements of the result."""
         given = [one.numel() for one in tree_leaves((self._args, self._kwargs)) if isinstance(one, torch.Tensor)]
         return 1.0 if self._is_local else 2 * (max([count, *given]) / max(count, 1)) ** 0.5
 
