@@ -24,7 +24,7 @@ _HUGE = 1e4
 """Size from which on numbers may be what masks are made of, -1e4 being the smallest in use."""
 
 _GAP = 30.0
-"""How many times as large as all smaller numbers those of a mask are."""
+"""Least ratio of the numbers of a mask to all smaller ones."""
 
 _WORST = 1e-3
 """Error of PyTorch's FP32, in units of what a kernel adds up, that the allowance ends at."""
@@ -166,7 +166,7 @@ def agrees_with_kernel(ours: torch.Tensor, theirs: torch.Tensor, result: int, ca
 
 
 def _magnitudes(theirs: torch.Tensor, call: KernelInvocation | None) -> torch.Tensor:
-    """How large what a kernel adds up for each element is, f64: the element and those that it is computed from, where a
+    """Sizes of what a kernel adds up for each element, f64: the element and those that it is computed from, where a
     kernel works element by element; else, the largest element. Large numbers that masks are made of are by themselves:
     beside them, any other number would be of no weight. theirs: f64."""
     sizes = torch.where(theirs.isfinite(), theirs, 0.0).abs()
@@ -203,7 +203,7 @@ class KernelInvocation:
         return _largest(self._args[0].double()) if self._name in _NORMS and self._name.endswith("_backward") else 0.0
 
     def steps(self, count: int) -> float:
-        """How many ulps of what it adds up the roundings in between may come to. count: elements of the result."""
+        """Number of ulps of what it adds up that roundings in between may come to. count: elements of the result."""
         given = [one.numel() for one in tree_leaves((self._args, self._kwargs)) if isinstance(one, torch.Tensor)]
         return 1.0 if self._is_local else 2 * (max([count, *given]) / max(count, 1)) ** 0.5
 
@@ -239,6 +239,15 @@ class KernelInvocation:
             else [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)][result]
         )
         return one.double()
+
+    def given(self, results: Sequence[torch.Tensor], result: int) -> torch.Tensor:
+        """A result of PyTorch's. Those of a dropout are replaced by the program's, as all draws are, so what it makes
+        of its mask is computed again. What other kernels draw is compared with itself."""
+        if self._name != "native_dropout" or result or not self._args[2]:
+            return results[result].detach()
+        p = float(self._args[1])
+        x: torch.Tensor = self._args[0].detach()
+        return x.mul(results[1]).mul_(1 / (1 - p) if p < 1 else 0.0)
 
     def summands(self, sizes: torch.Tensor) -> torch.Tensor:
         """The largest of each element's size and those of what it is computed from; infinite if not known."""

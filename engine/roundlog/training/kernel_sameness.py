@@ -121,7 +121,7 @@ class _Steps:
             arguments = KernelInvocation(func, args, kwargs)
             for result, ours in self._parts.of_next(given):
                 self.compared += 1
-                theirs = given[result].detach()
+                theirs = arguments.given(given, result)
                 if not agree(ours, theirs, arguments) and not agrees_with_kernel(ours, theirs, result, arguments):
                     self._refuse(call, ours, theirs)
 
