@@ -96,7 +96,7 @@ def test_an_adjudicator_over_other_functions_is_another_one(sender: Sender) -> N
     # One place shows the functions that everybody knows, the other calls different ones.
     code = node.code(adjudicator)
     places = ContractCode.load("Adjudicator").immutables
-    assert len(places) == 2
+    assert len(places) > 1
     for start, length in places:
         assert not is_adjudicator(node, deploy_raw(sender, code[:start] + word(stranger) + code[start + length :]))
     dirty = code

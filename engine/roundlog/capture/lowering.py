@@ -152,7 +152,7 @@ class Lowering(Context):
             comparison = Comparison(self.builder.nodes, columns, self._some_inputs(columns.row(step), step))
             comparison.confirm(merged, lowered[course.graph_of[step]], plain)
         self.paths = variants.path([one.path for one in lowered], merged)
-        stand: Sequence[Callable[[int], int]] = variants.standing(merged) if several else [int]
+        stand: Sequence[Callable[[int], int]] = variants.standing(merged, len(lowered)) if several else [int]
         self.trails = [
             (graph, {call: Value(there(value)) for call, value in one.calls.items()})
             for graph, one, there in zip(course.graphs, lowered, stand, strict=True)

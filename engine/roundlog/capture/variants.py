@@ -169,16 +169,17 @@ class Variants:
     def path(self, paths: Sequence[ExecutionPath], results: Sequence[Value]) -> ExecutionPath:
         """Draws of the lowered steps, and the gradients that they have, chosen as their values are. results: what the
         program computes."""
-        placed = [path.placed(there) for path, there in zip(paths, self.standing(results), strict=True)]
+        placed = [path.placed(there) for path, there in zip(paths, self.standing(results, len(paths)), strict=True)]
         result = placed[0]
         for number in range(1, len(placed)):
             result = ExecutionPath.of(self.condition(number), placed[number], result)
         return result
 
-    def standing(self, results: Sequence[Value]) -> list[Callable[[int], int]]:
-        """By lowered step: its values -> those that stand for them in what the program computes."""
+    def standing(self, results: Sequence[Value], count: int) -> list[Callable[[int], int]]:
+        """By lowered step (`count` of them: a short job does not come to all): its values -> those that stand
+        for them in what the program computes."""
         alive = needed(self._builder.nodes, results)
-        stand: list[dict[int, int]] = [{} for _ in range(int(self._which.max()) + 1)]
+        stand: list[dict[int, int]] = [{} for _ in range(count)]
         for several, merged in self._merged.items():
             if merged in alive:
                 for number, value in enumerate(several):
