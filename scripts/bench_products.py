@@ -91,7 +91,7 @@ BATCHES = (48, 64, 64, 64)
 """Batches, rows, terms and columns of products of attention."""
 
 
-def short(lanes: int, fast: bool, inputs: list[torch.Tensor]) -> Work:
+def short(fast: bool, inputs: list[torch.Tensor]) -> Work:
     """A product of BF16 matrices, in FP32 first or by FP64 tiles."""
     op = operator("matmul")
     assert isinstance(op, Contraction)
@@ -113,8 +113,8 @@ def short_products(lanes: int, rounds: int) -> None:
         narrow = [a.to(torch.bfloat16), b.to(torch.bfloat16)]
         wide = [a, b]
         works = [
-            short(lanes, True, narrow),
-            short(lanes, False, narrow),
+            short(True, narrow),
+            short(False, narrow),
             certified(lanes, "matmul", wide, {}),
             lambda x=wide: x[0] @ x[1],  # type: ignore[misc]
         ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -65,7 +65,9 @@ def _constant(number: int) -> Any:
     return ir.Constant(_INDEX, number)
 
 
-def _constant_of(size: Callable[[Tile], int]) -> Any:
+def constant_of(size: Callable[[Tile], int]) -> Any:
+    """A number that follows from a tile, for compiled loops, which know it by the tile's lanes."""
+
     @instructions
     def constant(typingctx: Any, lanes: Any) -> Any:
         number = _constant(size(TILES[len(lanes)]))
@@ -74,8 +76,63 @@ def _constant_of(size: Callable[[Tile], int]) -> Any:
     return constant
 
 
-tile_rows, tile_columns = _constant_of(lambda tile: tile.rows), _constant_of(lambda tile: tile.columns)
+tile_rows, tile_columns = constant_of(lambda tile: tile.rows), constant_of(lambda tile: tile.columns)
 """Rows and columns of a tile of so many `lanes`, in compiled loops."""
+
+
+def intrinsic(builder: Any, name: str, kind: ir.VectorType, *arguments: Any) -> Any:
+    """A function of LLVM's that takes and returns vectors of one kind, FP32 or FP64."""
+    module = builder.module
+    name = f"llvm.{name}.v{kind.count}{'f64' if kind.element == _DOUBLE else 'f32'}"
+    function = module.globals.get(name)
+    if function is None:
+        function = ir.Function(module, ir.FunctionType(kind, [kind] * len(arguments)), name)
+    return builder.call(function, arguments)
+
+
+def everywhere(builder: Any, number: Any, count: int) -> Any:
+    """A vector of nothing but this number."""
+    undefined = ir.Constant(ir.VectorType(number.type, count), ir.Undefined)
+    first = builder.insert_element(undefined, number, ir.Constant(_WHOLE, 0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_WHOLE, count), [0] * count))
+
+
+def loop_over(builder: Any, terms: Any, begin: Sequence[Any], step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+    """A loop over `terms` > 0 that keeps values in registers; step(k, values) gives the next ones, begin the first."""
+    before = builder.block
+    inside, after = builder.append_basic_block("terms"), builder.append_basic_block("summed")
+    builder.branch(inside)
+    builder.position_at_end(inside)
+    k = builder.phi(_INDEX)
+    values = [builder.phi(value.type) for value in begin]
+    following = step(k, values)
+    next_k = builder.add(k, _constant(1))
+    for phi, first, later in zip([k, *values], [_constant(0), *begin], [next_k, *following], strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, builder.block)
+    builder.cbranch(builder.icmp_signed("<", next_k, terms), inside, after)
+    builder.position_at_end(after)
+    return following
+
+
+def crossed(builder: Any, rows: Sequence[Any]) -> list[Any]:
+    """As many vectors as each has lanes, transposed: exchanges between vectors whose numbers differ by one, two, four
+    and so on."""
+    rows, count, apart = list(rows), len(rows), 1
+    while apart < count:
+        low = [lane if not lane & apart else lane - apart + count for lane in range(count)]
+        masks = [ir.Constant(ir.VectorType(_WHOLE, count), [lane + more for lane in low]) for more in (0, apart)]
+        for n in range(count):
+            if not n & apart:
+                pair = rows[n], rows[n + apart]
+                rows[n], rows[n + apart] = (builder.shuffle_vector(*pair, mask) for mask in masks)
+        apart *= 2
+    return rows
+
+
+def at_step(builder: Any, first: Any, step: Any, number: int) -> Any:
+    """An address that lies `number` steps of so many bytes behind the first."""
+    return builder.add(first, builder.mul(step, _constant(number)))
 
 
 class _Vectors:
@@ -84,19 +141,10 @@ class _Vectors:
     def __init__(self, builder: Any, tile: Tile) -> None:
         self.builder, self.tile = builder, tile
 
-    def intrinsic(self, name: str, kind: ir.VectorType, *arguments: Any) -> Any:
-        """A function of LLVM's that takes and returns vectors of one kind."""
-        module = self.builder.module
-        name = f"llvm.{name}.v{self.tile.lanes}{'f64' if kind == self.tile.kind else 'f32'}"
-        function = module.globals.get(name)
-        if function is None:
-            function = ir.Function(module, ir.FunctionType(kind, [kind] * len(arguments)), name)
-        return self.builder.call(function, arguments)
-
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
         """a * b + c. Products of FP32 numbers are exact in FP64, so it makes no difference whether this is one
         instruction, which the compiler decides by what the processor has."""
-        return self.intrinsic("fmuladd", self.tile.kind, a, b, c)
+        return intrinsic(self.builder, "fmuladd", self.tile.kind, a, b, c)
 
     def numbers(self, address: Any) -> Any:
         return self.builder.inttoptr(address, _DOUBLE.as_pointer())
@@ -119,36 +167,13 @@ class _Vectors:
     def store_widened(self, singles: Any, address: Any) -> None:
         self.store(self.numbers(address), 0, self.builder.fpext(singles, self.tile.kind))
 
-    def everywhere(self, number: Any) -> Any:
-        """A vector of nothing but this number."""
-        lanes = self.tile.lanes
-        undefined = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
-        first = self.builder.insert_element(undefined, number, ir.Constant(_WHOLE, 0))
-        return self.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_WHOLE, lanes), [0] * lanes))
-
     def zeros(self, kind: ir.VectorType) -> Any:
         return ir.Constant(kind, [0.0] * self.tile.lanes)
 
     def sum_up(self, terms: Any, count: int, term: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
         """A loop over `terms` > 0 that keeps `count` vectors of sums in registers; term(k, sums) gives the next
         ones."""
-        builder = self.builder
-        before = builder.block
-        loop, after = builder.append_basic_block("terms"), builder.append_basic_block("summed")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        k = builder.phi(_INDEX)
-        k.add_incoming(_constant(0), before)
-        sums = [builder.phi(self.tile.kind) for _ in range(count)]
-        following = term(k, sums)
-        next_k = builder.add(k, _constant(1))
-        k.add_incoming(next_k, loop)
-        for sum_, next_sum in zip(sums, following, strict=True):
-            sum_.add_incoming(self.zeros(self.tile.kind), before)
-            sum_.add_incoming(next_sum, loop)
-        builder.cbranch(builder.icmp_signed("<", next_k, terms), loop, after)
-        builder.position_at_end(after)
-        return following
+        return loop_over(self.builder, terms, [self.zeros(self.tile.kind)] * count, term)
 
 
 @instructions
@@ -182,7 +207,7 @@ def _products(module: Any, tile: Tile) -> Any:
         columns = [vectors.load(of_right, number) for number in range(tile.vectors)]
         following = []
         for row in range(tile.rows):
-            repeated = vectors.everywhere(builder.load(builder.gep(of_left, [_constant(row)])))
+            repeated = everywhere(builder, builder.load(builder.gep(of_left, [_constant(row)])), tile.lanes)
             for number, column in enumerate(columns):
                 following.append(vectors.multiply_add(repeated, column, sums[row * tile.vectors + number]))
         return following
@@ -246,23 +271,9 @@ def widen_transposed(typingctx: Any, lanes: Any, x: Any, source: Any, line: Any,
         vectors = _Vectors(builder, TILES[len(lanes)])
         source, line, target, term = arguments[2:]
         count = vectors.tile.lanes
-
-        def at(first: Any, step: Any, number: int) -> Any:
-            return builder.add(first, builder.mul(step, _constant(number)))
-
-        crossed = [load_numbers(builder, x, at(source, line, number), count) for number in range(count)]
-        apart = 1
-        # Exchanges between vectors whose numbers differ by one, two and four: of ones, of pairs and of fours.
-        while apart < count:
-            low = [lane if not lane & apart else lane - apart + count for lane in range(count)]
-            masks = [ir.Constant(ir.VectorType(_WHOLE, count), [lane + more for lane in low]) for more in (0, apart)]
-            for number in range(count):
-                if not number & apart:
-                    pair = crossed[number], crossed[number + apart]
-                    crossed[number], crossed[number + apart] = (builder.shuffle_vector(*pair, mask) for mask in masks)
-            apart *= 2
-        for number, vector in enumerate(crossed):
-            vectors.store_widened(vector, at(target, term, number))
+        rows = [load_numbers(builder, x, at_step(builder, source, line, number), count) for number in range(count)]
+        for number, vector in enumerate(crossed(builder, rows)):
+            vectors.store_widened(vector, at_step(builder, target, term, number))
         return context.get_dummy_value()
 
     return types.void(lanes, x, types.int64, types.int64, types.int64, types.int64), generate
@@ -281,16 +292,16 @@ def round_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, fact
         row, norms = vectors.numbers(row), vectors.numbers(norms)
         two_units = ir.Constant(tile.kind, [TWO_UNITS] * tile.lanes)
         largest = ir.Constant(tile.singles, [float(LARGEST)] * tile.lanes)
-        scale, factor = (vectors.everywhere(number) for number in (scale, factor))
+        scale, factor = (everywhere(builder, number, tile.lanes) for number in (scale, factor))
         found = _constant(0)
         for number in range(tile.vectors):
             v = vectors.load(row, number)
             d = builder.fmul(scale, vectors.load(norms, number))
-            magnitude = vectors.intrinsic("fabs", tile.kind, v)
+            magnitude = intrinsic(builder, "fabs", tile.kind, v)
             reach = builder.fadd(builder.fmul(d, factor), builder.fmul(magnitude, two_units))
             low = rounded_words(builder, x, builder.fsub(v, reach))
             high = rounded_words(builder, x, builder.fadd(v, reach))
-            beyond = builder.fcmp_unordered(">", vectors.intrinsic("fabs", tile.singles, low), largest)
+            beyond = builder.fcmp_unordered(">", intrinsic(builder, "fabs", tile.singles, low), largest)
             marked = builder.or_(builder.fcmp_unordered("!=", low, high), beyond)
             bits = builder.zext(builder.bitcast(marked, ir.IntType(tile.lanes)), _INDEX)
             found = builder.or_(found, builder.shl(bits, _constant(number * tile.lanes)))

@@ -7,14 +7,13 @@ FP32 too, and what becomes of these in FP64. docs/numerics.md proves how far tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 
-from roundlog.kernels.gemm_microkernel import TILES, Tile
+from roundlog.kernels.gemm_microkernel import TILES, Tile, constant_of, everywhere, intrinsic, loop_over
 from roundlog.kernels.number_words import instructions, load_vector, store_words, widen_pairs
 
 BLOCK, BLOCKS = 16, 4
@@ -45,18 +44,9 @@ def _constant(number: int) -> Any:
     return ir.Constant(_INDEX, number)
 
 
-def _constant_of(size: Callable[[Tile], int]) -> Any:
-    @instructions
-    def constant(typingctx: Any, lanes: Any) -> Any:
-        number = _constant(size(TILES[len(lanes)]))
-        return types.int64(lanes), lambda context, builder, signature, arguments: number
-
-    return constant
-
-
-short_columns = _constant_of(lambda tile: tile.vectors * width_of(tile.lanes))
+short_columns = constant_of(lambda tile: tile.vectors * width_of(tile.lanes))
 """Columns of a tile, in compiled loops."""
-left_width = _constant_of(lambda tile: max(tile.rows, width_of(tile.lanes)))
+left_width = constant_of(lambda tile: max(tile.rows, width_of(tile.lanes)))
 """Rows of a strip of the left operand: those of one or more tiles."""
 
 
@@ -78,39 +68,8 @@ class _Code:
     def store(self, address: Any, value: Any, aligned: int) -> None:
         self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer())).align = aligned
 
-    def call(self, name: str, kind: Any, *arguments: Any) -> Any:
-        suffix = {_SINGLE: "f32", _DOUBLE: "f64"}[kind.element]
-        name, module = f"llvm.{name}.v{kind.count}{suffix}", self.builder.module
-        function = module.globals.get(name)
-        if function is None:
-            function = ir.Function(module, ir.FunctionType(kind, [kind] * len(arguments)), name)
-        return self.builder.call(function, arguments)
-
-    def everywhere(self, number: Any) -> Any:
-        undefined = ir.Constant(ir.VectorType(number.type, self.width), ir.Undefined)
-        first = self.builder.insert_element(undefined, number, ir.Constant(_WORD, 0))
-        mask = ir.Constant(ir.VectorType(_WORD, self.width), [0] * self.width)
-        return self.builder.shuffle_vector(first, undefined, mask)
-
     def all(self, kind: Any, number: Any) -> Any:
         return ir.Constant(kind, [number] * kind.count)
-
-    def loop(self, terms: Any, begin: list[Any], step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-        """A loop over `terms` > 0 that keeps values in registers; step(k, values) gives the next ones."""
-        builder, before = self.builder, self.builder.block
-        inside, after = builder.append_basic_block("terms"), builder.append_basic_block("summed")
-        builder.branch(inside)
-        builder.position_at_end(inside)
-        k = builder.phi(_INDEX)
-        values = [builder.phi(value.type) for value in begin]
-        following = step(k, values)
-        next_k = builder.add(k, _constant(1))
-        for phi, first, later in zip([k, *values], [_constant(0), *begin], [next_k, *following], strict=True):
-            phi.add_incoming(first, before)
-            phi.add_incoming(later, builder.block)
-        builder.cbranch(builder.icmp_signed("<", next_k, terms), inside, after)
-        builder.position_at_end(after)
-        return following
 
 
 @instructions
@@ -161,13 +120,14 @@ def _block_function(module: Any, tile: Tile) -> Any:
         columns = [code.load(code.at(of_right, aligned * n), code.singles, aligned) for n in range(tile.vectors)]
         following = []
         for row in range(tile.rows):
-            repeated = code.everywhere(code.load(code.at(of_left, 4 * row), _SINGLE, 4))
+            repeated = everywhere(builder, code.load(code.at(of_left, 4 * row), _SINGLE, 4), code.width)
             for n, column in enumerate(columns):
-                following.append(code.call("fmuladd", code.singles, repeated, column, sums[row * tile.vectors + n]))
+                total = sums[row * tile.vectors + n]
+                following.append(intrinsic(builder, "fmuladd", code.singles, repeated, column, total))
         return following
 
     count = tile.rows * tile.vectors
-    totals = code.loop(terms, [code.all(code.singles, 0.0)] * count, term)
+    totals = loop_over(builder, terms, [code.all(code.singles, 0.0)] * count, term)
     kept, finished = function.append_basic_block("kept"), function.append_basic_block("finished")
     builder.cbranch(done, finished, kept)
     for block in (kept, finished):
@@ -196,12 +156,12 @@ def mark_short_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any,
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         code = _Code(builder, TILES[len(lanes)])
         row, norms, scale, _, out = arguments[1:]
-        scale, found, aligned = code.everywhere(scale), _constant(0), 4 * code.width
+        scale, found, aligned = everywhere(builder, scale, code.width), _constant(0), 4 * code.width
         largest = code.all(code.singles, _LARGEST)
         for n in range(code.tile.vectors):
             wide = code.load(code.at(row, 2 * aligned * n), code.doubles, aligned)
             y = builder.fptrunc(wide, code.singles)
-            magnitude = code.call("fabs", code.singles, y)
+            magnitude = intrinsic(builder, "fabs", code.singles, y)
             d = builder.fmul(scale, code.load(code.at(norms, aligned * n), code.singles, aligned))
             slack = builder.fadd(
                 builder.fmul(magnitude, code.all(code.singles, RELATIVE)), code.all(code.singles, ABSOLUTE)
@@ -210,7 +170,7 @@ def mark_short_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any,
             low, high = builder.fsub(y, reach), builder.fadd(y, reach)
             ends = [_nearest(code, end) for end in (low, high)]
             beyond = builder.fcmp_unordered(">", builder.fadd(magnitude, reach), largest)
-            infinite = builder.fcmp_unordered(">", code.call("fabs", code.singles, ends[0]), largest)
+            infinite = builder.fcmp_unordered(">", intrinsic(builder, "fabs", code.singles, ends[0]), largest)
             differ = builder.icmp_unsigned("!=", *(builder.bitcast(end, code.words) for end in ends))
             marked = builder.or_(builder.or_(differ, beyond), infinite)
             bits = builder.zext(builder.bitcast(marked, ir.IntType(code.width)), _INDEX)
@@ -261,7 +221,7 @@ def dot_short(typingctx: Any, lanes: Any, left: Any, right: Any, pairs: Any) -> 
                 for total, a, b in zip(sums, *both, strict=True)
             ]
 
-        even, odd = code.loop(count, [code.all(code.doubles, 0.0)] * 2, step)
+        even, odd = loop_over(builder, count, [code.all(code.doubles, 0.0)] * 2, step)
         total, left = builder.fadd(even, odd), code.width
         while left > 1:
             left //= 2

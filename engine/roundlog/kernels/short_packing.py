@@ -11,6 +11,7 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba import njit, types
 
+from roundlog.kernels.gemm_microkernel import at_step, crossed
 from roundlog.kernels.number_words import Words, instructions, load_vector, number, widen_pairs
 from roundlog.kernels.short_microkernel import width_of
 from roundlog.kernels.threads import in_parts
@@ -75,31 +76,12 @@ def _cross(typingctx: Any, lanes: Any, source: Any, line: Any, target: Any, term
         source, line, target, term = arguments[1:]
         count = width_of(len(lanes))
         kind = ir.VectorType(ir.IntType(16), count)
-        rows = [load_vector(builder, _at(builder, source, line, n), kind, 2) for n in range(count)]
-        for n, row in enumerate(_crossed(builder, rows)):
-            builder.store(row, builder.inttoptr(_at(builder, target, term, n), kind.as_pointer())).align = 2
+        rows = [load_vector(builder, at_step(builder, source, line, n), kind, 2) for n in range(count)]
+        for n, row in enumerate(crossed(builder, rows)):
+            builder.store(row, builder.inttoptr(at_step(builder, target, term, n), kind.as_pointer())).align = 2
         return context.get_dummy_value()
 
     return types.void(lanes, types.int64, types.int64, types.int64, types.int64), generate
-
-
-def _at(builder: Any, first: Any, step: Any, number: int) -> Any:
-    return builder.add(first, builder.mul(step, ir.Constant(ir.IntType(64), number)))
-
-
-def _crossed(builder: Any, rows: list[Any]) -> list[Any]:
-    """As many vectors as each has lanes, transposed: exchanges between vectors whose numbers differ by one, two, four
-    and so on."""
-    count, apart = len(rows), 1
-    while apart < count:
-        low = [lane if not lane & apart else lane - apart + count for lane in range(count)]
-        masks = [ir.Constant(ir.VectorType(_WORD, count), [lane + more for lane in low]) for more in (0, apart)]
-        for n in range(count):
-            if not n & apart:
-                pair = rows[n], rows[n + apart]
-                rows[n], rows[n + apart] = (builder.shuffle_vector(*pair, mask) for mask in masks)
-        apart *= 2
-    return rows
 
 
 @instructions
@@ -111,10 +93,10 @@ def _widen_crossed(typingctx: Any, lanes: Any, source: Any, line: Any, target: A
         source, line, target, term = arguments[1:]
         count = width_of(len(lanes))
         kind = ir.VectorType(_WORD, count)
-        rows = [load_vector(builder, _at(builder, source, line, n), kind, 2) for n in range(count)]
-        for n, pairs in enumerate(_crossed(builder, rows)):
+        rows = [load_vector(builder, at_step(builder, source, line, n), kind, 2) for n in range(count)]
+        for n, pairs in enumerate(crossed(builder, rows)):
             for odd, numbers in enumerate(widen_pairs(builder, pairs)):
-                _store(builder, numbers, _at(builder, target, term, 2 * n + odd))
+                _store(builder, numbers, at_step(builder, target, term, 2 * n + odd))
         return context.get_dummy_value()
 
     return types.void(lanes, types.int64, types.int64, types.int64, types.int64), generate
