@@ -39,14 +39,14 @@ def words_of(x: torch.Tensor) -> Words:
     return words
 
 
-def is_short(x: Any) -> bool:
+def holds_bf16(x: Any) -> bool:
     """Whether an array's numbers are of BF16; x: its type for numba."""
     return bool(x.dtype == types.uint16)
 
 
 def size_of(x: Any) -> int:
     """Bytes of a number."""
-    return 2 if is_short(x) else 4
+    return 2 if holds_bf16(x) else 4
 
 
 def _lane_count(kind: Any, element: Any) -> Any:
@@ -67,17 +67,17 @@ def from_words(builder: Any, words: Any) -> Any:
 
 def load_numbers(builder: Any, x: Any, address: Any, lanes: int) -> Any:
     """So many numbers of an array such as x from an address, as FP32 numbers; they are aligned as numbers are."""
-    kind = ir.VectorType(_SHORT if is_short(x) else _SINGLE, lanes)
+    kind = ir.VectorType(_SHORT if holds_bf16(x) else _SINGLE, lanes)
     loaded = load_vector(builder, address, kind, size_of(x))
-    return from_words(builder, loaded) if is_short(x) else loaded
+    return from_words(builder, loaded) if holds_bf16(x) else loaded
 
 
 def rounded_words(builder: Any, x: Any, y: Any) -> Any:
-    """FP64 numbers rounded to the numbers of an array such as x, once, to nearest, ties to even; as FP32 numbers, of
-    which each is one; what is not finite stays so. As `roundlog.arithmetic.formats.round_to` does
-    it, but that a zero may have a sign."""
+    """FP64 numbers rounded to the numbers of an array such as x, once, to nearest, ties to even; as the FP32
+    numbers that they are; infinities and NaN stay so. As `roundlog.arithmetic.formats.round_to` does it, but that a
+    zero may have a sign."""
     singles = _lane_count(y.type, _SINGLE)
-    if not is_short(x):
+    if not holds_bf16(x):
         return builder.fptrunc(y, singles)
     longs = _lane_count(y.type, _LONG)
     words, cut = builder.bitcast(y, longs), _all(longs, _DROPPED)
@@ -96,7 +96,7 @@ def rounded_words(builder: Any, x: Any, y: Any) -> Any:
 
 def store_words(builder: Any, x: Any, address: Any, numbers: Any) -> None:
     """FP32 numbers, which are numbers of an array such as x, to an address."""
-    if is_short(x):
+    if holds_bf16(x):
         words = builder.bitcast(numbers, _lane_count(numbers.type, _WORD))
         upper = builder.lshr(words, _all(words.type, 16))
         numbers = builder.trunc(upper, _lane_count(numbers.type, _SHORT))

@@ -82,7 +82,7 @@ class ShortBounds:
     def of(squares: F64, weighted: F64, gamma: float, unit: float) -> ShortBounds:
         """squares, weighted: float64[B, lines], the sums of squares, and those weighted by `ROUNDINGS`."""
         norms = np.sqrt(squares)
-        # Of what is infinite, bounds are infinite or NaN.
+        # Infinite terms have bounds that are infinite or NaN.
         with np.errstate(over="ignore", invalid="ignore"):
             single = (np.sqrt(weighted) * (unit * _LOOSE)).astype(np.float32)
             return ShortBounds(norms * gamma, np.maximum(single, np.float32(_LEAST)), norms)
@@ -153,7 +153,7 @@ def _decide(
         for t in range(pairs * step, terms):
             total += np.float64(number(x[first + t]) * number(y[other + t]))
         d = doubles[row] * other_doubles[c]
-        # Of that sum in any order, and of products that are too small for FP32.
+        # Errors of that sum in any order, and of products that are too small for FP32.
         loose = norms[row] * other_norms[c] * (terms * 2.0**-52) + terms * 2.0**-149
         reach = d * (factor + 2.0) + loose + abs(total) * (4.0 * TWO_UNITS)
         low = round_number(total, out)
