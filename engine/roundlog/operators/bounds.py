@@ -175,7 +175,6 @@ def mark_by_reference(
     y: torch.Tensor, bound: Bound, scale: float, format: Format = FLOAT32
 ) -> tuple[torch.Tensor, Ambiguous]:
     """`mark` in plain torch, on any device, to any format."""
-    y = y.contiguous()
     low, high = round_interval(y, bound.whole(y), scale, format)
     marked = (low != high) | ~(low.abs() <= float(LARGEST))
     indices = marked.reshape(-1).nonzero().squeeze(1)

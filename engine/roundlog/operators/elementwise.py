@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from roundlog.arithmetic import as_float32, held, round_signed
-from roundlog.definitions import Family, OperatorKind, of_family
+from roundlog.definitions import FLOATS, Family, OperatorKind, of_family
 from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
 from roundlog.operators.registry import (
     Attributes,
@@ -113,7 +113,7 @@ _WIDE: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-_CONVERSIONS = {"to_f32", "to_bf16", "to_f16"}
+_CONVERSIONS = {f"to_{dtype}" for dtype in FLOATS}
 
 
 def check_narrow(program: Program, operators: Sequence[Operator], f32: Format) -> None:

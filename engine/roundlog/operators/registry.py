@@ -115,7 +115,7 @@ class Inexact(Operator):
 
     @abstractmethod
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        """FP64, by the vendor's kernel, within `bound` of the mathematical value elementwise."""
+        """FP64, contiguous, by the vendor's kernel, within `bound` of the mathematical value elementwise."""
 
     @abstractmethod
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:

@@ -43,7 +43,8 @@ class ElementaryFunction(Inexact):
         return inputs[0]
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        return self._function(inputs[0].to(torch.float64))
+        # PyTorch's functions give a transposed input's value transposed; what rounds it takes it element after element.
+        return self._function(inputs[0].to(torch.float64)).contiguous()
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         return RelativeBound(self.definition.relative_error, ABSOLUTE_BOUND)

@@ -72,8 +72,7 @@ class ThresholdRecorder:
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
         inputs = operands(operator, inputs)
-        # Of a function of a transposed input, it is transposed, too.
-        y = operator.approximate(inputs, attributes).contiguous()
+        y = operator.approximate(inputs, attributes)
         rounded = round_to(y, format)
         if not rounded.isfinite().all():
             y = fill_in(operator, inputs, attributes, y, format)
@@ -128,8 +127,7 @@ class ThresholdFollower:
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
         inputs = operands(operator, inputs)
-        # Of a function of a transposed input, it is transposed, too.
-        y = operator.approximate(inputs, attributes).contiguous()
+        y = operator.approximate(inputs, attributes)
         rounded = round_to(y, format)
         if not rounded.isfinite().all():
             y = fill_in(operator, inputs, attributes, y, format)
