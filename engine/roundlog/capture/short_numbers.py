@@ -82,6 +82,11 @@ def rounds_number(op: Any, argument: str) -> bool:
     return argument in _ROUNDED.get(kernel_name(op), ())
 
 
+def rounds_numbers(op: Any) -> bool:
+    """Whether a kernel rounds some of the numbers that it may be given."""
+    return kernel_name(op) in _ROUNDED
+
+
 def takes_in_fp32(op: Any, argument: str) -> bool:
     """Whether a kernel takes an argument of this name in FP32, if it is a tensor without axes beside one with axes."""
     return argument == "other" and kernel_name(op) in _BY_FP32_SCALARS

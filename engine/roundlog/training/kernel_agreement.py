@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.arithmetic import is_short
 from roundlog.capture.kernel_calls import Note, WatchedCalls
+from roundlog.capture.short_numbers import rounds_numbers, with_rounded_numbers
 
 _FEW = 0.01
 """Share of a tensor's numbers that may be neighbours of PyTorch's, beside one."""
@@ -29,14 +30,10 @@ _GAP = 30.0
 _WORST = 1e-3
 """Error of PyTorch's FP32, in units of what a kernel adds up, that the allowance ends at."""
 
-_ROUNDING_SUMS = ("add", "sub", "rsub")
-_SUMS = (*_ROUNDING_SUMS, "lerp", "addcmul", "addcdiv")
-"""Kernels that add element by element. The first round the numbers among their arguments to the dtype of the result, as
-`pow` does; the others do not."""
+_SUMS = ("add", "sub", "rsub", "lerp", "addcmul", "addcdiv")
+"""Kernels that add element by element."""
 
-_POWERS = ("pow",)
 _SCALED = ("mul", "div", "leaky_relu", "leaky_relu_backward", "native_dropout", "native_dropout_backward")
-"""Kernels that take numbers among their arguments in FP32: `_NORMS` take their eps so."""
 
 _NORMS = tuple(f"native_{kind}_norm{way}" for kind in ("layer", "group", "batch") for way in ("", "_backward"))
 
@@ -199,7 +196,7 @@ class KernelInvocation:
 
     @property
     def summed_up(self) -> float:
-        """The largest number of which it adds up rows in a short dtype; 0 if none are known."""
+        """The largest number in the rows that it adds up in a short dtype; 0 if it is not known to add any."""
         return _largest(self._args[0].double()) if self._name in _NORMS and self._name.endswith("_backward") else 0.0
 
     def steps(self, count: int) -> float:
@@ -209,8 +206,8 @@ class KernelInvocation:
 
     def has_known_scalars(self, dtype: torch.dtype) -> bool:
         """Whether it is known how the kernel rounds the numbers among its arguments, for results of a dtype."""
-        if self._name in (*_SUMS, *_POWERS, *_SCALED, *_NORMS):
-            return True
+        if self._name in (*_SUMS, "pow", *_SCALED, *_NORMS):
+            return True  # which they are given as `short_numbers` says
         return all(
             float(torch.tensor(float(one)).to(dtype)) == float(one)
             for one in tree_leaves((self._args, self._kwargs))
@@ -219,7 +216,10 @@ class KernelInvocation:
 
     def result(self, result: int, dtype: torch.dtype, rounded: torch.dtype) -> torch.Tensor:
         """A result of the kernel when it computes in a dtype, f64. rounded: the dtype of PyTorch's result."""
-        rounds = self._name in (*_ROUNDING_SUMS, *_POWERS) and is_short(rounded)
+        rounds = rounds_numbers(self._func) and is_short(rounded)
+        given = (self._args, self._kwargs)
+        if rounds:
+            given = with_rounded_numbers(self._func, *given, rounded)
 
         def cast(thing: Any) -> Any:
             if isinstance(thing, torch.Tensor) and thing.is_floating_point():
@@ -227,11 +227,9 @@ class KernelInvocation:
                 return (thing.to(rounded) if rounds and not thing.ndim else thing).to(dtype, copy=True)
             if isinstance(thing, torch.Tensor):
                 return thing.clone()
-            if isinstance(thing, float) and rounds:
-                return float(torch.tensor(thing).to(rounded))
             return dtype if isinstance(thing, torch.dtype) and thing.is_floating_point else thing
 
-        args, kwargs = tree_map(cast, (self._args, self._kwargs))
+        args, kwargs = tree_map(cast, given)
         found = self._func(*args, **kwargs)
         one = (
             found

@@ -22,7 +22,7 @@ from roundlog.capture.kernel_calls import CallTrail, KernelCall, WatchedCalls
 from roundlog.data import widened
 from roundlog.execution import StoppedError
 from roundlog.operators import StepInputs
-from roundlog.program import DType, Node, Program
+from roundlog.program import Node, Program
 from roundlog.training.kernel_agreement import (
     KernelArguments,
     KernelInvocation,
@@ -35,7 +35,7 @@ from roundlog.training.trial import CHANGE, GRADIENT, Results, Tensors, Trial
 
 def has_short_numbers(program: Program) -> bool:
     """Whether a program computes with numbers of fewer than 32 bits."""
-    return any(node.type.dtype in (DType.BF16, DType.F16) for node in program.nodes)
+    return any(node.type.dtype.is_short for node in program.nodes)
 
 
 def confirm_same_kernels(task: Task, captured: Captured, trial: Trial) -> int:

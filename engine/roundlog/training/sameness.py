@@ -168,7 +168,7 @@ class _Comparison:
             truth = result()
             in_fp32 = single[name]() if name in single else truth
             found.is_finite &= bool(truth.isfinite().all()) and bool(in_fp32.isfinite().all())
-            # What comes to the optimizer has been compared kernel by kernel; what it makes of the same gradients, not.
+            # Gradients have been compared kernel by kernel, but not the steps that the optimizer makes of them.
             if name in ours and (not self._by_kernel or name in self._optimized):
                 found.marks[name] = self._mark_of(step, name, ours[name](), in_fp32, truth)
 
