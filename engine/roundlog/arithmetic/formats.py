@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import torch
 
-from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
+from roundlog.number_format import FLOAT32, Format
+from roundlog.program import DType
 
 _INT32_MIN = -(2**31)
 
-_SHORT = {BFLOAT16: torch.bfloat16, FLOAT16: torch.float16}
+_SHORT = {
+    format: dtype.torch_dtype for dtype in DType if dtype.is_short and (format := dtype.number_format()) is not None
+}
 _SHORT_DTYPES = frozenset(_SHORT.values())
 
 

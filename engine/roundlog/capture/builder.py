@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 import torch
 
+from roundlog.arithmetic import format_of
 from roundlog.capture.draws import Draw
 from roundlog.capture.errors import CaptureError
 from roundlog.operators import StepInputs, operator
@@ -67,16 +68,10 @@ _INDEXING = ("take", "gather")
 """Operators that an index outside of its axis stops."""
 
 
-_CONVERSIONS = {DType.F32: "to_f32", DType.BF16: "to_bf16", DType.F16: "to_f16"}
-
-_WORDS = {DType.F32: (np.uint32, 0x7FC00000), DType.BF16: (np.uint16, 0x7FC0), DType.F16: (np.uint16, 0x7E00)}
-"""Format -> unsigned integers of its width, and the bits of the one NaN that programs have."""
-
-
 def _pattern(numbers: torch.Tensor) -> tuple[int, ...]:
     """The bits of numbers of a format, [count], with the one NaN that programs have."""
-    kind, nan = _WORDS[DType.of(numbers.dtype)]
-    bits = numbers.contiguous().view(torch.uint8).numpy().view(kind)
+    bits = numbers.contiguous().view(torch.uint8).numpy().view(f"u{numbers.itemsize}")
+    nan = format_of(numbers.dtype).nan
     return tuple(nan if missing else int(word) for word, missing in zip(bits, numbers.isnan().tolist(), strict=True))
 
 
@@ -211,7 +206,7 @@ class Builder:
             return Value(node.inputs[0])  # a number that was only widened
         if have == DType.I64 and dtype != DType.F32:
             value = self._rounded(value, DType.F32)  # PyTorch rounds integers to FP32 first
-        return self.op(_CONVERSIONS[dtype], value)
+        return self.op(f"to_{dtype}", value)
 
     def chosen(self, condition: Value, held: Value, otherwise: Value) -> Value:
         """One of two values of a type, by a bool[]."""

@@ -22,7 +22,7 @@ from roundlog.capture.constants import node_of
 _MARK = "roundlog_calls"
 
 _PLAIN = frozenset(("alias", "clone", "detach", "lift_fresh", "lift_fresh_copy", "_unsafe_view", "_local_scalar_dense"))
-"""Operators that compute nothing, and of which a trace may have others than a run."""
+"""Operators that compute nothing: a trace may have others of them than a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class CallTrail:
 
 
 Note = Callable[[KernelCall, OpOverload, tuple[Any, ...], dict[str, Any], list[torch.Tensor]], None]
-"""Is told of a call: itself, the operator, its arguments, and its results."""
+"""Function that gets a call, its operator, its arguments and its results."""
 
 
 class WatchedCalls(TorchDispatchMode):

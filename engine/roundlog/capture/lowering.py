@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -151,8 +151,8 @@ class Lowering(Context):
             plain = self._variant(graph)
             comparison = Comparison(self.builder.nodes, columns, self._some_inputs(columns.row(step), step))
             comparison.confirm(merged, lowered[course.graph_of[step]], plain)
-        self.paths = variants.path([one.path for one in lowered], merged)
-        stand: Sequence[Callable[[int], int]] = variants.standing(merged, len(lowered)) if several else [int]
+        stand = variants.standing(merged, len(lowered))
+        self.paths = variants.path([one.path for one in lowered], stand)
         self.trails = [
             (graph, {call: Value(there(value)) for call, value in one.calls.items()})
             for graph, one, there in zip(course.graphs, lowered, stand, strict=True)

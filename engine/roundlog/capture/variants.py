@@ -166,10 +166,10 @@ class Variants:
             result = self._builder.op("where", condition, value, result)
         return result
 
-    def path(self, paths: Sequence[ExecutionPath], results: Sequence[Value]) -> ExecutionPath:
-        """Draws of the lowered steps, and the gradients that they have, chosen as their values are. results: what the
-        program computes."""
-        placed = [path.placed(there) for path, there in zip(paths, self.standing(results, len(paths)), strict=True)]
+    def path(self, paths: Sequence[ExecutionPath], stand: Sequence[Callable[[int], int]]) -> ExecutionPath:
+        """Draws of the lowered steps, and the gradients that they have, chosen as their values are. stand: as
+        `standing` gives it."""
+        placed = [path.placed(there) for path, there in zip(paths, stand, strict=True)]
         result = placed[0]
         for number in range(1, len(placed)):
             result = ExecutionPath.of(self.condition(number), placed[number], result)
@@ -177,7 +177,7 @@ class Variants:
 
     def standing(self, results: Sequence[Value], count: int) -> list[Callable[[int], int]]:
         """By lowered step (`count` of them: a short job does not come to all): its values -> those that stand
-        for them in what the program computes."""
+        for them in what the program computes, results."""
         alive = needed(self._builder.nodes, results)
         stand: list[dict[int, int]] = [{} for _ in range(count)]
         for several, merged in self._merged.items():

@@ -167,8 +167,8 @@ class HeldField(Field):
 
 
 def held(tensor: torch.Tensor) -> HeldField:
-    """A field of a tensor [rows, ...] of a dtype that programs have, of which a contiguous one on the CPU is not
-    copied. Raises ProgramError for another dtype."""
+    """A field of a tensor [rows, ...] of a dtype that programs have. A contiguous one on the CPU is not copied. Raises
+    ProgramError for another dtype."""
     plain = tensor.detach().cpu().resolve_neg().contiguous()
     kind = TensorType(tuple(plain.shape[1:]), DType.of(plain.dtype))
     return HeldField(FieldType(kind, Stored.AS_READ, kind.numel), len(plain), as_array(plain.reshape(-1)))

@@ -127,7 +127,7 @@ class _Operands:
         """Whether there is more to be computed than one operator of a program does: a factor, a bias, a conversion."""
         node, base = self._node, self._base
         if base.startswith("convolution"):
-            # Of a volume, sums are added up; a bias is added before PyTorch rounds.
+            # A volume is convolved by adding sums up, and PyTorch adds a bias before it rounds.
             bias = node.args[2] if base == "convolution" else None
             return bias is not None or any(x.meta["val"].ndim == 5 for x in self._tensors)
         if base == "sum":
