@@ -129,7 +129,7 @@ BF16 means the following.
 * Attention is `scaled_dot_product_attention` by PyTorch's own formula (`SDPBackend.MATH`), in FP32 within.
 * Where PyTorch adds into BF16 again and again (gradients of embeddings, `index_add`, products over an axis), a program
   rounds the sum once.
-* SGD, Adam and AdamW step parameters of BF16 by PyTorch's operators one after another, each of which rounds, with the
+* SGD, Adam and AdamW step parameters of BF16 by PyTorch's operators one after another, and each rounds, with the
   factors rounded where PyTorch rounds them (`add_`'s alpha). A product that is added is not rounded first, as in
   PyTorch's loop over vectors; its loop over the rest, the last elements of a tensor whose number is no multiple of 32,
   rounds it. Norms for clipping are BF16, too.

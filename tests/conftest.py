@@ -70,7 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # A case that was renamed would be quick, or slow, without anybody having said so.
         raise pytest.UsageError(f"{wrong[0][0]} has no case {wrong[0][1]}: mend its mark")
     if (parts := config.getoption("--sample")) > 1:
-        commit = _commit()
-        left_out = [item for item in items if not in_sample(item.nodeid, commit, parts)]
+        commit, left_out, taken = _commit(), [], []
+        for item in items:
+            (taken if in_sample(item.nodeid, commit, parts) else left_out).append(item)
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if in_sample(item.nodeid, commit, parts)]
+        items[:] = taken

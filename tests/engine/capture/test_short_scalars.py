@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from roundlog.capture import CaptureError, Task, capture
-from roundlog.execution import Executor
-from roundlog.operators import StepInputs
-from roundlog.rounding import Recorder
+from elementwise import states_after_a_step
+from roundlog.capture import CaptureError
 from short_kernels import ELSEWHERE, OF_NUMBERS, REFUSED, beside_a_number, of_two_tensors, taking_numbers
 from torch import Tensor, nn
 from torch._ops import OpOverload
@@ -18,7 +16,7 @@ NUMBERS = (257, 0.999, 0.1, 1e-3, 1.7)
 """Numbers that BF16 has not."""
 
 SIZES = (8, 32, 40)
-"""Of tensors: less than the loop over vectors takes, all of it, and the rest behind it."""
+"""Sizes of tensors: less than the loop over vectors takes, all of it, and the rest behind it."""
 
 
 def operands(size: int, number: float) -> tuple[Tensor, Tensor]:
@@ -54,28 +52,7 @@ class Computing(nn.Module):
 
 def by_program(cases: list[tuple[Callable[..., Tensor], tuple[Tensor, ...]]]) -> list[Tensor]:
     """Values of functions, by one step of a program."""
-    model = Computing(cases)
-    task = Task(
-        model=model,
-        loss=lambda m, b: m(),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-        dataset={"x": torch.zeros(1, 1)},
-        batch_size=1,
-        steps=1,
-        interval=1,
-        seed=0,
-    )
-    captured = capture(task)
-    inputs = StepInputs(
-        states=list(captured.states.values()),
-        data=[task.dataset["x"]],
-        schedule=captured.schedule[0],
-        seed=0,
-        step=0,
-        device=torch.device("cpu"),
-    )
-    result = Executor(captured.program).run(inputs, Recorder(4))
-    states = dict(zip(captured.program.state_names, result.states, strict=True))
+    states = states_after_a_step(Computing(cases))
     return [states[f"buffer/y{place}"] for place in range(len(cases))]
 
 
@@ -101,7 +78,7 @@ def agree(name: str, ours: Tensor, theirs: Tensor) -> bool:
 
 
 def without_the_rest(name: str, x: Tensor) -> Tensor:
-    """What the loop over vectors computes."""
+    """Values as the loop over vectors computes them."""
     return x[: len(x) // 32 * 32] if name in ADDING else x
 
 

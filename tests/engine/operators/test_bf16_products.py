@@ -20,7 +20,7 @@ from roundlog.rounding import Follower, Recorder
 GUARD = 4
 NARROW = torch.bfloat16
 LANES = (8, 4, 2, 0)
-"""Of tiles; 0: none, FP32 copies by BLAS."""
+"""Lanes of tiles; 0: none, FP32 copies by BLAS."""
 
 
 def words_of(x: torch.Tensor) -> np.ndarray:
@@ -181,7 +181,7 @@ def test_every_kernel_gives_the_exact_sums_rounded_once(kind: str, terms: int) -
 
 @pytest.mark.parametrize("lanes", LANES[:-1])
 def test_logs_do_not_depend_on_the_kernel(lanes: int) -> None:
-    """With a large guard, and multiples of 1/256, of which one in some thirty is a tie."""
+    """With a large guard, and multiples of 1/256: one in some thirty is a tie."""
     rng = np.random.default_rng(lanes)
     a, b = ((gaussian(rng, *shape) * 16).round() / 16 for shape in ((70, 300), (300, 130)))
     found = []

@@ -74,7 +74,7 @@ def program() -> Program:
     summed = b.add("sum", b.add("to_f16", hidden), dims=(0,))
     share = b.add("mul", summed, b.number(0.1 / BATCH, F16))
     stored = {"buffer/mean": b.add("add", b.add("mul", states["buffer/mean"], b.number(0.9, F16)), share)}
-    # The update of the FP32 copies, of which the weights are roundings.
+    # The update of the FP32 copies; the weights are these, rounded.
     for name, gradient in (("first.weight", of_first), ("second.weight", of_second)):
         kept = b.add("mul", states[f"slot/{name}/momentum"], b.number(0.9, F32))
         momentum = b.add("add", kept, b.add("to_f32", gradient))
