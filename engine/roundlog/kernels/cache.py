@@ -132,8 +132,12 @@ class CheckedFiles(caching.IndexDataCacheFile):  # type: ignore[misc]
     kept."""
 
     def save(self, key: Any, data: Any) -> None:
+        # numba counts its files, so two processes may give one number to two overloads. Where both write the index,
+        # one overload is left out, and compiled anew.
+        name = self._data_name(int.from_bytes(sha256(self._dump(key)).digest()[:8], "big"))
         with suppress(OSError):
-            super().save(key, data)
+            self._save_data(name, data)
+            self._save_index({**self._load_index(), key: name})
 
     def _load_index(self) -> Any:
         content = _checked(Path(self._index_path))

@@ -141,6 +141,23 @@ def test_a_damaged_file_is_thrown_away(what: str, suffix: str, tmp_path: Path) -
     assert CheckedFiles(str(tmp_path), "loop", "another stamp").load("key") is None
 
 
+def test_processes_that_write_at_once_mix_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each knows the index of before the other's."""
+    first, second = (CheckedFiles(str(tmp_path), "loop", "stamp") for _ in range(2))
+    written = first._save_data
+
+    def slowly(name: str, data: object) -> None:
+        second.save("its key", "its code")
+        written(name, data)
+
+    monkeypatch.setattr(first, "_save_data", slowly)
+    monkeypatch.setattr(second, "_load_index", dict)
+    first.save("key", "code")
+    loaded = CheckedFiles(str(tmp_path), "loop", "stamp")
+    assert loaded.load("key") in ("code", None) and loaded.load("its key") in ("its code", None)
+    assert {loaded.load("key"), loaded.load("its key")} != {None}
+
+
 @pytest.mark.slow
 def test_a_full_disk_keeps_no_loop(tmp_path: Path) -> None:
     (tmp_path / "place").write_text("")

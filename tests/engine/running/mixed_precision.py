@@ -3,8 +3,6 @@ FP16 buffer, and a loss in FP32; of data in BF16."""
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 import torch
 from roundlog.commitments import state_root, tensor_root
@@ -93,11 +91,11 @@ def program() -> Program:
 
 
 def initial() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(3)
+    generator = np.random.default_rng(3)
     made: dict[str, torch.Tensor] = {}
     for name, kind in STATES.items():
         size = 0.5 if name.endswith("master") else 0.0
-        made[name] = (torch.randn(prod(kind.shape), generator=generator) * size).reshape(kind.shape)
+        made[name] = torch.from_numpy(generator.standard_normal(kind.shape, np.float32)) * size
     for name in ("first.weight", "second.weight"):
         made[f"parameter/{name}"] = made[f"slot/{name}/master"]
     return {name: tensor.to(STATES[name].dtype.torch_dtype) for name, tensor in made.items()}
@@ -106,8 +104,7 @@ def initial() -> dict[str, torch.Tensor]:
 def job(
     *, steps: int = 12, interval: int = 2, policy: int = POLICY_CERTIFIED, bits: int = 32, rate: float = 0.25
 ) -> Job:
-    generator = torch.Generator().manual_seed(4)
-    x = torch.randn(40, WIDE, generator=generator).to(torch.bfloat16)
+    x = torch.from_numpy(np.random.default_rng(4).standard_normal((40, WIDE), np.float32)).to(torch.bfloat16)
     y = torch.stack([x.float().sum(1).sin(), x.float()[:, 0]], 1)
     dataset = fields_of({"x": x, "y": y})
     made, states, schedule = program(), initial(), torch.full((steps, 1), rate)
