@@ -148,7 +148,7 @@ def random_script(seed: int) -> Training | ChoosingTraining:
 def campaign(
     first: int, count: int, make: Callable[[int], Training | ChoosingTraining] = random_script
 ) -> Counter[str]:
-    """So many scripts; those that are neither captured nor refused are printed."""
+    """Outcomes of scripts. Prints those that are neither captured nor refused, and every hundred what there was."""
     counts: Counter[str] = Counter()
     for seed in range(first, first + count):
         training = make(seed)
@@ -163,7 +163,13 @@ def campaign(
             outcome = "raises"
             print(f"script {seed}: {type(error).__name__}: {error}\n{training.source}", file=sys.stderr)
         counts[outcome] += 1
+        if (done := counts.total()) % 100 == 0:
+            print(f"{done} of {count} scripts: {_listed(counts)}", file=sys.stderr, flush=True)
     return counts
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
 
 
 def main() -> int:
@@ -173,7 +179,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first script")
     arguments = parser.parse_args()
     counts = campaign(arguments.first, arguments.programs, choosing_training if arguments.choosing else random_script)
-    print(f"{arguments.programs} scripts: " + ", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
+    print(f"{arguments.programs} scripts: {_listed(counts)}")
     return 1 if counts["differs"] or counts["raises"] else 0
 
 
