@@ -82,6 +82,8 @@ class Round:
         self.stage, self.plan, self.result = stage, stage.plan, result
         self.draw = random.Random(f"course of {self.plan.seed}")
         self._due: list[tuple[float, Callable[[], None]]] = []
+        self._right_bytes: dict[Path, bytes] = {}
+        """Of every block that was ever spoiled: it may be spoiled again before it is restored."""
         self._seen: dict[int, tuple[object, float]] = {}
         self._accused: set[str] = set()
         self._claimed_at = 0.0
@@ -271,7 +273,7 @@ class Round:
         block = self.stage.some_block(self.draw)
         if block is None:
             return
-        good = block.read_bytes()
+        good = self._right_bytes.setdefault(block, block.read_bytes())
         if event.trouble is Trouble.MISSING_BLOCK:
             block.unlink()
         else:

@@ -21,7 +21,9 @@ from anvil import Chain
 from disks import Disk, obey
 from dripping_gateway import DrippingGateway, Flaw
 from faulty_node import FaultyNode, Weather, _drawn
-from plans import Audits, Trouble, plan
+from plans import Audits, Event, Trouble, plan
+from rounds import Result, Round
+from stage import Stage
 from tiebreak.devnet.launcher import find_anvil
 from tiebreak.store import FolderStore
 from tiebreak.store.gateway import GatewayStore
@@ -212,6 +214,18 @@ def test_a_gateway_has_every_flaw_and_gives_right_blocks_between_them(tmp_path: 
         assert store.part(cid, 5, 7) == bytes(range(5, 12))
     finally:
         gateway.close()
+
+
+def test_a_block_that_is_spoiled_twice_is_right_in_the_end(tmp_path: Path) -> None:
+    block = tmp_path / "block"
+    block.write_bytes(b"right bytes")
+    stage = SimpleNamespace(plan=SimpleNamespace(seed=1), some_block=lambda draw: block if block.exists() else None)
+    course = Round(cast(Stage, stage), Result(1))
+    for trouble, seconds in ((Trouble.DAMAGED_BLOCK, 1.0), (Trouble.MISSING_BLOCK, 2.0)):
+        course._spoil_block(Event(at=0.0, trouble=trouble, size=seconds, choice=False, party=""))
+    assert not block.exists()
+    course._mend(time.monotonic() + 10)
+    assert block.read_bytes() == b"right bytes"
 
 
 def test_a_reorganisation_drops_transactions_or_puts_them_back(chain: Chain) -> None:

@@ -65,10 +65,12 @@ def attempt(training: Training | ChoosingTraining) -> str:
         if not captured.origin.observed() and all(x.isfinite().all() for x in (torch.tensor(plain), *left.values())):
             raise Difference("the program stops at a number that is not finite, and PyTorch has none") from None
         raise
+    # What BF16 explains hides much here. The comparison of kernels before, which no rounding hides from, has passed.
+    ulp, close = (2.0**-7, 2.0**-4) if isinstance(training, Training) and training.is_short else (2.0**-23, 1e-4)
     theirs, right = _by_pytorch(training.task(), drawn, 0.0)
-    noisy, noise = _by_pytorch(training.task(), drawn, 2.0**-23)
+    noisy, noise = _by_pytorch(training.task(), drawn, ulp)
     for step, (ours, other, third) in enumerate(zip(losses, theirs, noisy, strict=True)):
-        if not abs(ours - other) <= 1e-4 * (abs(other) + 1e-3) + 50 * abs(third - other):
+        if not abs(ours - other) <= close * (abs(other) + 1e-3) + 50 * abs(third - other):
             raise Difference(f"the loss of step {step} is {ours}, and {other} by PyTorch")
     for name, tensor in right.items():
         if name not in states:  # of a dtype that programs have no state of
@@ -76,7 +78,7 @@ def attempt(training: Training | ChoosingTraining) -> str:
                 raise Difference(f"{name} is no state, and steps change it")
             continue
         apart, size = float((states[name].double() - tensor).abs().max()), float(tensor.abs().max())
-        if not apart <= 1e-4 * (size + 1e-3) + 50 * float((noise[name] - tensor).abs().max()):
+        if not apart <= close * (size + 1e-3) + 50 * float((noise[name] - tensor).abs().max()):
             raise Difference(f"{name} is {apart:.2g} off after three steps")
     return "captured"
 
@@ -145,6 +147,11 @@ def random_script(seed: int) -> Training | ChoosingTraining:
     return choosing_training(seed) if seed % 4 == 3 else random_training(seed)
 
 
+def short_script(seed: int) -> Training:
+    """The script with this number under autocast."""
+    return random_training(seed, is_short=True)
+
+
 def campaign(
     first: int, count: int, make: Callable[[int], Training | ChoosingTraining] = random_script
 ) -> Counter[str]:
@@ -176,9 +183,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--choosing", action="store_true", help="only scripts that choose rows by masks")
+    parser.add_argument("--bf16", action="store_true", help="only scripts under autocast in BF16")
     parser.add_argument("--first", type=int, default=0, help="number of the first script")
     arguments = parser.parse_args()
-    counts = campaign(arguments.first, arguments.programs, choosing_training if arguments.choosing else random_script)
+    make = choosing_training if arguments.choosing else short_script if arguments.bf16 else random_script
+    counts = campaign(arguments.first, arguments.programs, make)
     print(f"{arguments.programs} scripts: {_listed(counts)}")
     return 1 if counts["differs"] or counts["raises"] else 0
 

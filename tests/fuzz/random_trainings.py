@@ -27,6 +27,8 @@ class Training:
     source: str
     is_portable: bool = False
     """Whether its task is made under `portable`."""
+    is_short: bool = False
+    """Whether its model runs under autocast in BF16."""
 
     def task(self) -> Task:
         """A fresh task: nothing of it is shared with former ones."""
@@ -65,8 +67,8 @@ _OPTIONS_IN_TURN = [
 ]
 
 
-def random_training(seed: int) -> Training:
-    """The script with this number."""
+def random_training(seed: int, is_short: bool = False) -> Training:
+    """The script with this number. is_short: its model runs under autocast in BF16."""
     rng = Random(seed)
     statements = [rng.choice(statements_of.PLAIN)]
     for _ in range(rng.randint(1, 5)):
@@ -103,6 +105,7 @@ def random_training(seed: int) -> Training:
     hook = rng.choice([""] * 12 + ["optimizer.register_step_pre_hook(lambda o, a, k: clamp_all(o))"])
     if in_turn:
         hook = hook.replace("optimizer", "training")
+    autocast = '    @torch.autocast("cpu", dtype=torch.bfloat16)\n' if is_short else ""
     source = f"""{statements_of.HEAD}
 def clamp_gradient(parameter):
     parameter.grad.clamp_(-0.01, 0.01)
@@ -143,10 +146,10 @@ class Net(nn.Module):
     def block(self, h):
         return torch.sigmoid(self.l0(h)) * self.gain
 
-    def forward(self, x):
+{autocast}    def forward(self, x):
         h = self.l0(x)
 {_indented([body], 8)}
-        return h
+        return h{".float()" if is_short else ""}
 
 
 def make():
@@ -160,7 +163,7 @@ def make():
     {hook}
     return model, loss, optimizer, {options}
 """
-    return Training(source.replace("PARTS", "2" if "micro_batches" in options else "1"), is_portable)
+    return Training(source.replace("PARTS", "2" if "micro_batches" in options else "1"), is_portable, is_short)
 
 
 def _function(name: str, body: str) -> str:

@@ -34,6 +34,15 @@ def needed(nodes: Sequence[Node], values: Iterable[int], known: Collection[int] 
     return found
 
 
+def from_constants(nodes: Sequence[Node]) -> set[int]:
+    """The values that are computed from constants alone."""
+    found = set[int]()
+    for index, node in enumerate(nodes):
+        if found.issuperset(node.inputs) if node.inputs else node.op in ("constant", "iota"):
+            found.add(index)
+    return found
+
+
 def evaluated(
     nodes: Sequence[Node],
     wanted: Collection[int],

@@ -7,7 +7,7 @@ program, where it can be compared by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,22 @@ class CallTrail:
     places: Mapping[tuple[int, int], int]
     """(call, which of its results) -> the operator of the program that gives it. What is known at capture, or needed
     for nothing, has none."""
+    known: frozenset[int] = frozenset()
+    """Calls that compute from constants alone. A step may leave them out: it has their results from an earlier one."""
+
+    def followed_by(self, calls: tuple[KernelCall, ...]) -> CallTrail | None:
+        """This trail without those known calls that a step leaves out. None if the step's calls are others."""
+        kept: list[int] = []
+        for number, call in enumerate(self.calls):
+            if calls[len(kept) : len(kept) + 1] == (call,):
+                kept.append(number)
+            elif number not in self.known:
+                return None
+        if len(kept) < len(calls):
+            return None
+        numbers = {number: place for place, number in enumerate(kept)}
+        places = {(numbers[call], result): at for (call, result), at in self.places.items() if call in numbers}
+        return CallTrail(calls, places)
 
 
 Note = Callable[[KernelCall, OpOverload, tuple[Any, ...], dict[str, Any], list[torch.Tensor]], None]
@@ -126,12 +142,13 @@ def calls_of(node: fx.Node) -> list[CallPlace]:
     return found
 
 
-def trails_of(graph: fx.GraphModule, values: Mapping[CallPlace, int | None]) -> Iterator[CallTrail]:
-    """The trails of a graph's paths. values: operators of the program."""
+def trails_of(
+    graph: fx.GraphModule, values: Mapping[CallPlace, int | None], constants: Collection[int]
+) -> Iterator[CallTrail]:
+    """The trails of a graph's paths. values: operators of the program, None for what is known at capture. constants:
+    operators that compute from constants alone."""
     for number, calls in enumerate(graph.meta.get(_MARK, ())):
-        found = {
-            (call, result): value
-            for (path, call, result), value in values.items()
-            if path == number and value is not None
-        }
-        yield CallTrail(calls, found)
+        places = {(call, result): place for (path, call, result), place in values.items() if path == number}
+        needed = {call for (call, _), place in places.items() if place is not None and place not in constants}
+        known = frozenset(call for call, _ in places) - needed
+        yield CallTrail(calls, {one: place for one, place in places.items() if place is not None}, known)

@@ -10,7 +10,7 @@ from torch import fx
 from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves
 
-from roundlog.capture.builder import MAX_LITERAL, Builder, Value
+from roundlog.capture.builder import MAX_LITERAL, Builder, Value, from_constants
 from roundlog.capture.captured import Captured, DrawnValue, ExecutionPath, Origin, model_tensors
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
@@ -90,13 +90,18 @@ def _captured(task: Task, known: frozenset[str], *, decides: bool) -> Captured:
         gradients={name: places[value] for name, value in zip(trace.gradients, lowering.gradients, strict=True)},
         paths=lowering.paths.placed(lambda value: places.get(Value(value))),
         known=trace.known,
-        trails=tuple(trail for graph, values in lowering.trails for trail in trails_of(graph, _placed(values, places))),
+        trails=tuple(
+            trail
+            for graph, values in lowering.trails
+            for trail in trails_of(graph, _placed(values, places), from_constants(program.nodes))
+        ),
     )
     return Captured(program=program, states=states, schedule=lowering.schedule, origin=origin)
 
 
-def _placed(values: Mapping[CallPlace, Value], places: Mapping[Value, int]) -> dict[CallPlace, int | None]:
-    return {call: places.get(value) for call, value in values.items()}
+def _placed(values: Mapping[CallPlace, Value | None], places: Mapping[Value, int]) -> dict[CallPlace, int | None]:
+    """Operators of the program by the results of calls; None for what is known at capture."""
+    return {call: value and places[value] for call, value in values.items() if value is None or value in places}
 
 
 class Lowering(Context):
@@ -113,15 +118,15 @@ class Lowering(Context):
         self.states: dict[str, torch.Tensor] = {}
         self.gradients: list[Value] = []
         self.paths: ExecutionPath = ExecutionPath()
-        self.trails: list[tuple[fx.GraphModule, dict[CallPlace, Value]]] = []
-        """Traced steps, and the values of the results of the kernels that they call."""
+        self.trails: list[tuple[fx.GraphModule, dict[CallPlace, Value | None]]] = []
+        """Traced steps, and the values of the results of the kernels that they call; None for what is known."""
         self._slots: dict[str, int] = {}
         """Slots of the states that the step reads or keeps, by name."""
         self._bound: frozenset[str] = frozenset()
         self._constant_states: dict[str, torch.Tensor] = {}
         """Constants too large for a literal: states that no step changes."""
         self._known_states: dict[object, Value] = {}
-        self._calls: dict[CallPlace, Value] = {}
+        self._calls: dict[CallPlace, Value | None] = {}
         """Results of PyTorch's kernels, in the step that is being lowered."""
         self.schedule = traced.schedule
         """f32[steps, columns], with those of numbers of Python's."""
@@ -154,7 +159,7 @@ class Lowering(Context):
         stand = variants.standing(merged, len(lowered))
         self.paths = variants.path([one.path for one in lowered], stand)
         self.trails = [
-            (graph, {call: Value(there(value)) for call, value in one.calls.items()})
+            (graph, {call: None if value is None else Value(there(value)) for call, value in one.calls.items()})
             for graph, one, there in zip(course.graphs, lowered, stand, strict=True)
         ]
         count, conditions = 1 + len(self._slots), [Value(one) for one in self.paths.conditions()]
@@ -270,8 +275,10 @@ class Lowering(Context):
             elif node.op == "call_function":
                 with told_from_refusals(str(node.target), self._where()):
                     self._call(node)
-                if isinstance(value := self.values[node], Value):
-                    self._calls.update(dict.fromkeys(calls_of(node), value))
+                value = self.values[node]
+                if isinstance(value, Value | torch.Tensor):
+                    stands: Value | None = None if isinstance(value, torch.Tensor) else value
+                    self._calls.update(dict.fromkeys(calls_of(node), stands))
             elif node.op == "output":
                 outputs = node.args[0]
         return tree_leaves(outputs)

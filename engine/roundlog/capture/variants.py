@@ -204,8 +204,8 @@ class LoweredStep:
     path: ExecutionPath
     parts: list[list[Value]]
     """The conditions of its paths, and the results of each path, before one is chosen."""
-    calls: dict[CallPlace, Value]
-    """Results of the kernels that PyTorch calls."""
+    calls: dict[CallPlace, Value | None]
+    """Results of the kernels that PyTorch calls; None for what is known at capture."""
 
 
 class Comparison:

@@ -8,8 +8,9 @@ rounds to, or neighbours where what is rounded lies in the middle."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,18 +49,18 @@ def confirm_same_kernels(task: Task, captured: Captured, trial: Trial) -> int:
         return WatchedCalls(lambda call, *_: calls[step].append(call))
 
     trial.by_pytorch(torch.float32, lambda *_: None, watching=listening)
-    trails = [_trail_of(captured, step, tuple(called)) for step, called in enumerate(calls)]
+    trails = [_trails_of(captured, step, tuple(called)) for step, called in enumerate(calls)]
     steps = _Steps(task, captured, trails)
     trial.by_pytorch(torch.float32, steps.finish, watching=steps.watching)
     return steps.compared
 
 
-def _trail_of(captured: Captured, step: int, calls: tuple[KernelCall, ...]) -> CallTrail:
-    """The traced path whose kernels are those of a step. Raises CaptureError if there is none."""
+def _trails_of(captured: Captured, step: int, calls: tuple[KernelCall, ...]) -> list[CallTrail]:
+    """The traced paths whose kernels are those of a step: several, where paths differ by values alone. Raises
+    CaptureError if there is none."""
     trails = captured.origin.trails
-    for trail in trails:
-        if trail.calls == calls:
-            return trail
+    if found := [one for trail in trails if (one := trail.followed_by(calls)) is not None]:
+        return found
     traced = max((trail.calls for trail in trails), key=lambda one: _common(one, calls), default=())
     place = _common(traced, calls)
     yours, theirs = (str(some[place]) if place < len(some) else "nothing more" for some in (calls, traced))
@@ -78,23 +79,36 @@ def _common(some: Sequence[KernelCall], others: Sequence[KernelCall]) -> int:
 class _Steps:
     """The user's own steps, compared while they run."""
 
-    def __init__(self, task: Task, captured: Captured, trails: Sequence[CallTrail]) -> None:
+    def __init__(self, task: Task, captured: Captured, trails: Sequence[Sequence[CallTrail]]) -> None:
         self._task, self._captured, self._trails = task, captured, trails
         self._step = -1
         self._before: Tensors = {}
-        self._parts: _Parts | None = None
+        self._paths: list[_Parts] = []
+        """Those that the step may be on: their kernels have given the numbers of PyTorch's so far."""
+        program = captured.program
+        stores = {node.attributes["slot"]: node.inputs[0] for node in program.nodes if node.op == "store"}
+        self._stores = {name: stores[slot] for slot, name in enumerate(program.state_names) if slot in stores}
+        """Next values of states."""
         self.compared = 0
         """Results that were compared."""
 
     def watching(
-        self, step: int, batch: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]
+        self, step: int, batch: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor]
     ) -> AbstractContextManager[object]:
         """Compares the kernels that a step calls from now on."""
         if step != self._step:
-            self._step, self._before, self._parts = step, before, self._parts_of(step, batch, before)
+            before = {name: tensor.clone() for name, tensor in now.items()}
+            self._step, self._before, self._paths = step, before, self._paths_of(step, batch, before)
+        # What the optimizer of an earlier loss has made of a parameter is compared by itself.
+        for name in (f"parameter/{name}" for name in self._captured.origin.trained):
+            if not torch.equal(now[name], self._before[name]):
+                for parts in self._paths:
+                    parts.know(self._stores[name], now[name].clone())
         return KernelArguments(self._compare)
 
-    def _parts_of(self, step: int, batch: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]) -> _Parts:
+    def _paths_of(
+        self, step: int, batch: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]
+    ) -> list[_Parts]:
         captured = self._captured
         given = StepInputs(
             states=[before[name] if name in before else captured.states[name] for name in captured.states],
@@ -105,8 +119,8 @@ class _Steps:
             device=torch.device("cpu"),
         )
         ends = {*captured.origin.gradients.values()}
-        ends |= {node.inputs[0] for node in captured.program.nodes if node.op == "store"}
-        return _Parts(captured.program.nodes, self._trails[step], ends, given)
+        ends |= {*self._stores.values()}
+        return [_Parts(captured.program.nodes, trail, ends, given) for trail in self._trails[step]]
 
     def _compare(
         self,
@@ -116,39 +130,56 @@ class _Steps:
         kwargs: dict[str, Any],
         given: list[torch.Tensor],
     ) -> None:
-        assert self._parts is not None
         with _disable_current_modes(), torch.no_grad():
             arguments = KernelInvocation(func, args, kwargs)
-            for result, ours in self._parts.of_next(given):
-                self.compared += 1
-                theirs = arguments.given(given, result)
-                if not agree(ours, theirs, arguments) and not agrees_with_kernel(ours, theirs, result, arguments):
-                    self._refuse(call, ours, theirs)
+
+            def differing(parts: _Parts) -> tuple[torch.Tensor, torch.Tensor] | None:
+                results = parts.of_next(given)
+                self.compared += len(results)
+                for result, ours in results:
+                    theirs = arguments.given(given, result)
+                    if not agree(ours, theirs, arguments) and not agrees_with_kernel(ours, theirs, result, arguments):
+                        return ours, theirs
+                return None
+
+            self._stay(call, differing)
+
+    def _stay(self, what: object, differing: Callable[[_Parts], tuple[torch.Tensor, torch.Tensor] | None]) -> None:
+        """Leaves the paths on which something differs. Raises CaptureError if it differs on all."""
+        found = [(parts, differing(parts)) for parts in self._paths]
+        self._paths = [parts for parts, pair in found if pair is None]
+        if not self._paths:
+            (_, pair), *_ = found
+            assert pair is not None
+            self._refuse(what, *pair)
 
     def finish(self, step: int, results: Results) -> None:
         """For `Trial.by_pytorch`: compares what a step leaves: the gradients, and the states that no optimizer
         changes."""
-        assert self._parts is not None and step == self._step
-        program, origin = self._captured.program, self._captured.origin
-        stores = {node.attributes["slot"]: node.inputs[0] for node in program.nodes if node.op == "store"}
+        assert self._paths and step == self._step
+        origin = self._captured.origin
         trained = {f"parameter/{name}" for name in origin.trained}
         wanted = {f"{GRADIENT}{name}": place for name, place in origin.gradients.items()}
-        for slot, name in enumerate(program.state_names):
+        for name, place in self._stores.items():
             if name not in trained and f"{CHANGE}{name}" in results:
-                wanted[f"{CHANGE}{name}"] = stores[slot]
+                wanted[f"{CHANGE}{name}"] = place
         for name, place in wanted.items():
-            if name not in results:
-                continue
-            ours, theirs = self._parts.at_end(place), results[name]()
-            if (before := self._before.get(name.removeprefix(CHANGE))) is not None:
-                theirs = theirs + torch.where(before.isfinite(), before, 0).double()
-                ours = torch.where(ours.isfinite(), ours, 0)
-            self.compared += 1
-            agrees = agree(ours, theirs.to(ours.dtype))
-            if not agrees and before is not None:
-                agrees = agree_on_state(ours, theirs.to(ours.dtype), before)
-            if not agrees:
-                self._refuse(name, ours, theirs.to(ours.dtype))
+            if name in results:
+                self._stay(name, partial(self._differing_at_end, name, place, results[name]()))
+
+    def _differing_at_end(
+        self, name: str, place: int, theirs: torch.Tensor, parts: _Parts
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """A result of a step on a path, as both have it, if it differs. theirs: f64, a change for a state."""
+        ours = parts.at_end(place)
+        if (before := self._before.get(name.removeprefix(CHANGE))) is not None:
+            theirs = theirs + torch.where(before.isfinite(), before, 0).double()
+            ours = torch.where(ours.isfinite(), ours, 0)
+        theirs = theirs.to(ours.dtype)
+        self.compared += 1
+        if agree(ours, theirs) or (before is not None and agree_on_state(ours, theirs, before)):
+            return None
+        return ours, theirs
 
     def _refuse(self, what: object, ours: torch.Tensor, theirs: torch.Tensor) -> None:
         raise CaptureError(
@@ -219,6 +250,11 @@ class _Parts:
         for place in [place for place in self._known if self._last[place] <= number]:
             del self._known[place]
         return found
+
+    def know(self, place: int, value: torch.Tensor) -> None:
+        """Has later calls read a value that no call has given."""
+        self._cut.add(place)
+        self._known[place], self._last[place] = value, len(self._results)
 
     def at_end(self, place: int) -> torch.Tensor:
         """A value when all kernels have been called: PyTorch's own, if it is a result of one."""

@@ -126,8 +126,8 @@ class Trial:
         """The user's own steps, with the program's random numbers. After the user's own gradients are recorded, the
         optimizer gets the program's, because it may amplify small differences, as Adam does for gradients near zero.
         The run ends at a step that raises. start: another state to begin with. alone: the optimizer gets the user's
-        own gradients. watching: is given the number of a step, its rows and its states, and made around every loss and
-        its gradients. Raises CaptureError."""
+        own gradients. watching: is given the number of a step, its rows and the states as they are, in the memory
+        where the user's code has them, and made around every loss and its gradients. Raises CaptureError."""
         origin, snapshot, run = self._origin, self._snapshot, TrialRun()
         snapshot.restore()
         first = self.start if start is None else start
@@ -139,7 +139,10 @@ class Trial:
                 gradients: dict[str, torch.Tensor] = {}
                 try:
                     before = {name: tensor.clone() for name, tensor in self._standing().items()}
-                    around = nullcontext if watching is None else functools.partial(watching, step, batch, before)
+
+                    def around(step: int = step, batch: Tensors = batch) -> AbstractContextManager[object]:
+                        return nullcontext() if watching is None else watching(step, batch, self._standing())
+
                     loss = self._step(training, step, batch, dtype, gradients, alone, around)
                     after = self._standing()
                 except CaptureError:

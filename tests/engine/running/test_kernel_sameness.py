@@ -34,7 +34,7 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(32), nn.Linear(32, 3))
 
 
-def task_of(model: nn.Module, loss: Any, optimizer: optim.Optimizer | None = None, **more: Any) -> Task:
+def task_of(model: nn.Module, loss: Any, optimizer: Any = None, **more: Any) -> Task:
     generator = torch.Generator().manual_seed(1)
     return Task(
         model=model,
@@ -333,3 +333,83 @@ def test_a_cast_too_many_is_noticed() -> None:
 def test_of_a_hundred_casts_too_many_ninety_five_are_noticed() -> None:
     noticed, wrong = noticed_of_planted(100)
     assert wrong >= 30 and noticed >= 0.95 * wrong
+
+
+class WithTable(nn.Module):
+    """A net that makes a table in its first step, and keeps it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(8, 24), nn.Linear(24, 3)
+        self.table: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        if self.table is None:
+            self.table = torch.outer(torch.arange(5), torch.arange(24)).float().cos()
+        return self.last(h * self.table)
+
+
+def test_constants_that_only_the_first_step_computes_are_no_difference() -> None:
+    task = task_of(WithTable(), under_autocast)
+    captured = capture(task)
+    assert not is_noticed(task, captured)
+    nodes = list(captured.program.nodes)
+    (place,) = (index for index, node in enumerate(nodes) if node.op == "cos")
+    nodes[place] = replace(nodes[place], op="sin")
+    assert is_noticed(task, replace(captured, program=replace(captured.program, nodes=tuple(nodes))))
+
+
+class WithChoices(nn.Module):
+    """A net with two ifs by values that call the same kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(8, 24), nn.Linear(24, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        is_positive, is_not = x[0, 0] > 0, x[0, 0] <= 0
+        if is_positive:
+            h = h * 2
+        if is_not:
+            h = h * 3
+        return self.last(h)
+
+
+def test_paths_that_call_the_same_kernels_are_told_apart_by_their_numbers() -> None:
+    task = task_of(WithChoices(), under_autocast)
+    captured = capture(task)
+    assert len({trail.calls for trail in captured.origin.trails}) < len(captured.origin.trails)
+    assert not is_noticed(task, captured)
+
+
+class Adversarial(nn.Module):
+    """A generator and its critic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.made, self.critic = nn.Linear(8, 8), nn.Linear(8, 1)
+
+
+def test_losses_of_two_optimizers_in_turn_are_compared() -> None:
+    """The second loss reads what the first optimizer has made of the critic."""
+
+    def of_critic(model: Adversarial, batch: dict[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            real, fake = model.critic(batch["x"]), model.critic(model.made(batch["x"]).detach())
+        return F.softplus(-real.float()).mean() + F.softplus(fake.float()).mean()
+
+    def of_maker(model: Adversarial, batch: dict[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            fake = model.critic(model.made(batch["x"]))
+        return F.softplus(-fake.float()).mean()
+
+    model = Adversarial()
+    optimizers = [optim.AdamW(part.parameters(), lr=0.05) for part in (model.critic, model.made)]
+    task = task_of(model, [of_critic, of_maker], optimizers)
+    captured = capture(task)
+    assert confirm_same(task, captured).kernels > 100
