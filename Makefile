@@ -142,6 +142,7 @@ fuzz: $(VENV)/.installed-dev
 # Random training scripts, captured and trained beside PyTorch; the last line counts them, and none may differ silently.
 fuzz-capture: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore tests/fuzz/capture_campaign.py --programs $(PROGRAMS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore tests/fuzz/capture_campaign.py --bf16 --programs $$(($(PROGRAMS) / 4))
 
 # Random whole runs, by ranks that are killed, with data anywhere, and audits of true and false claims; then deliveries by stores that
 # lose and damage blocks. The last line of each counts its rounds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from capture_campaign import Difference, attempt, campaign
+from capture_campaign import Difference, attempt, campaign, short_script
 from random_choices import choosing_training
 from random_trainings import Training, random_training
 from roundlog.capture.rules import RULES
@@ -26,6 +26,13 @@ def test_no_script_that_chooses_rows_is_captured_as_something_else() -> None:
     counts = campaign(20_000, SAMPLE // 2, choosing_training)
     assert not counts["differs"] and not counts["raises"]
     assert counts["captured"] > SAMPLE // 6
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_script_under_autocast_is_captured_as_something_else() -> None:
+    counts = campaign(30_000, SAMPLE // 2, short_script)
+    assert not counts["differs"] and not counts["raises"]
+    assert counts["captured"] > SAMPLE // 8
 
 
 def plain() -> Training:
