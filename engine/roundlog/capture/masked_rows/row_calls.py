@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.masked_rows.row_masks import REWRITE, TWO_MASKS, Axes, AxisTable, is_unknown
+from roundlog.capture.program_states import NodeValues
 from roundlog.capture.rules.numbers import is_number
 from roundlog.capture.rules.rule_table import Context, Rule
 
@@ -65,7 +66,7 @@ class Call:
         table: AxisTable,
         node: fx.Node,
         rule: Rule | None,
-        values: Callable[[fx.Node], Value],
+        values: NodeValues,
         axes: Mapping[fx.Node, Any],
         traced: Mapping[fx.Node, Any],
         places: dict[fx.Node, tuple[Value, torch.Tensor]],
@@ -96,7 +97,8 @@ class Call:
         return [node for node in self.node.all_input_nodes if not is_number(node)]
 
     def value(self, node: fx.Node) -> Value:
-        return self._values(node)
+        found: Value = self._values.value(node)
+        return found
 
     def shape(self, node: fx.Node) -> tuple[int, ...]:
         return self.c.shape(self.value(node))

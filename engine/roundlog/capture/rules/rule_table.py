@@ -12,6 +12,7 @@ from torch import fx
 
 from roundlog.capture.builder import Builder, Value
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.program_states import ProgramStates
 from roundlog.program import Attribute, DType, TensorType
 
 Scalar = float | int | bool
@@ -74,20 +75,21 @@ class Context(ABC):
     node: fx.Node
     """The graph node being lowered."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Builder, states: ProgramStates) -> None:
         self.builder = builder
+        self._states = states
 
     @abstractmethod
     def rebind(self, target: fx.Node, value: Value) -> None:
         """Record that the operator being lowered also writes `value` into a graph node's tensor."""
 
     @abstractmethod
-    def literal(self, tensor: torch.Tensor) -> Value:
-        """A tensor that is known at capture."""
-
-    @abstractmethod
     def known(self, node: Any) -> torch.Tensor | None:
         """The tensor that a graph node always gives, if it depends on no parameter, data or random number."""
+
+    def literal(self, tensor: torch.Tensor) -> Value:
+        """A tensor that is known at capture."""
+        return self._states.literal(tensor)
 
     def op(self, name: str, *inputs: Value, **attributes: Attribute) -> Value:
         return self.builder.op(name, *inputs, **attributes)

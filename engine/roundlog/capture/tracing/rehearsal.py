@@ -4,7 +4,6 @@ buffers, and whether the steps after it do the same."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import fx
@@ -32,7 +31,7 @@ from roundlog.capture.python_state import (
 from roundlog.capture.task import STORED, Task
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.tracing.trace import ChangedBuffersError, Tracer
-from roundlog.capture.tracing.traced_step import TracedStep
+from roundlog.capture.tracing.traced_step import Course, TracedStep
 from roundlog.data import is_lazy_view
 
 _MOST_ROUNDS = 12
@@ -53,11 +52,11 @@ def _followed_elsewhere(task: Task) -> tuple[str, ...]:
 
 def traced(
     task: Task, snapshot: Snapshot, known: frozenset[str], *, decides: bool
-) -> tuple[TracedStep, dict[str, torch.Tensor]]:
-    """A step of the task, traced as the task stands, and again after a step of the user's own, with all steps of the
-    job in terms of these. Also the tensors beside parameters and buffers that are part of the state and stand somewhere
-    before the first step. known: names of the buffers that are constants if no step changes them. decides: whether a
-    step may decide by values. Raises CaptureError for steps that cannot be followed."""
+) -> tuple[TracedStep, Course, dict[str, torch.Tensor]]:
+    """A step of the task, traced as the task stands; all steps of the job in terms of it, and of others that are traced
+    after a step of the user's own; and the tensors beside parameters and buffers that are part of the state and stand
+    somewhere before the first step. known: names of the buffers that are constants if no step changes them. decides:
+    whether a step may decide by values. Raises CaptureError for steps that cannot be followed."""
     attributes: dict[str, torch.Tensor] = {}
     places: dict[Location, Carried] = {}
     for _ in range(_MOST_ROUNDS):
@@ -88,7 +87,7 @@ def _traced(
     known: frozenset[str],
     *,
     decides: bool,
-) -> tuple[TracedStep, dict[str, torch.Tensor]]:
+) -> tuple[TracedStep, Course, dict[str, torch.Tensor]]:
     """One round of `traced`. Raises MoreStateError for tensors that have to be states beside attributes and places, and
     ChangedBuffersError for buffers that are not known."""
     snapshot.move()  # whatever escapes the trace writes into copies
@@ -150,7 +149,7 @@ def _traced(
         **attributes,
         **{name: t for one in places if not one.is_new for name, t in one.leaves(one.before).items()},
     }
-    return replace(first, course=course), states
+    return first, course, states
 
 
 def _refuse_one_name(places: Iterable[Carried]) -> None:
