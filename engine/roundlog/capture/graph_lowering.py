@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from roundlog.capture.builder import Builder, Value
+from roundlog.capture.builder import Builder, ProgramStates, Value
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError, told_from_refusals
@@ -16,10 +16,9 @@ from roundlog.capture.in_place_writes import Storages
 from roundlog.capture.kernel_calls import CallPlace, calls_of
 from roundlog.capture.lines import source_of
 from roundlog.capture.masked_rows import Axes, MaskedRows
-from roundlog.capture.program_states import NodeValues, ProgramStates
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context
 from roundlog.capture.rules.numbers import OF_NUMBERS, refuse_numbers
-from roundlog.capture.rules.rule_table import storage
+from roundlog.capture.rules.rule_table import NodeValues, storage
 from roundlog.capture.rules.short_formats import applied, refuse_short
 from roundlog.capture.tracing.traced_step import decisions_before
 from roundlog.program import DType, ProgramError, TensorType

@@ -10,8 +10,8 @@ from torch import fx
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.program_states import NodeValues
 from roundlog.capture.rules import Context
+from roundlog.capture.rules.rule_table import NodeValues
 from roundlog.capture.rules.shapes_and_views import diagonal_scatter, places_in_base, slice_scatter
 from roundlog.program import ProgramError
 

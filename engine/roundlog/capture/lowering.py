@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from roundlog.capture.builder import Builder, Value
+from roundlog.capture.builder import Builder, ProgramStates, Value
 from roundlog.capture.captured import DrawnValue, ExecutionPath
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.graph_lowering import GraphLowering
 from roundlog.capture.kernel_calls import CallTrail, trails_of
-from roundlog.capture.program_states import ProgramStates
 from roundlog.capture.tracing.traced_step import Course, Result, TracedStep, is_fork
 from roundlog.capture.variants import Columns, Comparison, LoweredStep, Variants
 from roundlog.data import Field, widened

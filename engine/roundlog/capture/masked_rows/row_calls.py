@@ -12,9 +12,8 @@ from torch.utils._pytree import tree_leaves
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.masked_rows.row_masks import REWRITE, TWO_MASKS, Axes, AxisTable, is_unknown
-from roundlog.capture.program_states import NodeValues
 from roundlog.capture.rules.numbers import is_number
-from roundlog.capture.rules.rule_table import Context, Rule
+from roundlog.capture.rules.rule_table import Context, NodeValues, Rule
 
 Lowered = tuple[Any, Any]
 """Values that an operator gives, and the axes of each."""

@@ -13,10 +13,9 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.masked_rows import row_operators, row_positions, row_views  # noqa: F401 - they register what they lower
 from roundlog.capture.masked_rows.row_calls import LOWERERS, Call, has_unknown_size
 from roundlog.capture.masked_rows.row_masks import TWO_MASKS, Axes, AxisTable, expression, is_unknown, padded
-from roundlog.capture.program_states import NodeValues
 from roundlog.capture.rules import VIEWS
 from roundlog.capture.rules.numbers import is_number, refuse_numbers
-from roundlog.capture.rules.rule_table import Context, Rule
+from roundlog.capture.rules.rule_table import Context, NodeValues, Rule
 
 _CHOOSING = ("nonzero", "index", "_unsafe_index", "index_put", "_unsafe_index_put")
 """Operators on which a mask, or what comes from one, may choose rows."""

@@ -11,11 +11,10 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from roundlog.capture.builder import Builder, evaluated
+from roundlog.capture.builder import Builder, ProgramStates, evaluated
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.errors import CaptureError, DefectError
 from roundlog.capture.graph_lowering import GraphLowering
-from roundlog.capture.program_states import ProgramStates
 from roundlog.capture.rules.rule_table import storage
 from roundlog.execution.stops import StoppedError
 from roundlog.kernels.threads import own_threads

@@ -61,11 +61,12 @@ class LaterSteps:
         ]
         theirs = [phase.called("optimizer") for phase in tracer.optimizers.phases if not is_own(phase.optimizer)]
         self._changed_elsewhere = tuple(f"{name}." for name in theirs)
+        states = {f"{name}.state" for name in theirs}
         self._hidden = [
             Place(container, key)
             for container in snapshot.containers
             for key in container.saved
-            if container.name_of(key) in {f"{name}.state" for name in theirs}
+            if container.name_of(key) in states
         ]
         """Places of the optimizers' states."""
         self._counted: dict[str, Place] = {}

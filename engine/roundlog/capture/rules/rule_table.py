@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import fx
 
-from roundlog.capture.builder import Builder, Value
+from roundlog.capture.builder import Builder, ProgramStates, Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.program_states import ProgramStates
 from roundlog.program import Attribute, DType, TensorType
 
 Scalar = float | int | bool
@@ -67,6 +66,22 @@ def is_complex(node: fx.Node) -> bool:
     """Whether a graph node stands for complex numbers, which are held as pairs of real ones."""
     traced = node.meta.get("val")
     return "pairs" in node.meta or (isinstance(traced, torch.Tensor) and traced.is_complex())
+
+
+class NodeValues(dict[fx.Node, Any]):
+    """Meaning of each graph node: a value, a tuple of them, or, where it was computed at capture, the tensor itself,
+    until an operator of the program needs it."""
+
+    def __init__(self, states: ProgramStates) -> None:
+        super().__init__()
+        self._states = states
+
+    def value(self, node: fx.Node) -> Any:
+        """Values of the program that a graph node stands for."""
+        value = self[node]
+        if isinstance(value, torch.Tensor):
+            value = self[node] = self._states.literal(value)
+        return value
 
 
 class Context(ABC):
