@@ -22,8 +22,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from roundlog.capture import CaptureError, Task
-from roundlog.capture.lowering import capture
+from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.tracing.repeated_updates import RepeatedUpdates
 from roundlog.program import Program, to_json
 from torch import nn

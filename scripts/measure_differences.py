@@ -20,8 +20,7 @@ from typing import Any
 import bench_capture
 import torch
 from bench_capture import Make
-from roundlog.capture import CaptureError, Task
-from roundlog.capture.lowering import capture
+from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.python_state import snapshot_of
 from roundlog.training.trial import Results, Trial
 from torch.nn import functional as F

@@ -12,6 +12,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from measure_house import path_of_a_task
 
 ROOT = Path(__file__).resolve().parents[2] / "engine" / "roundlog"
 
@@ -168,6 +169,13 @@ def test_state_in_python_has_one_door() -> None:
         for module in imported(path)
         if module.startswith(inner) and module.removeprefix(inner) not in face
     ] == []
+
+
+def test_a_task_is_followed_through_few_files() -> None:
+    """A reader who follows a task to its program changes files so often, among so many, and comes back so often."""
+    changes, files_seen, returns = path_of_a_task()
+    assert files_seen > 3
+    assert changes <= 26 and files_seen <= 10 and returns <= 12
 
 
 OVT = re.compile(r"\btrits?\b|\bOVT\b|\bthresholds?\b|\bAlgorithm [1-4]\b", re.IGNORECASE)

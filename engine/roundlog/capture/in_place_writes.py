@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import fx
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules import Context
+from roundlog.capture.rules.rule_table import NodeValues
 from roundlog.capture.rules.shapes_and_views import diagonal_scatter, places_in_base, slice_scatter
 from roundlog.program import ProgramError
 
@@ -19,26 +19,25 @@ from roundlog.program import ProgramError
 class Storages:
     """Graph nodes that share memory, and their meaning after a write.
 
-    A view is remembered with the rule that computes it from its base. A write into a view is carried back, view by
-    view, to the tensor that owns the memory; then every view of that tensor is computed again."""
+    A write into a view is carried back, view by view, to the tensor that owns the memory; then every view of that
+    tensor is to be computed again."""
 
-    def __init__(self, context: Context, values: dict[fx.Node, Any]) -> None:
+    def __init__(self, context: Context, values: NodeValues) -> None:
         self._context = context
         self._values = values
         self._base: dict[fx.Node, fx.Node] = {}
-        self._again: dict[fx.Node, Callable[[], Any]] = {}
 
-    def add_view(self, node: fx.Node, base: fx.Node, again: Callable[[], Any]) -> None:
-        """`node` is a view of `base`; `again` computes its value from the base's current one."""
+    def add_view(self, node: fx.Node, base: fx.Node) -> None:
+        """`node` is a view of `base`, or all of it."""
         self._base[node] = base
-        self._again[node] = again
 
     def is_view(self, node: fx.Node) -> bool:
         return node in self._base
 
-    def write(self, target: fx.Node, value: Value) -> None:
-        """`value` has been written into the tensor that graph node `target` stands for. Raises CaptureError where two
-        elements of the target are one place in memory."""
+    def write(self, target: fx.Node, value: Value) -> list[tuple[fx.Node, fx.Node]]:
+        """`value` has been written into the tensor that graph node `target` stands for. Gives the views that have other
+        values now, each with its base, in the order in which to compute them. Raises CaptureError where two elements
+        of the target are one place in memory."""
         writer = self._writer(target)
         node = target
         while node in self._base:
@@ -55,10 +54,12 @@ class Storages:
         self._values[node] = value
         # Views come after their bases in the graph, and were added in that order.
         moved = {node}
+        views: list[tuple[fx.Node, fx.Node]] = []
         for view, base in self._base.items():
             if base in moved:
-                self._values[view] = self._again[view]()
+                views.append((view, base))
                 moved.add(view)
+        return views
 
     def _writer(self, target: fx.Node) -> str:
         """The name of the operator that is being lowered: of those that use the target, the first without a value."""
@@ -71,9 +72,7 @@ class Storages:
     def _carry_back(self, view: fx.Node, value: Value) -> Value:
         """The new value of the view's base, when `value` is the new value of the view."""
         c = self._context
-        base = self._values[self._base[view]]
-        if isinstance(base, torch.Tensor):
-            base = c.literal(base)
+        base = self._values.value(self._base[view])
         kind = _kind(view)
         if kind in ("alias", "detach", "lift_fresh") or _is_in_place(view) or "out" in view.kwargs:
             return value

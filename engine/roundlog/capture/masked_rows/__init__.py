@@ -6,5 +6,6 @@ works row by row computes with all of them; what mixes rows replaces those that 
 an infinity or NaN in them reaches nothing."""
 
 from roundlog.capture.masked_rows.row_lowering import MaskedRows
+from roundlog.capture.masked_rows.row_masks import Axes
 
-__all__ = ["MaskedRows"]
+__all__ = ["Axes", "MaskedRows"]

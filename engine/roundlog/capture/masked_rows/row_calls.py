@@ -13,7 +13,7 @@ from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.masked_rows.row_masks import REWRITE, TWO_MASKS, Axes, AxisTable, is_unknown
 from roundlog.capture.rules.numbers import is_number
-from roundlog.capture.rules.rule_table import Context, Rule
+from roundlog.capture.rules.rule_table import Context, NodeValues, Rule
 
 Lowered = tuple[Any, Any]
 """Values that an operator gives, and the axes of each."""
@@ -65,7 +65,7 @@ class Call:
         table: AxisTable,
         node: fx.Node,
         rule: Rule | None,
-        values: Callable[[fx.Node], Value],
+        values: NodeValues,
         axes: Mapping[fx.Node, Any],
         traced: Mapping[fx.Node, Any],
         places: dict[fx.Node, tuple[Value, torch.Tensor]],
@@ -96,7 +96,8 @@ class Call:
         return [node for node in self.node.all_input_nodes if not is_number(node)]
 
     def value(self, node: fx.Node) -> Value:
-        return self._values(node)
+        found: Value = self._values.value(node)
+        return found
 
     def shape(self, node: fx.Node) -> tuple[int, ...]:
         return self.c.shape(self.value(node))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from roundlog.capture.masked_rows.row_calls import LOWERERS, Call, has_unknown_s
 from roundlog.capture.masked_rows.row_masks import TWO_MASKS, Axes, AxisTable, expression, is_unknown, padded
 from roundlog.capture.rules import VIEWS
 from roundlog.capture.rules.numbers import is_number, refuse_numbers
-from roundlog.capture.rules.rule_table import Context, Rule
+from roundlog.capture.rules.rule_table import Context, NodeValues, Rule
 
 _CHOOSING = ("nonzero", "index", "_unsafe_index", "index_put", "_unsafe_index_put")
 """Operators on which a mask, or what comes from one, may choose rows."""
@@ -25,10 +24,9 @@ _CHOOSING = ("nonzero", "index", "_unsafe_index", "index_put", "_unsafe_index_pu
 class MaskedRows:
     """Chosen rows of one step, while it is lowered."""
 
-    def __init__(self, context: Context, value: Callable[[fx.Node], Any]) -> None:
-        """value: gives the value of a graph node."""
+    def __init__(self, context: Context, values: NodeValues) -> None:
         self._c = context
-        self._value = value
+        self._values = values
         self._table = AxisTable(context)
         self._axes: dict[fx.Node, Any] = {}
         self._traced: dict[fx.Node, Any] = {}
@@ -72,7 +70,7 @@ class MaskedRows:
         if any(is_number(source) and not self.counts(source) for source in node.all_input_nodes):
             refuse_numbers(node, base)
         lowerer = next((LOWERERS[known] for known in (name, base) if known in LOWERERS), None)
-        call = Call(self._c, self._table, node, rule, self._value, self._axes, self._traced, self._places)
+        call = Call(self._c, self._table, node, rule, self._values, self._axes, self._traced, self._places)
         if lowerer is None:
             lowerer = row_operators.pointwise if row_operators.is_pointwise(node) else None
         if lowerer is None:

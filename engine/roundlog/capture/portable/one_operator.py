@@ -4,23 +4,22 @@ operators that are."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from roundlog.capture.builder import evaluated
+from roundlog.capture.builder import Builder, ProgramStates, evaluated
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.errors import CaptureError, DefectError
-from roundlog.capture.lowering import Lowering
+from roundlog.capture.graph_lowering import GraphLowering
 from roundlog.capture.rules.rule_table import storage
-from roundlog.capture.tracing.traced_step import TracedStep
 from roundlog.execution.stops import StoppedError
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import StepInputs
-from roundlog.program import ProgramError, TensorType
+from roundlog.program import ProgramError
 
 
 def by_program(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -46,34 +45,34 @@ def by_program(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> A
 
 
 def _evaluated(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Any:
-    traced = TracedStep(graph, {}, (), torch.zeros(0), {}, ())
-    lowering = Lowering(cast(Any, None), traced)
+    builder = Builder()
     # Programs hold complex numbers as pairs of real ones.
     pairs = [torch.view_as_real(x) if x.is_complex() else x for x in inputs]
-    states = [x.to(storage(x.dtype).torch_dtype).contiguous() for x in pairs]
+    own = [x.to(storage(x.dtype).torch_dtype).contiguous() for x in pairs]
+    states = ProgramStates(builder, {str(slot): state for slot, state in enumerate(own)})
+    lowering = GraphLowering(builder, states, graph)
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    for slot, (node, state) in enumerate(zip(placeholders, states, strict=True)):
-        lowering.bind_state(node, str(slot), TensorType(tuple(state.shape), storage(state.dtype)))
-    before = [lowering.value(node) for node in placeholders]
+    before = [states.value(name) for name in states.own]
     kinds = {node: node.meta.get("val") for node in graph.graph.nodes}  # rules put those of pairs in their place
-    nodes = [node for node in lowering.lowered(graph.graph) if isinstance(node, fx.Node)]
+    lowering.lower(dict(zip(placeholders, before, strict=True)))
+    (given_back,) = graph.graph.output_node().args
+    nodes = [node for node in tree_leaves(given_back) if isinstance(node, fx.Node)]
     after = [lowering.value(node) for node in placeholders]
     values = [lowering.value(node) for node in nodes]
     given = StepInputs(
-        states=[*states, *lowering.constant_states],
+        states=list(states.initial().values()),
         data=(),
         schedule=torch.zeros(0),
         seed=0,
         step=0,
         device=torch.device("cpu"),
     )
-    computed = evaluated(lowering.builder.nodes, {*values, *after}, given)
+    computed = evaluated(builder.nodes, {*values, *after}, given)
     for target, old, new in zip(pairs, before, after, strict=True):
         if new != old:
             target.copy_(computed[new])
     found = {node: _like(computed[value], kinds[node]) for value, node in zip(values, nodes, strict=True)}
     # In the form that the operator gives them: a list of one, too, and None for a gradient that nobody needs.
-    (given_back,) = graph.graph.output_node().args
     return fx.node.map_arg(given_back, lambda node: found[node])
 
 

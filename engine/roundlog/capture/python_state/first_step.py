@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -20,9 +20,6 @@ from roundlog.capture.python_state.comparisons import Likeness
 from roundlog.capture.python_state.containers import MISSING, Change, is_a
 from roundlog.capture.python_state.logged_numbers import is_logged
 from roundlog.capture.python_state.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from roundlog.capture.tracing.trace import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +68,23 @@ class AfterOne:
         """The first step's change that has put a tensor somewhere."""
         return self._of_tensor.get(id(tensor))
 
-    def found_by(self, module: fx.GraphModule, tracer: Tracer, later: Snapshot) -> Held:
-        """Tensors outside of the state that a later step holds. later: everything, as it is after the first step."""
+    def found_by(
+        self, module: fx.GraphModule, followed: Collection[int], used: Collection[int], later: Snapshot
+    ) -> Held:
+        """Tensors outside of the state that a later step holds. followed: ids of the tensors that are part of the
+        state. used: ids of those that the step has read as constants. later: everything, as it is after the first step.
+        """
         changing = written(module.graph)
         held = Held([], {})
         for node in module.graph.nodes:
             tensor: Any = getattr(module, str(node.target)) if node.op == "get_attr" else None
-            if not isinstance(tensor, torch.Tensor) or tracer.follows(tensor):
+            if not isinstance(tensor, torch.Tensor) or id(tensor) in followed:
                 continue
             if id(tensor) in self._snapshot.tensors and node in changing:
                 held.written[f"attribute/{self._snapshot.tensors[id(tensor)][0]}"] = tensor
         # Not those of the graph: a tensor whose number a step takes stands in none.
-        new = (number for number in later.tensors if number in tracer.used and number not in self._snapshot.tensors)
-        held.read.extend(tensor for number in new if not tracer.follows(tensor := later.tensors[number][1]))
+        new = (number for number in later.tensors if number in used and number not in self._snapshot.tensors)
+        held.read.extend(later.tensors[number][1] for number in new if number not in followed)
         return held
 
     def constants_of(self, module: fx.GraphModule) -> frozenset[str]:

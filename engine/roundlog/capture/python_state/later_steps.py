@@ -27,7 +27,6 @@ from roundlog.capture.python_state.first_step import AfterOne
 from roundlog.capture.python_state.followed_places import REMEDY, Grown, Hidden, Place, StepEnd, refuse_reads
 from roundlog.capture.python_state.logged_numbers import LoggedNumber, is_logged
 from roundlog.capture.python_state.snapshot import Snapshot
-from roundlog.capture.task import Task
 from roundlog.capture.tracing.traced_step import MOST_STEPS, NUMBERS, Course, TracedStep
 
 if TYPE_CHECKING:
@@ -46,12 +45,12 @@ class LaterSteps:
     """The steps of a task after its first one."""
 
     def __init__(
-        self, task: Task, tracer: Tracer, snapshot: Snapshot, own: Collection[str], after_one: AfterOne
+        self, steps: int, tracer: Tracer, snapshot: Snapshot, own: Collection[str], after_one: AfterOne
     ) -> None:
-        """snapshot: everything, as it stands after the first step. own: names of the numbers that the optimizer and its
-        schedule change by themselves. after_one: what the first step has changed."""
+        """steps: of the task. snapshot: everything, as it stands after the first step. own: names of the numbers that
+        the optimizer and its schedule change by themselves. after_one: what the first step has changed."""
         self._after_one = after_one
-        self._steps = task.steps
+        self._steps = steps
         self._tracer = tracer
         self._snapshot = snapshot
         self._own = [
@@ -60,10 +59,9 @@ class LaterSteps:
             for key, value in container.saved.items()
             if _is_number(value) and container.name_of(key) in own
         ]
-        states = {f"{phase.called('optimizer')}.state" for phase in task.phases() if not is_own(phase.optimizer)}
-        self._changed_elsewhere = tuple(
-            f"{phase.called('optimizer')}." for phase in task.phases() if not is_own(phase.optimizer)
-        )
+        theirs = [phase.called("optimizer") for phase in tracer.optimizers.phases if not is_own(phase.optimizer)]
+        self._changed_elsewhere = tuple(f"{name}." for name in theirs)
+        states = {f"{name}.state" for name in theirs}
         self._hidden = [
             Place(container, key)
             for container in snapshot.containers
@@ -213,7 +211,8 @@ class LaterSteps:
     def _refuse_left_behind(self, first: fx.GraphModule, graph: fx.GraphModule, step: int, *, is_first: bool) -> None:
         """Raises MoreStateError for tensors that the first step has made and a later one reads, or that only a later
         one writes into, and CaptureError if they cannot be states. is_first: whether both graphs compute the same."""
-        held = self._after_one.found_by(graph, self._tracer, self._snapshot)
+        followed = {id(tensor) for tensor in self._tracer.originals.values()}
+        held = self._after_one.found_by(graph, followed, self._tracer.used, self._snapshot)
         constants = self._after_one.constants_of(first) if held.read else frozenset[str]()
         read = [tensor for tensor in held.read if digest_of(tensor) not in constants]  # made of other things
         if read:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import fx
 
-from roundlog.capture.builder import Builder, Value
+from roundlog.capture.builder import Builder, ProgramStates, Value
 from roundlog.capture.errors import CaptureError
 from roundlog.program import Attribute, DType, TensorType
 
@@ -68,26 +68,43 @@ def is_complex(node: fx.Node) -> bool:
     return "pairs" in node.meta or (isinstance(traced, torch.Tensor) and traced.is_complex())
 
 
+class NodeValues(dict[fx.Node, Any]):
+    """Meaning of each graph node: a value, a tuple of them, or, where it was computed at capture, the tensor itself,
+    until an operator of the program needs it."""
+
+    def __init__(self, states: ProgramStates) -> None:
+        super().__init__()
+        self._states = states
+
+    def value(self, node: fx.Node) -> Any:
+        """Values of the program that a graph node stands for."""
+        value = self[node]
+        if isinstance(value, torch.Tensor):
+            value = self[node] = self._states.literal(value)
+        return value
+
+
 class Context(ABC):
     """Context of a rule: the builder under short names, and tensors and scalars brought together."""
 
     node: fx.Node
     """The graph node being lowered."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Builder, states: ProgramStates) -> None:
         self.builder = builder
+        self._states = states
 
     @abstractmethod
     def rebind(self, target: fx.Node, value: Value) -> None:
         """Record that the operator being lowered also writes `value` into a graph node's tensor."""
 
     @abstractmethod
-    def literal(self, tensor: torch.Tensor) -> Value:
-        """A tensor that is known at capture."""
-
-    @abstractmethod
     def known(self, node: Any) -> torch.Tensor | None:
         """The tensor that a graph node always gives, if it depends on no parameter, data or random number."""
+
+    def literal(self, tensor: torch.Tensor) -> Value:
+        """A tensor that is known at capture."""
+        return self._states.literal(tensor)
 
     def op(self, name: str, *inputs: Value, **attributes: Attribute) -> Value:
         return self.builder.op(name, *inputs, **attributes)

@@ -103,7 +103,7 @@ class Tracer:
         self.originals = {name: tensor for name, tensor in tensors.items() if name not in self._known}
         self._first = {name: first[name] for name in self.originals}
         self._lines = SourceLines()
-        self.optimizers = TracedOptimizers(task, model, self._first, self._lines)
+        self.optimizers = TracedOptimizers(task.phases(), task.steps, model, self._first, self._lines)
         self._substitution = Substitution(
             self.originals, {name: field for name, field in task.dataset.items() if isinstance(field, torch.Tensor)}
         )

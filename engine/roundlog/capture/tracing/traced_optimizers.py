@@ -16,7 +16,7 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_call
 from roundlog.capture.optimizers import Column, Update, clip_factor, updates
 from roundlog.capture.optimizers.update import Own
-from roundlog.capture.task import OptimizerPhase, Task
+from roundlog.capture.task import OptimizerPhase
 from roundlog.capture.tracing.repeated_updates import RepeatedUpdates
 from roundlog.capture.tracing.traced_step import TracedPath
 
@@ -39,20 +39,22 @@ class ParameterGroup:
         return isinstance(self.update, Own)
 
 
-def groups_of(task: Task) -> list[ParameterGroup]:
+def groups_of(phases: Sequence[OptimizerPhase], steps: int) -> list[ParameterGroup]:
     """All groups, optimizer by optimizer. Raises CaptureError for an optimizer, an option or a schedule that is not
     supported."""
     return [
         ParameterGroup(f"{phase.called('optimizer')}.param_groups[{place}]", number, update)
-        for number, phase in enumerate(task.phases())
-        for place, update in enumerate(updates(phase.optimizer, phase.schedule, task.steps))
+        for number, phase in enumerate(phases)
+        for place, update in enumerate(updates(phase.optimizer, phase.schedule, steps))
     ]
 
 
-def trained(task: Task, model: nn.Module, groups: Sequence[ParameterGroup], first: Mapping[str, str]) -> dict[str, int]:
+def trained(
+    phases: Sequence[OptimizerPhase], model: nn.Module, groups: Sequence[ParameterGroup], first: Mapping[str, str]
+) -> dict[str, int]:
     """Name of every parameter that is trained -> number of its group, in the model's order. first: state name -> the
     first one with the same memory. Raises CaptureError for parameters that no step could be taken with."""
-    named, phases = dict(model.named_parameters()), task.phases()
+    named = dict(model.named_parameters())
     known = {id(parameter) for parameter in named.values()}
     held = {number: {id(p) for p in group.update.group["params"]} for number, group in enumerate(groups)}
     for phase, ids in _by_phase(groups, held).items():
@@ -118,17 +120,25 @@ def schedule_of(groups: Sequence[ParameterGroup], steps: int) -> tuple[tuple[str
 class TracedOptimizers:
     """The optimizers of a task while its step is traced: their updates as operators, and what depends on the step."""
 
-    def __init__(self, task: Task, model: nn.Module, first: Mapping[str, str], lines: SourceLines) -> None:
-        """first: state name -> the first one with the same memory. lines: gives operators their places.
+    def __init__(
+        self,
+        phases: Sequence[OptimizerPhase],
+        steps: int,
+        model: nn.Module,
+        first: Mapping[str, str],
+        lines: SourceLines,
+    ) -> None:
+        """steps: of the job. first: state name -> the first one with the same memory. lines: gives operators their
+        places.
 
         Raises CaptureError for an optimizer, an option or a schedule that is not supported."""
-        self._task = task
+        self._steps = steps
         self._first = first
         self._lines = lines
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
-        self.phases, self._groups = task.phases(), groups_of(task)
-        self._trainable = trained(task, model, self._groups, first)
-        self.columns, self.schedule = schedule_of(self._groups, task.steps)
+        self.phases, self._groups = phases, groups_of(phases, steps)
+        self._trainable = trained(phases, model, self._groups, first)
+        self.columns, self.schedule = schedule_of(self._groups, steps)
         self.slots: dict[str, torch.Tensor] = {}
         """States of the optimizers before the first step, by name."""
         for name, number in self._trainable.items():
@@ -136,7 +146,7 @@ class TracedOptimizers:
             for slot, tensor in self._groups[number].update.slots(parameter).items():
                 self.slots[f"slot/{name}/{slot}"] = tensor
         self.changing = {
-            f"{group.name}.{option}" for group in self._groups for option in group.update.rate.changing(task.steps)
+            f"{group.name}.{option}" for group in self._groups for option in group.update.rate.changing(steps)
         }
         """Names of the optimizers' options that the schedule changes."""
         self.rates = {
@@ -159,7 +169,7 @@ class TracedOptimizers:
 
     def _confirm_schedule(self) -> None:
         """Raises CaptureError if the schedule gives other rates when it is asked again."""
-        again = schedule_of(groups_of(self._task), self._task.steps)
+        again = schedule_of(groups_of(self.phases, self._steps), self._steps)
         if not torch.equal(again[1], self.schedule):
             raise CaptureError(
                 "the schedule gives other rates the second time it is asked: make it depend on the step alone"
@@ -174,7 +184,7 @@ class TracedOptimizers:
             for schedule in schedules
             for function in (vars(schedule).get("lr_lambdas", ()) if isinstance(schedule, LRScheduler) else (schedule,))
         ]
-        factors = [function(step) for function in functions for step in range(self._task.steps)]
+        factors = [function(step) for function in functions for step in range(self._steps)]
         self._factors = self._factors or factors
         if factors != self._factors:
             raise CaptureError("the schedule depends on what steps change: make it depend on the step alone")
@@ -205,7 +215,7 @@ class TracedOptimizers:
         steps that it has taken with it: which is not known before training."""
         for name, number in self._trainable.items():
             have = {name in path.gradients for path in paths}
-            if len(have) == 2 and self._groups[number].update.counts(self._task.steps):
+            if len(have) == 2 and self._groups[number].update.counts(self._steps):
                 kind = type(self.phases[self._groups[number].phase].optimizer).__name__
                 raise CaptureError(
                     f"{name} gets a gradient on some of the step's paths only, and {kind} counts the steps that a "

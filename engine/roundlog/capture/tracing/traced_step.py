@@ -62,8 +62,6 @@ class TracedStep:
     """Names of those that have one on some path."""
     known: frozenset[str] = frozenset()
     """Names of the buffers that are constants of the graph."""
-    course: Course | None = None
-    """The steps of the job, if they are not all this one."""
 
 
 _AFTER = "roundlog_after"
