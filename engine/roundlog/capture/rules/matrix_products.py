@@ -26,7 +26,7 @@ def _scaled(c: Context, x: Value, factor: Scalar) -> Value:
 
 @rule("addmm", "baddbmm")
 def addmm(c: Context, bias: Value, a: Value, b: Value, *, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
-    """The sum of a product and a bias, each rounded; of short numbers, for which `adds_a_row` holds, one product."""
+    """A product, rounded, and a bias that is added; in BF16, with a bias that is the same for every row, one sum."""
     if c.dtype(a).is_short:
         return _product_with_row(c, bias, a, b, beta)
     return c.op("add", _scaled(c, c.op("matmul", a, b), alpha), _scaled(c, bias, beta))

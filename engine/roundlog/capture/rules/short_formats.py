@@ -132,8 +132,8 @@ class _Operands:
             bias = node.args[2] if base == "convolution" else None
             return bias is not None or any(x.meta["val"].ndim == 5 for x in self._tensors)
         if base in ("addmm", "baddbmm"):
-            assert isinstance(node.args[0], fx.Node)
-            return not adds_a_row(node.args[0].meta["val"], **node.kwargs)
+            given: dict[str, Any] = fx.node.map_arg(by_name(node.target, node.args, node.kwargs), _traced)
+            return not adds_a_row(given["self"], beta=given.get("beta", 1), alpha=given.get("alpha", 1))
         if base == "sum":
             return "dtype" in node.kwargs and node.kwargs["dtype"] is not None
         factor = node.args[2] if len(node.args) > 2 else node.kwargs.get("alpha", 1)
