@@ -28,10 +28,6 @@ class Bound(ABC):
         """f64[n]: d of the elements from this flat index on, whose approximations are y (f64[n])."""
         return self.at(torch.arange(first, first + len(y), device=y.device), y)
 
-    def rounding_to(self, format: Format) -> Bound:
-        """The bound of an output that is rounded to a format, if that tells more about it."""
-        return self
-
     def whole(self, y: torch.Tensor) -> torch.Tensor:
         """f64, d of every element of the output y."""
         return self.at(torch.arange(y.numel(), device=y.device), y.reshape(-1)).reshape(y.shape)

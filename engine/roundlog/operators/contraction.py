@@ -28,7 +28,7 @@ from roundlog.number_format import BFLOAT16, FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.cpu.gemm_blas import PANEL
-from roundlog.operators.exact_lines import MatMulBound, measure_lines, units_of, without_exact_products
+from roundlog.operators.exact_lines import ExactOrProductBound, measure_lines, units_of, without_exact_products
 from roundlog.operators.registry import (
     Attributes,
     Inexact,
@@ -192,10 +192,8 @@ def column_energies(x: torch.Tensor) -> torch.Tensor:
 
 
 def _measured_lines(a: torch.Tensor, b: torch.Tensor) -> Measures:
-    """`measure_lines` of rows and columns, where they may be of BF16: on a device, all numbers are held as FP32."""
-    if a.dtype != torch.bfloat16 and a.device.type == "cpu":
-        return ()
-    return (*measure_lines(a, -1), *measure_lines(b, -2))
+    """`measure_lines` of the rows and the columns of BF16 matrices. FP32 numbers have too many places."""
+    return (*measure_lines(a, -1), *measure_lines(b, -2)) if a.dtype == torch.bfloat16 else ()
 
 
 @register("matmul")
@@ -221,15 +219,13 @@ class MatMul(Contraction, Summation):
         return self.bound_of((row_energies(a), column_energies(b), *_measured_lines(a, b)), a.shape[-1])
 
     def bound_of(self, measures: Measures, terms: int) -> Bound:
-        """measures: sums of squares of rows and of columns; and, where the numbers may be BF16, `measure_lines` of the
-        rows, and of the columns."""
+        """measures: sums of squares of rows and of columns; of BF16 numbers, `measure_lines` of both, too."""
         rows, columns = (energy.sqrt() for energy in measures[:2])
         groups = prod(columns.shape[:-1]), columns.shape[-1]
-        rows, columns = rows.reshape(-1) * blocked_gamma(terms), columns.reshape(groups)
+        product = ProductBound(rows.reshape(-1) * blocked_gamma(terms), columns.reshape(groups))
         if len(measures) == 2:
-            return ProductBound(rows, columns)
-        units = units_of(measures[2:5]).reshape(-1), units_of(measures[5:]).reshape(groups)
-        return MatMulBound(rows, columns, *units)
+            return product
+        return ExactOrProductBound(product, units_of(measures[2:5]).reshape(-1), units_of(measures[5:]).reshape(groups))
 
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         a, b = inputs

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from roundlog.arithmetic import as_float32
-from roundlog.number_format import BFLOAT16, Format
+from roundlog.number_format import BFLOAT16
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound, without_exact
 from roundlog.operators.reduction import sum_and_measures
 from roundlog.operators.summation import Measures
@@ -21,8 +21,8 @@ _EXACT = 2.0**53
 
 
 def measure_lines(x: torch.Tensor, dim: int) -> Measures:
-    """Of every line along an axis of f32 or bf16 numbers, without that axis: the sum of magnitudes, and the measures
-    of last places that a sum has. Those of a line's parts are joined as a sum's."""
+    """The measures of every line along an axis of f32 or bf16 numbers, without that axis, as a sum of its terms has
+    them: magnitude, and last places. Those of a line's parts are joined as a sum's."""
     _, measures = sum_and_measures(as_float32(x), (dim % x.ndim,))
     return tuple(one.squeeze(dim) for one in measures)
 
@@ -32,7 +32,8 @@ def units_of(measures: Measures) -> torch.Tensor:
     summation; where it is not, no order gives less."""
     magnitude, least, finest = measures
     place = ((least + 1) >> 23).clamp(min=1) - 150
-    return torch.ldexp(magnitude, -place) / finest
+    # 2^-place by its bits: a power may be off by a unit.
+    return magnitude * ((1023 - place) << 52).view(torch.float64) / finest
 
 
 def are_exact(units: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
@@ -57,24 +58,9 @@ class ExactOrProductBound(Bound):
         return self.product.at(indices, y).masked_fill_(are_exact(self.rows[row], columns), 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class MatMulBound(ProductBound):
-    """A product's bound that is closer for numbers of 16 bits."""
-
-    row_units: torch.Tensor
-    """f64[R]."""
-    column_units: torch.Tensor
-    """f64[Q, C]."""
-
-    def rounding_to(self, format: Format) -> Bound:
-        if format != BFLOAT16:
-            return self
-        return ExactOrProductBound(ProductBound(self.rows, self.columns), self.row_units, self.column_units)
-
-
 def without_exact_products(rounded: torch.Tensor, marked: Ambiguous, a: torch.Tensor, b: torch.Tensor) -> Ambiguous:
-    """What is marked in the product of a, bf16[.., M, K], and b, bf16[.., K, N], without the elements that are exact,
-    whose roundings are put into it."""
+    """The marked elements of the product of bf16[.., M, K] and bf16[.., K, N], without those that are exact, whose
+    roundings are put into it."""
     if not marked.indices.numel():
         return marked
     line, column = marked.indices // b.shape[-1], marked.indices % b.shape[-1]

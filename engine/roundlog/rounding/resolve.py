@@ -58,7 +58,6 @@ def certify(
         rounded, marked = operator.certify(inputs, attributes, scale)
     else:
         y, bound = operator.evaluate(inputs, attributes)
-        bound = bound.rounding_to(format)
         rounded, marked = mark_by_reference(y, bound, scale, format)
         if isinstance(bound, FullBound | ExactOrProductBound):
             marked = without_exact(rounded, marked, format)

@@ -224,6 +224,8 @@ def test_lines_are_exact_up_to_what_fp64_holds() -> None:
         units = [units_of(measure_lines(x.to(NARROW), dim)) for x, dim in ((a, 1), (b, 0))]
         assert [float(one) for one in units] == [2.0**low + 2, 2.0**high + 1]
         assert bool(are_exact(*units)) == exact == (float(units[0]) * float(units[1]) < 2**53)
+        for scale in (2.0**-100, 2.0**90):
+            assert torch.equal(units_of(measure_lines((a * scale).to(NARROW), 1)), units[0])
     of_zeros = units_of(measure_lines(torch.zeros(1, 3), 1))
     assert bool(are_exact(of_zeros, of_zeros + 2.0**60))
     assert not are_exact(of_zeros + 1, units_of(measure_lines(torch.tensor([[1.0, torch.inf]]), 1)))

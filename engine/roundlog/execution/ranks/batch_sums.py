@@ -352,7 +352,7 @@ def _bound_of_share(ranks: Ranks, one: BatchSum, measures: Measures, y: torch.Te
     operator, terms = one.terms.operator, one.terms.of_whole
     first, last = one.share(ranks, ranks.rank)
     if not operator.by_element:
-        return FullBound(operator.bound_of(measures, terms).rounding_to(one.format).of_range(first, y))
+        return FullBound(operator.bound_of(measures, terms).of_range(first, y))
     of_elements = [x if x.shape == y.shape else x.expand(one.output.shape).reshape(-1)[first:last] for x in measures]
     return operator.bound_of(tuple(of_elements), terms)
 
