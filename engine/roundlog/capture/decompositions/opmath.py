@@ -25,7 +25,7 @@ def in_fp32(table: Table) -> Table:
 
 
 _PRODUCTS = frozenset((torch.ops.aten.mv.default, torch.ops.aten.dot.default, torch.ops.aten.baddbmm.default))
-"""Operators that are one product of matrices, whose rule has it rounded once."""
+"""Operators that are taken apart in FP32 only: of short numbers, their rules make one product, rounded once."""
 
 
 def _is_kernel(op: Any) -> bool:
