@@ -1,7 +1,7 @@
 """The cost of certified training: steps of the trainer and the auditor against plain PyTorch steps, interleaved.
 
     .venv/bin/python scripts/bench_engine.py [--rounds 7] [--model gpt12m|gpt2|...] [--device cuda] [--json FILE]
-        [--without-avx512]
+        [--precision bf16] [--processor-time] [--without-avx512]
 
 Every round times one step of each: plain FP64 and FP32 PyTorch (eager, the same optimizer), the trainer (with its log),
 the auditor (following that log, 5 % verified), and the auditor alone. What is printed are medians, and ratios taken
@@ -9,18 +9,23 @@ within each round, because machines are noisy. Hashing is the state root of one 
 Memory is the peak of fresh processes that do nothing but two steps of one kind. On a CUDA device, it is the memory
 there; TF32 is off, the clock is read when the device has finished, and hashing includes the copy to the CPU. With
 --without-avx512, every library computes as on a processor that has AVX2 and FMA only.
+
+With --precision bf16 the loss is computed under autocast, and trainer and auditor are held against the trainer of the
+same task in FP32 (its time, memory and log) and a plain step under autocast. --processor-time counts the processor time
+of all threads instead of the wall clock, for machines that have other work to do.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import dataclasses
 import json
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -38,7 +43,7 @@ from roundlog.examples.resnet import resnet50
 from roundlog.examples.vgg import vgg11
 from roundlog.execution import Batches, Executor
 from roundlog.kernels.cuda import works
-from roundlog.log import LogWriter
+from roundlog.log import Entries, LogWriter
 from roundlog.operators import StepInputs
 from roundlog.rounding import Follower, Recorder, Rounding
 from roundlog.training.job import Job
@@ -90,6 +95,21 @@ MODELS: dict[str, Callable[[int], Task]] = {
 }
 
 
+PRECISIONS = ("fp32", "bf16")
+
+
+def task_of(model: str, steps: int, precision: str) -> Task:
+    """A task of MODELS; in bf16, its loss is computed under autocast."""
+    task = MODELS[model](steps)
+    in_fp32 = task.loss
+
+    def under_autocast(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return in_fp32(model, batch)
+
+    return dataclasses.replace(task, loss=under_autocast) if precision == "bf16" else task
+
+
 class Certified:
     """The benchmark's training by the engine."""
 
@@ -118,12 +138,12 @@ WARM_UP = 2
 """Rounds that compile loops and fill caches, and are not counted."""
 
 
-def timed(work: Callable[..., None], *arguments: object) -> float:
+def timed(clock: Callable[[], float], work: Callable[..., object], *arguments: object) -> float:
     _finish()
-    started = time.perf_counter()
+    started = clock()
     work(*arguments)
     _finish()
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def _finish() -> None:
@@ -150,73 +170,102 @@ def _indexed(device: torch.device) -> torch.device:
     return torch.empty(0, device=device).device
 
 
-def measure(model: str, rounds: int, device: torch.device) -> dict[str, object]:
+class Logged:
+    """A training by the engine, which writes its log to a file of a folder."""
+
+    def __init__(self, task: Task, device: torch.device, folder: Path) -> None:
+        self.job = Job.from_task(task)
+        self.training, self.recorder = Certified(self.job, device), Recorder(self.job.spec.log_guard)
+        self.writer = LogWriter(folder / f"log{len(list(folder.iterdir()))}", log_header(self.job, 0))
+        self.entries = 0
+
+    def step(self, step: int, data: list[torch.Tensor]) -> None:
+        self.training.step(step, data, self.recorder)
+
+    def written(self, step: int) -> dict[int, Entries]:
+        """The log of a step that has been done."""
+        log = self.recorder.take()
+        self.entries += sum(len(entry) for entry in log.values())
+        self.writer.append(step, log)
+        return log
+
+
+def measure(
+    model: str, rounds: int, device: torch.device, precision: str, clock: Callable[[], float]
+) -> dict[str, object]:
     # First, while there is most memory.
-    capture, most = peak(model, "trainer", device)
-    memory = most / peak(model, "fp64", device)[1]
-    task = MODELS[model](rounds + WARM_UP)
-    job = Job.from_task(task)
-    batches = Batches(job.dataset, job.spec)
-    plain64, plain32 = (PlainTraining(task, dtype, device) for dtype in (torch.float64, torch.float32))
-    trainer, auditor, alone = (Certified(job, device) for _ in range(3))
-    recorder, spare = Recorder(job.spec.log_guard), Recorder(job.spec.log_guard)
-    follower = Follower(job.spec.log_guard, 0.05, np.random.default_rng())
-    times: dict[str, list[float]] = {name: [] for name in ("fp64", "fp32", "trainer", "auditor", "alone", "hashing")}
-    entries = 0
-    with tempfile.TemporaryDirectory() as directory:
-        with LogWriter(Path(directory) / "log", log_header(job, 0)) as writer:
-            for step in range(rounds + WARM_UP):
-                data = [field.to(device) for field in batches.load(step)]
-                batch = dict(zip(job.dataset, data, strict=True))
-                row = {"fp64": timed(plain64.step, step, batch), "fp32": timed(plain32.step, step, batch)}
-                row["trainer"] = timed(trainer.step, step, data, recorder)
-                log = recorder.take()
-                entries += sum(len(entry) for entry in log.values())
-                writer.append(step, log)
-                follower.follow(step, log)
-                row["auditor"] = timed(auditor.step, step, data, follower)
-                row["alone"] = timed(alone.step, step, data, spare)
-                spare.take()
-                row["hashing"] = timed(state_root, trainer.states)
-                if step >= WARM_UP:
-                    for name, seconds in row.items():
-                        times[name].append(seconds)
-        size = writer.close().bytes
-    if any(not torch.equal(a, b) for a, b in zip(trainer.states, auditor.states, strict=True)) or follower.findings:
+    capture, most = peak(model, precision, "trainer", device)
+    memory = most / peak(model, "fp32", "fp64" if precision == "fp32" else "trainer", device)[1]
+    steps = rounds + WARM_UP
+    task = task_of(model, steps, precision)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Logged(task, device, Path(folder))
+        job = trainer.job
+        other = Logged(task_of(model, steps, "fp32"), device, Path(folder)) if precision == "bf16" else None
+        plain = {
+            **({"plain FP64": PlainTraining(task, torch.float64, device)} if other is None else {}),
+            "plain FP32" if other is None else "plain autocast": PlainTraining(task, torch.float32, device),
+        }
+        batches = Batches(job.dataset, job.spec)
+        auditor, alone = (Certified(job, device) for _ in range(2))
+        spare = Recorder(job.spec.log_guard)
+        follower = Follower(job.spec.log_guard, 0.05, np.random.default_rng())
+        times: dict[str, list[float]] = {}
+        for step in range(steps):
+            data = [field.to(device) for field in batches.load(step)]
+            batch = dict(zip(job.dataset, data, strict=True))
+            row = {name: timed(clock, training.step, step, batch) for name, training in plain.items()}
+            if other is not None:
+                row["FP32 trainer"] = timed(clock, other.step, step, data)
+                other.written(step)
+            row["trainer"] = timed(clock, trainer.step, step, data)
+            follower.follow(step, trainer.written(step))
+            row["auditor"] = timed(clock, auditor.step, step, data, follower)
+            row["alone"] = timed(clock, alone.step, step, data, spare)
+            spare.take()
+            row["hashing"] = timed(clock, state_root, trainer.training.states)
+            if step >= WARM_UP:
+                for name, seconds in row.items():
+                    times.setdefault(name, []).append(seconds)
+        size, size_of_other = (0 if one is None else one.writer.close().bytes for one in (trainer, other))
+    same = all(torch.equal(a, b) for a, b in zip(trainer.training.states, auditor.states, strict=True))
+    if not same or follower.findings:
         raise SystemExit("trainer and auditor disagree: the figures would mean nothing")
 
     def ratio(a: str, b: str) -> float:
         return round(statistics.median(x / y for x, y in zip(times[a], times[b], strict=True)), 3)
 
+    beside = [*plain, *(["FP32 trainer"] if other is not None else [])]
     return {
         "model": model,
+        "precision": precision,
         "parameters": sum(p.numel() for p in task.model.parameters()),
         "operators": len(job.program.nodes),
         **described(device),
         "torch": torch.__version__,
         "seconds": {name: round(statistics.median(values), 4) for name, values in times.items()},
-        "trainer / plain FP64": ratio("trainer", "fp64"),
-        "trainer / plain FP32": ratio("trainer", "fp32"),
+        **{f"trainer / {name}": ratio("trainer", name) for name in beside},
         "auditor / trainer": ratio("auditor", "trainer"),
         "auditor without log / trainer": ratio("alone", "trainer"),
         f"hashing / {INTERVAL} trainer steps": round(ratio("hashing", "trainer") / INTERVAL, 4),
-        "peak memory, trainer / plain FP64": round(memory, 3),
+        f"peak memory, trainer / {'plain FP64' if other is None else 'FP32 trainer'}": round(memory, 3),
         "peak memory of capture, GB": round(capture / 1e9, 2),
-        "log entries a step": entries // (rounds + WARM_UP),
-        "log bytes a step": size // (rounds + WARM_UP),
+        "log entries a step": trainer.entries // steps,
+        "log bytes a step": size // steps,
+        **({"log bytes / FP32 trainer's": round(size / size_of_other, 5)} if other is not None else {}),
     }
 
 
-def peak(model: str, kind: str, device: torch.device) -> tuple[int, int]:
+def peak(model: str, precision: str, kind: str, device: torch.device) -> tuple[int, int]:
     """Peak memory in bytes of a fresh process, on the CPU while it captures a job, and on the device while it takes two
-    steps of that kind."""
+    steps of that kind: the trainer's, or plain ones in FP64."""
     with get_context("spawn").Pool(1) as pool:
-        return pool.apply(_two_steps, (model, kind, str(device)))
+        return pool.apply(_two_steps, (model, precision, kind, str(device)))
 
 
-def _two_steps(model: str, kind: str, name: str) -> tuple[int, int]:
+def _two_steps(model: str, precision: str, kind: str, name: str) -> tuple[int, int]:
     device = usable(name)
-    task = MODELS[model](2)
+    task = task_of(model, 2, precision)
     job = Job.from_task(task)
     capture = _most_resident()
     batches = Batches(job.dataset, job.spec)
@@ -254,9 +303,12 @@ def main() -> None:
     parser.add_argument("--model", choices=sorted(MODELS), default="gpt12m")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
+    parser.add_argument("--processor-time", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    result = measure(arguments.model, arguments.rounds, usable(arguments.device))
+    clock = time.process_time if arguments.processor_time else time.perf_counter
+    result = measure(arguments.model, arguments.rounds, usable(arguments.device), arguments.precision, clock)
     for name, value in result.items():
         print(f"{name:>30}  {value}")
     if arguments.json:

@@ -1,6 +1,7 @@
 """The contents of a rounding log in numbers: entries by operator, bytes a step, and the share of outputs of long sums.
 
-    .venv/bin/python scripts/count_entries.py [--model gpt12m|gpt2|resnet50|...] [--steps 3] [--sums]
+    .venv/bin/python scripts/count_entries.py [--model gpt12m|gpt2|resnet50|...] [--steps 3] [--precision bf16]
+        [--sums]
 
 --sums takes single sums of normally distributed numbers instead of a model: what share of their outputs is logged.
 """
@@ -13,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from bench_engine import MODELS, Certified
+from bench_engine import MODELS, PRECISIONS, Certified, task_of
 from roundlog.execution import Batches
 from roundlog.log import LogWriter
 from roundlog.operators import Inexact, operator
@@ -26,8 +27,8 @@ NUMBERS = 1 << 28
 """Numbers that are drawn for every length."""
 
 
-def of_a_model(name: str, steps: int) -> None:
-    job = Job.from_task(MODELS[name](steps))
+def of_a_model(name: str, steps: int, precision: str) -> None:
+    job = Job.from_task(task_of(name, steps, precision))
     recorder = Recorder(job.spec.log_guard)
     training, batches = Certified(job, torch.device("cpu")), Batches(job.dataset, job.spec)
     found: Counter[str] = Counter()
@@ -41,7 +42,7 @@ def of_a_model(name: str, steps: int) -> None:
                     found[job.program.nodes[index].op] += len(entries)
                 writer.append(step, log)
         size = path.stat().st_size
-    print(f"{name}: {found.total() // steps:,} entries and {size // steps:,} bytes a step")
+    print(f"{name} in {precision}: {found.total() // steps:,} entries and {size // steps:,} bytes a step")
     for op, count in found.most_common():
         print(f"  {op}: {count // steps:,} ({count / found.total():.0%})")
 
@@ -65,13 +66,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="gpt12m")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     parser.add_argument("--sums", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(0)
     if options.sums:
         of_single_sums()
     else:
-        of_a_model(options.model, options.steps)
+        of_a_model(options.model, options.steps, options.precision)
 
 
 if __name__ == "__main__":

@@ -116,9 +116,10 @@ than those of a card (`softmax` and `layer_norm` are computed in the format of t
 BF16 means the following.
 
 * Products of matrices, convolutions without a bias, sums, + - * /, comparisons, and what moves numbers take BF16 and
-  round the exact value to BF16, once.
-* All other operators of PyTorch (activations, softmax, norms, losses, means, a product with a bias) widen what they are
-  given to FP32, compute as written below, and round what comes out, once. So do those that PyTorch takes apart first.
+  round the exact value to BF16, once. So does a layer with a bias, which is one more term of the sum (`addmm` and
+  `baddbmm`, if the bias is the same for every row, alpha is 1, and beta a number of BF16).
+* All other operators of PyTorch (activations, softmax, norms, losses, means, a convolution with a bias) widen what they
+  are given to FP32, compute as written below, and round what comes out, once. So do those that PyTorch takes apart.
 * A tensor without axes is rounded to BF16 beside a tensor of BF16, unless it is the second factor of a product or a
   divisor; so is an integer tensor. A number of Python's is rounded where PyTorch's kernel on the CPU rounds it: a
   term of `add` and `sub`, and their `alpha`, what is compared, the divisor of `fmod` and `remainder`, base and exponent

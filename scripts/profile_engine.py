@@ -1,9 +1,10 @@
 """The processor time of a trainer's step, by kind of operator, on one thread.
 
-    .venv/bin/python scripts/profile_engine.py [--model gpt12m|gpt2|resnet50|...] [--steps 5] [--without-avx512]
+    .venv/bin/python scripts/profile_engine.py [--model gpt12m|gpt2|resnet50|...] [--steps 5] [--precision bf16]
+        [--without-avx512]
 
-Each figure is the least of several steps, beside a step of plain FP64 PyTorch, and beside the step's matrix products
-alone, in FP64 by numpy: what they take is out of reach for anything that multiplies in FP64.
+Each figure is the least of several steps, beside a step of plain FP64 PyTorch (of bf16, one under autocast), and beside
+the step's matrix products alone, in FP64 by numpy: what they take is out of reach for anything that multiplies in FP64.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from bench_engine import MODELS, WARM_UP, Certified
+from bench_engine import MODELS, PRECISIONS, WARM_UP, Certified, task_of
 from machines.profiles import without_avx512
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, RunningStep
@@ -75,17 +76,19 @@ def products(program: Program) -> float:
     return total
 
 
-def report(model: str, counted: int) -> None:
+def report(model: str, counted: int, precision: str) -> None:
     steps = counted + WARM_UP
-    task = MODELS[model](steps)
+    task = task_of(model, steps, precision)
     job = Job.from_task(task)
     batches, recorder = Batches(job.dataset, job.spec), Recorder(job.spec.log_guard)
-    plain, trainer = PlainTraining(task, torch.float64), Certified(job, torch.device("cpu"))
-    whole: dict[str, list[float]] = {"plain FP64": [], "trainer": []}
+    beside = "plain FP64" if precision == "fp32" else "plain autocast"
+    plain = PlainTraining(task, torch.float64 if precision == "fp32" else torch.float32)
+    trainer = Certified(job, torch.device("cpu"))
+    whole: dict[str, list[float]] = {beside: [], "trainer": []}
     parts: dict[str, list[float]] = {}
     for step in range(steps):
         data = list(batches.load(step))
-        row = {"plain FP64": processor_time(plain.step, step, dict(zip(job.dataset, data, strict=True)))}
+        row = {beside: processor_time(plain.step, step, dict(zip(job.dataset, data, strict=True)))}
         with Watch(job.program) as watch:
             row["trainer"] = processor_time(trainer.step, step, data, recorder)
         recorder.take()
@@ -94,7 +97,7 @@ def report(model: str, counted: int) -> None:
                 whole[name].append(seconds)
             for name, seconds in watch.seconds.items():
                 parts.setdefault(name, []).append(seconds)
-    print(f"{model}: seconds of processor time a step, one thread, the least of {counted} steps")
+    print(f"{model} in {precision}: seconds of processor time a step, one thread, the least of {counted} steps")
     for name, found in whole.items():
         print(f"{min(found):9.3f}  {name}")
     print(f"{products(job.program):9.3f}  its matrix products alone")
@@ -108,10 +111,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="gpt12m")
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with threadpool_limits(1):
-        report(arguments.model, arguments.steps)
+        report(arguments.model, arguments.steps, arguments.precision)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def without_exact(rounded: torch.Tensor, marked: Ambiguous, format: Format = FLO
         return marked
     right = round_to(marked.y, format)
     exact = (marked.d == 0) & marked.y.isfinite()
-    rounded.view(-1)[marked.indices[exact].to(rounded.device)] = right[exact].to(rounded.device)
+    rounded.view(-1)[marked.indices[exact].to(rounded.device)] = right[exact].to(rounded.device, rounded.dtype)
     return marked.of(~exact)
 
 

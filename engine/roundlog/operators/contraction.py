@@ -28,6 +28,7 @@ from roundlog.number_format import BFLOAT16, FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.cpu.gemm_blas import PANEL
+from roundlog.operators.exact_lines import ExactOrProductBound, measure_lines, units_of, without_exact_products
 from roundlog.operators.registry import (
     Attributes,
     Inexact,
@@ -190,9 +191,15 @@ def column_energies(x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(square_columns(flat.numpy())).reshape(*x.shape[:-2], x.shape[-1])
 
 
+def _measured_lines(a: torch.Tensor, b: torch.Tensor) -> Measures:
+    """`measure_lines` of the rows and the columns of BF16 matrices. FP32 numbers have too many places."""
+    return (*measure_lines(a, -1), *measure_lines(b, -2)) if a.dtype == torch.bfloat16 else ()
+
+
 @register("matmul")
 class MatMul(Contraction, Summation):
     reads_bf16 = True
+    least = frozenset([3, 4, 6, 7])
 
     def output_shape(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
         a, b = shapes
@@ -209,26 +216,32 @@ class MatMul(Contraction, Summation):
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         a, b = inputs
-        return self.bound_of((row_energies(a), column_energies(b)), a.shape[-1])
+        return self.bound_of((row_energies(a), column_energies(b), *_measured_lines(a, b)), a.shape[-1])
 
     def bound_of(self, measures: Measures, terms: int) -> Bound:
-        rows, columns = (energy.sqrt() for energy in measures)
-        columns = columns.reshape(prod(columns.shape[:-1]), columns.shape[-1])
-        return ProductBound(rows.reshape(-1) * blocked_gamma(terms), columns)
+        """measures: sums of squares of rows and of columns; of BF16 numbers, `measure_lines` of both, too."""
+        rows, columns = (energy.sqrt() for energy in measures[:2])
+        groups = prod(columns.shape[:-1]), columns.shape[-1]
+        product = ProductBound(rows.reshape(-1) * blocked_gamma(terms), columns.reshape(groups))
+        if len(measures) == 2:
+            return product
+        return ExactOrProductBound(product, units_of(measures[2:5]).reshape(-1), units_of(measures[5:]).reshape(groups))
 
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         a, b = inputs
+        lines = _measured_lines(a, b)
         # With BLAS, every thread holds a whole product of its own: too much memory for a large one.
         fits = a.ndim == 2 and (gemm_microkernel.tile_lanes() or a.shape[0] * b.shape[1] <= 2 * PANEL)
         if fits and a.device.type == "cpu" and a.numel() and b.numel():
             if not gemm_microkernel.tile_lanes():
                 a, b = as_float32(a), as_float32(b)
             y, *squared_norms = sum_product(a, b)
-            return y, tuple(squared_norms)
-        return blocked_product(a, b), (row_energies(a), column_energies(b))
+            return y, (*squared_norms, *lines)
+        return blocked_product(a, b), (row_energies(a), column_energies(b), *lines)
 
     def measured(self, part: Types, output: TensorType) -> int:
-        return sum(kind.numel for kind in part) // max(part[0].shape[-1], 1)
+        each = 4 if part[0].dtype.is_short else 1
+        return each * sum(kind.numel for kind in part) // max(part[0].shape[-1], 1)
 
     def keeps_bound(self, parts: Sequence[int]) -> bool:
         return parts_keep_chain(parts)
@@ -246,7 +259,8 @@ class MatMul(Contraction, Summation):
         by_tiles = gemm_microkernel.tile_lanes() and a.dtype == b.dtype == torch.bfloat16 and a.device.type == "cpu"
         if format != BFLOAT16 or not by_tiles or not a.numel() or not b.numel():
             return None
-        return self._certified(a, b, scale)
+        rounded, marked = self._certified(a, b, scale)
+        return rounded, without_exact_products(rounded, marked, a, b)
 
     def _certified(self, a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         if a.ndim == 3:

@@ -63,7 +63,7 @@ class Sum(Summation):
         return super().workspace(inputs, attributes, output) + exact
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        return self._all(inputs[0], ints(attributes, "dims"))[0]
+        return sum_and_measures(inputs[0], ints(attributes, "dims"))[0]
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         return self.evaluate(inputs, attributes)[1]
@@ -76,7 +76,7 @@ class Sum(Summation):
         return prod(shapes[0][dim] for dim in ints(attributes, "dims"))
 
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
-        return self._all(inputs[0], ints(attributes, "dims"))
+        return sum_and_measures(inputs[0], ints(attributes, "dims"))
 
     def measured(self, part: Types, output: TensorType) -> int:
         return 3 * output.numel
@@ -96,16 +96,6 @@ class Sum(Summation):
         gamma = sum_gamma(self.terms([tuple(x.shape)], attributes))
         near = mark_sums(found, gamma, interval_factor(scale), rounded.view(-1).numpy())
         return rounded, Ambiguous.collect(near)
-
-    @staticmethod
-    def _all(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, Measures]:
-        """The sum and its measures, with the summed axes kept."""
-        found, shape = _sums(x, dims), reduced(tuple(x.shape), dims)
-        if found is None:
-            return sum_by_torch(x, dims)
-        least, places = (torch.from_numpy(bits.astype(np.int64)) for bits in found.bits)
-        measures = torch.from_numpy(found.magnitude), least, last_place(places)
-        return torch.from_numpy(found.total).reshape(shape), tuple(one.reshape(shape) for one in measures)
 
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
         x, dims = inputs[0], ints(attributes, "dims")
@@ -136,6 +126,16 @@ class Sum(Summation):
             chosen.reshape(len(elements), self.terms([tuple(x.shape)], attributes)).cpu().numpy().astype(np.float64)
         )
         return terms
+
+
+def sum_and_measures(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, Measures]:
+    """The sum of f32 numbers over axes, which are kept, and its measures."""
+    found, shape = _sums(x, dims), reduced(tuple(x.shape), dims)
+    if found is None:
+        return sum_by_torch(x, dims)
+    least, places = (torch.from_numpy(bits.astype(np.int64)) for bits in found.bits)
+    measures = torch.from_numpy(found.magnitude), least, last_place(places)
+    return torch.from_numpy(found.total).reshape(shape), tuple(one.reshape(shape) for one in measures)
 
 
 def _sums(x: torch.Tensor, dims: tuple[int, ...]) -> Sums | None:

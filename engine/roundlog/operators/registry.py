@@ -105,7 +105,7 @@ class Inexact(Operator):
     kind = OperatorKind.INEXACT
 
     reads_bf16: ClassVar[bool] = False
-    """Whether its kernels for the CPU read tensors of BF16 as they are, if all inputs are such."""
+    """Whether its kernels read tensors of BF16 as they are, if all inputs are such."""
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         """Bytes that the operator needs beside inputs and output: FP64 copies of them, what they are rounded to, and
@@ -149,7 +149,7 @@ class Inexact(Operator):
 
 def operands(operator: Inexact, inputs: Tensors) -> list[torch.Tensor]:
     """Inputs of an inexact operator as its kernels take them: numbers of every format as FP32, or all BF16."""
-    if operator.reads_bf16 and all(x.dtype == torch.bfloat16 and x.device.type == "cpu" for x in inputs):
+    if operator.reads_bf16 and all(x.dtype == torch.bfloat16 for x in inputs):
         return list(inputs)
     return [as_float32(x) for x in inputs]
 

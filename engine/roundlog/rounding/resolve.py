@@ -17,6 +17,7 @@ from roundlog.kernels.rounding_loops import judge as judge_by_kernel
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
 from roundlog.operators.bounds import Ambiguous, FullBound, mark_by_reference, without_exact
+from roundlog.operators.exact_lines import ExactOrProductBound
 from roundlog.operators.registry import Attributes, Tensors
 
 F32 = npt.NDArray[np.float32]
@@ -58,7 +59,8 @@ def certify(
     else:
         y, bound = operator.evaluate(inputs, attributes)
         rounded, marked = mark_by_reference(y, bound, scale, format)
-        marked = without_exact(rounded, marked, format) if isinstance(bound, FullBound) else marked
+        if isinstance(bound, FullBound | ExactOrProductBound):
+            marked = without_exact(rounded, marked, format)
     return rounded, _without_overflow(marked, scale, format)
 
 

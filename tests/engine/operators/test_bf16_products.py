@@ -14,7 +14,10 @@ from roundlog.kernels import gemm_microkernel
 from roundlog.log import Entries
 from roundlog.number_format import BFLOAT16
 from roundlog.operators import Inexact, operator
+from roundlog.operators.contraction import MatMul
 from roundlog.operators.cpu import gemm
+from roundlog.operators.exact_lines import are_exact, measure_lines, units_of
+from roundlog.operators.summation import InParts
 from roundlog.rounding import Follower, Recorder
 
 GUARD = 4
@@ -187,11 +190,7 @@ def test_logs_do_not_depend_on_the_kernel(lanes: int) -> None:
     found = []
     for fast in (False, True):
         with by(lanes, fast):
-            op = operator("matmul")
-            assert isinstance(op, Inexact)
-            certified = op.certify_short([a, b], {}, 2.0**12, BFLOAT16)
-        assert certified is not None
-        found.append(certified)
+            found.append(gemm.certify_product(a[None], b[None], 2.0**12))
     (one, marked), (other, marked_too) = found
     assert len(marked.indices) > 0
     assert torch.equal(one.view(torch.int16), other.view(torch.int16))
@@ -199,6 +198,53 @@ def test_logs_do_not_depend_on_the_kernel(lanes: int) -> None:
         (marked.indices, marked.y, marked.d), (marked_too.indices, marked_too.y, marked_too.d), strict=True
     ):
         assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("terms", [64, 300])
+def test_what_fp64_adds_exactly_is_not_logged_by_any_kernel(terms: int) -> None:
+    rng = np.random.default_rng(terms)
+    a, b = ((gaussian(rng, *shape) * 16).round() / 16 for shape in ((70, terms), (terms, 130)))
+    right, op = exactly(a, b), operator("matmul")
+    assert isinstance(op, MatMul)
+    y = a.double() @ b.double()
+    assert int((y.to(NARROW).double() - y).abs().eq(2.0**-8 * 2 ** y.abs().log2().floor()).sum()) > 50, "ties"
+    for lanes in LANES:
+        with by(lanes, lanes > 0):
+            found, log = recorded(a, b)
+        assert np.array_equal(found, right) and not len(log.indices), lanes
+    recorder = Recorder(GUARD)
+    parts = InParts(op, terms, 2, lambda part: [a[:, part::2], b[part::2]])
+    assert np.array_equal(words_of(recorder.round(0, parts, [], {}, BFLOAT16)), right) and not recorder.take()
+
+
+def test_lines_are_exact_up_to_what_fp64_holds() -> None:
+    """A line of 2^k and one is 2^k + 1 of its last places, and 2^(k + 1) with two."""
+    for low, high, exact in ((26, 26, True), (26, 27, False), (20, 32, True), (20, 33, False)):
+        a, b = torch.tensor([[2.0**low, 1.0, 1.0]]), torch.tensor([[2.0**high], [1.0], [0.0]])
+        units = [units_of(measure_lines(x.to(NARROW), dim)) for x, dim in ((a, 1), (b, 0))]
+        assert [float(one) for one in units] == [2.0**low + 2, 2.0**high + 1]
+        assert bool(are_exact(*units)) == exact == (float(units[0]) * float(units[1]) < 2**53)
+        for scale in (2.0**-100, 2.0**90):
+            assert torch.equal(units_of(measure_lines((a * scale).to(NARROW), 1)), units[0])
+    of_zeros = units_of(measure_lines(torch.zeros(1, 3), 1))
+    assert bool(are_exact(of_zeros, of_zeros + 2.0**60))
+    assert not are_exact(of_zeros + 1, units_of(measure_lines(torch.tensor([[1.0, torch.inf]]), 1)))
+    assert not are_exact(of_zeros + 1, units_of(measure_lines(torch.tensor([[1.0, torch.nan]]), 1)))
+
+
+def test_an_element_of_lines_that_fp64_does_not_add_exactly_is_still_logged() -> None:
+    rng = np.random.default_rng(3)
+    a, b = tied(rng, 30, 40, 20)
+    logs = []
+    for lanes in LANES:
+        with by(lanes, lanes > 0):
+            found, log = recorded(a, b)
+        assert np.array_equal(found, exactly(a, b))
+        logs.append(log)
+    parts, recorder = InParts(operator("matmul"), 40, 2, lambda part: [a[:, part::2], b[part::2]]), Recorder(GUARD)
+    recorder.round(0, parts, [], {}, BFLOAT16)
+    logs.append(recorder.take().get(0, Entries.empty()))
+    assert len(logs[0].indices) > 50 and all(same(logs[0], log) for log in logs[1:])
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["FP64 tiles", "FP32 first"])

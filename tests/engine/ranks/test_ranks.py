@@ -14,6 +14,7 @@ import on_ranks
 import on_trainings
 import pytest
 import random_optimizers
+import short_layers
 import torch
 from random_optimizers import OPTIMIZERS
 from random_programs import make
@@ -170,6 +171,14 @@ def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(size: int, b
     names = list(job.program.states)
     assert {names[slot] for slot in owners.handed_out} == {one for one in names if one.startswith("parameter/")}
     assert {names[slot] for slot in owners.kept} == {one for one in names if not one.startswith("parameter/")}
+    hold_trainings("run_jobs", [str(tmp_path)], size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_train_layers_with_biases_in_bf16_to_the_roots_of_one_process(size: int, tmp_path: Path) -> None:
+    """The column of ones beside what a layer is given is shared out with the samples."""
+    short_layers.job().write(tmp_path)
     hold_trainings("run_jobs", [str(tmp_path)], size)
 
 

@@ -24,6 +24,10 @@ def in_fp32(table: Table) -> Table:
     return {op: _widened(op, function) if _is_kernel(op) else function for op, function in table.items()}
 
 
+_PRODUCTS = frozenset((torch.ops.aten.mv.default, torch.ops.aten.dot.default, torch.ops.aten.baddbmm.default))
+"""Operators that are taken apart in FP32 only: of short numbers, their rules make one product, rounded once."""
+
+
 def _is_kernel(op: Any) -> bool:
     """Whether PyTorch computes an operator by one kernel, whose results are its own memory."""
     if not isinstance(op, OpOverload) or op._schema.is_mutable or op._schema.name == "aten::_to_copy":
@@ -37,6 +41,8 @@ def _widened(op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]
     def apply(*args: Any, **kwargs: Any) -> Any:
         if not any(_is_short(leaf) for leaf in tree_leaves((args, kwargs))):
             return function(*args, **kwargs)
+        if op in _PRODUCTS:
+            return NotImplemented
         refuse_rounding_between(op, by_name(op, args, kwargs))
         wide, options = tree_map(_wide, _as_kernel_takes(op, args, kwargs))
         result = function(*wide, **options)

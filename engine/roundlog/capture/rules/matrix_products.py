@@ -11,6 +11,7 @@ from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.pooling import Convolution3d
 from roundlog.capture.rules.rule_table import Context, Scalar, rule
+from roundlog.capture.short_numbers import rounded
 from roundlog.program import Attribute
 
 
@@ -25,7 +26,31 @@ def _scaled(c: Context, x: Value, factor: Scalar) -> Value:
 
 @rule("addmm", "baddbmm")
 def addmm(c: Context, bias: Value, a: Value, b: Value, *, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
+    """A product, rounded, and a bias that is added; in BF16, with a bias that is the same for every row, one sum."""
+    if c.dtype(a).is_short:
+        return _product_with_row(c, bias, a, b, beta)
     return c.op("add", _scaled(c, c.op("matmul", a, b), alpha), _scaled(c, bias, beta))
+
+
+def adds_a_row(bias: torch.Tensor, *, beta: Scalar = 1, alpha: Scalar = 1) -> bool:
+    """Whether `addmm` of short numbers is one product, in which the bias, the same for every row, is one more term.
+    PyTorch adds it to sums in FP32, and rounds once. bias: as it is traced."""
+    return bias.shape[-2:-1] in ((), (1,)) and alpha == 1 and beta == rounded(beta, bias.dtype)
+
+
+def _product_with_row(c: Context, bias: Value, a: Value, b: Value, beta: Scalar) -> Value:
+    """A column of betas beside a, times the bias below b."""
+    outer, rank, columns = c.shape(b)[:-2], c.rank(b), c.shape(b)[-1]
+    bias = c.builder.reshape(bias, (1,) * (rank - c.rank(bias)) + c.shape(bias))
+    row = c.builder.expand(bias, (*outer, 1, columns))
+    factors = c.builder.constant(beta, c.dtype(a), (*c.shape(a)[:-1], 1))
+    a = c.op("cat", a, factors, dim=rank - 1)
+    node = c.builder.nodes[b]
+    if rank == 2 and node.op == "permute":
+        # The weight of a layer, which lies in memory as it was before: longer lines of it are copied faster.
+        weight = c.op("cat", Value(node.inputs[0]), c.move(row, 0, 1), dim=1)
+        return c.op("matmul", a, c.move(weight, 0, 1))
+    return c.op("matmul", a, c.op("cat", b, row, dim=rank - 2))
 
 
 @rule("mv")

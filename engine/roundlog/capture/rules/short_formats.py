@@ -3,7 +3,7 @@
 PyTorch computes most operators on such numbers in FP32 inside and rounds what comes out, once. So does a program: the
 inputs are widened, the rule is the one of FP32, and its results are converted to the dtypes that PyTorch gives. Only
 what is one operator of a program, and would round the same exact value, is left in the format that it comes in:
-products of matrices, sums, + - * /, comparisons, and what moves numbers."""
+products of matrices, with a bias too, sums, + - * /, comparisons, and what moves numbers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from roundlog.arithmetic import is_short
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
+from roundlog.capture.rules.matrix_products import adds_a_row
 from roundlog.capture.rules.rule_table import VIEWS, Context, Rule, storage
 from roundlog.capture.short_numbers import (
     by_name,
@@ -46,7 +47,7 @@ _ROUNDING_ONCE = frozenset(
         *("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub", "mul.Tensor", "mul.Scalar"),
         *("div.Tensor", "div.Scalar", "neg", "abs", "floor", "relu", "maximum", "minimum", "eq", "ne", "lt"),
         *("le", "gt", "ge", "mm", "bmm", "mv", "dot", "sum", "amax", "amin", "convolution"),
-        "convolution_backward",
+        *("convolution_backward", "addmm", "baddbmm"),
     )
 )
 """Operators whose rules are one operator of a program, that rounds the exact value to the format of its inputs."""
@@ -130,6 +131,9 @@ class _Operands:
             # A volume is convolved by adding sums up, and PyTorch adds a bias before it rounds.
             bias = node.args[2] if base == "convolution" else None
             return bias is not None or any(x.meta["val"].ndim == 5 for x in self._tensors)
+        if base in ("addmm", "baddbmm"):
+            given: dict[str, Any] = fx.node.map_arg(by_name(node.target, node.args, node.kwargs), _traced)
+            return not adds_a_row(given["self"], beta=given.get("beta", 1), alpha=given.get("alpha", 1))
         if base == "sum":
             return "dtype" in node.kwargs and node.kwargs["dtype"] is not None
         factor = node.args[2] if len(node.args) > 2 else node.kwargs.get("alpha", 1)
