@@ -69,10 +69,11 @@ def wrong_activation(run: Run, step: int) -> Fraud:
 
 def activation(program: Program) -> int:
     """The first product of matrices in BF16 whose second factor is a parameter."""
+    parameters = {slot for slot, name in enumerate(program.state_names) if name.startswith("parameter/")}
 
     def is_parameter(value: int) -> bool:
         node = program.nodes[_before(program, value, ("permute", "reshape", "to_bf16"))]
-        return node.op == "state" and program.state_names[int(node.attributes["slot"])].startswith("parameter/")
+        return node.op == "state" and node.attributes["slot"] in parameters
 
     return next(
         q
