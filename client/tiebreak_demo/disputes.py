@@ -91,10 +91,11 @@ def play(scene: Scene, screen: Screen, report: Report) -> None:
     """Plays all games, one after the other."""
     screen.heading("Story: one wrong number, and nothing else")
     screen.text(
-        f"Two small trainings. Somebody lies about one thing in step {LIE_AT}, and all that follows, follows from it: "
-        "first the trainer, whom the auditor challenges, then an auditor, who challenges an honest trainer."
+        f"Three small trainings, one of them in BF16. Somebody lies about one thing in step {LIE_AT}, and all that "
+        "follows, follows from it: first the trainer, whom the auditor challenges, then an auditor, who challenges an "
+        "honest trainer."
     )
-    report.disputes_planned = len(TRAININGS) * len(SIDES) * len(FraudKind)
+    report.disputes_planned = sum(len(SIDES) * len(training.kinds) for training in TRAININGS)
     for training in TRAININGS:
         with screen.bars():
             screen.waiting("everybody", f"training the {training.name}")
@@ -102,7 +103,7 @@ def play(scene: Scene, screen: Screen, report: Report) -> None:
         for liar in SIDES:
             screen.heading(f"{training.name}: the {liar.name.lower()} lies")
             with screen.bars():
-                for kind in FraudKind:
+                for kind in training.kinds:
                     done = len(report.disputes)
                     screen.bar("everybody", "games", done, report.disputes_planned)
                     dispute = play_one(scene, screen, bench, kind, liar)

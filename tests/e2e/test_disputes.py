@@ -39,6 +39,11 @@ SAMPLE: set[Case] = {
     ("anvil", 0, Side.CHALLENGER, FraudKind.MASK),
     ("anvil", 0, Side.TRAINER, FraudKind.FUNCTION),
     ("embedded", 1, Side.CHALLENGER, FraudKind.PROGRAM),
+    ("anvil", 2, Side.TRAINER, FraudKind.ACTIVATION),
+    ("embedded", 2, Side.CHALLENGER, FraudKind.CONVERSION),
+    ("embedded", 2, Side.TRAINER, FraudKind.MASTER),
+    ("anvil", 2, Side.TRAINER, FraudKind.CONVERSION),
+    ("anvil", 2, Side.CHALLENGER, FraudKind.GRADIENT),
 }
 
 
@@ -48,7 +53,11 @@ def marked(case: Case) -> object:
     return pytest.param(*case, id=name, marks=() if case in SAMPLE else pytest.mark.long)
 
 
-CASES = [marked(case) for case in product(CHAINS, range(len(TRAININGS)), SIDES, FraudKind)]
+CASES = [
+    marked((chain, number, liar, kind))
+    for chain, (number, training), liar in product(CHAINS, enumerate(TRAININGS), SIDES)
+    for kind in training.kinds
+]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +92,9 @@ def failed(dispute: Dispute) -> list[tuple[str, object, object]]:
 
 
 def test_the_sample_has_everything_at_least_once() -> None:
-    for seen, all_there_are in zip(zip(*SAMPLE, strict=True), (CHAINS, range(2), SIDES, FraudKind), strict=True):
+    for seen, all_there_are in zip(
+        zip(*SAMPLE, strict=True), (CHAINS, range(len(TRAININGS)), SIDES, FraudKind), strict=True
+    ):
         assert set(seen) == set(all_there_are)
     by_trainers = {kind for _, _, liar, kind in SAMPLE if liar is Side.TRAINER}
     assert by_trainers >= set(FraudKind) - {FraudKind.MASK, FraudKind.PROGRAM}

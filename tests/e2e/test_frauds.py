@@ -19,7 +19,7 @@ from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 from tiebreak_demo.adversary.frauds import Fraud, FraudKind
 from tiebreak_demo.adversary.places import all_frauds
-from tiebreak_demo.adversary.trainings import TRAININGS
+from tiebreak_demo.adversary.trainings import TRAININGS, Training
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +30,7 @@ STEP = 4
 class Told:
     """A training with its frauds about STEP, trained honestly in `room`."""
 
+    training: Training
     job: Job
     room: Path
     honest: TrainingResult
@@ -54,11 +55,11 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     room = tmp_path_factory.mktemp("frauds")
     job = Job.from_task(request.param.task())
     honest = Trainer(job, room / "honest").run()
-    return Told(job, room, honest, all_frauds(Run(job, room / "honest"), STEP, request.param))
+    return Told(request.param, job, room, honest, all_frauds(Run(job, room / "honest"), STEP, request.param))
 
 
 def test_every_kind_is_there_and_first_seen_where_it_says(told: Told) -> None:
-    assert list(told.frauds) == list(FraudKind)
+    assert list(told.frauds) == list(told.training.kinds)
     right, stores = told.trace(), first_store(told.job.program)
     for kind, fraud in told.frauds.items():
         found = told.trace(fraud)
@@ -82,8 +83,26 @@ def test_the_kinds_are_told_about_the_operators_that_they_name(told: Told) -> No
     ops = {kind: nodes[fraud.operator].op for kind, fraud in told.frauds.items()}
     assert ops[FraudKind.GRADIENT] in ("matmul", "conv2d_grad_weight") and ops[FraudKind.STORED] == "store"
     assert (ops[FraudKind.LOADED], ops[FraudKind.ROW], ops[FraudKind.RATE]) == ("state", "data", "schedule")
-    assert (ops[FraudKind.MASK], ops[FraudKind.FUNCTION]) == ("uniform", "exp")
+    assert ops[FraudKind.MASK] == "uniform" and ops.get(FraudKind.FUNCTION, "exp") == "exp"
     assert ops[FraudKind.PROGRAM] in ("erf", "constant")
+
+
+def test_frauds_in_bf16_are_one_ulp_of_what_they_name(told: Told) -> None:
+    if FraudKind.CONVERSION not in told.frauds:
+        pytest.skip("a training in FP32")
+    nodes, names = told.job.program.nodes, told.job.program.state_names
+    activation, conversion, master, gradient = (
+        told.frauds[kind] for kind in (FraudKind.ACTIVATION, FraudKind.CONVERSION, FraudKind.MASTER, FraudKind.GRADIENT)
+    )
+    assert [nodes[fraud.operator].op for fraud in (activation, conversion)] == ["matmul", "to_bf16"]
+    weight = nodes[nodes[conversion.operator].inputs[0]]
+    assert (weight.op, names[weight.attributes["slot"]]) == ("state", "parameter/block.down.weight")
+    stored = nodes[first_store(told.job.program) + weight.attributes["slot"]]
+    assert stored.inputs == (master.operator,) and weight.type == nodes[master.operator].type
+    for fraud, dtype in ((activation, "bf16"), (conversion, "bf16"), (gradient, "bf16"), (master, "f32")):
+        assert nodes[fraud.operator].type.dtype == dtype
+        # Of the same sign, the encodings of neighbours are one apart.
+        assert abs(fraud.claimed - fraud.right) == 1
 
 
 def test_steps_alone_and_a_whole_training_come_to_the_same(told: Told) -> None:

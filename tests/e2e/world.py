@@ -166,7 +166,10 @@ class World:
         )
 
     def post(self, task: Task | None = None, terms: Terms = TERMS) -> int:
-        Job.from_task(task or linear_task()).write(self.root / "files")
+        return self.post_made(Job.from_task(task or linear_task()), terms)
+
+    def post_made(self, job: Job, terms: Terms = TERMS) -> int:
+        job.write(self.root / "files")
         referee = self.senders["referee"].address
         self.job = post_job(self.context("customer"), self.root / "files", terms, referee)
         return self.job

@@ -38,6 +38,7 @@ SHORTEST, LONGEST = 60, 500
 EXCEPTIONS = {
     "examples/baseline.py": "a training that everybody writes so",
     "examples/logistic.py": "an example, the shorter the better",
+    "examples/precision.py": "an option that the examples have in common",
     "kernels/cuda/triton_philox.py": "a kernel",
 }
 """Files, or folders, that may be shorter than the others, and have a name that another file has, and why."""

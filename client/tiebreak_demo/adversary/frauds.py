@@ -37,6 +37,9 @@ class FraudKind(StrEnum):
     MASK = "one random number of a dropout mask"
     FUNCTION = "one exponential of a softmax, by one ulp"
     PROGRAM = "another program than the posted one"
+    ACTIVATION = "one BF16 activation, by one ulp"
+    CONVERSION = "one weight as it is converted to BF16, by one ulp"
+    MASTER = "one FP32 weight as it is updated, by one ulp"
 
 
 @dataclass(frozen=True, kw_only=True)

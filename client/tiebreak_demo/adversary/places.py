@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
-from roundlog.arithmetic import adjacent, neighbour
+from roundlog.arithmetic import adjacent, as_float32, format_of, held, neighbour
 from roundlog.commitments import state_root, tensor_bytes
 from roundlog.execution import Executor
 from roundlog.log import Decision
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Attributes, Inexact, Tensors
-from roundlog.program import Node, Program, first_store
+from roundlog.operators.registry import operands
+from roundlog.program import DType, Node, Program, first_store
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder, Window, certify, ends, without_log
 from roundlog.training import Run, RunOptions, replay, replay_state
@@ -20,12 +21,15 @@ from roundlog.training import Run, RunOptions, replay, replay_state
 from tiebreak_demo.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, FraudKind
 from tiebreak_demo.adversary.trainings import Training
 
+_Order = Callable[[torch.Tensor], Iterable[int]]
+"""The elements of an output, in the order in which they are tried."""
+
 _POSITION = 2
 """Position in the batch of the sample that is swapped."""
 
 
 def all_frauds(run: Run, step: int, training: Training) -> dict[FraudKind, Fraud]:
-    """Frauds about a step, one of every kind. run: an honest run of that training.
+    """Frauds about a step, one of each of the training's kinds. run: an honest run of that training.
 
     Each takes the first element that changes the next checkpoint: one ulp often vanishes in the next rounding, and then
     there is nothing to dispute."""
@@ -33,28 +37,65 @@ def all_frauds(run: Run, step: int, training: Training) -> dict[FraudKind, Fraud
     program = run.job.program
     slot = next(i for i, name in enumerate(program.state_names) if name.startswith(f"slot/{training.parameter}/"))
     column = program.schedule_names.index(training.rate)
-    loaded = find.first("state", lambda node: node.attributes["slot"] == slot)
-    rates = find.first("schedule", lambda node: node.attributes["slot"] == column)
-    found: list[Fraud] = [
-        find.element(FraudKind.GRADIENT, gradient(program, slot), _largest_first, _one_ulp),
-        find.element(FraudKind.STORED, first_store(program) + slot, _from_the_middle, _one_ulp),
-        find.element(FraudKind.LOADED, loaded, _largest_first, _one_ulp),
-        find.row(),
-        find.element(FraudKind.RATE, rates, _from_the_middle, lambda x: 2 * x),
-        find.rounding(),
-        find.element(FraudKind.MASK, find.first("uniform"), _from_the_middle, _the_other_side),
-        find.element(FraudKind.FUNCTION, find.first("exp"), _from_the_middle, _one_ulp),
-        find.program(),
-    ]
-    return {fraud.kind: fraud for fraud in found}
+    weight = program.state_names.index(f"parameter/{training.parameter}")
+
+    def ulp(kind: FraudKind, operator: int, order: _Order = _largest_first) -> Fraud:
+        return find.element(kind, operator, order, _one_ulp)
+
+    make: dict[FraudKind, Callable[[FraudKind], Fraud]] = {
+        FraudKind.GRADIENT: lambda kind: ulp(kind, gradient(program, slot)),
+        FraudKind.STORED: lambda kind: ulp(kind, first_store(program) + slot, _from_the_middle),
+        FraudKind.LOADED: lambda kind: ulp(kind, find.of_slot("state", slot)),
+        FraudKind.ROW: lambda kind: find.row(),
+        FraudKind.RATE: lambda kind: find.element(
+            kind, find.of_slot("schedule", column), _from_the_middle, lambda x: 2 * x
+        ),
+        FraudKind.ROUNDING: lambda kind: find.rounding(),
+        FraudKind.MASK: lambda kind: find.element(kind, find.first("uniform"), _from_the_middle, _the_other_side),
+        FraudKind.FUNCTION: lambda kind: ulp(kind, find.first("exp"), _from_the_middle),
+        FraudKind.PROGRAM: lambda kind: find.program(),
+        FraudKind.ACTIVATION: lambda kind: ulp(kind, activation(program)),
+        FraudKind.CONVERSION: lambda kind: ulp(kind, find.conversion(weight)),
+        FraudKind.MASTER: lambda kind: ulp(kind, updated(program, weight)),
+    }
+    return {kind: make[kind](kind) for kind in training.kinds}
+
+
+def wrong_activation(run: Run, step: int) -> Fraud:
+    """A fraud about one BF16 activation in a step. run: an honest run of any job that has one."""
+    kind = FraudKind.ACTIVATION
+    return _Places(run, step).element(kind, activation(run.job.program), _largest_first, _one_ulp)
+
+
+def activation(program: Program) -> int:
+    """The first product of matrices in BF16 whose second factor is a parameter."""
+    parameters = {slot for slot, name in enumerate(program.state_names) if name.startswith("parameter/")}
+
+    def is_parameter(value: int) -> bool:
+        node = program.nodes[_before(program, value, ("permute", "reshape", "to_bf16"))]
+        return node.op == "state" and node.attributes["slot"] in parameters
+
+    return next(
+        q
+        for q, node in enumerate(program.nodes)
+        if node.op == "matmul" and node.type.dtype is DType.BF16 and is_parameter(node.inputs[1])
+    )
+
+
+def updated(program: Program, slot: int) -> int:
+    """The operator whose output a state slot stores."""
+    return program.nodes[first_store(program) + slot].inputs[0]
 
 
 def gradient(program: Program, slot: int) -> int:
     """The operator that computes a gradient whose running average an optimizer keeps in a state slot. The slot stores
     the weighted old average plus the gradient, which may be weighted, too."""
-    stored = program.nodes[first_store(program) + slot]
-    value = program.nodes[stored.inputs[0]].inputs[-1]
-    while program.nodes[value].op in ("mul", "reshape", "permute"):
+    return _before(program, program.nodes[updated(program, slot)].inputs[-1], ("mul", "reshape", "permute", "to_f32"))
+
+
+def _before(program: Program, value: int, ops: Sequence[str]) -> int:
+    """A value as it was before operators of these names, each of its first input."""
+    while program.nodes[value].op in ops:
         value = program.nodes[value].inputs[0]
     return value
 
@@ -65,7 +106,8 @@ def _bits(x: torch.Tensor) -> int:
 
 
 def _one_ulp(x: torch.Tensor) -> torch.Tensor:
-    return neighbour(x, 1, FLOAT32)
+    format = format_of(x.dtype)
+    return held(neighbour(as_float32(x), 1, format), format)
 
 
 def _the_other_side(x: torch.Tensor) -> torch.Tensor:
@@ -96,11 +138,20 @@ class _Places:
         """The first operator of this name."""
         return next(q for q, node in enumerate(self._job.program.nodes) if node.op == op and fits(node))
 
+    def of_slot(self, op: str, slot: int) -> int:
+        """The operator that loads a state slot or a column of the schedule."""
+        return self.first(op, lambda node: node.attributes["slot"] == slot)
+
+    def conversion(self, slot: int) -> int:
+        """The first operator that converts the value of a state slot to BF16."""
+        loaded = self.of_slot("state", slot)
+        return self.first("to_bf16", lambda node: node.inputs == (loaded,))
+
     def element(
         self,
         kind: FraudKind,
         operator: int,
-        order: Callable[[torch.Tensor], Iterable[int]],
+        order: _Order,
         change: Callable[[torch.Tensor], torch.Tensor],
     ) -> Fraud:
         output = self._outputs[operator]
@@ -207,7 +258,7 @@ class _Doubtful(Recorder):
     ) -> torch.Tensor:
         assert window is None, "frauds are found in whole outputs"
         result = super().round(index, operator, inputs, attributes, format)
-        _, near = certify(operator, inputs, attributes, 1.0, format)
+        _, near = certify(operator, operands(operator, inputs), attributes, 1.0, format)
         low, high = ends(near, format=format)
         entries = self.entries.get(index)
         for element, below, above in zip(near.indices.tolist(), low, high, strict=True):
@@ -216,5 +267,6 @@ class _Doubtful(Recorder):
             place = int(entries.indices.searchsorted(element))
             if int(entries.decisions[place]) != Decision.VALUE:
                 right = result.reshape(-1)[element]
-                self.found.append((index, element, _bits(right), _bits(above if right == below else below)))
+                other = held(above if right == below else below, format)
+                self.found.append((index, element, _bits(right), _bits(other)))
         return result

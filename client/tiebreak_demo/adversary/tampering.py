@@ -101,12 +101,11 @@ def _tell(lie: Lie, running: RunningStep, *, is_store: bool) -> None:
 
 
 def turned(value: torch.Tensor, bit: int) -> torch.Tensor:
-    """A tensor of one element (f32, int64 or bool) with one bit flipped; a bool is negated."""
+    """A tensor of one element with one bit flipped; a bool is negated."""
     if value.dtype == torch.bool:
         return ~value
-    if value.dtype == torch.int64:
-        return value ^ (1 << bit)
-    return (value.contiguous().view(torch.int32) ^ (1 << bit)).view(torch.float32)
+    words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[value.dtype.itemsize]
+    return (value.contiguous().view(words) ^ (1 << bit)).view(value.dtype)
 
 
 def _of_bits(bits: int, dtype: torch.dtype) -> torch.Tensor:

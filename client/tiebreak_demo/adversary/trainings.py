@@ -5,14 +5,16 @@ Shapes: B batch, T sequence length, C width, H heads, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from roundlog.capture import Task
-from roundlog.examples import digits_data, digits_loss
+from roundlog.examples import BF16, computed_in, digits_data, digits_loss
 from torch import nn
 from torch.nn import functional as F
+
+from tiebreak_demo.adversary.frauds import FraudKind
 
 STEPS, INTERVAL = 6, 3
 
@@ -125,6 +127,11 @@ def gpt() -> Task:
     )
 
 
+def gpt_in_bf16() -> Task:
+    """The GPT under autocast: weights in FP32, activations and most gradients in BF16."""
+    return replace(gpt(), loss=computed_in(BF16, _next_letter))
+
+
 def conv() -> Task:
     """A convolutional net on handwritten digits: batch norm, pooling, dropout, SGD with momentum."""
     torch.manual_seed(7)
@@ -144,16 +151,29 @@ def conv() -> Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """parameter: the lies are about its gradient, a sum that the contract computes in several segments, and about its
-    first optimizer slot. rate: the schedule's column with the learning rate."""
+    """parameter: the lies are about its gradient, a sum that the contract computes in several segments, about its
+    first optimizer slot, and in BF16 about its conversion, the product with that, and its update. rate: the schedule's
+    column with the learning rate. kinds: of the frauds about it."""
 
     name: str
     task: Callable[[], Task]
     parameter: str
     rate: str
+    kinds: Sequence[FraudKind]
 
 
+_OF_BF16 = (FraudKind.ACTIVATION, FraudKind.CONVERSION, FraudKind.MASTER)
+_IN_FP32 = tuple(kind for kind in FraudKind if kind not in _OF_BF16)
+# One ulp of an exponential in FP32 vanishes where the softmax is rounded to BF16.
+_IN_BF16 = tuple(kind for kind in FraudKind if kind is not FraudKind.FUNCTION)
 TRAININGS = (
-    Training(name="GPT", task=gpt, parameter="block.down.weight", rate="0/step_size"),
-    Training(name="conv net", task=conv, parameter="conv1.weight", rate="0/lr"),
+    Training(name="GPT", task=gpt, parameter="block.down.weight", rate="0/step_size", kinds=_IN_FP32),
+    Training(name="conv net", task=conv, parameter="conv1.weight", rate="0/lr", kinds=_IN_FP32),
+    Training(
+        name="GPT in BF16",
+        task=gpt_in_bf16,
+        parameter="block.down.weight",
+        rate="0/step_size",
+        kinds=_IN_BF16,
+    ),
 )

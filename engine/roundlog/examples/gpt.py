@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from roundlog.capture import CaptureError, Task, portable
 from roundlog.examples import text
+from roundlog.examples.precision import FP32, computed_in
 
 
 class Attention(nn.Module):
@@ -90,10 +91,11 @@ def gpt(
     heads: int = 4,
     layers: int = 2,
     dropout: float = 0.1,
+    precision: str = FP32,
     seed: int = 7,
 ) -> Task:
     """The task: `steps` optimizer steps on the bytes of the text `data`; the learning rate warms up, then follows a
-    cosine; gradients are clipped."""
+    cosine; gradients are clipped. precision: fp32, or bf16 for autocast. Raises CaptureError."""
     if width % heads:
         raise CaptureError(f"a width of {width} cannot be shared by {heads} heads: choose a multiple of {heads}")
     torch.manual_seed(seed)
@@ -101,7 +103,7 @@ def gpt(
     warmup = max(1, steps // 10)
     return Task(
         model=model,
-        loss=loss,
+        loss=computed_in(precision, loss),
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1),
         dataset=text.load(data, None, context=context, vocabulary=text.BYTES),
         batch_size=batch_size,

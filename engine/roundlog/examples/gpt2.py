@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from roundlog.capture import CaptureError, Task, load_checkpoint, portable
 from roundlog.examples import text
+from roundlog.examples.precision import FP32, computed_in
 
 VOCABULARY = 50257
 POSITIONS = 1024
@@ -112,14 +113,15 @@ def gpt2(
     dropout: float = 0.1,
     micro_batches: int = 1,
     max_grad_norm: float | None = None,
+    precision: str = FP32,
     seed: int = 7,
 ) -> Task:
     """The task: `steps` optimizer steps on sequences of `sequence` tokens; the learning rate warms up, then follows a
     cosine; weight decay for matrices only.
 
     data: a text file; None: `rows` sequences of random tokens. tokenizer: GPT-2's tokenizer.json, or a folder with
-    vocab.json and merges.txt; None takes bytes as tokens. checkpoint: safetensors file to fine-tune from. Raises
-    CaptureError."""
+    vocab.json and merges.txt; None takes bytes as tokens. checkpoint: safetensors file to fine-tune from. precision:
+    fp32, or bf16 for autocast. Raises CaptureError."""
     if width % heads:
         raise CaptureError(f"a width of {width} cannot be shared by {heads} heads: choose a multiple of {heads}")
     if sequence > positions:
@@ -138,7 +140,7 @@ def gpt2(
     warmup = max(1, steps // 10)
     return Task(
         model=model,
-        loss=loss,
+        loss=computed_in(precision, loss),
         optimizer=torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95)),
         dataset=dataset,
         batch_size=batch_size,

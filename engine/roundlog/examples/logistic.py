@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from roundlog.capture import Task, portable
+from roundlog.examples.precision import FP32, computed_in
 
 
 def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -35,14 +36,16 @@ def logistic(
     steps: int = 128,
     interval: int = 16,
     batch_size: int = 2048,
+    precision: str = FP32,
     seed: int = 7,
 ) -> Task:
-    """The task: `steps` optimizer steps; 128 of them are one epoch of all rows."""
+    """The task: `steps` optimizer steps; 128 of them are one epoch of all rows. precision: fp32, or bf16 for autocast.
+    Raises CaptureError."""
     torch.manual_seed(seed)
     model = nn.Linear(features, 1)
     return Task(
         model=model,
-        loss=loss,
+        loss=computed_in(precision, loss),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         dataset=generate(rows, features),
         batch_size=batch_size,

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from roundlog.capture import Task, load_checkpoint, portable
 from roundlog.examples import cifar10
 from roundlog.examples.cifar10 import CLASSES
+from roundlog.examples.precision import FP32, computed_in
 
 EXPANSION = 4
 """A block's output has so many times the channels of its 3x3 convolution."""
@@ -81,20 +82,21 @@ def resnet50(
     batch_size: int = 64,
     width: int = 64,
     stages: int = 4,
+    precision: str = FP32,
     seed: int = 7,
 ) -> Task:
     """The task: `steps` optimizer steps; the learning rate follows a cosine to zero.
 
     data: folder of CIFAR-10's python files; None: generated images. rows: so many of them; None: all, or 1024
     generated. checkpoint: safetensors file to fine-tune from. width, stages: 64 and 4 make a ResNet-50;
-    smaller ones are for trying out. Raises CaptureError."""
+    smaller ones are for trying out. precision: fp32, or bf16 for autocast. Raises CaptureError."""
     torch.manual_seed(seed)
     model = ResNet((3, 4, 6, 3)[:stages], width)
     if checkpoint is not None:
         load_checkpoint(model, checkpoint)
     return Task(
         model=model,
-        loss=cifar10.loss,
+        loss=computed_in(precision, cifar10.loss),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4),
         dataset=cifar10.load(data, rows),
         batch_size=batch_size,

@@ -15,6 +15,7 @@ from torch import nn
 from roundlog.capture import Task, load_checkpoint, portable
 from roundlog.examples import cifar10
 from roundlog.examples.cifar10 import CLASSES
+from roundlog.examples.precision import FP32, computed_in
 
 CONFIGURATION_A = (1, "pool", 2, "pool", 4, 4, "pool", 8, 8, "pool", 8, 8, "pool")
 """Channels of the 3x3 convolutions, in multiples of the width, and where pixels are pooled."""
@@ -68,20 +69,21 @@ def vgg11(
     width: int = 64,
     batch_norm: bool = False,
     dropout: float = 0.5,
+    precision: str = FP32,
     seed: int = 7,
 ) -> Task:
     """The task: `steps` optimizer steps; the learning rate follows a cosine to zero.
 
     data: folder of CIFAR-10's python files; None: generated images. rows: so many of them; None: all, or 1024
     generated. checkpoint: safetensors file to fine-tune from. width: 64 is VGG-11; smaller ones are for trying out.
-    Raises CaptureError."""
+    precision: fp32, or bf16 for autocast. Raises CaptureError."""
     torch.manual_seed(seed)
     model = VGG(width, batch_norm, dropout)
     if checkpoint is not None:
         load_checkpoint(model, checkpoint)
     return Task(
         model=model,
-        loss=cifar10.loss,
+        loss=computed_in(precision, cifar10.loss),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4),
         dataset=cifar10.load(data, rows),
         batch_size=batch_size,

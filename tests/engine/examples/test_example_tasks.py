@@ -12,6 +12,7 @@ from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
 from roundlog.examples.resnet import resnet50
 from roundlog.examples.vgg import vgg11
+from roundlog.program import DType
 from trainings import trained_and_audited
 
 GPT2_SMALL = {"sequence": 8, "positions": 16, "vocabulary": 50, "width": 16, "heads": 2, "layers": 2}
@@ -53,6 +54,32 @@ def test_the_model_has_the_published_number_of_parameters(name: str) -> None:
         task = make(**few_rows)
     assert sum(p.numel() for p in task.model.parameters()) == parameters
     assert task.batch_size == batch_size
+
+
+IN_BF16: dict[str, Callable[[str], Task]] = {
+    "gpt": lambda word: gpt(
+        data=Path(__file__), steps=2, interval=1, batch_size=2, context=8, width=16, heads=2, layers=1, precision=word
+    ),
+    "gpt2": lambda word: gpt2(**GPT2_SMALL, rows=8, batch_size=4, steps=2, interval=1, precision=word),
+    "logistic": lambda word: logistic(rows=64, features=16, batch_size=8, steps=4, interval=2, precision=word),
+    "resnet50": lambda word: resnet50(width=2, stages=1, rows=16, batch_size=4, steps=2, interval=1, precision=word),
+    "vgg11": lambda word: vgg11(width=2, rows=16, batch_size=4, steps=2, interval=1, precision=word),
+}
+
+
+@pytest.mark.slow_but("logistic")
+@pytest.mark.parametrize("name", IN_BF16)
+def test_one_in_bf16_is_trained_and_audited_to_one_root(name: str, tmp_path: Path) -> None:
+    job, _ = trained_and_audited(IN_BF16[name]("bf16"), tmp_path)
+    ops = {node.op for node in job.program.nodes if node.type.dtype is DType.BF16}
+    assert ops & {"matmul", "conv2d"}
+    assert DType.BF16 not in {kind.dtype for kind in job.program.states.values()}
+
+
+def test_a_precision_that_is_not_known_is_refused() -> None:
+    for make in IN_BF16.values():
+        with pytest.raises(CaptureError, match="fp16 is not known: choose fp32 or bf16"):
+            make("fp16")
 
 
 @pytest.mark.slow_but("logistic")
