@@ -30,6 +30,8 @@ class Inputs:
     """A key of `LOSSES`."""
     joined: tuple[str, ...] = ()
     """Fields that the model wants without the axis of the batch: the samples, one after another."""
+    autocast: bool = False
+    """True if model and loss are computed under `torch.autocast("cpu", torch.bfloat16)`."""
 
 
 def _ctc(outputs: Any) -> torch.Tensor:
@@ -43,7 +45,7 @@ def _ctc(outputs: Any) -> torch.Tensor:
 
 LOSSES: dict[str, Callable[[Any], torch.Tensor]] = {
     "its own": lambda outputs: outputs.loss.mean(),
-    "mean of squares": lambda outputs: first(outputs).square().mean(),
+    "mean of squares": lambda outputs: first(outputs).float().square().mean(),
     "ctc_loss of its logits": _ctc,
 }
 """Losses of a model's outputs. The mean of squares is of the first output that depends on a parameter."""
@@ -58,7 +60,8 @@ def loss_of(inputs: Inputs) -> Callable[[nn.Module, Mapping[str, torch.Tensor]],
         fixed = {
             name: torch.tensor(value) if isinstance(value, list) else value for name, value in inputs.fixed.items()
         }
-        return LOSSES[inputs.loss](model(**given, **fixed))
+        with torch.autocast("cpu", torch.bfloat16, enabled=inputs.autocast):
+            return LOSSES[inputs.loss](model(**given, **fixed))
 
     return loss
 

@@ -51,8 +51,11 @@ def _cell(text: object) -> str:
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
-def markdown(rows: Iterable[Row], machines: tuple[str, str], known: int) -> str:
-    """The whole page. known: how many kinds there are."""
+def markdown(
+    rows: Iterable[Row], machines: tuple[str, str], known: int, autocast: Mapping[str, Row] | None = None
+) -> str:
+    """The whole page. known: how many kinds there are. autocast: name -> the row of a kind under autocast."""
+    autocast = autocast or {}
     rows = sorted(rows, key=lambda row: (str(row["family"]), str(row["name"])))
     captured, tried = counts(rows)
     versions = {name: ", ".join(sorted({row[name] for row in rows})) for name in ("transformers", "torch")}
@@ -63,7 +66,8 @@ def markdown(rows: Iterable[Row], machines: tuple[str, str], known: int) -> str:
         "",
         "# What is captured of Hugging Face's transformers",
         "",
-        "Written by `scripts/try_models.py --write` from `scripts/models/rows.jsonl`; do not edit.",
+        "Written by `scripts/try_models.py --write` from `rows.jsonl` and `rows_autocast.jsonl` in `scripts/models`; "
+        "do not edit.",
         "",
         "A kind is a model type of `transformers` with the head that comes first in `scripts/models/kinds.py`. It is "
         "built from a small configuration, without weights, and trained for two steps by AdamW, on random data. It "
@@ -77,13 +81,16 @@ def markdown(rows: Iterable[Row], machines: tuple[str, str], known: int) -> str:
         "",
         *_losses(rows),
         "",
-        "| kind | family | class | loss | parameters | operators | outcome |",
-        "|---|---|---|---|---|---|---|",
+        *_under_autocast(rows, autocast),
+        "",
+        "| kind | family | class | loss | parameters | operators | under autocast | outcome |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if row["outcome"] != "not tried":
             cells = [row["name"], row["family"], row["class"], row["loss"], f"{row['parameters']:,}"]
-            cells += [f"{row['operators']:,}" if "operators" in row else "-", _outcome(row)]
+            cells.append(f"{row['operators']:,}" if "operators" in row else "-")
+            cells += [_outcome(autocast[row["name"]]) if row["name"] in autocast else "-", _outcome(row)]
             lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     lines += [
         "",
@@ -115,6 +122,18 @@ def _losses(rows: Iterable[Row]) -> list[str]:
             f"`{row['name']}` has {ours:.6g} where PyTorch has {theirs:.6g}. {APART.get(row['name'], '')}".strip()
         )
     return sentences
+
+
+def _under_autocast(rows: Iterable[Row], autocast: Mapping[str, Row]) -> list[str]:
+    """Sentences about the kinds that were tried under autocast, among those that are captured in FP32."""
+    captured = [row["name"] for row in rows if is_captured(row)]
+    found = [autocast[name] for name in captured if name in autocast]
+    same, trained = counts(found)
+    return [
+        '*Under autocast*: model and loss in BF16, as `torch.autocast("cpu", torch.bfloat16)` has it. Of the '
+        f"{len(captured)} kinds that are captured in FP32, {len(found)} have been tried so; PyTorch trains {trained} "
+        f"of them to the same bits twice, and {same} of these are captured and end at one root."
+    ]
 
 
 def _differ(theirs: float, ours: float) -> bool:

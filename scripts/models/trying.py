@@ -6,6 +6,7 @@ import copy
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,11 @@ class NotTried(Exception):
     """A kind that cannot be tried here: the message says why."""
 
 
-def attempt(kind: Kind, directory: Path, told: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """A row of the table. told: what is known so far, should the process die; the job is left in `directory`."""
+def attempt(
+    kind: Kind, directory: Path, told: Callable[[Mapping[str, Any]], None], autocast: bool = False
+) -> dict[str, Any]:
+    """A row of the table. told: what is known so far, should the process die; the job is left in `directory`.
+    autocast: the model that is tried in FP32 otherwise, on the same inputs, under autocast in BF16."""
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     torch.use_deterministic_algorithms(True)
@@ -43,6 +47,7 @@ def attempt(kind: Kind, directory: Path, told: Callable[[Mapping[str, Any]], Non
         model, inputs = build(kind)
     except NotTried as error:
         return row | {"outcome": "not tried", "why": str(error)}
+    inputs = replace(inputs, autocast=autocast)
     row["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     row["loss"] = inputs.loss
     told(row | {"outcome": "not tried", "why": "the process died in plain PyTorch"})

@@ -26,7 +26,8 @@ def page(monkeypatch: pytest.MonkeyPatch):
 
 
 FIRST_LINE = r"captured (\d+) of (\d+) kinds of models of `transformers` [\d.]+, \d+ of them in evaluation mode"
-ROW = r"\| [\w.-]+ \| [\w ]+ \| \w+ \| [^|]+ \| [\d,]+ \| ([\d,]+|-) \| (`[0-9a-f]{16}`|[a-z]).* \|"
+OUTCOME = r"(`[0-9a-f]{16}`|[a-z])"
+ROW = rf"\| [\w.-]+ \| [\w ]+ \| \w+ \| [^|]+ \| [\d,]+ \| ([\d,]+|-) \| (-|{OUTCOME}[^|]*) \| {OUTCOME}.* \|"
 
 
 def require_format(text: str) -> tuple[int, int]:
@@ -46,6 +47,9 @@ def test_the_page_counts_its_rows(page) -> None:
     assert tried >= 171 and captured >= 150
     rows = page.read(ROOT / "scripts" / "models" / "rows.jsonl")
     assert (captured, tried) == page.counts(rows.values())
+    autocast = page.read(ROOT / "scripts" / "models" / "rows_autocast.jsonl")
+    assert all(page.is_captured(rows[name]) for name in autocast)
+    assert (captured, tried) == require_format(page.markdown(rows.values(), ("one", "other"), 633, autocast))
     for row in rows.values():
         assert row["outcome"] == "captured" or row["why"], row
         assert row.get("root") == row.get("other root") or row["outcome"] != "captured", row

@@ -24,6 +24,8 @@ _MARK = "roundlog_calls"
 _PLAIN = frozenset(("alias", "clone", "detach", "lift_fresh", "lift_fresh_copy", "_unsafe_view", "_local_scalar_dense"))
 """Operators that compute nothing: a trace may have others of them than a run."""
 
+_ORDERS = frozenset(("sort", "topk"))
+
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
@@ -35,6 +37,11 @@ class KernelCall:
     """Dtypes of the tensors that it is given, in order."""
     outputs: tuple[torch.dtype, ...]
     """Dtypes of its results."""
+
+    @property
+    def orders(self) -> bool:
+        """Whether it puts numbers into an order, of equal ones as PyTorch likes: what follows depends on its choice."""
+        return self.operator.split(".")[1] in _ORDERS
 
     def __str__(self) -> str:
         taken, given = (", ".join(str(x).removeprefix("torch.") for x in xs) for xs in (self.inputs, self.outputs))
@@ -96,7 +103,7 @@ def _tensors(thing: Any) -> list[torch.Tensor]:
 
 
 def _computes(func: OpOverload, inputs: Sequence[torch.dtype], given: Sequence[torch.Tensor]) -> bool:
-    """Whether a call is one that computes with numbers: neither a view, a copy nor new memory."""
+    """Whether a call is one that computes with numbers, or orders them: neither a view, a copy nor new memory."""
     home, name = str(func).split(".")[:2]
     if home == "prim" or name in _PLAIN or "empty" in name:
         return False
@@ -104,7 +111,7 @@ def _computes(func: OpOverload, inputs: Sequence[torch.dtype], given: Sequence[t
         return False
     if any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns):
         return False
-    return any(dtype.is_floating_point for dtype in (*inputs, *(x.dtype for x in given)))
+    return name in _ORDERS or any(dtype.is_floating_point for dtype in (*inputs, *(x.dtype for x in given)))
 
 
 class TracedCalls(WatchedCalls):

@@ -130,6 +130,24 @@ def agree_on_change(
     return others <= (len(earlier) + 1) * (1 + _FEW * ours.numel()) + 3 * expected
 
 
+def agree_on_order(ours: torch.Tensor, theirs: torch.Tensor, call: KernelInvocation) -> bool:
+    """Whether a result of a kernel that orders is as right as PyTorch's: the same numbers in the same order, or in any
+    where the kernel was asked for none, and no element twice. Sorts that are asked to be stable have one answer."""
+    options = call.options
+    x, dim = options["self"].detach(), options["dim"]
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not x.ndim or options.get("stable"):
+        return False
+    one, two = ours, theirs
+    if not ours.is_floating_point():
+        ordered = ours.sort(dim=dim).values
+        if bool((ordered.diff(dim=dim) == 0).any()):
+            return False
+        one, two = x.gather(dim, ours), x.gather(dim, theirs)
+    if not options.get("sorted", True):
+        one, two = one.sort(dim=dim).values, two.sort(dim=dim).values
+    return bool(((one == two) | (one != one) & (two != two)).all())
+
+
 def agrees_with_kernel(ours: torch.Tensor, theirs: torch.Tensor, result: int, call: KernelInvocation) -> bool:
     """Whether a result of a kernel is that of the same kernel in FP64, rounded once, and PyTorch's is the same rounded
     more often: some kernels round what they compute in between, or add up many numbers in another order.
@@ -187,6 +205,14 @@ class KernelInvocation:
         self._is_local = torch.Tag.pointwise in func.tags or self._name in (*_SUMS, *_SCALED, "_log_softmax")
         self.is_function = self._is_local and self._name not in _SUMS
         """Whether it computes a function of each element, other than a sum."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its arguments by name, with the defaults of its schema."""
+        schema = self._func._schema.arguments
+        defaults = {one.name: one.default_value for one in schema if one.has_default_value()}
+        names = [one.name for one in schema]
+        return defaults | dict(zip(names, self._args, strict=False)) | self._kwargs
 
     @property
     def short_dtype(self) -> torch.dtype | None:

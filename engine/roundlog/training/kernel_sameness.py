@@ -28,6 +28,7 @@ from roundlog.training.kernel_agreement import (
     KernelArguments,
     KernelInvocation,
     agree,
+    agree_on_order,
     agree_on_state,
     agrees_with_kernel,
 )
@@ -138,7 +139,9 @@ class _Steps:
                 self.compared += len(results)
                 for result, ours in results:
                     theirs = arguments.given(given, result)
-                    if not agree(ours, theirs, arguments) and not agrees_with_kernel(ours, theirs, result, arguments):
+                    if agree(ours, theirs, arguments) or agrees_with_kernel(ours, theirs, result, arguments):
+                        continue
+                    if not call.orders or not agree_on_order(ours, theirs, arguments):
                         return ours, theirs
                 return None
 
@@ -211,9 +214,10 @@ class _Parts:
         self._next = 0
         self._results: list[list[tuple[int, int]]] = [[] for _ in trail.calls]
         for (call, result), place in trail.places.items():
-            # Whole numbers are seen in what is made of them: kernels may leave out those that they do not need.
+            # Whole numbers are seen in what is made of them: kernels may leave out those that they do not need. Orders
+            # are compared themselves, since PyTorch goes on with the one that it has chosen.
             kind = trail.calls[call].outputs[result]
-            if kind.is_floating_point or kind is torch.bool:
+            if kind.is_floating_point or kind is torch.bool or trail.calls[call].orders:
                 self._results[call].append((result, place))
         self._cut: set[int] = set()
         """Places of the results of kernels that have been called."""

@@ -12,6 +12,7 @@ from roundlog.training.kernel_agreement import (
     KernelInvocation,
     agree,
     agree_on_change,
+    agree_on_order,
     agree_on_state,
     agrees_with_kernel,
 )
@@ -32,6 +33,29 @@ def masked(value: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     mask = torch.zeros(4, 16, dtype=dtype)
     mask[:, 8:] = torch.finfo(dtype).min if value == "min" else value
     return torch.randn(4, 16, generator=torch.Generator().manual_seed(0)).to(dtype), mask
+
+
+def test_only_equal_numbers_may_be_in_another_order() -> None:
+    x = torch.tensor([3, 1, 3, 2])
+    right = torch.tensor([1, 3, 0, 2])
+    call = KernelInvocation(aten.sort.default, (x,), {})
+    assert agree_on_order(torch.tensor([1, 3, 2, 0]), right, call)
+    for wrong in ([3, 1, 0, 2], [1, 3, 0, 0], [1, 0, 3, 2]):
+        assert not agree_on_order(torch.tensor(wrong), right, call), wrong
+    stable = KernelInvocation(aten.sort.stable, (x,), {"stable": True})
+    assert not agree_on_order(torch.tensor([1, 3, 2, 0]), right, stable)
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_topk_has_an_order_if_it_was_asked_for_one(is_sorted: bool) -> None:
+    x = torch.tensor([[5.0, 4.0, 4.0, 1.0]], dtype=BF16)
+    call = KernelInvocation(aten.topk.default, (x, 2), {"sorted": is_sorted})
+    first = torch.tensor([[0, 1]])
+    assert agree_on_order(torch.tensor([[0, 2]]), first, call)
+    assert agree_on_order(torch.tensor([[2, 0]]), first, call) != is_sorted
+    assert agree_on_order(x.gather(1, torch.tensor([[2, 0]])), x.gather(1, first), call) != is_sorted
+    for wrong in ([[0, 3]], [[0, 0]], [[1, 2]]):
+        assert not agree_on_order(torch.tensor(wrong), first, call), wrong
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])

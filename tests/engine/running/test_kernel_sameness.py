@@ -165,6 +165,32 @@ def test_whole_numbers_that_pytorch_leaves_out_are_not_compared() -> None:
     assert confirm_same(task, capture(task)).kernels > 50
 
 
+class Experts(nn.Module):
+    """Two of three experts for each row; rows are put into the order of their experts, as mixtures of experts do."""
+
+    def __init__(self, order: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.order, self.router = order, nn.Linear(8, 3)
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        experts = self.router(x).topk(2, dim=-1, sorted=False).indices.flatten()
+        order = self.order(experts)
+        rows = self.last(self.first(x).repeat_interleave(2, 0)[order].relu())
+        return torch.zeros_like(rows).index_add_(0, order, rows).unflatten(0, (-1, 2)).sum(1)
+
+
+@pytest.mark.parametrize(
+    "order", [torch.argsort, lambda experts: experts.sort(stable=True).indices, lambda x: x.topk(32).indices]
+)
+def test_an_order_of_equal_numbers_may_be_another_than_pytorchs(order: Any) -> None:
+    generator = torch.Generator().manual_seed(1)
+    fields = {"x": torch.randn(32, 8, generator=generator), "y": torch.randint(0, 3, (32,), generator=generator)}
+    task = replace(task_of(Experts(order), under_autocast), dataset=fields, batch_size=16)
+    assert confirm_same(task, capture(task)).kernels > 50
+
+
 class WithDropout(nn.Module):
     def __init__(self) -> None:
         super().__init__()
