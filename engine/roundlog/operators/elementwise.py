@@ -46,7 +46,7 @@ def _sqrt(x: torch.Tensor) -> torch.Tensor:
 
 
 def _to_f32(x: torch.Tensor) -> torch.Tensor:
-    return integer_as_f64(x).to(torch.float32)
+    return x.to(torch.float32) if x.is_floating_point() else integer_as_f64(x).to(torch.float32)
 
 
 def integer_as_f64(x: torch.Tensor) -> torch.Tensor:
@@ -147,5 +147,15 @@ def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, fo
 def convert(x: torch.Tensor, format: Format) -> torch.Tensor:
     """Numbers of any format, integers or bool -> the nearest numbers of a format, ties to even; a zero keeps its
     sign."""
+    if format == BFLOAT16 and x.dtype == torch.float32:
+        return _upper_halves(x)
     wide = x.to(torch.float64) if x.is_floating_point() else integer_as_f64(x)
     return held(round_signed(wide, format), format)
+
+
+def _upper_halves(x: torch.Tensor) -> torch.Tensor:
+    """FP32 numbers as the nearest of BF16, ties to even, whose words are upper halves of FP32's: a carry goes into the
+    exponent, as rounding up does, and becomes an infinity behind the largest number."""
+    words = x.view(torch.int32)
+    nearest = (words >> 16).bitwise_and_(1).add_(words).add_(0x7FFF).bitwise_right_shift_(16)
+    return nearest.masked_fill_(x != x, BFLOAT16.nan).to(torch.int16).view(torch.bfloat16)

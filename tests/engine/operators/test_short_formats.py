@@ -13,7 +13,7 @@ import torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication import fixed_point
 from roundlog.adjudication.partial import ExactSum
-from roundlog.arithmetic import as_float32, format_of, torch_dtype
+from roundlog.arithmetic import as_float32, format_of, held, round_signed, torch_dtype
 from roundlog.log import Entries
 from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format, narrow_float32
 from roundlog.operators import REGISTRY, Inexact, compute_narrow, elementwise
@@ -113,6 +113,18 @@ def test_conversions_are_exact_to_fp32_and_round_once_from_it(kind: Format) -> N
         found = convert(x, kind)
         assert words_of(found) == [kind.of_float32(word) for word in words_of(x)]
         assert words_of(found) == words_of(x.to(torch_dtype(kind)))
+
+
+@pytest.mark.parametrize("low", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+def test_fp32_becomes_bf16_as_by_way_of_fp64(low: int) -> None:
+    """Every upper half of a word, with lower halves around the middle."""
+    words = (torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32) << 16) | low
+    x = words.view(torch.float32)
+    found, right = convert(x, BFLOAT16), held(round_signed(x.double(), BFLOAT16), BFLOAT16)
+    missing = x.isnan()
+    assert torch.equal(found.view(torch.int16)[~missing], right.view(torch.int16)[~missing])
+    assert bool(found[missing].isnan().all())
+    assert torch.equal(convert(x.view(256, 256).T[3:], BFLOAT16).nan_to_num(), found.view(256, 256).T[3:].nan_to_num())
 
 
 @pytest.mark.parametrize("kind", SHORT, ids=str)
