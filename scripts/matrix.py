@@ -48,7 +48,7 @@ results show.
 """
 TITLE_IN_BF16 = "## One root in BF16 on every machine"
 _TEXT_IN_BF16 = """
-Written by `scripts/matrix.py --precision bf16 --markdown`; do not edit. As the first table, of tasks under
+Written by `scripts/matrix.py --precision bf16 --markdown`; do not edit. As the first table, for tasks under
 `torch.autocast("cpu", dtype=torch.bfloat16)`: the examples, and models of `transformers`, made from configurations.
 Audits without a log are done in micro-batches, half a batch each.
 *Plain results* are those of PyTorch under the same autocast, and in FP64, where autocast converts nothing.
