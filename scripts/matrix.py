@@ -1,6 +1,7 @@
 """The matrix of tasks and machines: example tasks, trained and audited under hardware profiles in fresh processes.
 
-    .venv/bin/python scripts/matrix.py [--full] [--task NAME] [--machine NAME] [--steps N] [--markdown FILE]
+    .venv/bin/python scripts/matrix.py [--full] [--precision bf16] [--task NAME] [--machine NAME] [--steps N]
+                                       [--parallel N] [--markdown FILE]
 
 One CPU is several machines, depending on which of its instructions PyTorch, MKL, oneDNN and numba may use. On each of
 them every task is trained, audited by the log that the first machine wrote (a quarter of it verified), and audited
@@ -9,7 +10,8 @@ machine more. Beside it, as a measure of how different the machines are: in how 
 plain FP64 PyTorch end, from the same initial state, on the same batches.
 
 Without --full the tasks are small and have 50 steps; with it they have their real sizes, and one step or two.
-Exit code 1 if anything differs.
+With --precision bf16 they are the tasks under autocast, small, and models of `transformers`; --markdown then
+replaces the section of the page about them. Exit code 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from pathlib import Path
 import torch
 from machines.process import Outcome, be_a_machine
 from machines.profiles import MACHINES, Machine
-from machines.tasks import FULL, SMALL, SMALL_STEPS
+from machines.tasks import FULL, SMALL, SMALL_IN_BF16, SMALL_STEPS
+from matrix_of_ranks import with_section
+from roundlog.examples import BF16, FP32
 from roundlog.training.job import Job
 
 _PAGE = """# One root on every machine
@@ -41,6 +45,13 @@ machine a fresh process. *Roots* counts the different checkpoint roots of all th
 final states of plain PyTorch training from the same state on the same batches. *FP64 kernels* is a digest of what the
 machine's own FP64 kernels make of a few numbers; machines that agree on these still differ on others, as the plain
 results show.
+"""
+TITLE_IN_BF16 = "## One root in BF16 on every machine"
+_TEXT_IN_BF16 = """
+Written by `scripts/matrix.py --precision bf16 --markdown`; do not edit. As the first table, for tasks under
+`torch.autocast("cpu", dtype=torch.bfloat16)`: the examples, and models of `transformers`, made from configurations.
+Audits without a log are done in micro-batches, half a batch each.
+*Plain results* are those of PyTorch under the same autocast, and in FP64, where autocast converts nothing.
 """
 _PATIENCE = 3 * 3600
 """Seconds for one machine."""
@@ -76,12 +87,14 @@ def run(
     steps: Mapping[str, int] | None = None,
     full: bool = False,
     parallel: int = 1,
+    parts: int = 1,
     known: Mapping[str, Machine] = MACHINES,
     told: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Every job (name -> directory) on every machine: on the first one, whose logs the others audit by, and then on
     the others, so many at a time. `steps`: for the jobs that are of this file's tasks, of that many steps: they are
-    also trained by plain PyTorch. known: the machines by their names. Raises RuntimeError if a process fails."""
+    also trained by plain PyTorch. parts: micro-batches of an audit without a log. known: the machines by their names.
+    Raises RuntimeError if a process fails."""
 
     def one(name: str, log_room: Path | None) -> tuple[str, dict[str, Outcome]]:
         machine, place = known[name], room / name
@@ -93,6 +106,7 @@ def run(
                 "task": job if steps and job in steps else None,
                 "full": full,
                 "steps": (steps or {}).get(job),
+                "parts": parts,
             }
             for job, directory in jobs.items()
         ]
@@ -126,17 +140,17 @@ def make_jobs(
     """Captures tasks of this file: (name -> directory, name -> steps)."""
     jobs, counts = {}, {}
     for name in tasks:
-        make, count = FULL[name] if full else (SMALL[name], SMALL_STEPS)
+        make, count = FULL[name] if full else ((SMALL | SMALL_IN_BF16)[name], SMALL_STEPS)
         counts[name] = steps or count
         Job.from_task(make(counts[name])).write(room / name)
         jobs[name] = room / name
     return jobs, counts
 
 
-def markdown(result: Result, steps: Mapping[str, int], *, full: bool) -> str:
-    """The result as a page with two tables."""
+def markdown(result: Result, steps: Mapping[str, int], *, full: bool, precision: str = FP32) -> str:
+    """The result as a page with two tables; in bf16 as a section with the first of them."""
     lines = [
-        "| task | steps | runs | roots | root | plain FP32 results | plain FP64 results |",
+        f"| task | steps | runs | roots | root | plain {precision.upper()} results | plain FP64 results |",
         "|---|---|---|---|---|---|---|",
     ]
     for task, count in steps.items():
@@ -145,13 +159,15 @@ def markdown(result: Result, steps: Mapping[str, int], *, full: bool) -> str:
         row = [task, count, 3 * len(outcomes), len(roots), f"`{outcomes[0].trained[:16]}`"]
         row += [len({o.plain32 for o in outcomes}), len({o.plain64 for o in outcomes})]
         lines.append("| " + " | ".join(map(str, row)) + " |")
+    size = "the tasks' real sizes (`--full`)" if full else "small sizes of the tasks"
+    where = f"Measured with PyTorch {torch.__version__} on {platform.machine()}, {size}."
+    if precision == BF16:
+        return "\n".join([TITLE_IN_BF16, _TEXT_IN_BF16, where, "", *lines]) + "\n"
     lines += ["", "| machine | threads | environment | FP64 kernels |", "|---|---|---|---|"]
     for name, digest in result.kernels.items():
         machine = MACHINES[name]
         variables = " ".join(f"{key}={value}" for key, value in machine.variables.items()) or "-"
         lines.append(f"| {name} | {machine.threads} | {variables} | `{digest[:8]}` |")
-    size = "the tasks' real sizes (`--full`)" if full else "small sizes of the tasks"
-    where = f"Measured with PyTorch {torch.__version__} on {platform.machine()}, {size}."
     return "\n".join([_PAGE, where, "", *lines]) + "\n"
 
 
@@ -165,7 +181,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--full", action="store_true", help="real sizes")
-    parser.add_argument("--task", action="append", choices=sorted(SMALL), help="only these")
+    parser.add_argument("--precision", choices=[FP32, BF16], default=FP32, help="of the tasks")
+    parser.add_argument("--task", action="append", choices=sorted(SMALL | SMALL_IN_BF16), help="only these")
     parser.add_argument("--machine", action="append", choices=list(MACHINES), help="only these")
     parser.add_argument("--steps", type=int, help="another number of steps for every task")
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="machines at a time, after the first")
@@ -174,13 +191,18 @@ def main() -> int:
     if options.plan is not None:
         be_a_machine(options.plan)
         return 0
+    tasks = SMALL_IN_BF16 if options.precision == BF16 else SMALL
+    if options.full and options.precision == BF16:
+        parser.error("--full has tasks in fp32 only")
+    if unknown := set(options.task or []) - tasks.keys():
+        parser.error(f"{sorted(unknown)[0]} is no task in {options.precision}: choose of {', '.join(tasks)}")
     machines = []
     for name in options.machine or MACHINES:
         reason = MACHINES[name].missing()
         print(f"{name}: left out, {reason}" if reason else f"{name}: takes part", flush=True)
         machines += [] if reason else [name]
     with tempfile.TemporaryDirectory(prefix="matrix-") as room:
-        jobs, steps = make_jobs(options.task or SMALL, Path(room) / "jobs", full=options.full, steps=options.steps)
+        jobs, steps = make_jobs(options.task or tasks, Path(room) / "jobs", full=options.full, steps=options.steps)
         result = run(
             jobs,
             machines,
@@ -188,11 +210,14 @@ def main() -> int:
             steps=steps,
             full=options.full,
             parallel=options.parallel,
+            parts=2 if options.precision == BF16 else 1,
             told=lambda text: print(text, flush=True),
         )
-    text = markdown(result, steps, full=options.full)
+    text = markdown(result, steps, full=options.full, precision=options.precision)
     print(text)
-    if options.markdown is not None:
+    if options.markdown is not None and options.precision == BF16:
+        options.markdown.write_text(with_section(options.markdown.read_text(), text))
+    elif options.markdown is not None:
         options.markdown.write_text(text + _sections(options.markdown))
     wrong = result.wrong()
     print("\n".join(wrong) or "One root for each task, on every machine, with the log and without.")

@@ -1,10 +1,12 @@
 """The table of tasks and ranks: example tasks, trained by any number of ranks, and every log followed by others.
 
-    .venv/bin/python scripts/matrix_of_ranks.py [--task NAME] [--ranks N] [--steps N] [--markdown docs/bit-equality.md]
+    .venv/bin/python scripts/matrix_of_ranks.py [--precision bf16] [--task NAME] [--ranks N] [--steps N]
+                                                [--markdown docs/bit-equality.md]
 
 Every task is trained by 1, 2, 3, 4 and 8 ranks, processes of one thread each (by this one, where it is one). Every log
 is then followed by one process and by three ranks, which verify all of it. The roots of a task have to be one, and
 nothing may be found in any log.
+With --precision bf16 they are tasks under autocast, and models of `transformers`.
 --markdown replaces the table in the page. Exit code 1 if anything differs.
 """
 
@@ -21,7 +23,8 @@ from pathlib import Path
 
 import torch
 from machines.ranks import Found, Work, by
-from machines.tasks import SHARED, SMALL_STEPS
+from machines.tasks import SHARED, SHARED_IN_BF16, SMALL_STEPS
+from roundlog.examples import BF16, FP32
 from roundlog.execution.microbatch import samples_of
 from roundlog.training.job import Job
 
@@ -29,8 +32,9 @@ SIZES = (1, 2, 3, 4, 8)
 FOLLOWERS = (1, 3)
 
 TITLE = "## One root for any number of ranks"
+TITLE_IN_BF16 = "## One root in BF16 for any number of ranks"
 _TEXT = """
-Written by `scripts/matrix_of_ranks.py --markdown`; do not edit. Every task is trained by {sizes} ranks (processes of
+Written by `scripts/matrix_of_ranks.py {option}`; do not edit. Every task is trained by {sizes} ranks (processes of
 one thread each, by gloo), and every log is followed by {followers} ranks, which verify all of it. *Roots* counts the
 different checkpoint roots of all these runs, *findings* what is wrong with any log. *Logs* counts the different ones:
 an element at the edge of the guard may be logged by some numbers of ranks only
@@ -99,7 +103,9 @@ def run(
     return result
 
 
-def markdown(result: Result, jobs: Mapping[str, Path], sizes: Sequence[int], followers: Sequence[int]) -> str:
+def markdown(
+    result: Result, jobs: Mapping[str, Path], sizes: Sequence[int], followers: Sequence[int], precision: str = FP32
+) -> str:
     """The section of the page."""
     lines = [
         "| task | steps | samples | runs | roots | root | logs | findings |",
@@ -117,9 +123,10 @@ def markdown(result: Result, jobs: Mapping[str, Path], sizes: Sequence[int], fol
             len(result.roots(name)),
         ]
         lines.append("| " + " | ".join(map(str, [*row, f"`{found.root[:16]}`", logs, result.findings(name)])) + " |")
-    text = _TEXT.format(sizes=_listed(sizes), followers=_listed(followers))
+    option, title = ("--precision bf16 --markdown", TITLE_IN_BF16) if precision == BF16 else ("--markdown", TITLE)
+    text = _TEXT.format(option=option, sizes=_listed(sizes), followers=_listed(followers))
     return "\n".join(
-        [TITLE, text, f"Measured with PyTorch {torch.__version__}, small sizes of the tasks.", "", *lines, ""]
+        [title, text, f"Measured with PyTorch {torch.__version__}, small sizes of the tasks.", "", *lines, ""]
     )
 
 
@@ -137,19 +144,23 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", action="append", choices=sorted(SHARED), help="only these")
+    parser.add_argument("--precision", choices=[FP32, BF16], default=FP32, help="of the tasks")
+    parser.add_argument("--task", action="append", choices=sorted(SHARED | SHARED_IN_BF16), help="only these")
     parser.add_argument("--ranks", action="append", type=int, help="only these numbers of ranks")
     parser.add_argument("--steps", type=int, default=SMALL_STEPS, help="number of steps of every task")
     parser.add_argument("--markdown", type=Path, metavar="PAGE", help="the page whose table to replace")
     options = parser.parse_args()
     sizes = tuple(options.ranks or SIZES)
+    tasks = SHARED_IN_BF16 if options.precision == BF16 else SHARED
+    if unknown := set(options.task or []) - tasks.keys():
+        parser.error(f"{sorted(unknown)[0]} is no task in {options.precision}: choose of {', '.join(tasks)}")
     with tempfile.TemporaryDirectory(prefix="ranks-") as room:
         jobs = {}
-        for name in options.task or SHARED:
+        for name in options.task or tasks:
             jobs[name] = Path(room) / "jobs" / name
-            Job.from_task(SHARED[name](options.steps)).write(jobs[name])
+            Job.from_task(tasks[name](options.steps)).write(jobs[name])
         result = run(jobs, Path(room), sizes, told=lambda text: print(text, flush=True))
-        text = markdown(result, jobs, sizes, FOLLOWERS)
+        text = markdown(result, jobs, sizes, FOLLOWERS, options.precision)
     print(text)
     if options.markdown is not None:
         options.markdown.write_text(with_section(options.markdown.read_text(), text))

@@ -1,12 +1,14 @@
 """Another architecture: tasks, captured on x86-64, are trained and audited by an emulated AArch64 to the same roots.
 
-    .venv/bin/python scripts/other_architecture.py [--tasks NAME ...] [--cache FOLDER] [--markdown docs/bit-equality.md]
+    .venv/bin/python scripts/other_architecture.py [--tasks NAME ...] [--steps N] [--cache FOLDER]
+                                                   [--markdown docs/bit-equality.md]
 
 Needs Debian or a system made of it, on x86-64; no root rights. An AArch64 Python of Debian's, PyTorch's last wheel for
 it without CUDA, and qemu's user-mode emulation are fetched from Debian and PyPI, 1.2 GB, into a folder outside of git.
 First a negative control: what changes the floating-point environment there has to be noticed. Then every task is
 trained here and there, audited there by the log of this machine, and audited without any. All roots of a task have to
-be one, and that of docs/bit-equality.md.
+be one, and that of docs/bit-equality.md. The tasks are those of matrix.py, or the ones in BF16 that --tasks names
+(gpt_bf16), whose audits without a log are in micro-batches.
 
 The first task takes some minutes more than the others, since numba compiles under emulation. What is
 done stays in the folder: run it again to carry on. Exit code 1 if anything differs, 2 if something is missing.
@@ -32,7 +34,7 @@ from machines.emulation import MIRROR, ROOT, Emulation, MissingToolError, prepar
 from machines.environment_control import Reaction
 from machines.process import Outcome
 from machines.profiles import MACHINES, Machine
-from machines.tasks import SMALL, SMALL_STEPS
+from machines.tasks import SMALL, SMALL_IN_BF16, SMALL_STEPS
 from matrix import Result, make_jobs, run
 from matrix_of_ranks import with_section
 
@@ -77,7 +79,7 @@ def unnoticed(reactions: Mapping[str, Reaction]) -> list[str]:
 def sources() -> str:
     """A digest of all that a result could depend on: engine, tasks, the versions here and there."""
     digest = sha256("\n".join([torch.__version__, *requirements()]).encode())
-    machines = [ROOT / "scripts" / "machines" / f"{name}.py" for name in ("process", "tasks")]
+    machines = [ROOT / "scripts" / "machines" / f"{name}.py" for name in ("hugging_face", "process", "tasks")]
     for path in [*sorted((ROOT / "engine").rglob("*.py")), *machines]:
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -93,7 +95,8 @@ def compared(task: str, steps: int, emulation: Emulation, told: Callable[[str], 
     machines = {HERE: MACHINES["native, one thread"], THERE: emulation.machine()}
     with tempfile.TemporaryDirectory(prefix="run-", dir=emulation.folder) as room:
         jobs, _ = make_jobs([task], Path(room) / "jobs", full=False, steps=steps)
-        result = run(jobs, list(machines), Path(room), known=machines, told=told)
+        parts = 2 if task in SMALL_IN_BF16 else 1
+        result = run(jobs, list(machines), Path(room), known=machines, told=told, parts=parts)
     path.parent.mkdir(exist_ok=True)
     kept = {"kernels": result.kernels, "outcomes": {name: asdict(o[task]) for name, o in result.outcomes.items()}}
     path.write_text(json.dumps(kept))
@@ -110,9 +113,8 @@ def together(results: Sequence[Result]) -> Result:
 
 
 def recorded(page: str, steps: int) -> dict[str, str]:
-    """The roots that a page has of all machines of x86-64: task -> the first 16 digits."""
-    table, _, _ = page.partition("\n## ")
-    rows = re.findall(r"^\| (\w+) \| (\d+) \| \d+ \| 1 \| `([0-9a-f]{16})` \|", table, re.MULTILINE)
+    """The roots that a page has of all machines of x86-64, in both precisions: task -> the first 16 digits."""
+    rows = re.findall(r"^\| (\w+) \| (\d+) \| \d+ \| 1 \| `([0-9a-f]{16})` \|", page, re.MULTILINE)
     return {task: root for task, count, root in rows if int(count) == steps}
 
 
@@ -149,7 +151,9 @@ def markdown(result: Result, steps: int, there: Mapping[str, str]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=sorted(SMALL), default=list(SMALL), help="only these")
+    parser.add_argument(
+        "--tasks", nargs="+", choices=sorted(SMALL | SMALL_IN_BF16), default=list(SMALL), help="only these"
+    )
     parser.add_argument("--steps", type=int, default=SMALL_STEPS, help="number of steps of every task")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "aarch64", help="where everything is kept")
     parser.add_argument("--mirror", default=MIRROR, help="mirror of Debian")

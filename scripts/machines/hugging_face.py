@@ -44,7 +44,7 @@ def _loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
 
 
 @portable()
-def hugging_face(kind: str, steps: int) -> Task:
+def hugging_face(kind: str, steps: int, batch_size: int = 4) -> Task:
     """A task of one of `KINDS`."""
     auto, settings = _KINDS[kind]
     torch.manual_seed(11)
@@ -63,7 +63,7 @@ def hugging_face(kind: str, steps: int) -> Task:
         loss=_loss,
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
         dataset=data,
-        batch_size=4,
+        batch_size=batch_size,
         steps=steps,
         interval=steps,
         seed=3,

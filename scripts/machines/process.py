@@ -19,7 +19,7 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 
-from machines.tasks import FULL, SMALL
+from machines.tasks import FULL, SMALL, SMALL_IN_BF16
 
 _VERIFIED = 0.25
 """The share of a log's entries that an audit resolves itself."""
@@ -89,8 +89,9 @@ def plain(task: Task, job: Job, dtype: torch.dtype, device: str) -> str:
 
 
 def be_a_machine(plan_path: Path) -> None:
-    """Runs the plan: {"device", "jobs": [{"job", "run", "log", "task" or null, "full", "steps"}]}; prints JSON lines,
-    first the kernels' digest, then an outcome for each job."""
+    """Runs the plan: {"device", "jobs": [{"job", "run", "log", "task" or null, "full", "steps", "parts"}]}; prints
+    JSON lines, first the kernels' digest, then an outcome for each job. parts: micro-batches of an audit without a
+    log."""
     plan = json.loads(plan_path.read_text())
     device = plan["device"]
     print(json.dumps({"kernels": kernels(device)}), flush=True)
@@ -103,10 +104,12 @@ def be_a_machine(plan_path: Path) -> None:
         audited = Auditor(
             job, room / "audited", RunOptions(device=device, keep_every=last), log_dir=log, verify_log=_VERIFIED
         ).run()
-        alone = Auditor(job, room / "alone", RunOptions(device=device, keep_every=last)).run()
+        options = RunOptions(device=device, keep_every=last, micro_batches=entry["parts"])
+        alone = Auditor(job, room / "alone", options).run()
         digests = ["", ""]
         if entry["task"] is not None:
-            make = FULL[entry["task"]][0] if entry["full"] else SMALL[entry["task"]]
+            small = SMALL | SMALL_IN_BF16
+            make = FULL[entry["task"]][0] if entry["full"] else small[entry["task"]]
             digests = [plain(make(entry["steps"]), job, dtype, device) for dtype in (torch.float32, torch.float64)]
         outcome = Outcome(
             trained=trained.checkpoint_root.hex(),

@@ -1,8 +1,10 @@
-"""The example tasks, small and in their real sizes."""
+"""The example tasks, small and in their real sizes, and in BF16."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from roundlog.capture import Task
@@ -10,6 +12,7 @@ from roundlog.examples.digits import digits
 from roundlog.examples.gpt import gpt
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
+from roundlog.examples.precision import BF16, computed_in
 from roundlog.examples.resnet import resnet50
 from roundlog.examples.vgg import vgg11
 
@@ -20,6 +23,23 @@ _TEXT = Path(__file__).resolve().parents[2] / "LICENSE"
 def intervals(steps: int) -> int:
     """Steps between two checkpoints: ten where that divides them, so that a drift shows where it begins."""
     return 10 if steps % 10 == 0 else steps
+
+
+def _in_bf16(make: Callable[[int], Task]) -> Callable[[int], Task]:
+    """The task under autocast."""
+
+    def made(steps: int) -> Task:
+        task = make(steps)
+        return replace(task, loss=computed_in(BF16, task.loss))
+
+    return made
+
+
+def _hugging_face(kind: str, batch_size: int, steps: int) -> Task:
+    # An emulated machine, which is given jobs, has no transformers.
+    from machines.hugging_face import hugging_face
+
+    return replace(hugging_face(kind, steps, batch_size), interval=intervals(steps))
 
 
 SMALL: dict[str, Callable[[int], Task]] = {
@@ -75,6 +95,19 @@ SHARED: dict[str, Callable[[int], Task]] = {
     "vgg11": lambda steps: vgg11(rows=32, steps=steps, interval=intervals(steps), batch_size=8, width=2),
 }
 """Tasks with at least eight samples for ranks to share out. They do not divide all batches evenly."""
+
+_EXAMPLES_IN_BF16 = ("gpt", "gpt2", "logistic", "resnet50", "vgg11")
+_MODELS_IN_BF16 = ("bert", "llama", "qwen2", "vit")
+
+SMALL_IN_BF16: dict[str, Callable[[int], Task]] = {
+    **{f"{name}_bf16": _in_bf16(SMALL[name]) for name in _EXAMPLES_IN_BF16},
+    **{f"{kind}_bf16": _in_bf16(partial(_hugging_face, kind, 4)) for kind in _MODELS_IN_BF16},
+}
+SHARED_IN_BF16: dict[str, Callable[[int], Task]] = {
+    **{f"{name}_bf16": _in_bf16(SHARED[name]) for name in _EXAMPLES_IN_BF16},
+    **{f"{kind}_bf16": _in_bf16(partial(_hugging_face, kind, 8)) for kind in _MODELS_IN_BF16},
+}
+"""Examples and models of `transformers` under autocast."""
 
 FULL: dict[str, tuple[Callable[[int], Task], int]] = {
     "digits": (lambda steps: digits(steps=steps, interval=intervals(steps)), 60),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from roundlog.commitments import tensor_root
 from roundlog.dispute import FabricatedValues, StepTrace, trace_step
 from roundlog.log import LogReader
@@ -19,6 +20,7 @@ from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 from tiebreak_demo.adversary.frauds import Fraud, FraudKind
 from tiebreak_demo.adversary.places import all_frauds
+from tiebreak_demo.adversary.tampering import turned
 from tiebreak_demo.adversary.trainings import TRAININGS, Training
 
 pytestmark = pytest.mark.slow
@@ -103,6 +105,15 @@ def test_frauds_in_bf16_are_one_ulp_of_what_they_name(told: Told) -> None:
         assert nodes[fraud.operator].type.dtype == dtype
         # Of the same sign, the encodings of neighbours are one apart.
         assert abs(fraud.claimed - fraud.right) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gap"), [(torch.float32, 2.0**-23), (torch.bfloat16, 2.0**-7), (torch.float16, 2.0**-10)]
+)
+def test_the_last_bit_of_a_number_is_one_ulp_in_every_format(dtype: torch.dtype, gap: float) -> None:
+    found = turned(torch.tensor([1.0], dtype=dtype), 0)
+    assert found.dtype == dtype and found.tolist() == [1 + gap]
+    assert turned(found, found.itemsize * 8 - 1).tolist() == [-1 - gap]
 
 
 def test_steps_alone_and_a_whole_training_come_to_the_same(told: Told) -> None:

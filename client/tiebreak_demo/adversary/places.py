@@ -11,8 +11,7 @@ from roundlog.commitments import state_root, tensor_bytes
 from roundlog.execution import Executor
 from roundlog.log import Decision
 from roundlog.number_format import FLOAT32, Format
-from roundlog.operators import Attributes, Inexact, Tensors
-from roundlog.operators.registry import operands
+from roundlog.operators import Attributes, Inexact, Tensors, operands
 from roundlog.program import DType, Node, Program, first_store
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder, Window, certify, ends, without_log

@@ -23,6 +23,7 @@ from roundlog.operators.registry import (
     StepInputs,
     Tensors,
     check,
+    operands,
     operator,
     workspace,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "check",
     "check_narrow",
     "compute_narrow",
+    "operands",
     "operator",
     "workspace",
 ]

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from machines.ranks import Found
-from machines.tasks import SHARED
+from machines.tasks import SHARED, SHARED_IN_BF16
 from matrix_of_ranks import FOLLOWERS, SIZES, Result, markdown, run
+from roundlog.capture import Task
 from roundlog.execution.microbatch import samples_of
 from roundlog.training.job import Job
 
 
-def test_two_ranks_train_to_the_root_of_one_and_each_follows_the_others_log(tmp_path: Path) -> None:
-    Job.from_task(SHARED["logistic"](3)).write(tmp_path / "job")
-    jobs = {"logistic": tmp_path / "job"}
+@pytest.mark.parametrize("name", ["logistic", "logistic_bf16"])
+def test_two_ranks_train_to_the_root_of_one_and_each_follows_the_others_log(name: str, tmp_path: Path) -> None:
+    Job.from_task((SHARED | SHARED_IN_BF16)[name](3)).write(tmp_path / "job")
+    jobs = {name: tmp_path / "job"}
     result = run(jobs, tmp_path, (1, 2), (1,))
     assert result.wrong() == []
     assert len(result.trained) == len(result.followed) == 2
-    assert f"| logistic | 3 | 64 | 4 | 1 | `{result.trained['logistic', 1].root[:16]}` |" in markdown(
-        result, jobs, (1, 2), (1,)
-    )
+    row = f"| {name} | 3 | 64 | 4 | 1 | `{result.trained[name, 1].root[:16]}` |"
+    assert row in markdown(result, jobs, (1, 2), (1,))
 
 
 @pytest.mark.long
 @pytest.mark.matrix
 @pytest.mark.timeout(7200)
-def test_every_task_has_one_root_for_all_numbers_of_ranks(tmp_path: Path) -> None:
-    jobs = {name: tmp_path / "jobs" / name for name in SHARED}
+@pytest.mark.parametrize("tasks", [SHARED, SHARED_IN_BF16], ids=["fp32", "bf16"])
+def test_every_task_has_one_root_for_all_numbers_of_ranks(
+    tasks: dict[str, Callable[[int], Task]], tmp_path: Path
+) -> None:
+    jobs = {name: tmp_path / "jobs" / name for name in tasks}
     for name, directory in jobs.items():
-        Job.from_task(SHARED[name](50)).write(directory)
+        Job.from_task(tasks[name](50)).write(directory)
     assert run(jobs, tmp_path).wrong() == []
 
 
 @pytest.mark.slow
 def test_every_task_has_a_sample_for_each_of_the_ranks() -> None:
-    made = {name: samples_of(Job.from_task(make(1)).program) for name, make in SHARED.items()}
+    tasks = SHARED | SHARED_IN_BF16
+    made = {name: samples_of(Job.from_task(make(1)).program) for name, make in tasks.items()}
     assert min(made.values()) >= max(SIZES), made
 
 

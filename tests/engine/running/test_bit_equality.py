@@ -10,13 +10,13 @@ import matrix
 import pytest
 from machines.process import Outcome
 from machines.profiles import MACHINES
-from machines.tasks import FULL, SMALL, SMALL_STEPS
+from machines.tasks import FULL, SMALL, SMALL_IN_BF16, SMALL_STEPS
 from processes import finish, start
 from roundlog.training.job import Job
 from tasks import TASKS
 
 SAMPLE = ("native", "AVX2, one thread", "compatible", "CUDA")
-SAMPLE_TASKS = {"gpt2": 2, "logistic": 3, "resnet50": 1, "vgg11": 2}
+SAMPLE_TASKS = {"gpt2": 2, "logistic": 3, "resnet50": 1, "vgg11": 2, "gpt_bf16": 2, "llama_bf16": 1, "vgg11_bf16": 1}
 
 
 def here(machines) -> list[str]:
@@ -32,6 +32,13 @@ def on_all(machines):
     ]
 
 
+def has_one_root(result: matrix.Result, name: str, machine: str) -> None:
+    right = result.of_task(name)[0].trained
+    found = result.outcomes[machine][name]
+    assert (found.trained, found.audited, found.alone) == (right, right, right)
+    assert (found.findings, found.unreadable) == (0, 0)
+
+
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory) -> matrix.Result:
     room = tmp_path_factory.mktemp("sample")
@@ -40,9 +47,9 @@ def sample(tmp_path_factory) -> matrix.Result:
         Job.from_task(task()).write(room / "jobs" / name)
         jobs[name] = room / "jobs" / name
     for name, steps in SAMPLE_TASKS.items():
-        Job.from_task(SMALL[name](steps)).write(room / "jobs" / f"{name} example")
+        Job.from_task((SMALL | SMALL_IN_BF16)[name](steps)).write(room / "jobs" / f"{name} example")
         jobs[f"{name} example"] = room / "jobs" / f"{name} example"
-    return matrix.run(jobs, here(SAMPLE), room)
+    return matrix.run(jobs, here(SAMPLE), room, parts=2)
 
 
 @pytest.mark.slow
@@ -58,15 +65,12 @@ def test_the_machines_of_the_sample_really_are_different(sample: matrix.Result) 
 @pytest.mark.parametrize("machine", on_all(SAMPLE))
 @pytest.mark.parametrize("name", [*TASKS, *(f"{name} example" for name in SAMPLE_TASKS)])
 def test_a_machine_trains_and_audits_to_the_same_root(name: str, machine: str, sample: matrix.Result) -> None:
-    right = sample.of_task(name)[0].trained
-    found = sample.outcomes[machine][name]
-    assert (found.trained, found.audited, found.alone) == (right, right, right)
-    assert (found.findings, found.unreadable) == (0, 0)
+    has_one_root(sample, name, machine)
 
 
 @pytest.mark.slow
 def test_every_task_of_the_matrix_can_be_made_in_its_small_size() -> None:
-    for name, make in SMALL.items():
+    for name, make in (SMALL | SMALL_IN_BF16).items():
         task = make(SMALL_STEPS)
         assert (task.steps, task.interval) == (50, 10), name
     assert FULL.keys() == SMALL.keys()
@@ -89,10 +93,26 @@ def whole(tmp_path_factory) -> matrix.Result:
 @pytest.mark.parametrize("machine", on_all(MACHINES))
 @pytest.mark.parametrize("name", [*SMALL, *(f"{name} of the tests" for name in TASKS)])
 def test_fifty_steps_end_in_the_same_root_on_every_machine(name: str, machine: str, whole: matrix.Result) -> None:
-    right = whole.of_task(name)[0].trained
-    found = whole.outcomes[machine][name]
-    assert (found.trained, found.audited, found.alone) == (right, right, right)
-    assert (found.findings, found.unreadable) == (0, 0)
+    has_one_root(whole, name, machine)
+
+
+@pytest.fixture(scope="module")
+def whole_in_bf16(tmp_path_factory) -> matrix.Result:
+    room = tmp_path_factory.mktemp("bf16")
+    jobs, steps = matrix.make_jobs(SMALL_IN_BF16, room / "jobs", full=False, steps=None)
+    return matrix.run(jobs, here(MACHINES), room, steps=steps, parts=2)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.matrix
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("machine", on_all(MACHINES))
+@pytest.mark.parametrize("name", SMALL_IN_BF16)
+def test_fifty_steps_in_bf16_end_in_the_same_root_on_every_machine(
+    name: str, machine: str, whole_in_bf16: matrix.Result
+) -> None:
+    has_one_root(whole_in_bf16, name, machine)
 
 
 def test_a_difference_in_one_root_or_one_finding_is_told() -> None:
