@@ -89,9 +89,9 @@ def measure(model: Path, text: Path, steps: int, room: Room) -> bool:
     settings = [f"model={model}", f"text={text}", f"steps={steps}"]
     given = [part for setting in settings for part in ("--set", setting)]
     jobs = {machine: room.path(f"job of {machine}") for machine in (FIRST, SECOND)}
-    for machine, job in jobs.items():
+    for name, (machine, job) in zip(("job create", "job create again"), jobs.items(), strict=True):
         create: list[str | Path] = [*_TIEBREAK, "job", "create", f"{_SCRIPT}:task", *given, "--out", job]
-        room.run(f"job create, {machine}", machine, create)
+        room.run(name, machine, create)
     trained, audited, receipt = room.path("trained"), room.path("audited"), room.path("receipt.json")
     room.run("train", FIRST, [*_TIEBREAK, "train", jobs[FIRST], "--run", trained])
     claimed: list[str | Path] = ["--claim", trained, "--log", trained / "log"]
