@@ -156,8 +156,8 @@ def main() -> int:
     options = parser.parse_args()
     found = measure(options.text, options.steps, options.seeds)
     apart, between, formats = distances(found)
-    print(f"the program is at most {apart:.4f} from plain autocast, and that {formats:.4f} from plain FP32")
-    print(f"two seeds of plain autocast are at least {between:.4f} from each other")
+    print(f"the program is at most {apart:.1e} from plain autocast, and that {formats:.1e} from plain FP32")
+    print(f"two seeds of plain autocast are at least {between:.1e} from each other")
     if options.write is not None:
         draw(found, options.write / "bf16-losses.png")
     return int(apart > between)

@@ -83,15 +83,15 @@ class Room:
 
 def measure(model: Path, text: Path, steps: int, room: Room) -> bool:
     """Does it all, and prints the table. True if both machines come to one job and one root."""
-    from roundlog.training import HISTORY_FILE, read_history
+    from roundlog.training import read_history
 
     print("| part | machine | seconds | processor | peak memory |\n|---|---|---|---|---|", flush=True)
     settings = [f"model={model}", f"text={text}", f"steps={steps}"]
     given = [part for setting in settings for part in ("--set", setting)]
     jobs = {machine: room.path(f"job of {machine}") for machine in (FIRST, SECOND)}
-    for machine, job in jobs.items():
+    for name, (machine, job) in zip(("job create", "job create again"), jobs.items(), strict=True):
         create: list[str | Path] = [*_TIEBREAK, "job", "create", f"{_SCRIPT}:task", *given, "--out", job]
-        room.run(f"job create, {machine}", machine, create)
+        room.run(name, machine, create)
     trained, audited, receipt = room.path("trained"), room.path("audited"), room.path("receipt.json")
     room.run("train", FIRST, [*_TIEBREAK, "train", jobs[FIRST], "--run", trained])
     claimed: list[str | Path] = ["--claim", trained, "--log", trained / "log"]
@@ -105,7 +105,7 @@ def measure(model: Path, text: Path, steps: int, room: Room) -> bool:
     specs = [(job / "spec.json").read_bytes() for job in jobs.values()]
     print(f"\nroot {json.loads(receipt.read_text())['checkpoint_root']}")
     print("one job on both machines" if specs[0] == specs[1] else "the machines have made two jobs")
-    ours = [entry.loss for entry in read_history(trained / HISTORY_FILE) if entry.loss is not None]
+    ours = [entry.loss for entry in read_history(trained) if entry.loss is not None]
     theirs = json.loads(room.path("train() itself.txt").read_text().splitlines()[-1])
     print("\n| step | run | `train()` |\n|---|---|---|")
     for step in sorted({0, *range(9, steps, 10), steps - 1}):

@@ -65,9 +65,14 @@ def run(
     unknown = [name for name in names or () if name not in kinds]
     if unknown:
         raise SystemExit(f"there is no kind {unknown[0]}: scripts/models/kinds.py finds those that transformers has")
+    if autocast:
+        in_fp32 = page.read(_ROWS)
+        kinds = {name: kind for name, kind in kinds.items() if name in in_fp32 and page.is_captured(in_fp32[name])}
+        unknown = [name for name in names or () if name not in kinds]
+        if unknown:
+            raise SystemExit(f"{unknown[0]} is not captured in FP32: try it without --autocast first")
     rows = page.read(rows_file)
-    known = [row["name"] for row in page.read(_ROWS).values() if page.is_captured(row)] if autocast else list(kinds)
-    todo = [name for name in names or known if names or name not in rows or rows[name]["outcome"] in again]
+    todo = [name for name in names or kinds if names or name not in rows or rows[name]["outcome"] in again]
     idle: SimpleQueue[tuple[Host, Host]] = SimpleQueue()
     pairs = [(Host(FIRST, Path(__file__)), Host(SECOND, Path(__file__))) for _ in range(jobs)]
     for pair in pairs:
