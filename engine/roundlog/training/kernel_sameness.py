@@ -85,7 +85,7 @@ class _Steps:
         self._step = -1
         self._before: Tensors = {}
         self._paths: list[_Parts] = []
-        """Those that the step may be on: their kernels have given the numbers of PyTorch's so far."""
+        """Paths that the step may be on: their kernels have given PyTorch's numbers so far."""
         program = captured.program
         stores = {node.attributes["slot"]: node.inputs[0] for node in program.nodes if node.op == "store"}
         self._stores = {name: stores[slot] for slot, name in enumerate(program.state_names) if slot in stores}
