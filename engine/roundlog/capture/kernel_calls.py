@@ -59,19 +59,41 @@ class CallTrail:
     known: frozenset[int] = frozenset()
     """Calls that compute from constants alone. A step may leave them out: it has their results from an earlier one."""
 
+    @property
+    def forms(self) -> tuple[tuple[KernelCall, ...], tuple[KernelCall, ...]]:
+        """All calls, and those that no step leaves out."""
+        return self.calls, tuple(call for number, call in enumerate(self.calls) if number not in self.known)
+
     def followed_by(self, calls: tuple[KernelCall, ...]) -> CallTrail | None:
         """This trail without those known calls that a step leaves out. None if the step's calls are others."""
-        kept: list[int] = []
-        for number, call in enumerate(self.calls):
-            if calls[len(kept) : len(kept) + 1] == (call,):
-                kept.append(number)
-            elif number not in self.known:
-                return None
-        if len(kept) < len(calls):
+        kept = self._kept(calls)
+        if kept is None:
             return None
         numbers = {number: place for place, number in enumerate(kept)}
         places = {(numbers[call], result): at for (call, result), at in self.places.items() if call in numbers}
         return CallTrail(calls, places)
+
+    def _kept(self, calls: tuple[KernelCall, ...]) -> list[int] | None:
+        """Numbers of the own calls that are a step's, one by one."""
+        kept: list[int] = []
+        choices: list[tuple[int, int]] = []
+        """Known calls that were kept, and how many were before them: they may be left out instead."""
+        tried = set[tuple[int, int]]()
+        number = 0
+        while number < len(self.calls) or len(kept) < len(calls):
+            is_new = (number, len(kept)) not in tried
+            tried.add((number, len(kept)))
+            if is_new and self.calls[number : number + 1] == calls[len(kept) : len(kept) + 1]:
+                if number in self.known:
+                    choices.append((number, len(kept)))
+                kept.append(number)
+            elif not is_new or number not in self.known:
+                if not choices:
+                    return None
+                number, count = choices.pop()
+                del kept[count:]
+            number += 1
+        return kept
 
 
 Note = Callable[[KernelCall, OpOverload, tuple[Any, ...], dict[str, Any], list[torch.Tensor]], None]

@@ -87,7 +87,11 @@ def lowered(
     def placed(calls: Mapping[CallPlace, Value | None], there: Callable[[int], int]) -> dict[CallPlace, int | None]:
         """Operators by the results of calls, without those that are needed for nothing."""
         stand = {call: None if value is None else Value(there(value)) for call, value in calls.items()}
-        return {call: value and places[value] for call, value in stand.items() if value is None or value in places}
+        return {
+            call: None if value is None else places[value]
+            for call, value in stand.items()
+            if value is None or value in places
+        }
 
     return Lowered(
         program=program,

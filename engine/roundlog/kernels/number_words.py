@@ -15,6 +15,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from roundlog.kernels.threads import in_parts
+from roundlog.number_format import BFLOAT16
+
 _SINGLE, _SHORT, _WORD, _LONG = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
 Words = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
@@ -23,6 +26,7 @@ _DROPPED = 52 - 7
 """Bits of FP64's fraction that BF16 has not."""
 _LEAST_NORMAL = 2.0**-126
 _NEAR_LARGEST = 2.0**127
+_NAN = np.uint16(BFLOAT16.nan)
 _SMALL = 1.5 * 2.0 ** (52 - 133)
 """FP64 numbers of this size are multiples of 2^-133, as all numbers of BF16 are."""
 
@@ -37,6 +41,23 @@ def words_of(x: torch.Tensor) -> Words:
     flat = x.detach().view(-1)
     words: Words = flat.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else flat.numpy()
     return words
+
+
+@njit(cache=True, nogil=True)
+def _upper_halves(words: Any, out: Any, start: int, stop: int) -> None:
+    for i in range(start, stop):
+        word = words[i]
+        # A carry goes into the exponent, as rounding up does, and becomes an infinity behind the largest number.
+        nearest = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        out[i] = _NAN if word & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000) else nearest
+
+
+def nearest_bf16(x: torch.Tensor) -> torch.Tensor:
+    """x: f32, contiguous, on the CPU -> bf16 of x's shape: the nearest numbers, ties to even."""
+    result = torch.empty(x.shape, dtype=torch.bfloat16)
+    words, out = words_of(x).view(np.uint32), words_of(result)
+    in_parts(lambda start, stop: _upper_halves(words, out, start, stop), x.numel(), x.numel())
+    return result
 
 
 def holds_bf16(x: Any) -> bool:

@@ -36,9 +36,9 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 Range = tuple[int, int]
 
-LEAST_TERMS, MOST_TERMS = 128, 1024
-"""Lengths of sums that are worth it: for shorter ones marking costs more than is saved, longer ones leave too much in
-doubt, and all terms of a part's rows are packed at once."""
+LEAST_TERMS, MOST_TERMS = 128, 1025
+"""Lengths of sums that are worth it, 1,024 products and a bias among them: for shorter ones marking costs more than is
+saved, longer ones leave too much in doubt, and all terms of a part's rows are packed at once."""
 MOST_FACTOR = 2.0**12
 """Largest factor of bounds that the proof allows."""
 

@@ -13,6 +13,7 @@ import torch
 
 from roundlog.arithmetic import as_float32, held, round_signed
 from roundlog.definitions import FLOATS, Family, OperatorKind, of_family
+from roundlog.kernels.number_words import nearest_bf16
 from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
 from roundlog.operators.registry import (
     Attributes,
@@ -148,7 +149,7 @@ def convert(x: torch.Tensor, format: Format) -> torch.Tensor:
     """Numbers of any format, integers or bool -> the nearest numbers of a format, ties to even; a zero keeps its
     sign."""
     if format == BFLOAT16 and x.dtype == torch.float32:
-        return _upper_halves(x)
+        return nearest_bf16(x) if x.device.type == "cpu" and x.is_contiguous() else _upper_halves(x)
     wide = x.to(torch.float64) if x.is_floating_point() else integer_as_f64(x)
     return held(round_signed(wide, format), format)
 

@@ -360,7 +360,8 @@ def sum_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, 
         least = less_one(magnitude_bits(lines).amin(1))
         finest = last_place(lines.contiguous().view(torch.int32)).amin(1).to(torch.int64)
     else:
-        least, finest = torch.full_like(total, NO_TERM, dtype=torch.int64), torch.ones_like(total, dtype=torch.int64)
+        # What takes no part in a minimum of several parts'.
+        least, finest = (torch.full_like(total, none, dtype=torch.int64) for none in (NO_TERM, 2**23))
     return total.reshape(shape), tuple(one.reshape(shape) for one in (magnitude, least, finest))
 
 

@@ -32,7 +32,7 @@ from roundlog.training.kernel_agreement import (
     agree_on_state,
     agrees_with_kernel,
 )
-from roundlog.training.trial import CHANGE, GRADIENT, Results, Tensors, Trial
+from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Trial
 
 
 def has_short_numbers(program: Program) -> bool:
@@ -62,7 +62,7 @@ def _trails_of(captured: Captured, step: int, calls: tuple[KernelCall, ...]) -> 
     trails = captured.origin.trails
     if found := [one for trail in trails if (one := trail.followed_by(calls)) is not None]:
         return found
-    traced = max((trail.calls for trail in trails), key=lambda one: _common(one, calls), default=())
+    traced = max((one for trail in trails for one in trail.forms), key=lambda one: _common(one, calls), default=())
     place = _common(traced, calls)
     yours, theirs = (str(some[place]) if place < len(some) else "nothing more" for some in (calls, traced))
     raise CaptureError(
@@ -90,6 +90,9 @@ class _Steps:
         stores = {node.attributes["slot"]: node.inputs[0] for node in program.nodes if node.op == "store"}
         self._stores = {name: stores[slot] for slot, name in enumerate(program.state_names) if slot in stores}
         """Next values of states."""
+        (self._loss,) = (node.inputs[0] for node in program.nodes if node.op == "loss")
+        self._carried: Tensors = {}
+        """States that are the user's only from the first step on, as the last step has left them."""
         self.compared = 0
         """Results that were compared."""
 
@@ -112,15 +115,14 @@ class _Steps:
     ) -> list[_Parts]:
         captured = self._captured
         given = StepInputs(
-            states=[before[name] if name in before else captured.states[name] for name in captured.states],
+            states=list({**captured.states, **self._carried, **before}.values()),
             data=[widened(field) for field in batch.values()],
             schedule=captured.schedule[step],
             seed=self._task.seed,
             step=step,
             device=torch.device("cpu"),
         )
-        ends = {*captured.origin.gradients.values()}
-        ends |= {*self._stores.values()}
+        ends = {self._loss, *captured.origin.gradients.values(), *self._stores.values()}
         return [_Parts(captured.program.nodes, trail, ends, given) for trail in self._trails[step]]
 
     def _compare(
@@ -135,9 +137,7 @@ class _Steps:
             arguments = KernelInvocation(func, args, kwargs)
 
             def differing(parts: _Parts) -> tuple[torch.Tensor, torch.Tensor] | None:
-                results = parts.of_next(given)
-                self.compared += len(results)
-                for result, ours in results:
+                for result, ours in parts.of_next(given):
                     theirs = arguments.given(given, result)
                     if agree(ours, theirs, arguments) or agrees_with_kernel(ours, theirs, result, arguments):
                         continue
@@ -145,6 +145,7 @@ class _Steps:
                         return ours, theirs
                 return None
 
+            self.compared += self._paths[0].upcoming
             self._stay(call, differing)
 
     def _stay(self, what: object, differing: Callable[[_Parts], tuple[torch.Tensor, torch.Tensor] | None]) -> None:
@@ -157,18 +158,21 @@ class _Steps:
             self._refuse(what, *pair)
 
     def finish(self, step: int, results: Results) -> None:
-        """For `Trial.by_pytorch`: compares what a step leaves: the gradients, and the states that no optimizer
-        changes."""
+        """For `Trial.by_pytorch`: compares what a step leaves: the loss, the gradients, and the states that no
+        optimizer changes."""
         assert self._paths and step == self._step
         origin = self._captured.origin
         trained = {f"parameter/{name}" for name in origin.trained}
-        wanted = {f"{GRADIENT}{name}": place for name, place in origin.gradients.items()}
+        wanted = {LOSS: self._loss, **{f"{GRADIENT}{name}": place for name, place in origin.gradients.items()}}
         for name, place in self._stores.items():
             if name not in trained and f"{CHANGE}{name}" in results:
                 wanted[f"{CHANGE}{name}"] = place
         for name, place in wanted.items():
             if name in results:
+                self.compared += 1
                 self._stay(name, partial(self._differing_at_end, name, place, results[name]()))
+        new = (name for name in self._stores if name not in self._before and not name.startswith("slot/"))
+        self._carried = {name: self._paths[0].at_end(self._stores[name]) for name in new}
 
     def _differing_at_end(
         self, name: str, place: int, theirs: torch.Tensor, parts: _Parts
@@ -179,7 +183,6 @@ class _Steps:
             theirs = theirs + torch.where(before.isfinite(), before, 0).double()
             ours = torch.where(ours.isfinite(), ours, 0)
         theirs = theirs.to(ours.dtype)
-        self.compared += 1
         if agree(ours, theirs) or (before is not None and agree_on_state(ours, theirs, before)):
             return None
         return ours, theirs
@@ -240,6 +243,11 @@ class _Parts:
     def _read(self, places: Iterable[int], cut: Collection[int]) -> set[int]:
         """The values that these are computed from, down to those that are known, themselves aside."""
         return needed(self._nodes, {one for place in places for one in self._nodes[place].inputs}, cut)
+
+    @property
+    def upcoming(self) -> int:
+        """How many results of the next call have a place in the program."""
+        return len(self._results[self._next])
 
     def of_next(self, theirs: Sequence[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
         """(result, its value by the program) of the next call, by PyTorch's values of what came before; PyTorch's own

@@ -19,7 +19,7 @@ from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.python_state import snapshot_of
 from roundlog.training.kernel_agreement import agree_on_change
 from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
-from roundlog.training.trial import CHANGE, Results, Trial, TrialRun
+from roundlog.training.trial import CHANGE, LOSS, Results, Trial, TrialRun
 
 _REWRITE = "write this part with ordinary operators on parameters and buffers"
 
@@ -77,7 +77,7 @@ def confirm_same(task: Task, captured: Captured) -> Sameness:
     """Runs the captured step and the user's own, and compares them. The task is left as it was.
 
     Raises CaptureError, naming the first tensor that differs."""
-    steps, found, in_fp64 = min(STEPS, task.steps), (0.0, "the loss"), True
+    steps, found, in_fp64 = min(STEPS, task.steps), (0.0, LOSS), True
     kernels = 0
     with snapshot_of(task) as snapshot:
         for start in (captured.states, _moved(captured.states, captured.origin.known)):

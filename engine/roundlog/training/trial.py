@@ -34,6 +34,8 @@ CHANGE = "the change of "
 
 GRADIENT = "the gradient of "
 
+LOSS = "the loss"
+
 Tensors = Mapping[str, torch.Tensor]
 
 Results = Mapping[str, Callable[[], torch.Tensor]]
@@ -223,7 +225,7 @@ def _promoted(thing: Any) -> Any:
 
 def _named(loss: float, gradients: Results, changes: Results) -> Results:
     return {
-        "the loss": lambda: torch.tensor(loss, dtype=torch.float64),
+        LOSS: lambda: torch.tensor(loss, dtype=torch.float64),
         **_gradients(gradients),
         **{f"{CHANGE}{name}": change for name, change in changes.items()},
     }

@@ -17,7 +17,7 @@ from roundlog.operators import Inexact, operator
 from roundlog.operators.contraction import MatMul
 from roundlog.operators.cpu import gemm
 from roundlog.operators.exact_lines import are_exact, measure_lines, units_of
-from roundlog.operators.summation import InParts
+from roundlog.operators.summation import InParts, sum_by_torch
 from roundlog.rounding import Follower, Recorder
 
 GUARD = 4
@@ -226,6 +226,8 @@ def test_lines_are_exact_up_to_what_fp64_holds() -> None:
         assert bool(are_exact(*units)) == exact == (float(units[0]) * float(units[1]) < 2**53)
         for scale in (2.0**-100, 2.0**90):
             assert torch.equal(units_of(measure_lines((a * scale).to(NARROW), 1)), units[0])
+    whole, none = (sum_by_torch(a[:, :end], (1,))[1] for end in (a.shape[1], 0))
+    assert all(torch.equal(torch.minimum(one, other), one) for one, other in zip(whole[1:], none[1:], strict=True))
     of_zeros = units_of(measure_lines(torch.zeros(1, 3), 1))
     assert bool(are_exact(of_zeros, of_zeros + 2.0**60))
     assert not are_exact(of_zeros + 1, units_of(measure_lines(torch.tensor([[1.0, torch.inf]]), 1)))
@@ -276,5 +278,5 @@ def test_where_too_much_is_in_doubt_fp64_tiles_take_over(lanes: int) -> None:
 
 
 def test_short_sums_and_long_ones_are_left_to_fp64_tiles() -> None:
-    assert [gemm.worth_it(terms, 9.0) for terms in (1, 127, 128, 1024, 1025)] == [False, False, True, True, False]
+    assert [gemm.worth_it(terms, 9.0) for terms in (1, 127, 128, 1025, 1026)] == [False, False, True, True, False]
     assert not gemm.worth_it(512, 2.0**13)

@@ -15,6 +15,7 @@ import torch
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.builder import Builder, Value, evaluated, needed
 from roundlog.capture.decompositions import decomposition_table, opmath
+from roundlog.capture.kernel_calls import CallTrail, KernelCall
 from roundlog.capture.optimizers import adam, sgd
 from roundlog.capture.python_state import snapshot_of
 from roundlog.data import widened
@@ -472,3 +473,62 @@ def test_losses_of_two_optimizers_in_turn_are_compared() -> None:
     task = task_of(model, [of_critic, of_maker], optimizers)
     captured = capture(task)
     assert confirm_same(task, captured).kernels > 100
+
+
+class WithRotation(nn.Module):
+    """A net that makes tables in its first step, of constants or of a buffer, beside kernels of the same kinds, and a
+    mean that has no value before."""
+
+    def __init__(self, of_buffer: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(8, 24), nn.Linear(24, 3)
+        self.register_buffer("rates", 1.0 / 10 ** (torch.arange(24) / 24))
+        self.of_buffer = of_buffer
+        self.table: Tensor | None = None
+        self.mean: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        if self.table is None:
+            angles = torch.outer(torch.arange(5).float(), self.rates) if self.of_buffer else torch.arange(24).float()
+            self.table = angles.cos()
+        h = (h.float().cos() * self.table).sin()
+        if self.of_buffer:
+            mean = h.detach().mean(0)
+            self.mean = mean if self.mean is None else 0.9 * self.mean + 0.1 * mean
+            h = h - self.mean
+        return self.last(h)
+
+
+@pytest.mark.parametrize("of_buffer", [False, True])
+def test_what_the_first_step_leaves_is_read_by_the_next(of_buffer: bool) -> None:
+    task = task_of(WithRotation(of_buffer), under_autocast)
+    captured = capture(task)
+    assert not is_noticed(task, captured)
+    nodes = list(captured.program.nodes)
+    place = max(index for index, node in enumerate(nodes) if node.op == "cos")
+    nodes[place] = replace(nodes[place], op="sin")
+    assert is_noticed(task, replace(captured, program=replace(captured.program, nodes=tuple(nodes))))
+
+
+def test_calls_that_a_step_leaves_out_are_found_among_many_of_their_kind() -> None:
+    """Without trying all choices of what is left out: there are 2^60."""
+    cast, cos, last = (KernelCall(name, (torch.float32,), (torch.float32,)) for name in ("cast", "cos", "last"))
+    trail = CallTrail((*[cast] * 60, cos, cast, last), {(60, 0): 7, (61, 0): 8, (62, 0): 9}, frozenset(range(60)))
+    left = trail.followed_by((*[cast] * 3, cos, cast, last))
+    assert left is not None and left.places == {(3, 0): 7, (4, 0): 8, (5, 0): 9}
+    assert trail.followed_by((*[cast] * 60, cos, last)) is None
+    assert trail.followed_by((*[cast] * 61, cos, cast, last)) is None
+
+
+def test_a_loss_that_is_not_the_users_is_noticed() -> None:
+    """Gradients and what the optimizer makes of them are right."""
+    task = task_of(net(), under_autocast)
+    captured = capture(task)
+    nodes = list(captured.program.nodes)
+    (place,) = (index for index, node in enumerate(nodes) if node.op == "loss")
+    other = next(i for i, node in enumerate(nodes) if node.op == "schedule" and node.type == nodes[place].type)
+    nodes[place] = replace(nodes[place], inputs=(other,))
+    with pytest.raises(CaptureError, match="at step 0 the loss gives other numbers than PyTorch's"):
+        confirm_same(task, replace(captured, program=replace(captured.program, nodes=tuple(nodes))))

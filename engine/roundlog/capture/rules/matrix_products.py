@@ -27,6 +27,8 @@ def _scaled(c: Context, x: Value, factor: Scalar) -> Value:
 @rule("addmm", "baddbmm")
 def addmm(c: Context, bias: Value, a: Value, b: Value, *, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
     """A product, rounded, and a bias that is added; in BF16, with a bias that is the same for every row, one sum."""
+    if beta == 0:  # then it does not matter what the bias is
+        return _scaled(c, c.op("matmul", a, b), alpha)
     if c.dtype(a).is_short:
         return _product_with_row(c, bias, a, b, beta)
     return c.op("add", _scaled(c, c.op("matmul", a, b), alpha), _scaled(c, bias, beta))
