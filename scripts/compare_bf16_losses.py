@@ -6,8 +6,9 @@ as a captured program.
 
 A seed decides weights and batches; all three runs of a seed begin in one state and get the same batches. Printed is the
 mean loss of the last sixth of the steps of each run, how far the captured program is from plain autocast, and how far
-runs of plain autocast with different seeds are from each other. `--write` draws bf16-losses.png (matplotlib: the extra
-`plot`). Exit code 1 if the program is further from plain autocast than two seeds are from each other.
+runs of plain autocast with different seeds (2 seeds or more) are from each other. `--write` draws bf16-losses.png
+(matplotlib: the extra `plot`). Exit code 1 if the program is further from plain autocast than two seeds are from each
+other.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
 
 import torch
-from roundlog.capture import Task
+from roundlog.capture import CaptureError, Task
 from roundlog.examples.baseline import PlainTraining
 from roundlog.examples.gpt import gpt
 from roundlog.examples.gpt import loss as loss_in_fp32
@@ -103,13 +105,13 @@ def _last(losses: Sequence[float]) -> float:
 
 def distances(found: Losses) -> tuple[float, float, float]:
     """(the largest distance of the program from plain autocast, the least distance of two seeds of plain autocast, the
-    largest distance of plain autocast from plain FP32); NaN where there is one seed alone."""
+    largest distance of plain autocast from plain FP32), of two seeds or more."""
     last = {run: _last(losses) for run, losses in found.items()}
     seeds = sorted({seed for _, seed in found})
     apart = max(abs(last[PROGRAM, seed] - last[AUTOCAST, seed]) for seed in seeds)
     between = [abs(last[AUTOCAST, one] - last[AUTOCAST, other]) for one, other in combinations(seeds, 2)]
     formats = max(abs(last[AUTOCAST, seed] - last[FP32, seed]) for seed in seeds)
-    return apart, min(between, default=float("nan")), formats
+    return apart, min(between), formats
 
 
 def draw(found: Losses, path: Path) -> None:
@@ -154,6 +156,18 @@ def main() -> int:
     parser.add_argument("--text", type=Path, default=_TEXT, metavar="FILE")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="where to draw bf16-losses.png")
     options = parser.parse_args()
+    if options.steps < 1:
+        parser.error(f"--steps: {options.steps} is no number of steps, which is 1 or more")
+    if options.seeds < 2:
+        parser.error(f"--seeds: {options.seeds} gives no two seeds to compare: 2 or more do")
+    if options.write is not None and not options.write.is_dir():
+        parser.error(f"--write: there is no folder {options.write}")
+    if options.write is not None and find_spec("matplotlib") is None:
+        parser.error("--write: matplotlib is not there: install the extra `plot`")
+    try:
+        small_gpt(options.text, options.steps, seed=1)
+    except CaptureError as error:
+        parser.error(f"--text: {error}")
     found = measure(options.text, options.steps, options.seeds)
     apart, between, formats = distances(found)
     print(f"the program is at most {apart:.1e} from plain autocast, and that {formats:.1e} from plain FP32")

@@ -14,6 +14,7 @@ from typing import Any
 import peft
 import torch
 from roundlog import Task
+from roundlog.capture import CaptureError
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
 
 TEXT = Path(__file__).resolve().parents[2] / "docs" / "design.md"
@@ -54,5 +55,9 @@ def trainer_of(model: Path, rows: list[dict[str, torch.Tensor]], steps: int, **m
 
 
 def task(model: str, text: str = str(TEXT), steps: int = 40) -> Task:
-    """The task of a folder with a model, a text file and a number of steps."""
+    """The task of a folder with a model, a text file and a number of steps. Raises CaptureError if one is not there."""
+    if not (Path(model) / "config.json").is_file():
+        raise CaptureError(f"there is no folder {model} with a model: lora_task.py says how to fetch one")
+    if not Path(text).is_file():
+        raise CaptureError(f"there is no file {text}: check text")
     return Task.from_trainer(trainer_of(Path(model), rows_of(Path(model), Path(text)), steps))

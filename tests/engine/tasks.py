@@ -1,5 +1,7 @@
 """Small tasks that the engine's tests share: everything that the networks of this project are made of."""
 
+from collections.abc import Callable, Mapping
+
 import torch
 import torch.nn.functional as F
 from roundlog.capture import Task
@@ -166,6 +168,48 @@ def features_task(*, steps: int = 6, interval: int = 2, seed: int = 6) -> Task:
         schedule=SequentialLR(optimizer, [warm_up, cosine], [2]),
         micro_batches=3,
         max_grad_norm=0.1,
+    )
+
+
+class ShortLayers(nn.Module):
+    """Layers with biases: two of every position of a sample, and one of the sample. f32[B, 4, 8] -> [B, 3]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.middle, self.last = nn.Linear(8, 24), nn.Linear(24, 24), nn.Linear(24, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = F.gelu(self.first(x))
+        y: torch.Tensor = self.last(F.gelu(self.middle(h)).mean(1))
+        return y
+
+
+def under_autocast(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def in_bf16(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return F.cross_entropy(model(batch["x"].bfloat16()).float(), batch["y"])
+
+
+def short_layers_task(
+    loss: Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor] = under_autocast,
+) -> Task:
+    """Layers with biases in BF16, by autocast or with parameters in BF16: six steps of batches of six samples."""
+    model = ShortLayers().to(torch.bfloat16 if loss is in_bf16 else torch.float32)
+    generator = torch.Generator().manual_seed(1)
+    rows, classes = torch.randn(20, 4, 8, generator=generator), torch.randint(0, 3, (20,), generator=generator)
+    return Task(
+        model=model,
+        loss=loss,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=0.01),
+        dataset={"x": rows, "y": classes},
+        batch_size=6,
+        steps=6,
+        interval=2,
+        seed=1,
     )
 
 

@@ -38,7 +38,7 @@ SMALLEST: dict[str, list[str]] = {
     "bench_resolution": ["--rounds", "1", "--only", "scatter"],
     "bench_search": ["--levels", "1"],
     "compare_abi_codecs": ["--seconds", "1"],
-    "compare_bf16_losses": ["--steps", "2", "--seeds", "1"],
+    "compare_bf16_losses": ["--steps", "2", "--seeds", "2"],
     "compile_contracts": ["--check"],
     "count_entries": ["--model", "logistic", "--steps", "1"],
     "elementary_series": [],

@@ -20,7 +20,7 @@ def computed_in(precision: str, loss: Loss) -> Loss:
     if precision == FP32:
         return loss
     if precision != BF16:
-        raise CaptureError(f"a precision of {precision} is not known: choose {FP32} or {BF16}")
+        raise CaptureError(f"a precision of {precision!r} is not known: choose {FP32} or {BF16}")
 
     def under_autocast(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):

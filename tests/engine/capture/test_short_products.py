@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import short_layers
 import torch
 from roundlog.capture import Task, capture
 from roundlog.commitments import state_root
@@ -21,6 +20,7 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
+from tasks import in_bf16, short_layers_task
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -138,11 +138,11 @@ def test_any_other_bias_is_added_in_fp32() -> None:
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    return short_layers.job()
+    return Job.from_task(short_layers_task())
 
 
 def test_no_layer_multiplies_bf16_numbers_in_fp32(job: Job) -> None:
-    for one in (job, short_layers.job(short_layers.in_bf16)):
+    for one in (job, Job.from_task(short_layers_task(in_bf16))):
         assert not of_products(one.program.nodes, DType.F32)
         # Three layers, the gradients of their weights, and of what two of them were given.
         assert len(of_products(one.program.nodes, DType.BF16)) == 8

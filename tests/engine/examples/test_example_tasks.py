@@ -78,8 +78,9 @@ def test_one_in_bf16_is_trained_and_audited_to_one_root(name: str, tmp_path: Pat
 
 def test_a_precision_that_is_not_known_is_refused() -> None:
     for make in IN_BF16.values():
-        with pytest.raises(CaptureError, match="fp16 is not known: choose fp32 or bf16"):
-            make("fp16")
+        for word in ("fp16", ""):
+            with pytest.raises(CaptureError, match=f"a precision of '{word}' is not known: choose fp32 or bf16"):
+                make(word)
 
 
 @pytest.mark.slow_but("logistic")

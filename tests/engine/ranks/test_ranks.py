@@ -14,7 +14,6 @@ import on_ranks
 import on_trainings
 import pytest
 import random_optimizers
-import short_layers
 import torch
 from random_optimizers import OPTIMIZERS
 from random_programs import make
@@ -28,7 +27,7 @@ from roundlog.program import ProgramError
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, Validation
-from tasks import TASKS
+from tasks import TASKS, short_layers_task
 
 
 def compare(size: int, seeds: list[int], cut: bool = False, mixed: bool = False, bits: int = 32) -> int:
@@ -178,7 +177,7 @@ def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(size: int, b
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_train_layers_with_biases_in_bf16_to_the_roots_of_one_process(size: int, tmp_path: Path) -> None:
     """The column of ones beside what a layer is given is shared out with the samples."""
-    short_layers.job().write(tmp_path)
+    Job.from_task(short_layers_task()).write(tmp_path)
     hold_trainings("run_jobs", [str(tmp_path)], size)
 
 
