@@ -246,7 +246,7 @@ class _Parts:
 
     @property
     def upcoming(self) -> int:
-        """How many results of the next call have a place in the program."""
+        """Number of results of the next call that have a place in the program."""
         return len(self._results[self._next])
 
     def of_next(self, theirs: Sequence[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
