@@ -155,8 +155,8 @@ class GraphLowering(Context):
         if call.in_place and call.is_view and self._has_views(node.args[0]):
             # PyTorch traces the gradients of such views in the new shape, which is wrong.
             raise CaptureError(
-                f"the operator aten.{call.name}{self._where()} changes the shape of a tensor in place, of which there "
-                f"are views: use aten.{call.base[:-1]}"
+                f"the operator aten.{call.name}{self._where()} changes the shape of a tensor in place, and the "
+                f"tensor has views: use aten.{call.base[:-1]}"
             )
         if call.rule is None and not self._masked_rows.concerns(node):
             raise CaptureError(

@@ -15,7 +15,7 @@ from roundlog.arithmetic import as_float32
 from roundlog.number_format import BFLOAT16
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound, without_exact
 from roundlog.operators.reduction import sum_and_measures
-from roundlog.operators.summation import Measures
+from roundlog.operators.summation import Measures, last_exponents
 
 _EXACT = 2.0**53
 
@@ -30,10 +30,8 @@ def measure_lines(x: torch.Tensor, dim: int) -> Measures:
 def units_of(measures: Measures) -> torch.Tensor:
     """f64: the sums of magnitudes in units of last places. Where one is below 2^53, it is exact, in any order of
     summation; where it is not, no order gives less."""
-    magnitude, least, finest = measures
-    place = ((least + 1) >> 23).clamp(min=1) - 150
-    # 2^-place by its bits: a power may be off by a unit.
-    return magnitude * ((1023 - place) << 52).view(torch.float64) / finest
+    # A power of two by its bits: pow may be off by a unit.
+    return measures[0] * ((1023 - last_exponents(measures)) << 52).view(torch.float64)
 
 
 def are_exact(units: torch.Tensor, others: torch.Tensor) -> torch.Tensor:

@@ -360,7 +360,7 @@ def sum_by_torch(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, 
         least = less_one(magnitude_bits(lines).amin(1))
         finest = last_place(lines.contiguous().view(torch.int32)).amin(1).to(torch.int64)
     else:
-        # What takes no part in a minimum of several parts'.
+        # The largest of their kind: several parts' measures are joined by their minimum.
         least, finest = (torch.full_like(total, none, dtype=torch.int64) for none in (NO_TERM, 2**23))
     return total.reshape(shape), tuple(one.reshape(shape) for one in (magnitude, least, finest))
 
@@ -375,13 +375,18 @@ def _in_blocks(wide: torch.Tensor) -> torch.Tensor:
     return wide.sum(1)
 
 
+def last_exponents(measures: Measures) -> torch.Tensor:
+    """int64: the k for which all terms of a sum are multiples of 2^k, as its measures tell."""
+    _, least, finest = measures
+    return ((least + 1) >> 23).clamp(min=1) - 150 + torch.frexp(finest.to(torch.float64)).exponent - 1
+
+
 def bound_of_sums(measures: Measures, factor: float | torch.Tensor) -> torch.Tensor:
     """f64[n]: `roundlog.kernels.reducing.bound_sums`, on any device."""
-    magnitude, least, finest = (one.reshape(-1) for one in measures)
+    flat = magnitude, least, finest = tuple(one.reshape(-1) for one in measures)
     if magnitude.device.type == "cpu" and not isinstance(factor, torch.Tensor):
         sizes, bits, places = (one.contiguous().numpy() for one in (magnitude, least, finest))
         return torch.from_numpy(bound_sums(sizes, bits, places, factor))
-    place = ((least + 1) >> 23).clamp(min=1) - 150 + torch.frexp(finest.to(torch.float64)).exponent - 1
     # A number is below 2^k if its exponent, of a fraction below 1, is at most k.
-    exact = (torch.frexp(magnitude).exponent <= place + 53) & magnitude.isfinite()
+    exact = (torch.frexp(magnitude).exponent <= last_exponents(flat) + 53) & magnitude.isfinite()
     return torch.where(exact | (least == NO_TERM), 0.0, magnitude * factor)

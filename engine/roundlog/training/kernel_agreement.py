@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.arithmetic import is_short
 from roundlog.capture.kernel_calls import Note, WatchedCalls
-from roundlog.capture.short_numbers import rounds_numbers, with_rounded_numbers
+from roundlog.capture.short_numbers import by_name, rounds_numbers, with_rounded_numbers
 
 _FEW = 0.01
 """Share of a tensor's numbers that may be neighbours of PyTorch's, beside one."""
@@ -211,8 +211,7 @@ class KernelInvocation:
         """Its arguments by name, with the defaults of its schema."""
         schema = self._func._schema.arguments
         defaults = {one.name: one.default_value for one in schema if one.has_default_value()}
-        names = [one.name for one in schema]
-        return defaults | dict(zip(names, self._args, strict=False)) | self._kwargs
+        return defaults | by_name(self._func, self._args, self._kwargs)
 
     @property
     def short_dtype(self) -> torch.dtype | None:

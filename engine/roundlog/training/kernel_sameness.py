@@ -8,7 +8,7 @@ rounds to, or neighbours where what is rounded lies in the middle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -96,23 +96,23 @@ class _Steps:
         self.compared = 0
         """Results that were compared."""
 
-    def watching(
-        self, step: int, batch: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor]
-    ) -> AbstractContextManager[object]:
+    def watching(self, step: int, batch: Tensors, before: Tensors, now: Tensors) -> AbstractContextManager[object]:
         """Compares the kernels that a step calls from now on."""
         if step != self._step:
-            before = {name: tensor.clone() for name, tensor in now.items()}
             self._step, self._before, self._paths = step, before, self._paths_of(step, batch, before)
-        # What the optimizer of an earlier loss has made of a parameter is compared by itself.
+        else:
+            self._read_parameters(now)
+        return KernelArguments(self._compare)
+
+    def _read_parameters(self, now: Tensors) -> None:
+        """Has later kernels read PyTorch's own parameters where the optimizer of an earlier loss has changed them: its
+        changes are compared by themselves."""
         for name in (f"parameter/{name}" for name in self._captured.origin.trained):
             if not torch.equal(now[name], self._before[name]):
                 for parts in self._paths:
                     parts.know(self._stores[name], now[name].clone())
-        return KernelArguments(self._compare)
 
-    def _paths_of(
-        self, step: int, batch: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]
-    ) -> list[_Parts]:
+    def _paths_of(self, step: int, batch: Tensors, before: Tensors) -> list[_Parts]:
         captured = self._captured
         given = StepInputs(
             states=list({**captured.states, **self._carried, **before}.values()),

@@ -45,7 +45,7 @@ it is called, in FP64."""
 Look = Callable[[int, Results], None]
 """Is called after every step, with its number and its results, which stand until it returns."""
 
-Watching = Callable[[int, Tensors, Tensors], AbstractContextManager[object]]
+Watching = Callable[[int, Tensors, Tensors, Tensors], AbstractContextManager[object]]
 
 
 @dataclass(slots=True)
@@ -128,8 +128,9 @@ class Trial:
         """The user's own steps, with the program's random numbers. After the user's own gradients are recorded, the
         optimizer gets the program's, because it may amplify small differences, as Adam does for gradients near zero.
         The run ends at a step that raises. start: another state to begin with. alone: the optimizer gets the user's
-        own gradients. watching: is given the number of a step, its rows and the states as they are, in the memory
-        where the user's code has them, and made around every loss and its gradients. Raises CaptureError."""
+        own gradients. watching: is given the number of a step, its rows, the states before it, and the states as they
+        are, in the memory where the user's code has them; it is made around every loss and its gradients. Raises
+        CaptureError."""
         origin, snapshot, run = self._origin, self._snapshot, TrialRun()
         snapshot.restore()
         first = self.start if start is None else start
@@ -142,8 +143,10 @@ class Trial:
                 try:
                     before = {name: tensor.clone() for name, tensor in self._standing().items()}
 
-                    def around(step: int = step, batch: Tensors = batch) -> AbstractContextManager[object]:
-                        return nullcontext() if watching is None else watching(step, batch, self._standing())
+                    def around(
+                        step: int = step, batch: Tensors = batch, before: Tensors = before
+                    ) -> AbstractContextManager[object]:
+                        return nullcontext() if watching is None else watching(step, batch, before, self._standing())
 
                     loss = self._step(training, step, batch, dtype, gradients, alone, around)
                     after = self._standing()

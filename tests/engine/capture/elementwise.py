@@ -8,6 +8,7 @@ import torch
 from roundlog.capture import Task, capture
 from roundlog.execution import Executor
 from roundlog.operators import StepInputs
+from roundlog.program import Program
 from roundlog.rounding import Recorder
 from torch import Tensor, nn
 
@@ -42,6 +43,11 @@ def evaluated(function: Callable[..., Tensor], *xs: Tensor) -> tuple[Tensor, lis
 
 def states_after_a_step(model: nn.Module) -> dict[str, Tensor]:
     """Every state of a module without inputs, one step on; `slot/.../momentum` is a gradient."""
+    return after_a_step(model)[0]
+
+
+def after_a_step(model: nn.Module) -> tuple[dict[str, Tensor], Program]:
+    """`states_after_a_step`, and the program."""
     task = Task(
         model=model,
         loss=lambda m, b: m(),
@@ -62,4 +68,4 @@ def states_after_a_step(model: nn.Module) -> dict[str, Tensor]:
         device=torch.device("cpu"),
     )
     result = Executor(captured.program).run(inputs, Recorder(4))
-    return dict(zip(captured.program.state_names, result.states, strict=True))
+    return dict(zip(captured.program.state_names, result.states, strict=True)), captured.program

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.capture import Task, capture
+from elementwise import after_a_step
 from roundlog.commitments import state_root
 from roundlog.execution import Batches, Executor
 from roundlog.execution.microbatch.analysis import analyse
-from roundlog.operators import StepInputs
 from roundlog.program import DType, Node
-from roundlog.rounding import Recorder
 from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
@@ -51,29 +49,8 @@ class Evaluated(nn.Module):
 
 def evaluated(cases: Sequence[Case]) -> tuple[list[Tensor], Sequence[Node]]:
     """Values of functions, by one step of a program, and the program's operators."""
-    model = Evaluated(cases)
-    task = Task(
-        model=model,
-        loss=lambda m, b: m(),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-        dataset={"x": torch.zeros(1, 1)},
-        batch_size=1,
-        steps=1,
-        interval=1,
-        seed=0,
-    )
-    captured = capture(task)
-    given = StepInputs(
-        states=list(captured.states.values()),
-        data=[task.dataset["x"]],
-        schedule=captured.schedule[0],
-        seed=0,
-        step=0,
-        device=torch.device("cpu"),
-    )
-    found = Executor(captured.program).run(given, Recorder(4)).states
-    states = dict(zip(captured.program.state_names, found, strict=True))
-    return [states[f"buffer/y{place}"] for place in range(len(cases))], captured.program.nodes
+    states, program = after_a_step(Evaluated(cases))
+    return [states[f"buffer/y{place}"] for place in range(len(cases))], program.nodes
 
 
 def operands(bias: tuple[int, ...], outer: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
