@@ -15,7 +15,6 @@ from disputes_below import Player, job_of, new_game, play, random_job, trees_of,
 from eth_hash.auto import keccak
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import ExactSum
-from roundlog.definitions import code_name
 from roundlog.descriptors import Family, describe
 from roundlog.dispute import RunningResults, StepTrace
 from roundlog.number_format import FLOAT32
@@ -264,8 +263,7 @@ def test_a_function_that_the_contract_does_not_decide_is_the_referees(liar: Side
         value = honest.trace(0).outputs[argument].reshape(-1)[lie.element]
         # The model's hash of a descriptor is not the contract's.
         asked_of = asked_operator(job.program, q, bytes(keccak(model.descriptor)))
-        name = code_name(asked_of.family, asked_of.code)
-        bits = verdict(name, int(value.view(torch.int32)) & 0xFFFFFFFF, FLOAT32, model.disputed.claimed)
+        bits = verdict(asked_of, int(value.view(torch.int32)) & 0xFFFFFFFF, FLOAT32, model.disputed.claimed)
         model.adjudicate(bits)
         assert (model.outcome, model.reason) == (won(liar.other), Reason.VERDICT)
         asked += 1
