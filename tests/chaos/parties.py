@@ -70,12 +70,14 @@ class Party:
     start_again_at: float | None = None
     problems: list[str] = field(default_factory=list)
     _read: int = 0
+    _said_before: int = 0
 
     def start(self) -> None:
         from living import live
 
         self.start_again_at, self.ended_well, self.helper_killed = None, False, False
         self.end_helper()
+        self._said_before = len(self.said())
         environment = self.environment
         if self.by_ranks:
             with socket.create_server(("127.0.0.1", 0)) as free:
@@ -97,9 +99,12 @@ class Party:
         """Ends the other rank, which has so many seconds to end by itself."""
         if self.helper is None:
             return
-        if not self.helper_stands:
+        # A rank 0 that ends before the other one has come has nobody to tell, and that one waits five minutes for it,
+        # unless the launcher ends it. A role has said something once its ranks have met.
+        have_met = '"role"' in self.said()[self._said_before :]
+        if have_met and not self.helper_stands:
             self.helper.join(seconds)
-        if seconds and self.helper.is_alive() and not self.helper_stands:
+        if seconds and have_met and self.helper.is_alive() and not self.helper_stands:
             self.problems.append(f"its other rank is still alive {seconds:.0f} s after rank 0 has ended")
         self.helper.kill()
         self.helper.join()

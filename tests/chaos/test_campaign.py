@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import re
 import subprocess
@@ -21,6 +22,7 @@ from anvil import Chain
 from disks import Disk, obey
 from dripping_gateway import DrippingGateway, Flaw
 from faulty_node import FaultyNode, Weather, _drawn
+from parties import Party
 from plans import Audits, Event, Trouble, plan
 from rounds import Result, Round
 from stage import Stage
@@ -270,3 +272,18 @@ def test_a_disk_is_full_or_read_only_until_it_is_healed(tmp_path: Path) -> None:
     assert said["make_read_only"] == [str(errno.EROFS), str(errno.EROFS), "old", "1"]
     assert said["heal"] == ["wrote", "wrote", "old", "1"]
     assert callable(obey)
+
+
+@pytest.mark.parametrize("has_met", [False, True], ids=["before it had met", "after it had met"])
+def test_a_rank_that_goes_on_alone_is_a_violation_if_the_ranks_have_met(has_met: bool, tmp_path: Path) -> None:
+    """A rank 0 that is stopped while it waits for the others has nobody to tell, and they wait for it."""
+    output = tmp_path / "out"
+    output.write_text('{"role": "trainer", "text": "said in a life before"}\n')
+    disk = Disk(tmp_path / "role", mounted=False)
+    party = Party("trainer", devnet_account(0), True, [], {}, disk, output)
+    party._said_before = len(party.said())
+    output.write_text(party.said() + ('{"role": "trainer", "what": "heartbeat"}\n' if has_met else '{"error": {}}\n'))
+    party.helper = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(60,))
+    party.helper.start()
+    party.end_helper(0.1)
+    assert party.helper is None and bool(party.problems) is has_met
