@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import threading
@@ -20,6 +21,7 @@ from plans import Audits, Event, Plan, Trouble
 from stage import Stage
 from tiebreak.contract.enums import AuditStatus, JobStatus, Phase, Side
 from tiebreak.contract.structs import AuditView, GameView
+from tiebreak.roles.sealing import audit_seal
 
 _LOOK = 0.1
 _MOST_SECONDS = 150.0
@@ -343,10 +345,9 @@ class Round:
 
     def _have_sealed(self, job: int, calm_since: float) -> bool:
         """True if every honest auditor has sealed its root; what they need is time in calm weather. A place taken with
-        an empty seal looks the same on the chain, and has to be filled first."""
-        auditors = {name: party for name, party in self.stage.parties.items() if name.startswith("auditor-")}
-        filled = {name.removesuffix("-twin") for name, party in auditors.items() if '"seal its audit' in party.said()}
-        missing = {f"auditor-{i}" for i in range(self.plan.auditors)} - (set(self._audits(job)) & filled)
+        an empty seal has to be filled first, and again where a reorganisation has dropped that."""
+        filled = {name for name, audit in self._audits(job).items() if self._is_filled(name, audit.seal, job)}
+        missing = {f"auditor-{i}" for i in range(self.plan.auditors)} - filled
         if not missing or not calm_since:
             return not missing
         # Longer than for a move: a whole run is repeated first, on processors that others use too.
@@ -354,6 +355,18 @@ class Round:
             return False
         self._accuse("seals", f"{min(missing)} has not sealed an audit")
         return True
+
+    def _is_filled(self, auditor: str, seal: bytes, job: int) -> bool:
+        """Whether a seal is that of a root which an auditor, or its twin, keeps on its disk."""
+        contract, address = self.stage.contract, self.stage.accounts[auditor].address
+        for name in {auditor, f"{auditor}-twin"} & set(self.stage.parties):
+            for path in self.stage.parties[name].disk.directory.rglob("sealed-audit.json"):
+                kept = json.loads(path.read_text())
+                root, salt = (bytes.fromhex(kept[field]) for field in ("checkpoint_root", "salt"))
+                about = contract.node.chain_id, contract.address, job, address
+                if audit_seal(*about, checkpoint_root=root, salt=salt) == seal:
+                    return True
+        return False
 
     def _have_appealed(self, job: int, calm_since: float) -> bool:
         """True if every honest auditor whose bond the verdict would take has appealed."""

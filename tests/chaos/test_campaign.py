@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
 import re
@@ -27,6 +28,7 @@ from plans import Audits, Event, Trouble, plan
 from rounds import Result, Round
 from stage import Stage
 from tiebreak.devnet.launcher import find_anvil
+from tiebreak.roles.sealing import audit_seal
 from tiebreak.store import FolderStore
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.store_errors import StoreError
@@ -228,6 +230,29 @@ def test_a_block_that_is_spoiled_twice_is_right_in_the_end(tmp_path: Path) -> No
     assert not block.exists()
     course._mend(time.monotonic() + 10)
     assert block.read_bytes() == b"right bytes"
+
+
+def test_a_seal_that_a_reorganisation_has_dropped_is_waited_for(tmp_path: Path) -> None:
+    """The clock is not moved past the end of seals while the chain shows a place with an empty seal, though its auditor
+    has said before that it had filled it."""
+    auditor, contract = devnet_account(1), devnet_account(9).address
+    about, root, salt = (31337, contract, 1, auditor.address), bytes([1]) * 32, bytes([2]) * 32
+    shown = SimpleNamespace(auditor=auditor.address, seal=audit_seal(*about, checkpoint_root=bytes(32), salt=salt))
+    disk = Disk(tmp_path / "role", mounted=False)
+    kept = disk.directory / "job" / "sealed-audit.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps({"checkpoint_root": root.hex(), "salt": salt.hex()}))
+    party = SimpleNamespace(disk=disk, said=lambda: '{"text": "seal its audit in the place that it has"}')
+    stage = SimpleNamespace(
+        plan=SimpleNamespace(seed=1, auditors=1),
+        parties={"auditor-0": party},
+        accounts={"auditor-0": auditor},
+        contract=SimpleNamespace(address=contract, node=SimpleNamespace(chain_id=31337), audits_of=lambda job: [shown]),
+    )
+    course = Round(cast(Stage, stage), Result(1))
+    assert not course._have_sealed(1, 0.0)
+    shown.seal = audit_seal(*about, checkpoint_root=root, salt=salt)
+    assert course._have_sealed(1, 0.0)
 
 
 def test_a_reorganisation_drops_transactions_or_puts_them_back(chain: Chain) -> None:
