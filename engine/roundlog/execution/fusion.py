@@ -209,6 +209,7 @@ class _Planner:
         for index in members:
             sources = [register[value] for value in nodes[index].inputs]
             code, rounded = operator(nodes[index].op).definition.opcode, []
+            assert code is not None
             if nodes[index].type.dtype == DType.BF16 and code in _BY_FP32:
                 rounded = [taken()]
                 rows.append([code, *rounded, *[*sources, 0, 0][:3], 0])

@@ -247,10 +247,10 @@ def _blocks(
                 for j in range(length):
                     flags[j] = np.uint8(register[j] != np.float32(0.0))
             elif kind == BF16:
-                words = carray(pointer_to(address), size, np.uint16)[first : first + length]
+                halves = carray(pointer_to(address), size, np.uint16)[first : first + length]
                 register = space[r]
                 for j in range(length):
-                    words[j] = short_word(register[j])
+                    halves[j] = short_word(register[j])
 
 
 def play(tape: Tape, inputs: npt.NDArray[np.int64], outputs: npt.NDArray[np.int64], size: int) -> bool:

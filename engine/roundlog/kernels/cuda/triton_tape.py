@@ -33,7 +33,7 @@ _SIGN = tl.constexpr(-(2**31))
 _ROUND, _NAN = tl.constexpr(of.ROUND), tl.constexpr(BFLOAT16.nan << 16)
 
 _WHOLE, _SCALAR = tl.constexpr(0), tl.constexpr(1)
-_READS = tl.constexpr(3)
+_READS = 3
 """Ways to read an input. From here on they are those of inputs in BF16."""
 _TO_BOOL, _TO_BF16 = tl.constexpr(BOOL), tl.constexpr(BF16)
 
@@ -95,13 +95,14 @@ def _play(
     inside = at < size
     values = ()
     for i in tl.static_range(len(kinds)):
-        if kinds[i] % _READS == _WHOLE:
+        # A number, `_READS`, that Triton takes compiled and interpreted.
+        if kinds[i] % 3 == _WHOLE:
             x = tl.load(inputs[i] + at, mask=inside, other=0)
-        elif kinds[i] % _READS == _SCALAR:
+        elif kinds[i] % 3 == _SCALAR:
             x = tl.load(inputs[i] + at * 0)
         else:
             x = tl.load(inputs[i] + (at // inners[i]) % counts[i], mask=inside, other=0)
-        if kinds[i] < _READS:
+        if kinds[i] < 3:
             x = x.to(tl.float32)
         else:
             x = (x.to(tl.int32) << 16).to(tl.float32, bitcast=True)
@@ -119,7 +120,7 @@ def _play(
         if written[2 * i + 1] == _TO_BOOL:
             tl.store(outputs[i] + at, (r != 0.0).to(tl.uint8), mask=inside)
         elif written[2 * i + 1] == _TO_BF16:
-            tl.store(outputs[i] + at, (r.to(tl.int32, bitcast=True) >> 16).to(tl.int16), mask=inside)
+            tl.store(outputs[i] + at, (r.to(tl.int32, bitcast=True) >> 16).to(tl.int16), mask=inside)  # type: ignore[attr-defined]
         else:
             tl.store(outputs[i] + at, r, mask=inside)
     if tl.sum((wrong & inside).to(tl.int32), axis=0) > 0:
@@ -140,7 +141,7 @@ def play(
     int32, zero; made 1 if a result that has to be finite is not. All on one device."""
     size = outputs[0].numel()
     reads = (0 if pattern == (1, size) else 1 if pattern[1] == 1 else 2 for pattern in patterns)
-    kinds = tuple(read + _READS.value * (x.dtype == torch.bfloat16) for read, x in zip(reads, inputs, strict=True))
+    kinds = tuple(read + _READS * (x.dtype == torch.bfloat16) for read, x in zip(reads, inputs, strict=True))
     written = tuple((value, _KINDS[x.dtype]) for value, x in zip(tape.outputs, outputs, strict=True))
     with torch.cuda.device_of(bad):
         _play[(triton.cdiv(size, BLOCK),)](
