@@ -112,7 +112,7 @@ class OperatorDefinition:
     reads: InputReads
     opcode: int | None = None
     """Number of the instruction of tapes (`roundlog.kernels.tape`) that computes it on FP32 and bool, so that chains of
-    such operators are computed together; None: it is always computed by itself."""
+    such operators are computed together, those on BF16 among them; None: it is always computed by itself."""
     selects: bool = False
     """Whether an FP32 result is the mathematical value itself, which is not rounded before it is to fewer bits."""
     relative_error: float = 0.0

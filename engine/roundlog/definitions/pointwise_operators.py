@@ -127,7 +127,7 @@ ELEMENTWISE = (
     _exact("logical_not", "logical_not(x).", 1, opcode=15, bool=26),
     # On a tape a bool is 1.0 or 0.0 already: its instruction copies.
     _conversion(_F32, "FP32", opcode=17),
-    _conversion(DType.BF16, "BF16"),
+    _conversion(DType.BF16, "BF16", opcode=18),
     _conversion(DType.F16, "FP16"),
     _exact("to_i64", "to_i64(x): a bool as 0 or 1.", 1, gives=_I64, bool=30),
     OperatorDefinition(

@@ -59,7 +59,8 @@ class InOrder:
 
 
 class InGroups:
-    """In groups: each chain of exact elementwise operators runs fused, as one kernel. FP32 only."""
+    """In groups: each chain of exact elementwise operators runs fused, as one kernel. Only where FP32 values are not
+    rounded to fewer bits."""
 
     def __init__(self, checked: CheckedProgram) -> None:
         self._plan = plan(checked.program)

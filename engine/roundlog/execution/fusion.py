@@ -15,10 +15,11 @@ from math import prod
 import numpy as np
 import torch
 
+from roundlog.definitions import OperatorKind
 from roundlog.execution.stops import ends_finite
 from roundlog.kernels.compiled_tape import Chain, TapeOperand
 from roundlog.kernels.scratch import empty
-from roundlog.kernels.tape import BOOL, F32, Assignments, Tape
+from roundlog.kernels.tape import ADD, BF16, BOOL, DIV, F32, MUL, ROUND, SQRT, SUB, Assignments, Tape
 from roundlog.operators import operator, workspace
 from roundlog.operators.registry import ints
 from roundlog.program import DType, Program
@@ -26,8 +27,15 @@ from roundlog.program import DType, Program
 _ONE = (1, 1)
 """The pattern of an input whose elements are all one number."""
 
-_TAPED = frozenset({DType.F32, DType.BOOL})
-"""Dtypes that tapes compute. Operators that read or give others, BF16 and FP16 among them, are computed alone."""
+_KINDS = {DType.F32: F32, DType.BOOL: BOOL, DType.BF16: BF16}
+"""Dtypes that tapes compute, with their kinds of memory. Operators that read or give others, FP16 among them, are
+computed alone."""
+
+_BY_FP32 = frozenset({ADD, SUB, MUL, DIV, SQRT})
+"""Instructions whose FP32 result for numbers of BF16, rounded to BF16, is the mathematical value rounded once.
+
+Operands have 8 bits, and FP32 24 >= 2 * 8 + 2 (Figueroa 1995). Where FP32's numbers are 2^-149 apart, sums are exact,
+and a product or quotient is exact too or at least 2^-142 away from midpoints of BF16 (docs/numerics.md)."""
 
 MAX_GROUP = 64
 """Most operators in a group. A deferred operator keeps its inputs in memory, so groups must not grow without end."""
@@ -148,8 +156,12 @@ class _Planner:
 
     def _fuses(self, index: int) -> bool:
         node = self._program.nodes[index]
+        definition = operator(node.op).definition
         kinds = {node.type.dtype, *(self._program.nodes[value].type.dtype for value in node.inputs)}
-        return operator(node.op).definition.opcode is not None and kinds <= _TAPED and node.type.numel > 0
+        if definition.opcode is None or not kinds <= _KINDS.keys() or node.type.numel == 0:
+            return False
+        rounds = node.type.dtype == DType.BF16 and definition.kind == OperatorKind.EXACT and not definition.selects
+        return not rounds or definition.opcode == ROUND or definition.opcode in _BY_FP32
 
     def _merge(self, a: list[int], b: list[int]) -> list[int]:
         if len(a) < len(b):
@@ -184,18 +196,27 @@ class _Planner:
         last = {value: index for index in members for value in nodes[index].inputs}
         free: list[int] = []
         count = len(inputs)
+
+        def taken() -> int:
+            nonlocal count
+            if free:
+                return free.pop()
+            count += 1
+            return count - 1
+
         rows = []
         checked = tuple(v for v in outputs if any(self._ends_finite[user] for user in self._users[v]))
         for index in members:
             sources = [register[value] for value in nodes[index].inputs]
-            if free:
-                target = free.pop()
-            else:
-                target, count = count, count + 1
-            register[index] = target
-            rows.append(
-                [operator(nodes[index].op).definition.opcode, target, *[*sources, 0, 0][:3], int(index in checked)]
-            )
+            code, rounded = operator(nodes[index].op).definition.opcode, []
+            assert code is not None
+            if nodes[index].type.dtype == DType.BF16 and code in _BY_FP32:
+                rounded = [taken()]
+                rows.append([code, *rounded, *[*sources, 0, 0][:3], 0])
+                code, sources = ROUND, rounded
+            register[index] = taken()
+            rows.append([code, register[index], *[*sources, 0, 0][:3], int(index in checked)])
+            free += rounded
             for value in set(nodes[index].inputs):
                 if value in inside and last[value] == index and value not in kept:
                     free.append(register[value])
@@ -207,13 +228,13 @@ class _Planner:
         shape = nodes[members[0]].type.shape
         patterns = tuple(self._read(value, shape) for value in inputs)
         operands = [
-            TapeOperand(_kind(nodes[value].type.dtype), *(pattern or (1, prod(shape))))
+            TapeOperand(_KINDS[nodes[value].type.dtype], *(pattern or (1, prod(shape))))
             for value, pattern in zip(inputs, patterns, strict=True)
         ]
         # Stored values are read again in the next step.
         users = {user for value in outputs for user in self._users.get(value, ())} - inside
         ends = all(nodes[user].op == "store" for user in users)
-        kinds = [_kind(nodes[value].type.dtype) for value in outputs]
+        kinds = [_KINDS[nodes[value].type.dtype] for value in outputs]
         return Group(
             nodes=tuple(members),
             inputs=tuple(inputs),
@@ -232,10 +253,6 @@ class _Planner:
         if node.op == "constant" and len(ints(node.attributes, "bits")) == 1:
             return _ONE
         return _pattern(node.type.shape, shape)
-
-
-def _kind(dtype: DType) -> int:
-    return BOOL if dtype == DType.BOOL else F32
 
 
 def compute(group: Group, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:

@@ -31,7 +31,7 @@ class TapeOperand:
     """Operand of a chain, which fills an input register: element e of the output reads element (e // inner) % count."""
 
     kind: int
-    """F32 or BOOL."""
+    """F32, BOOL or BF16."""
     inner: int
     count: int
 
@@ -65,7 +65,7 @@ class Chain:
     def __init__(
         self, tape: Tape, inputs: Sequence[TapeOperand], outputs: Sequence[int], size: int, last: bool = False
     ) -> None:
-        """outputs: F32 or BOOL. last: nobody reads the outputs for a while; their memory begins at multiples of
+        """outputs: F32, BOOL or BF16. last: nobody reads the outputs for a while; their memory begins at multiples of
         ALIGNMENT bytes."""
         self._tape, self._size = tape, size
         self._work = size * len(tape.instructions)

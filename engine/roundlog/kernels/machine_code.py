@@ -19,7 +19,8 @@ from llvmlite import ir
 from numba.core import config
 
 from roundlog.kernels import tape
-from roundlog.kernels.tape import BOOL, Assignments
+from roundlog.kernels.number_words import from_words, nearest_numbers, upper_halves
+from roundlog.kernels.tape import BF16, BOOL, F32, Assignments
 
 LANES = 16
 """Elements of a vector: a register of AVX-512. LLVM takes several registers where they are narrower."""
@@ -45,7 +46,9 @@ _CHOICES = {tape.MAXIMUM: ">", tape.MINIMUM: "<"}
 
 _MAGNITUDE, _INFINITY = 0x7FFFFFFF, 0x7F800000
 
-_F32, _I1, _I8, _I32, _I64 = ir.FloatType(), *(ir.IntType(bits) for bits in (1, 8, 32, 64))
+_F32, _I1, _I8, _I16, _I32, _I64 = ir.FloatType(), *(ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+_MEMORY = {F32: (_F32, 4), BOOL: (_I8, 1), BF16: (_I16, 2)}
+"""Type of an element in memory, and its bytes."""
 _POINTER = ir.PointerType()
 
 
@@ -55,12 +58,12 @@ class Form:
 
     tape: Assignments
     inputs: tuple[tuple[int, int], ...]
-    """(how it is read, F32 or BOOL) of every input."""
+    """(how it is read, F32, BOOL or BF16) of every input."""
     outputs: tuple[int, ...]
-    """F32 or BOOL."""
+    """F32, BOOL or BF16."""
     streamed: bool = False
-    """Write FP32 outputs past the cache: they begin at multiples of `ALIGNMENT` bytes, and no input is read in rows or
-    columns."""
+    """Write outputs, but of bool, past the cache: they begin at multiples of `ALIGNMENT` bytes, and no input is read in
+    rows or columns."""
 
 
 def target_machine() -> llvm.TargetMachine:
@@ -153,9 +156,7 @@ class _Loops:
     def _fill(self, kind: int, pointer: Any) -> dict[int, Any]:
         """A number of an input, alone and in all lanes of a vector, by the number of lanes."""
         build = self._build
-        one = build.load(pointer, typ=_memory(kind))
-        if kind == BOOL:
-            one = build.icmp_unsigned("!=", one, _zero(_I8))
+        one = self._value(kind, build.load(pointer, typ=_memory(kind)))
         nothing = ir.Constant(_type(one.type, LANES), ir.Undefined)
         first = build.insert_element(nothing, one, _zero(_I32))
         return {1: one, LANES: build.shuffle_vector(first, nothing, ir.Constant(_type(_I32, LANES), 0))}
@@ -199,7 +200,7 @@ class _Loops:
         """The tape for some neighbouring elements. Returns the largest magnitude among what has to be finite, and
         `bad`."""
         form = self._form
-        # FP32 values are floats, bool values masks.
+        # Numbers are floats, bool values masks.
         values = [
             self._load(slot, kind, element, lanes) if read in (WHOLE, COLUMNS) else self._filled[slot][lanes]
             for slot, (read, kind) in enumerate(form.inputs)
@@ -235,6 +236,8 @@ class _Loops:
             return build.select(build.or_(first, build.fcmp_unordered("uno", x, x)), x, y)
         if code == tape.NEG:
             return build.fneg(x)
+        if code == tape.ROUND:
+            return nearest_numbers(build, x)
         if code == tape.NOT:
             return build.fsub(ir.Constant(x.type, 1.0), x)
         assert code == tape.COPY
@@ -272,20 +275,29 @@ class _Loops:
         return self._build.gep(self._memory[slot], [element], source_etype=_memory(kind))
 
     def _load(self, slot: int, kind: int, element: Any, lanes: int) -> Any:
-        place, size = self._place(slot, kind, element), 1 if kind == BOOL else 4
-        found = self._build.load(place, align=size, typ=_type(_memory(kind), lanes))
-        return self._build.icmp_unsigned("!=", found, _zero(found.type)) if kind == BOOL else found
+        place, (element_type, size) = self._place(slot, kind, element), _MEMORY[kind]
+        return self._value(kind, self._build.load(place, align=size, typ=_type(element_type, lanes)))
+
+    def _value(self, kind: int, found: Any) -> Any:
+        """What is computed with, of what lies in memory."""
+        if kind == BOOL:
+            return self._build.icmp_unsigned("!=", found, _zero(found.type))
+        return from_words(self._build, found) if kind == BF16 else found
 
     def _store(self, slot: int, value: Any, kind: int, element: Any, lanes: int) -> None:
         build, place = self._build, self._place(slot, kind, element)
         if kind == BOOL:
             mask = self._mask(value)
             build.store(build.zext(mask, _like(mask.type, _I8)), place, align=1)
-        elif self._form.streamed and lanes > 1:
-            store = build.store(self._float(value), place, align=ALIGNMENT)
+            return
+        numbers, size = self._float(value), _MEMORY[kind][1]
+        if kind == BF16:
+            numbers = upper_halves(build, numbers)
+        if self._form.streamed and lanes > 1:
+            store = build.store(numbers, place, align=lanes * size)
             store.set_metadata("nontemporal", self.module.add_metadata([ir.Constant(_I32, 1)]))
         else:
-            build.store(self._float(value), place, align=4)
+            build.store(numbers, place, align=size)
 
 
 def _type(element: Any, lanes: int) -> Any:
@@ -298,7 +310,7 @@ def _like(kind: Any, element: Any) -> Any:
 
 
 def _memory(kind: int) -> Any:
-    return _I8 if kind == BOOL else _F32
+    return _MEMORY[kind][0]
 
 
 def _is_mask(value: Any) -> bool:

@@ -26,7 +26,8 @@ _DROPPED = 52 - 7
 """Bits of FP64's fraction that BF16 has not."""
 _LEAST_NORMAL = 2.0**-126
 _NEAR_LARGEST = 2.0**127
-_NAN = np.uint16(BFLOAT16.nan)
+_NAN = BFLOAT16.nan << 16
+"""The one NaN of BF16, as FP32's word."""
 _SMALL = 1.5 * 2.0 ** (52 - 133)
 """FP64 numbers of this size are multiples of 2^-133, as all numbers of BF16 are."""
 
@@ -41,23 +42,6 @@ def words_of(x: torch.Tensor) -> Words:
     flat = x.detach().view(-1)
     words: Words = flat.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else flat.numpy()
     return words
-
-
-@njit(cache=True, nogil=True)
-def _upper_halves(words: Any, out: Any, start: int, stop: int) -> None:
-    for i in range(start, stop):
-        word = words[i]
-        # A carry goes into the exponent, as rounding up does, and becomes an infinity behind the largest number.
-        nearest = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-        out[i] = _NAN if word & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000) else nearest
-
-
-def nearest_bf16(x: torch.Tensor) -> torch.Tensor:
-    """x: f32, contiguous, on the CPU -> bf16 of x's shape: the nearest numbers, ties to even."""
-    result = torch.empty(x.shape, dtype=torch.bfloat16)
-    words, out = words_of(x).view(np.uint32), words_of(result)
-    in_parts(lambda start, stop: _upper_halves(words, out, start, stop), x.numel(), x.numel())
-    return result
 
 
 def holds_bf16(x: Any) -> bool:
@@ -84,6 +68,25 @@ def from_words(builder: Any, words: Any) -> Any:
     kind = _lane_count(words.type, _WORD)
     wide = builder.shl(builder.zext(words, kind), _all(kind, 16))
     return builder.bitcast(wide, _lane_count(words.type, _SINGLE))
+
+
+def nearest_numbers(builder: Any, y: Any) -> Any:
+    """FP32 numbers, one or a vector, rounded to the nearest of BF16, ties to even, as the FP32 numbers that they are;
+    every NaN becomes the one of BF16."""
+    kind = _lane_count(y.type, _WORD)
+    words = builder.bitcast(y, kind)
+    odd = builder.and_(builder.lshr(words, _all(kind, 16)), _all(kind, 1))
+    # A carry goes into the exponent, as rounding up does, and becomes an infinity behind the largest number.
+    nearest = builder.add(words, builder.add(odd, _all(kind, 0x7FFF)))
+    nearest = builder.and_(nearest, _all(kind, -0x10000))
+    nearest = builder.select(builder.fcmp_unordered("uno", y, y), _all(kind, _NAN), nearest)
+    return builder.bitcast(nearest, y.type)
+
+
+def upper_halves(builder: Any, numbers: Any) -> Any:
+    """BF16's words, i16, of FP32 numbers that are numbers of BF16."""
+    words = builder.bitcast(numbers, _lane_count(numbers.type, _WORD))
+    return builder.trunc(builder.lshr(words, _all(words.type, 16)), _lane_count(numbers.type, _SHORT))
 
 
 def load_numbers(builder: Any, x: Any, address: Any, lanes: int) -> Any:
@@ -118,17 +121,17 @@ def rounded_words(builder: Any, x: Any, y: Any) -> Any:
 def store_words(builder: Any, x: Any, address: Any, numbers: Any) -> None:
     """FP32 numbers, which are numbers of an array such as x, to an address."""
     if holds_bf16(x):
-        words = builder.bitcast(numbers, _lane_count(numbers.type, _WORD))
-        upper = builder.lshr(words, _all(words.type, 16))
-        numbers = builder.trunc(upper, _lane_count(numbers.type, _SHORT))
+        numbers = upper_halves(builder, numbers)
     builder.store(numbers, builder.inttoptr(address, numbers.type.as_pointer())).align = size_of(x)
 
 
 @instructions
 def number(typingctx: Any, word: Any) -> Any:
-    """A word of an array, float32 or uint16, as the FP32 number that it is."""
+    """A word of an array, float32, uint16 of BF16, or uint8 of bool, as the FP32 number that it is."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if word == types.uint8:
+            return builder.uitofp(arguments[0], _SINGLE)
         return from_words(builder, arguments[0]) if word == types.uint16 else arguments[0]
 
     return types.float32(word), generate
@@ -183,7 +186,30 @@ def short_word(typingctx: Any, numbers: Any) -> Any:
     """The word of an FP32 number that is one of BF16."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        words = builder.bitcast(arguments[0], _WORD)
-        return builder.trunc(builder.lshr(words, ir.Constant(_WORD, 16)), _SHORT)
+        return upper_halves(builder, arguments[0])
 
     return types.uint16(types.float32), generate
+
+
+@instructions
+def nearest_number(typingctx: Any, y: Any) -> Any:
+    """`nearest_numbers` of one FP32 number."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return nearest_numbers(builder, arguments[0])
+
+    return types.float32(types.float32), generate
+
+
+@njit(cache=True, nogil=True)
+def _nearest(numbers: Any, out: Any, start: int, stop: int) -> None:
+    for i in range(start, stop):
+        out[i] = short_word(nearest_number(numbers[i]))
+
+
+def nearest_bf16(x: torch.Tensor) -> torch.Tensor:
+    """x: f32, contiguous, on the CPU -> bf16 of x's shape: the nearest numbers, ties to even."""
+    result = torch.empty(x.shape, dtype=torch.bfloat16)
+    numbers, out = words_of(x), words_of(result)
+    in_parts(lambda start, stop: _nearest(numbers, out, start, stop), x.numel(), x.numel())
+    return result

@@ -3,7 +3,7 @@
 A tape is a list of instructions on registers of `BLOCK` elements. For one block of the output after the other, all
 instructions run while it is in the cache: an elementwise chain of any length costs one read of its inputs and one
 write of its outputs. Registers of FP32 inputs and outputs that lie as the output does are that memory itself; broadcast
-inputs and bool (as 1.0 and 0.0) are converted on the way.
+inputs, bool (as 1.0 and 0.0) and BF16 (as the FP32 numbers that they are) are converted on the way.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 
 from roundlog.definitions import DEFINITIONS, opcodes
+from roundlog.kernels.number_words import nearest_number, number, short_word
 from roundlog.kernels.threads import in_parts
 
 BLOCK = 1024
@@ -30,14 +31,17 @@ ABS, FLOOR, MAXIMUM, MINIMUM = (_CODES[name] for name in ("abs", "floor", "maxim
 EQ, LT, LE, WHERE = (_CODES[name] for name in ("eq", "lt", "le", "where"))
 AND, OR, NOT = (_CODES[name] for name in ("logical_and", "logical_or", "logical_not"))
 COPY = _CODES["to_f32"]
-"""Operations of instructions. A bool in a register is a number already, which `to_f32` copies."""
+"""Operations of instructions. A bool or a number of BF16 in a register is an FP32 number already, which `to_f32`
+copies."""
+ROUND = _CODES["to_bf16"]
+"""Rounds to a number of BF16. What an operator on BF16 gives is what its instruction gives in FP32, rounded so."""
 
 _SOURCES = {code: DEFINITIONS[name].arity for name, code in _CODES.items()}
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITY = np.int32(0x7F800000)
 
-F32, BOOL = 0, 1
+F32, BOOL, BF16 = 0, 1, 2
 """Kinds of memory that registers are loaded from and stored to."""
 
 
@@ -97,14 +101,14 @@ def _load(register: Any, x: Any, inner: int, count: int, first: int, length: int
             run = min(length - j, count - at)
             target, source = register[j : j + run], x[at : at + run]
             for k in range(run):
-                target[k] = np.float32(source[k])
+                target[k] = number(source[k])
             j += run
             at = 0
     else:
         while j < length:
             i = first + j
             run = min(length - j, inner - i % inner)
-            v = np.float32(x[(i // inner) % count])
+            v = number(x[(i // inner) % count])
             target = register[j : j + run]
             for k in range(run):
                 target[k] = v
@@ -174,6 +178,9 @@ def _run(code: int, to: int, of_a: int, of_b: int, of_c: int, n: int) -> None:
             # Both are read: a read that depends on a condition is no vector instruction.
             yes, no = b[j], c[j]
             d[j] = yes if a[j] != zero else no
+    elif code == ROUND:
+        for j in range(n):
+            d[j] = nearest_number(a[j])
     else:
         for j in range(n):
             d[j] = a[j]
@@ -215,6 +222,8 @@ def _blocks(
                 inner = BLOCK
             if kind == BOOL:
                 _load(space[slot], carray(pointer_to(address), count, np.uint8), inner, count, first, length)
+            elif kind == BF16:
+                _load(space[slot], carray(pointer_to(address), count, np.uint16), inner, count, first, length)
             else:
                 _load(space[slot], carray(pointer_to(address), count, np.float32), inner, count, first, length)
         for t in range(len(instructions)):
@@ -237,6 +246,11 @@ def _blocks(
                 register = space[r]
                 for j in range(length):
                     flags[j] = np.uint8(register[j] != np.float32(0.0))
+            elif kind == BF16:
+                halves = carray(pointer_to(address), size, np.uint16)[first : first + length]
+                register = space[r]
+                for j in range(length):
+                    halves[j] = short_word(register[j])
 
 
 def play(tape: Tape, inputs: npt.NDArray[np.int64], outputs: npt.NDArray[np.int64], size: int) -> bool:

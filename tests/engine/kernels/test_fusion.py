@@ -63,7 +63,7 @@ def numbers(shape: tuple[int, ...], seed: int, wild: bool) -> torch.Tensor:
     return x
 
 
-TAPED = {DType.F32, DType.BOOL, None}
+TAPED = {DType.F32, DType.BF16, DType.BOOL, None}
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,11 @@ def test_every_operator_that_has_an_instruction_gives_its_own_bits(name: str, ki
 
     def build(builder: Builder, values: list[int]) -> list[int]:
         a, b = values
-        floats, flags = [a, b, a], [builder.op("lt", a, b), builder.op("le", b, a)]
-        found = builder.op(name, *((flags if dtype == DType.BOOL else floats)[i] for i, dtype in enumerate(kinds)))
+        floats, shorts = [a, b, a], [builder.op("to_bf16", a), builder.op("to_bf16", b)]
+        given = {DType.BOOL: [builder.op("lt", a, b), builder.op("le", b, a)], DType.BF16: shorts}
+        found = builder.op(name, *(given.get(dtype, floats)[i] for i, dtype in enumerate(kinds)))
+        if builder.dtype(found) == DType.BF16:
+            found = builder.op("to_f32", found)
         if builder.dtype(found) == DType.BOOL:
             found = builder.op("where", found, a, builder.constant(3.0, DType.F32))
         return [found, b]

@@ -41,7 +41,9 @@ def fuse_with_triton() -> int:
 
     tape.play, Executor._mode = counted, mode  # type: ignore[method-assign]
     # The CPU's way of playing chains does not matter here.
-    chosen = [str(Path(__file__).with_name("test_fusion.py")), "-k", "interpreted"]
+    os.environ["TAPES_BY_TRITON"] = "1"
+    files = ("test_fusion.py", "test_short_tapes.py")
+    chosen = [*(str(Path(__file__).with_name(name)) for name in files), "-k", "interpreted"]
     failed = pytest.main([*chosen, "-p", "no:cacheprovider", "-W", "ignore"])
     print("tapes:", len(played))
     return int(failed)
@@ -59,7 +61,7 @@ def test_what_holds_of_fused_chains_holds_of_tritons() -> None:
 @needs_triton
 def test_every_instruction_is_tried_before_tapes_are_used(interpreter: ProcessPoolExecutor) -> None:
     assert interpreter.submit(cuda.tape_agrees, torch.device("cpu")).result()
-    for code in (of.ADD, of.DIV, of.SQRT, of.NEG, of.FLOOR):
+    for code in (of.ADD, of.DIV, of.SQRT, of.NEG, of.FLOOR, of.ROUND):
         assert not interpreter.submit(_agrees_where_subnormal_numbers_are_flushed, code).result(), code
 
 
@@ -91,16 +93,16 @@ def _compiled(fusion: bool) -> str:
     from triton.compiler import ASTSource
 
     instructions = tuple(
-        (code, i % 4, (i + 1) % 4, (i + 2) % 4, i % 3) for i, code in enumerate(sorted(opcodes().values()))
+        (code, i % 5, (i + 1) % 5, (i + 2) % 5, i % 3) for i, code in enumerate(sorted(opcodes().values()))
     )
     # A product that is added to something: what would be contracted.
-    instructions += ((of.ADD, 4 + of.MUL, 0, 0, 0),)
-    written = tuple((4 + i, i % 2) for i in range(len(instructions)))
+    instructions += ((of.ADD, 5 + of.MUL, 0, 0, 0),)
+    written = tuple((5 + i, i % 3) for i in range(len(instructions)))
     signature = {
-        "inputs": ("*fp32", "*fp32", "*fp32", "*u8"),
-        "inners": ("i32", "i32", "i64", "i32"),
-        "counts": ("i32", "i32", "i64", "i32"),
-        "outputs": tuple("*u8" if flag else "*fp32" for _, flag in written),
+        "inputs": ("*fp32", "*fp32", "*fp32", "*u8", "*i16"),
+        "inners": ("i32", "i32", "i64", "i32", "i32"),
+        "counts": ("i32", "i32", "i64", "i32", "i32"),
+        "outputs": tuple(("*fp32", "*u8", "*i16")[kind] for _, kind in written),
         "bad": "*i32",
         "size": "i64",
         **dict.fromkeys(("code", "written", "kinds", "block"), "constexpr"),
@@ -108,7 +110,7 @@ def _compiled(fusion: bool) -> str:
     constants = {
         "code": tuple(chain.from_iterable(instructions)),
         "written": tuple(chain.from_iterable(written)),
-        "kinds": (0, 1, 2, 0),
+        "kinds": (0, 1, 2, 0, 3),
         "block": tape.BLOCK,
     }
     source = ASTSource(tape._play, signature, constants)

@@ -93,17 +93,18 @@ def test_thresholds_follow_a_program_of_several_formats(seed: int) -> None:
     assert follower.findings == [] and not sum(follower.corrections.values())
 
 
-def test_tapes_fuse_fp32_and_bool_only() -> None:
+def test_tapes_fuse_fp32_bf16_and_bool_only() -> None:
     """They would take the bytes of other formats for FP32 numbers."""
-    fused = 0
+    fused = mixed = 0
     for seed in range(40):
         nodes = (program := make_mixed(seed).program).nodes
         for unit in plan(program):
             if isinstance(unit, Group):
                 kinds = {nodes[index].type.dtype for index in (*unit.nodes, *unit.inputs)}
-                assert kinds <= {DType.F32, DType.BOOL}, (seed, unit.nodes)
+                assert kinds <= {DType.F32, DType.BF16, DType.BOOL}, (seed, unit.nodes)
                 fused += len(unit.nodes) > 1
-    assert fused > 40
+                mixed += kinds >= {DType.F32, DType.BF16}
+    assert fused > 40 and mixed > 10
 
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
