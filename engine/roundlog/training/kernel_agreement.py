@@ -4,6 +4,7 @@ the rounding of the result, and for what the kernel rounds in between."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
 import torch
@@ -36,6 +37,12 @@ _SUMS = ("add", "sub", "rsub", "lerp", "addcmul", "addcdiv")
 _SCALED = ("mul", "div", "leaky_relu", "leaky_relu_backward", "native_dropout", "native_dropout_backward")
 
 _NORMS = tuple(f"native_{kind}_norm{way}" for kind in ("layer", "group", "batch") for way in ("", "_backward"))
+
+_LITERALS = {
+    **dict.fromkeys(("native_layer_norm", "native_group_norm", "native_batch_norm"), ("eps",)),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), ("min", "max")),
+}
+"""Kernel -> numbers that programs read as they are, and that ordinary values may hide: no result shows them."""
 
 _ROOM = 24.0
 """Allowed distance from PyTorch's FP64, as a multiple of that of PyTorch's FP32."""
@@ -212,6 +219,12 @@ class KernelInvocation:
         schema = self._func._schema.arguments
         defaults = {one.name: one.default_value for one in schema if one.has_default_value()}
         return defaults | by_name(self._func, self._args, self._kwargs)
+
+    @property
+    def literals(self) -> list[float]:
+        """Those of its numbers that a program has to read."""
+        found = (self.options.get(name) for name in _LITERALS.get(self._name, ()))
+        return [one for one in found if isinstance(one, float) and isfinite(one)]
 
     @property
     def short_dtype(self) -> torch.dtype | None:

@@ -212,6 +212,49 @@ def test_an_optimizer_of_bf16_parameters_that_steps_otherwise_is_noticed(
         confirm_same(task, capture(task))
 
 
+class Bounded(nn.Module):
+    """Normalises, and cuts off what no number reaches."""
+
+    def __init__(self, normalised: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.normalised, self.last = nn.Linear(8, 24), normalised, nn.Linear(24, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.normalised(self.first(x)).clamp(-77.0, 99.0))
+
+
+@pytest.mark.parametrize("loss", [under_autocast, in_bf16])
+@pytest.mark.parametrize("kind", [lambda: nn.LayerNorm(24, eps=1e-6), lambda: nn.GroupNorm(4, 24, eps=1e-6)])
+def test_numbers_that_no_result_shows_are_compared(kind: Any, loss: Any) -> None:
+    model = Bounded(kind())
+    task = task_of(model.bfloat16() if loss is in_bf16 else model, loss)
+    captured = capture(task)
+    assert not is_noticed(task, captured)
+    for number in (1e-6, -77.0, 99.0):
+        patterns = [torch.tensor(x, dtype=torch.float32).view(torch.int32).item() for x in (number, 1.02 * number)]
+        short = [torch.tensor(x, dtype=torch.bfloat16).view(torch.int16).item() & 0xFFFF for x in (number, 1.02 * number)]
+        spoilt = {(one & 0xFFFFFFFF,): (other & 0xFFFFFFFF,) for one, other in (patterns, short)}
+        nodes = [
+            replace(node, attributes={"bits": spoilt[node.attributes["bits"]]})
+            if node.op == "constant" and node.attributes["bits"] in spoilt
+            else node
+            for node in captured.program.nodes
+        ]
+        assert nodes != list(captured.program.nodes)
+        with pytest.raises(CaptureError, match="does not read the number"):
+            compared(task, replace(captured, program=replace(captured.program, nodes=tuple(nodes))))
+
+
+def test_numbers_that_are_others_than_those_of_the_trace_are_noticed() -> None:
+    model = net()
+    task = task_of(model, under_autocast)
+    captured = capture(task)
+    model[3].eps *= 1.02
+    with pytest.raises(CaptureError, match=r"native_layer_norm.*1\.02e-05\), where capture has .*1e-05\): keep what"):
+        compared(task, captured)
+
+
 # Planted errors.
 
 
