@@ -8,7 +8,7 @@ program, where it can be compared by itself."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -73,6 +73,8 @@ class CallTrail:
     for nothing, has none."""
     known: frozenset[int] = frozenset()
     """Calls that compute from constants alone. A step may leave them out: it has their results from an earlier one."""
+    following: Mapping[str, int] = field(default_factory=dict)
+    """State name -> the operator that gives its next value on this path."""
 
     @property
     def forms(self) -> tuple[tuple[KernelCall, ...], tuple[KernelCall, ...]]:
@@ -86,7 +88,7 @@ class CallTrail:
             return None
         numbers = {number: place for place, number in enumerate(kept)}
         places = {(numbers[call], result): at for (call, result), at in self.places.items() if call in numbers}
-        return CallTrail(calls, places)
+        return CallTrail(calls, places, following=self.following)
 
     def _kept(self, calls: tuple[KernelCall, ...]) -> list[int] | None:
         """Numbers of the own calls that are a step's, one by one."""
@@ -195,12 +197,20 @@ def calls_of(node: fx.Node) -> list[CallPlace]:
 
 
 def trails_of(
-    graph: fx.GraphModule, values: Mapping[CallPlace, int | None], constants: Collection[int]
+    graph: fx.GraphModule,
+    values: Mapping[CallPlace, int | None],
+    constants: Collection[int],
+    following: Mapping[tuple[int, str], int | None],
 ) -> Iterator[CallTrail]:
     """The trails of a graph's paths. values: operators of the program, None for what is known at capture. constants:
-    operators that compute from constants alone."""
+    operators that compute from constants alone. following: (path, state name) -> operator of its next value."""
     for number, calls in enumerate(graph.meta.get(_MARK, ())):
         places = {(call, result): place for (path, call, result), place in values.items() if path == number}
         needed = {call for (call, _), place in places.items() if place is not None and place not in constants}
         known = frozenset(call for call, _ in places) - needed
-        yield CallTrail(calls, {one: place for one, place in places.items() if place is not None}, known)
+        yield CallTrail(
+            calls,
+            {one: place for one, place in places.items() if place is not None},
+            known,
+            {name: place for (path, name), place in following.items() if path == number and place is not None},
+        )

@@ -120,7 +120,8 @@ class _Steps:
         for name in (f"parameter/{name}" for name in self._captured.origin.trained):
             if not torch.equal(now[name], self._before[name]):
                 for parts in self._paths:
-                    parts.know(self._stores[name], now[name].clone())
+                    if name in parts.following:
+                        parts.know(parts.following[name], now[name].clone())
 
     def _paths_of(self, step: int, batch: Tensors, before: Tensors) -> list[_Parts]:
         captured = self._captured
@@ -221,7 +222,7 @@ class _Parts:
 
     def __init__(self, nodes: Sequence[Node], trail: CallTrail, ends: Collection[int], given: StepInputs) -> None:
         """ends: values that are wanted when all kernels have been called."""
-        self._nodes, self._given = nodes, given
+        self._nodes, self._given, self.following = nodes, given, trail.following
         self._next = 0
         self._results: list[list[tuple[int, int]]] = [[] for _ in trail.calls]
         for (call, result), place in trail.places.items():
