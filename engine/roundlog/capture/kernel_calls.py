@@ -24,7 +24,7 @@ _MARK = "roundlog_calls"
 _PLAIN = frozenset(("alias", "clone", "detach", "lift_fresh", "lift_fresh_copy", "_unsafe_view", "_local_scalar_dense"))
 """Operators that compute nothing: a trace may have others of them than a run."""
 
-_ORDERS = frozenset(("sort", "topk"))
+_ORDERS = frozenset(("sort", "topk", "kthvalue"))
 
 
 class _UnknownNumber:

@@ -144,6 +144,8 @@ def agree_on_order(ours: torch.Tensor, theirs: torch.Tensor, call: KernelInvocat
     x, dim = options["self"].detach(), options["dim"]
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not x.ndim or options.get("stable"):
         return False
+    if ours.ndim < x.ndim:  # one element of each line
+        ours, theirs = ours.unsqueeze(dim), theirs.unsqueeze(dim)
     one, two = ours, theirs
     if not ours.is_floating_point():
         ordered = ours.sort(dim=dim).values
