@@ -13,7 +13,7 @@ from roundlog.capture.builder import Builder, ProgramStates, Value, from_constan
 from roundlog.capture.captured import DrawnValue, ExecutionPath
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.graph_lowering import GraphLowering
-from roundlog.capture.kernel_calls import CallPlace, CallTrail, trails_of
+from roundlog.capture.kernel_calls import CallTrail, trails_of
 from roundlog.capture.tracing.traced_step import Course, Result, TracedStep, is_fork
 from roundlog.capture.variants import Columns, Comparison, LoweredStep, Variants
 from roundlog.data import Field, widened

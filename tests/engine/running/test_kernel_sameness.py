@@ -248,6 +248,12 @@ class Bounded(nn.Module):
         return self.last(self.normalised(self.first(x)).clamp(-77.0, 99.0))
 
 
+def patterns(number: float) -> list[tuple[int]]:
+    """The attribute of constants that are this number, in FP32 and in BF16."""
+    kinds = ((torch.float32, torch.int32, 0xFFFFFFFF), (torch.bfloat16, torch.int16, 0xFFFF))
+    return [(int(torch.tensor(number, dtype=kind).view(whole)) & mask,) for kind, whole, mask in kinds]
+
+
 @pytest.mark.parametrize("loss", [under_autocast, in_bf16])
 @pytest.mark.parametrize("kind", [lambda: nn.LayerNorm(24, eps=1e-6), lambda: nn.GroupNorm(4, 24, eps=1e-6)])
 def test_numbers_that_no_result_shows_are_compared(kind: Any, loss: Any) -> None:
@@ -256,9 +262,7 @@ def test_numbers_that_no_result_shows_are_compared(kind: Any, loss: Any) -> None
     captured = capture(task)
     assert not is_noticed(task, captured)
     for number in (1e-6, -77.0, 99.0):
-        patterns = [torch.tensor(x, dtype=torch.float32).view(torch.int32).item() for x in (number, 1.02 * number)]
-        short = [torch.tensor(x, dtype=torch.bfloat16).view(torch.int16).item() & 0xFFFF for x in (number, 1.02 * number)]
-        spoilt = {(one & 0xFFFFFFFF,): (other & 0xFFFFFFFF,) for one, other in (patterns, short)}
+        spoilt = dict(zip(patterns(number), patterns(1.02 * number), strict=True))
         nodes = [
             replace(node, attributes={"bits": spoilt[node.attributes["bits"]]})
             if node.op == "constant" and node.attributes["bits"] in spoilt
