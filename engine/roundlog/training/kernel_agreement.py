@@ -4,7 +4,6 @@ the rounding of the result, and for what the kernel rounds in between."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import isfinite
 from typing import Any
 
 import torch
@@ -37,12 +36,6 @@ _SUMS = ("add", "sub", "rsub", "lerp", "addcmul", "addcdiv")
 _SCALED = ("mul", "div", "leaky_relu", "leaky_relu_backward", "native_dropout", "native_dropout_backward")
 
 _NORMS = tuple(f"native_{kind}_norm{way}" for kind in ("layer", "group", "batch") for way in ("", "_backward"))
-
-_LITERALS = {
-    **dict.fromkeys(("native_layer_norm", "native_group_norm", "native_batch_norm"), ("eps",)),
-    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), ("min", "max")),
-}
-"""Kernel -> numbers that programs read as they are, and that ordinary values may hide: no result shows them."""
 
 _ROOM = 24.0
 """Allowed distance from PyTorch's FP64, as a multiple of that of PyTorch's FP32."""
@@ -223,10 +216,10 @@ class KernelInvocation:
         return defaults | by_name(self._func, self._args, self._kwargs)
 
     @property
-    def literals(self) -> list[float]:
-        """Those of its numbers that a program has to read."""
-        found = (self.options.get(name) for name in _LITERALS.get(self._name, ()))
-        return [one for one in found if isinstance(one, float) and isfinite(one)]
+    def eps(self) -> float | None:
+        """The number that a norm adds to its variance, which no result shows where the variance is large; None of other
+        kernels: gradients have the roots that the norm has left."""
+        return self.options.get("eps") if self._name in _NORMS and not self._name.endswith("_backward") else None
 
     @property
     def short_dtype(self) -> torch.dtype | None:

@@ -148,7 +148,7 @@ class _Steps:
             arguments = KernelInvocation(func, args, kwargs)
 
             def differing(parts: _Parts) -> str | None:
-                numbers = set(arguments.literals)
+                numbers = set() if arguments.eps is None else {arguments.eps}
                 found = parts.of_next(given, numbers)
                 if all(result for result, _ in found):
                     numbers.clear()  # statistics alone, which do not show them
@@ -158,7 +158,7 @@ class _Steps:
                         continue
                     if not call.orders or not agree_on_order(ours, theirs, arguments):
                         return _difference(ours, theirs)
-                return f"it does not read the number {numbers.pop()}" if numbers else None
+                return f"it does not read the eps {numbers.pop()}" if numbers else None
 
             self.compared += self._paths[0].upcoming
             self._stay(call, differing)
