@@ -64,13 +64,12 @@ def _trails_of(captured: Captured, step: int, calls: tuple[KernelCall, ...]) -> 
         return found
     traced = max((one for trail in trails for one in trail.forms), key=lambda one: _common(one, calls), default=())
     place = _common(traced, calls)
-    one, other = (some[place] if place < len(some) else None for some in (calls, traced))
-    if one and other and str(one) == str(other):
+    yours, theirs = (str(some[place]) if place < len(some) else "nothing more" for some in (calls, traced))
+    if yours == theirs:
         raise CaptureError(
-            f"the captured step is not yours: at step {step} PyTorch computes {one} with ({_listed(one)}), where "
-            f"capture has ({_listed(other)}): keep what changes it in parameters and buffers"
+            f"the captured step is not yours: at step {step} PyTorch computes {yours} with ({_listed(calls[place])}), "
+            f"where capture has ({_listed(traced[place])}): keep what changes it in parameters and buffers"
         )
-    yours, theirs = ("nothing more" if call is None else str(call) for call in (one, other))
     raise CaptureError(
         f"the captured step is not yours: at step {step} PyTorch computes {yours}, where capture has {theirs}: "
         "convert the numbers yourself there (.float(), .to(torch.bfloat16)), or compute in float32"
@@ -148,7 +147,7 @@ class _Steps:
             arguments = KernelInvocation(func, args, kwargs)
 
             def differing(parts: _Parts) -> str | None:
-                numbers = set() if arguments.eps is None else {arguments.eps}
+                numbers = set[float]() if arguments.eps is None else {arguments.eps}
                 found = parts.of_next(given, numbers)
                 if all(result for result, _ in found):
                     numbers.clear()  # statistics alone, which do not show them
