@@ -49,6 +49,8 @@ class GraphLowering(Context):
         super().__init__(builder, states)
         self.calls: dict[CallPlace, Value | None] = {}
         """Results of PyTorch's kernels; None for what is known at capture."""
+        self.following: dict[tuple[int, str], Value] = {}
+        """(path, state name) -> its next value there."""
         self._module = module
         self._constants = Constants(module, module.graph)
         self._values = NodeValues(states)

@@ -8,7 +8,7 @@ program, where it can be compared by itself."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,7 +24,20 @@ _MARK = "roundlog_calls"
 _PLAIN = frozenset(("alias", "clone", "detach", "lift_fresh", "lift_fresh_copy", "_unsafe_view", "_local_scalar_dense"))
 """Operators that compute nothing: a trace may have others of them than a run."""
 
-_ORDERS = frozenset(("sort", "topk"))
+_ORDERS = frozenset(("sort", "topk", "kthvalue"))
+
+
+class _UnknownNumber:
+    """A number that a trace takes out of a tensor: it may be any."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "a number of a tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,8 @@ class KernelCall:
     """Dtypes of the tensors that it is given, in order."""
     outputs: tuple[torch.dtype, ...]
     """Dtypes of its results."""
+    numbers: tuple[object, ...] = ()
+    """Numbers and texts of Python's among its arguments, in order, as `repr` writes them."""
 
     @property
     def orders(self) -> bool:
@@ -58,6 +73,8 @@ class CallTrail:
     for nothing, has none."""
     known: frozenset[int] = frozenset()
     """Calls that compute from constants alone. A step may leave them out: it has their results from an earlier one."""
+    following: Mapping[str, int] = field(default_factory=dict)
+    """State name -> the operator that gives its next value on this path."""
 
     @property
     def forms(self) -> tuple[tuple[KernelCall, ...], tuple[KernelCall, ...]]:
@@ -71,7 +88,7 @@ class CallTrail:
             return None
         numbers = {number: place for place, number in enumerate(kept)}
         places = {(numbers[call], result): at for (call, result), at in self.places.items() if call in numbers}
-        return CallTrail(calls, places)
+        return CallTrail(calls, places, following=self.following)
 
     def _kept(self, calls: tuple[KernelCall, ...]) -> list[int] | None:
         """Numbers of the own calls that are a step's, one by one."""
@@ -111,17 +128,25 @@ class WatchedCalls(TorchDispatchMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        taken = _tensors((args, kwargs))
-        inputs = tuple(x.dtype for x in taken)  # before something is written into them
+        leaves = tree_leaves((args, kwargs))
+        inputs = tuple(x.dtype for x in leaves if isinstance(x, torch.Tensor))  # before something is written into them
         result = func(*args, **kwargs)
         given = _tensors(result)
         if isinstance(func, OpOverload) and _computes(func, inputs, given):
-            self._note(KernelCall(str(func), inputs, tuple(x.dtype for x in given)), func, args, kwargs, given)
+            call = KernelCall(str(func), inputs, tuple(x.dtype for x in given), _numbers(leaves))
+            self._note(call, func, args, kwargs, given)
         return result
 
 
 def _tensors(thing: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(thing) if isinstance(leaf, torch.Tensor)]
+
+
+def _numbers(leaves: Sequence[Any]) -> tuple[object, ...]:
+    """What arguments say beside tensors: as texts, so that NaN equals itself, and 1 neither 1.0 nor True."""
+    symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    kinds = (bool, int, float, complex, str, *symbols)
+    return tuple(_UnknownNumber() if isinstance(x, symbols) else repr(x) for x in leaves if isinstance(x, kinds))
 
 
 def _computes(func: OpOverload, inputs: Sequence[torch.dtype], given: Sequence[torch.Tensor]) -> bool:
@@ -172,12 +197,20 @@ def calls_of(node: fx.Node) -> list[CallPlace]:
 
 
 def trails_of(
-    graph: fx.GraphModule, values: Mapping[CallPlace, int | None], constants: Collection[int]
+    graph: fx.GraphModule,
+    values: Mapping[CallPlace, int | None],
+    constants: Collection[int],
+    following: Mapping[tuple[int, str], int | None],
 ) -> Iterator[CallTrail]:
     """The trails of a graph's paths. values: operators of the program, None for what is known at capture. constants:
-    operators that compute from constants alone."""
+    operators that compute from constants alone. following: (path, state name) -> operator of its next value."""
     for number, calls in enumerate(graph.meta.get(_MARK, ())):
         places = {(call, result): place for (path, call, result), place in values.items() if path == number}
         needed = {call for (call, _), place in places.items() if place is not None and place not in constants}
         known = frozenset(call for call, _ in places) - needed
-        yield CallTrail(calls, {one: place for one, place in places.items() if place is not None}, known)
+        yield CallTrail(
+            calls,
+            {one: place for one, place in places.items() if place is not None},
+            known,
+            {name: place for (path, name), place in following.items() if path == number and place is not None},
+        )

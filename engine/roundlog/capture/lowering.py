@@ -13,7 +13,7 @@ from roundlog.capture.builder import Builder, ProgramStates, Value, from_constan
 from roundlog.capture.captured import DrawnValue, ExecutionPath
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.graph_lowering import GraphLowering
-from roundlog.capture.kernel_calls import CallPlace, CallTrail, trails_of
+from roundlog.capture.kernel_calls import CallTrail, trails_of
 from roundlog.capture.tracing.traced_step import Course, Result, TracedStep, is_fork
 from roundlog.capture.variants import Columns, Comparison, LoweredStep, Variants
 from roundlog.data import Field, widened
@@ -84,8 +84,8 @@ def lowered(
     places = builder.places
     constants = from_constants(program.nodes)
 
-    def placed(calls: Mapping[CallPlace, Value | None], there: Callable[[int], int]) -> dict[CallPlace, int | None]:
-        """Operators by the results of calls, without those that are needed for nothing."""
+    def placed(calls: Mapping[Any, Value | None], there: Callable[[int], int]) -> dict[Any, int | None]:
+        """Operators by what they stand for, without those that are needed for nothing."""
         stand = {call: None if value is None else Value(there(value)) for call, value in calls.items()}
         return {
             call: None if value is None else places[value]
@@ -102,7 +102,7 @@ def lowered(
         trails=tuple(
             trail
             for graph, one, there in zip(course.graphs, each, stand, strict=True)
-            for trail in trails_of(graph, placed(one.calls, there), constants)
+            for trail in trails_of(graph, placed(one.calls, there), constants, placed(one.following, there))
         ),
     )
 
@@ -152,7 +152,7 @@ class _StepLowering:
         results, path = self._joined(graph, module.graph.output_node().args[0], {}, parts)
         if missing := [name for name in self.names if name not in results]:
             raise CaptureError(f"{missing[0].partition('/')[2]} has a gradient on no path that the step can take")
-        return LoweredStep([results[name] for name in self.names], path, parts, graph.calls)
+        return LoweredStep([results[name] for name in self.names], path, parts, graph.calls, graph.following)
 
     def _inputs(self, placeholders: Sequence[fx.Node]) -> dict[fx.Node, Value]:
         """Values of a graph's placeholders: states, columns of the schedule, numbers, and the batch."""
@@ -207,7 +207,7 @@ class _StepLowering:
         for name in self.states.own:
             if (following := graph.value(states[name])) is None:
                 raise CaptureError(f"the next value of {name} is not computed")
-            found[f"state/{name}"] = following
+            found[f"state/{name}"] = graph.following[result["path"], name] = following
         gradients: dict[str, Any] = result["gradients"]
         own = [name for name in self.traced.gradients if name in gradients]
         found |= {f"gradient/{name}": graph.value(gradients[name]) for name in own}

@@ -206,6 +206,8 @@ class LoweredStep:
     """The conditions of its paths, and the results of each path, before one is chosen."""
     calls: dict[CallPlace, Value | None]
     """Results of the kernels that PyTorch calls; None for what is known at capture."""
+    following: dict[tuple[int, str], Value]
+    """(path, state name) -> its next value there, before one is chosen."""
 
 
 class Comparison:

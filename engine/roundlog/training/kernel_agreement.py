@@ -137,6 +137,8 @@ def agree_on_order(ours: torch.Tensor, theirs: torch.Tensor, call: KernelInvocat
     x, dim = options["self"].detach(), options["dim"]
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not x.ndim or options.get("stable"):
         return False
+    if ours.ndim < x.ndim:  # one element of each line
+        ours, theirs = ours.unsqueeze(dim), theirs.unsqueeze(dim)
     one, two = ours, theirs
     if not ours.is_floating_point():
         ordered = ours.sort(dim=dim).values
@@ -212,6 +214,12 @@ class KernelInvocation:
         schema = self._func._schema.arguments
         defaults = {one.name: one.default_value for one in schema if one.has_default_value()}
         return defaults | by_name(self._func, self._args, self._kwargs)
+
+    @property
+    def eps(self) -> float | None:
+        """The number that a norm adds to its variance, which no result shows where the variance is large; None of other
+        kernels: gradients have the roots that the norm has left."""
+        return self.options.get("eps") if self._name in _NORMS and not self._name.endswith("_backward") else None
 
     @property
     def short_dtype(self) -> torch.dtype | None:

@@ -65,10 +65,19 @@ def _trails_of(captured: Captured, step: int, calls: tuple[KernelCall, ...]) -> 
     traced = max((one for trail in trails for one in trail.forms), key=lambda one: _common(one, calls), default=())
     place = _common(traced, calls)
     yours, theirs = (str(some[place]) if place < len(some) else "nothing more" for some in (calls, traced))
+    if yours == theirs:
+        raise CaptureError(
+            f"the captured step is not yours: at step {step} PyTorch computes {yours} with ({_listed(calls[place])}), "
+            f"where capture has ({_listed(traced[place])}): keep what changes it in parameters and buffers"
+        )
     raise CaptureError(
         f"the captured step is not yours: at step {step} PyTorch computes {yours}, where capture has {theirs}: "
         "convert the numbers yourself there (.float(), .to(torch.bfloat16)), or compute in float32"
     )
+
+
+def _listed(call: KernelCall) -> str:
+    return ", ".join(str(number) for number in call.numbers)
 
 
 def _common(some: Sequence[KernelCall], others: Sequence[KernelCall]) -> int:
@@ -110,7 +119,8 @@ class _Steps:
         for name in (f"parameter/{name}" for name in self._captured.origin.trained):
             if not torch.equal(now[name], self._before[name]):
                 for parts in self._paths:
-                    parts.know(self._stores[name], now[name].clone())
+                    if name in parts.following:
+                        parts.know(parts.following[name], now[name].clone())
 
     def _paths_of(self, step: int, batch: Tensors, before: Tensors) -> list[_Parts]:
         captured = self._captured
@@ -136,26 +146,32 @@ class _Steps:
         with _disable_current_modes(), torch.no_grad():
             arguments = KernelInvocation(func, args, kwargs)
 
-            def differing(parts: _Parts) -> tuple[torch.Tensor, torch.Tensor] | None:
-                for result, ours in parts.of_next(given):
+            def differing(parts: _Parts) -> str | None:
+                numbers = set[float]() if arguments.eps is None else {arguments.eps}
+                found = parts.of_next(given, numbers)
+                if all(result for result, _ in found):
+                    numbers.clear()  # statistics alone, which do not show them
+                for result, ours in found:
                     theirs = arguments.given(given, result)
                     if agree(ours, theirs, arguments) or agrees_with_kernel(ours, theirs, result, arguments):
                         continue
                     if not call.orders or not agree_on_order(ours, theirs, arguments):
-                        return ours, theirs
-                return None
+                        return _difference(ours, theirs)
+                return f"it does not read the eps {numbers.pop()}" if numbers else None
 
             self.compared += self._paths[0].upcoming
             self._stay(call, differing)
 
-    def _stay(self, what: object, differing: Callable[[_Parts], tuple[torch.Tensor, torch.Tensor] | None]) -> None:
-        """Leaves the paths on which something differs. Raises CaptureError if it differs on all."""
+    def _stay(self, what: object, differing: Callable[[_Parts], str | None]) -> None:
+        """Leaves the paths on which something differs. differing: says what, None for nothing. Raises CaptureError if
+        it differs on all."""
         found = [(parts, differing(parts)) for parts in self._paths]
-        self._paths = [parts for parts, pair in found if pair is None]
+        self._paths = [parts for parts, difference in found if difference is None]
         if not self._paths:
-            (_, pair), *_ = found
-            assert pair is not None
-            self._refuse(what, *pair)
+            raise CaptureError(
+                f"the captured step is not yours: at step {self._step} {what} gives other numbers than PyTorch's, of "
+                f"the same ones: {found[0][1]}: write this part with other operators, or in float32"
+            )
 
     def finish(self, step: int, results: Results) -> None:
         """For `Trial.by_pytorch`: compares what a step leaves: the loss, the gradients, and the states that no
@@ -174,10 +190,8 @@ class _Steps:
         new = (name for name in self._stores if name not in self._before and not name.startswith("slot/"))
         self._carried = {name: self._paths[0].at_end(self._stores[name]) for name in new}
 
-    def _differing_at_end(
-        self, name: str, place: int, theirs: torch.Tensor, parts: _Parts
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """A result of a step on a path, as both have it, if it differs. theirs: f64, a change for a state."""
+    def _differing_at_end(self, name: str, place: int, theirs: torch.Tensor, parts: _Parts) -> str | None:
+        """How a result of a step on a path differs; None if it does not. theirs: f64, a change for a state."""
         ours = parts.at_end(place)
         if (before := self._before.get(name.removeprefix(CHANGE))) is not None:
             theirs = theirs + torch.where(before.isfinite(), before, 0).double()
@@ -185,13 +199,7 @@ class _Steps:
         theirs = theirs.to(ours.dtype)
         if agree(ours, theirs) or (before is not None and agree_on_state(ours, theirs, before)):
             return None
-        return ours, theirs
-
-    def _refuse(self, what: object, ours: torch.Tensor, theirs: torch.Tensor) -> None:
-        raise CaptureError(
-            f"the captured step is not yours: at step {self._step} {what} gives other numbers than PyTorch's, of the "
-            f"same ones: {_difference(ours, theirs)}: write this part with other operators, or in float32"
-        )
+        return _difference(ours, theirs)
 
 
 def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> str:
@@ -213,7 +221,7 @@ class _Parts:
 
     def __init__(self, nodes: Sequence[Node], trail: CallTrail, ends: Collection[int], given: StepInputs) -> None:
         """ends: values that are wanted when all kernels have been called."""
-        self._nodes, self._given = nodes, given
+        self._nodes, self._given, self.following = nodes, given, trail.following
         self._next = 0
         self._results: list[list[tuple[int, int]]] = [[] for _ in trail.calls]
         for (call, result), place in trail.places.items():
@@ -249,11 +257,11 @@ class _Parts:
         """Number of results of the next call that have a place in the program."""
         return len(self._results[self._next])
 
-    def of_next(self, theirs: Sequence[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
+    def of_next(self, theirs: Sequence[torch.Tensor], numbers: set[float]) -> list[tuple[int, torch.Tensor]]:
         """(result, its value by the program) of the next call, by PyTorch's values of what came before; PyTorch's own
-        are what later calls read. theirs: results of the call."""
+        are what later calls read. theirs: results of the call. numbers: loses those that the program reads there."""
         results, number = self._results[self._next], self._next
-        found = [(result, self.value(place)) for result, place in results]
+        found = [(result, self.value(place, numbers)) for result, place in results]
         self._next += 1
         for result, place in results:
             self._cut.add(place)
@@ -272,10 +280,21 @@ class _Parts:
         """A value when all kernels have been called: PyTorch's own, if it is a result of one."""
         return self._known[place] if place in self._known else self.value(place)
 
-    def value(self, place: int) -> torch.Tensor:
-        """A value of the program, by PyTorch's values of what comes before. Raises CaptureError where it stops."""
+    def value(self, place: int, numbers: set[float] | None = None) -> torch.Tensor:
+        """A value of the program, by PyTorch's values of what comes before. numbers: loses those that are read. Raises
+        CaptureError where it stops."""
         known = {index: self._known[index] for index in self._read([place], self._cut) & self._known.keys()}
         try:
-            return evaluated(self._nodes, [place], self._given, known)[place]
+            found = evaluated(self._nodes, [place], self._given, known)
         except StoppedError as error:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
+        if numbers:
+            read = {float(value) for value in found.values() if value.numel() == 1 and value.is_floating_point()}
+            numbers -= {number for number in numbers if _in_formats(number) & read}
+        return found[place]
+
+
+def _in_formats(number: float) -> set[float]:
+    """A number as the formats of programs have it."""
+    exact = torch.tensor(number, dtype=torch.float64)
+    return {float(exact.to(dtype)) for dtype in (torch.float32, torch.bfloat16, torch.float16)}

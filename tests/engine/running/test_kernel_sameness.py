@@ -162,6 +162,30 @@ def test_an_order_of_equal_numbers_may_be_another_than_pytorchs(order: Any) -> N
     assert confirm_same(task, capture(task)).kernels > 50
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_one_of_equal_numbers_may_be_another_than_pytorchs(is_kept: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 64), nn.Linear(64, 3)).bfloat16()
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        x = model[0](batch["x"].bfloat16())
+        equal = x + (x.round() - x).detach()
+        values, places = equal.kthvalue(20, -1, keepdim=is_kept)
+        if not is_kept:
+            values, places = values[:, None], places[:, None]
+        return F.cross_entropy(model[1](x * values * x.gather(1, places)).float(), batch["y"])
+
+    task = task_of(model, loss)
+    captured = capture(task)
+    assert confirm_same(task, captured).kernels > 50
+    nodes = list(captured.program.nodes)
+    (trail,) = captured.origin.trails
+    (call,) = (number for number, one in enumerate(trail.calls) if "kthvalue" in one.operator)
+    place = trail.places[call, 1]
+    nodes[place] = replace(nodes[place], op="constant", inputs=(), attributes={"bits": (0,)})
+    assert is_noticed(task, replace(captured, program=replace(captured.program, nodes=tuple(nodes))))
+
+
 class WithDropout(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -210,6 +234,38 @@ def test_an_optimizer_of_bf16_parameters_that_steps_otherwise_is_noticed(
     monkeypatch.setattr(*spoil)
     with pytest.raises(CaptureError, match=r"not yours: at step \d the change of parameter/"):
         confirm_same(task, capture(task))
+
+
+@pytest.mark.parametrize("loss", [under_autocast, in_bf16])
+@pytest.mark.parametrize("kind", [lambda: nn.LayerNorm(24, eps=1e-6), lambda: nn.GroupNorm(4, 24, eps=1e-6)])
+def test_another_eps_than_that_of_a_norm_is_noticed(kind: Any, loss: Any) -> None:
+    """No result shows it beside a variance of its inputs. Two norms of the same numbers are one in the program."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 24), kind(), nn.Linear(24, 3))
+
+    def twice(model: Any, batch: dict[str, Tensor]) -> Tensor:
+        return loss(lambda x: model(x) + model(x), batch)
+
+    task = task_of(model.bfloat16() if loss is in_bf16 else model, twice)
+    captured = capture(task)
+    assert not is_noticed(task, captured)
+    eps, other = (int(torch.tensor(x).view(torch.int32)) for x in (1e-6, 1.02e-6))
+    nodes = [
+        replace(node, attributes={"bits": (other,)}) if node.attributes.get("bits") == (eps,) else node
+        for node in captured.program.nodes
+    ]
+    assert nodes != list(captured.program.nodes)
+    with pytest.raises(CaptureError, match="does not read the eps 1e-06"):
+        compared(task, replace(captured, program=replace(captured.program, nodes=tuple(nodes))))
+
+
+def test_numbers_that_are_others_than_those_of_the_trace_are_noticed() -> None:
+    model = net()
+    task = task_of(model, under_autocast)
+    captured = capture(task)
+    model[3].eps *= 1.02
+    with pytest.raises(CaptureError, match=r"native_layer_norm.*1\.02e-05\), where capture has .*1e-05\): keep what"):
+        compared(task, captured)
 
 
 # Planted errors.

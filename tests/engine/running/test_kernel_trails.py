@@ -75,12 +75,16 @@ class Adversarial(nn.Module):
         self.made, self.critic = nn.Linear(8, 8), nn.Linear(8, 1)
 
 
-def test_losses_of_two_optimizers_in_turn_are_compared() -> None:
-    """The second loss reads what the first optimizer has made of the critic."""
+@pytest.mark.parametrize("decides", [False, True])
+def test_losses_of_two_optimizers_in_turn_are_compared(decides: bool) -> None:
+    """The second loss reads what the first optimizer has made of the critic, which is another on every path."""
 
     def of_critic(model: Adversarial, batch: dict[str, Tensor]) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            real, fake = model.critic(batch["x"]), model.critic(model.made(batch["x"]).detach())
+            x = batch["x"]
+            if decides and x[0, 0] > 0:
+                x = x * 2
+            real, fake = model.critic(x), model.critic(model.made(batch["x"]).detach())
         return F.softplus(-real.float()).mean() + F.softplus(fake.float()).mean()
 
     def of_maker(model: Adversarial, batch: dict[str, Tensor]) -> Tensor:

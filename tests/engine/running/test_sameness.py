@@ -13,6 +13,7 @@ import pytest
 import torch
 from memory_limits import limit, more_memory
 from roundlog.capture import Captured, CaptureError, Task, capture
+from roundlog.capture.spill_file import SpillFile
 from roundlog.program import Program
 from roundlog.training.job import Job
 from roundlog.training.sameness import Sameness, confirm_same
@@ -41,6 +42,23 @@ def test_a_capture_agrees_with_pytorch_in_fp64() -> None:
     same = compared(task_of(max_grad_norm=0.5, schedule=lambda step: 0.9**step))
     assert same.in_fp64 and same.steps == 3 and 0 < same.largest < 1e-4
     assert "captured step equals yours: 3 steps from two states, largest difference" in str(same)
+
+
+def test_of_states_that_do_not_move_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[int, ...]] = []
+    append = SpillFile.append
+
+    def noted(self: SpillFile, tensor: Tensor) -> int:
+        written.append(tuple(tensor.shape))
+        return append(self, tensor)
+
+    task = task_of()
+    task.model[0].requires_grad_(False)
+    captured = capture(task)
+    monkeypatch.setattr(SpillFile, "append", noted)
+    same = confirm_same(task, captured)
+    assert (4, 8) in written and not {(8, 6), (6,)} & set(written)
+    assert 0 < same.largest < 1e-4
 
 
 def other_constants(program: Program, change: Callable[[float], float]) -> Program:

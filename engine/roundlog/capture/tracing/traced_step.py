@@ -83,9 +83,9 @@ class TracedPath:
     """Calls of PyTorch's kernels in its losses and gradients."""
 
 
-def leaf(loss: Any, states: Sequence[Any], gradients: dict[str, Any], drawn: Sequence[Any]) -> Result:
-    """Result of one path."""
-    return {"loss": loss, "states": list(states), "gradients": gradients, "drawn": list(drawn)}
+def leaf(number: int, loss: Any, states: Sequence[Any], gradients: dict[str, Any], drawn: Sequence[Any]) -> Result:
+    """Result of one path, with its number."""
+    return {"path": number, "loss": loss, "states": list(states), "gradients": gradients, "drawn": list(drawn)}
 
 
 def fork(condition: Any, held: Result, otherwise: Result) -> Result:
@@ -119,13 +119,13 @@ def merged(paths: Sequence[TracedPath], states: int) -> fx.GraphModule:
         only = paths[0].graph
         note_trails(only, [paths[0].calls])
         output = only.graph.output_node()
-        output.args = (_result(paths[0], tree_leaves(output.args[0]), states),)
+        output.args = (_result(0, paths[0], tree_leaves(output.args[0]), states),)
         return only
     graph = fx.Graph()
     held: dict[str, Any] = {}
     placeholders = [graph.node_copy(node) for node in paths[0].graph.graph.nodes if node.op == "placeholder"]
     outputs = [_copied(graph, held, path, number, placeholders) for number, path in enumerate(paths)]
-    results = [_result(path, found, states) for path, found in zip(paths, outputs, strict=True)]
+    results = [_result(number, path, outputs[number], states) for number, path in enumerate(paths)]
     conditions = [_conditions(path, found) for path, found in zip(paths, outputs, strict=True)]
     graph.output(_tree(results, conditions, [path.decisions.taken for path in paths]))
     module = fx.GraphModule(held, graph)
@@ -164,10 +164,10 @@ def _conditions(path: TracedPath, outputs: Sequence[Any]) -> Sequence[Any]:
     return outputs[len(outputs) - len(path.decisions.taken) :]
 
 
-def _result(path: TracedPath, outputs: Sequence[Any], states: int) -> Result:
+def _result(number: int, path: TracedPath, outputs: Sequence[Any], states: int) -> Result:
     ends = [1, 1 + states, 1 + states + len(path.gradients), len(outputs) - len(path.decisions.taken)]
     following, gradients, drawn = (outputs[a:b] for a, b in itertools.pairwise(ends))
-    return leaf(outputs[0], following, dict(zip(path.gradients, gradients, strict=True)), drawn)
+    return leaf(number, outputs[0], following, dict(zip(path.gradients, gradients, strict=True)), drawn)
 
 
 def _copy_of(graph: fx.Graph, node: fx.Node) -> fx.Node:
