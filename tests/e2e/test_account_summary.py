@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console, RenderableType
 from tiebreak.cli.account_summary import AccountSummary, Part, Reader
-from tiebreak.cli.live_status import LiveScreen
-from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_summary
+from tiebreak.cli.summary_text import LiveScreen, account_text, games_text, jobs_table, plain_summary
 from tiebreak.cli.views import game_text, job_text
 from tiebreak.contract.enums import Outcome, Side
 from tiebreak.roles.auditor_role import AuditorRole

@@ -22,8 +22,7 @@ from tiebreak.roles.customer_role import post_job
 from tiebreak.roles.fetched_content import Refused, fetch_job
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.policy import Policy
-from tiebreak.roles.time_to_answer import MeasuredPace
+from tiebreak.roles.policy import MeasuredPace, Policy
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import FolderStore
 from tiebreak_demo.adversary.parties import poisoning_trainer

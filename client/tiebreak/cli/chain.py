@@ -83,8 +83,8 @@ def status(
     game = chain.open_game()
     reader = Reader(game, who, job)
     if watch:
-        from tiebreak.cli.live_status import LiveScreen
-        from tiebreak.cli.live_status import watch as play
+        from tiebreak.cli.summary_text import LiveScreen
+        from tiebreak.cli.summary_text import watch as play
 
         if job is not None:
             find_job(game, job)

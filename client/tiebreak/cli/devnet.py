@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
     from tiebreak.contract.game import VerificationGame
-    from tiebreak.devnet.devnet_state import DevnetState
-    from tiebreak.devnet.launcher import Devnet
+    from tiebreak.devnet.launcher import Devnet, DevnetState
     from tiebreak.rpc.node import ChainNode
 
 FUNDING = 100 * 10**18
@@ -152,8 +151,7 @@ def _fund(node: ChainNode, accounts: list[ChecksumAddress]) -> dict[ChecksumAddr
 def _run(port: int, kind: str, state: Path | None, accounts: list[ChecksumAddress], as_json: bool) -> None:
     from contextlib import ExitStack
 
-    from tiebreak.devnet.devnet_state import DevnetState
-    from tiebreak.devnet.launcher import start_devnet
+    from tiebreak.devnet.launcher import DevnetState, start_devnet
     from tiebreak.rpc.chain_errors import DevnetError
     from tiebreak.rpc.node import connect
 

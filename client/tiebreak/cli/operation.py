@@ -58,7 +58,6 @@ class Operation:
     @contextmanager
     def monitor(self, role: str, tell: Notify) -> Iterator[RoleMonitor]:
         """The monitor of a role, until the block ends. Raises CommandError, WrongUsage."""
-        from tiebreak.operation.endpoint import Endpoint
         from tiebreak.operation.messenger import Messenger, target
         from tiebreak.operation.monitor import LogFile, RoleMonitor
         from tiebreak.roles.notices import Notice, What
@@ -77,7 +76,7 @@ class Operation:
         monitor = RoleMonitor(role, tell, messenger=Messenger(targets) if targets else None, log=log, metrics=metrics)
         endpoint = None
         if metrics is not None and self.metrics is not None:
-            from tiebreak.operation.metrics import CONTENT_TYPE
+            from tiebreak.operation.metrics import CONTENT_TYPE, Endpoint
 
             paths = {"/health": monitor.health, "/ready": monitor.ready}
             try:

@@ -97,7 +97,7 @@ def run_trainer(
     every = published_every(publish_every, computing.keep_every)
 
     def make(context: RoleContext) -> Role:
-        from tiebreak.roles.follower_role import JobFollower
+        from tiebreak.roles.job_role import JobFollower
         from tiebreak.roles.trainer_role import TrainerRole
 
         def role(number: int) -> TrainerRole:
@@ -149,7 +149,7 @@ def run_auditor(
 
     def make(context: RoleContext) -> Role:
         from tiebreak.roles.auditor_role import AuditorRole
-        from tiebreak.roles.follower_role import JobFollower
+        from tiebreak.roles.job_role import JobFollower
 
         def role(number: int) -> AuditorRole:
             return AuditorRole(

@@ -173,7 +173,7 @@ def _claimed(
     from roundlog.training import JobLimits
 
     from tiebreak.cli.job_files import check_roots, read_claim
-    from tiebreak.segment_audits.stored_states import LocalStates
+    from tiebreak.segment_audits.stored_jobs import LocalStates
 
     limits = JobLimits(memory_bytes=computing.max_memory, micro_batches=micro_batches)
     directory = Path(claim).resolve()
@@ -199,7 +199,7 @@ def _claimed(
         return settled(listing_of_run(directory, job.spec)), source
     if follow:
         raise WrongUsage("a run is followed in its directory: name that with --claim, or leave --follow away.")
-    from tiebreak.store.cid import Cid
+    from tiebreak.store.dagpb import Cid
     from tiebreak.store.store_errors import InvalidCid
 
     try:
@@ -239,8 +239,7 @@ def _from_store(
 ) -> tuple[Look, StateSource]:
     from roundlog.segment_audits import CHECKPOINTS_FILE, MAX_LIST_BYTES, ListingError, read_listing, settled
 
-    from tiebreak.segment_audits.elsewhere import addresses_of, lies_elsewhere
-    from tiebreak.segment_audits.stored_states import Stores
+    from tiebreak.segment_audits.stored_jobs import Stores, addresses_of, lies_elsewhere
 
     run.mkdir(parents=True, exist_ok=True)
     store, log = content.open_content(), run / "claimed-log"

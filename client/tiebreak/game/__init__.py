@@ -8,6 +8,7 @@ from tiebreak.game.moves import (
     ForcedMove,
     Helpless,
     InTurn,
+    Leaves,
     Move,
     Need,
     NeedChunk,
@@ -15,17 +16,25 @@ from tiebreak.game.moves import (
     OpenLevel,
     OpenOperator,
     OpenPartials,
+    Output,
     Over,
     PartysMove,
+    Place,
     PostChunk,
     ProveElement,
     ProveSegment,
     ProveStore,
     ReleaseBond,
+    Row,
+    Trace,
+    Tree,
     Wait,
+    moves_in,
+    next_root_of,
+    row,
+    stride,
 )
 from tiebreak.game.strategy import RUNNING, Known, forced_move, next_move, place_of, timeout_is_due
-from tiebreak.game.trees import Leaves, Output, Place, Row, Trace, Tree, moves_in, next_root_of, row, stride
 
 __all__ = [
     "RUNNING",

@@ -24,8 +24,8 @@ from tiebreak.roles.notices import Notice, Notify, Warnings, What
 from tiebreak.roles.role import OUTAGES, sentence
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.store import ContentStore
-from tiebreak.store.cid import Cid
 from tiebreak.store.dag_reader import Plan
+from tiebreak.store.dagpb import Cid
 from tiebreak.store.store_errors import InvalidCid
 
 OVER = (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.LAPSED, JobStatus.EXPIRED)

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 
-from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Cid
 
 EVERY = 0.5
 """Seconds between two reports of one transfer. A shorter transfer is not reported."""

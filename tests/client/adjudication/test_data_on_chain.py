@@ -24,7 +24,7 @@ from tiebreak.contract.structs import ChunkOpening
 from tiebreak.game import Output
 from tiebreak.game.moves import opening_arguments
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.segment_audits.elsewhere import fetch_without_data, read_elsewhere
+from tiebreak.segment_audits.stored_jobs import fetch_without_data, read_elsewhere
 from tiebreak.store import FolderStore
 from web3.exceptions import ContractLogicError
 

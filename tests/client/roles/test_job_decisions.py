@@ -14,11 +14,10 @@ from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Level, Phase, Side
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.roles.fetched_content import Refused
-from tiebreak.roles.job_decisions import Action, Decisions, Leave, MakeCall, Tell, WholeLook
-from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.job_on_chain import Action, Decisions, JobOnChain, Leave, MakeCall, Tell, WholeLook
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.overdue import HEAD_START, end_overdue, start_waiting
+from tiebreak.roles.player import HEAD_START, end_overdue, start_waiting
 
 ROLES = Path(tiebreak.roles.__file__).parent
 CALL = cast(ContractCall, object())
