@@ -19,7 +19,8 @@ from tiebreak.contract.contract_watch import find_chunk, find_rows
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView
-from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, NeedRow, Over, Wait, next_move
+from tiebreak.game.moves import ClaimTimeout, Helpless, Need, NeedChunk, NeedRow, Over, Wait
+from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.chain_errors import ChainError

@@ -16,7 +16,8 @@ from tiebreak.contract.events import Appealed, Challenged, JobPosted, Withdrawn
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.contract.structs import Terms
-from tiebreak.game import Known, Leaves, Move, Need, NeedRow, Place, Trace, Tree, next_move, next_root_of
+from tiebreak.game.moves import Leaves, Move, Need, NeedRow, Place, Trace, Tree, next_root_of
+from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.answers import Receipt
 from tiebreak.rpc.node import ChainNode

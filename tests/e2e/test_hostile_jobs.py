@@ -13,7 +13,7 @@ from roundlog.training.job import Job, JobError
 from tiebreak.contract.code import ContractCode
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
-from tiebreak.game import next_root_of
+from tiebreak.game.moves import next_root_of
 from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles import fetched_content, long_work
 from tiebreak.roles.auditor_role import AuditorRole

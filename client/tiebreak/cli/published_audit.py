@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import option_groups
+from tiebreak.cli import option_groups, output
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.network import ContractOptions
+from tiebreak.cli.option_groups import panel
 from tiebreak.cli.segment_audits import WorkerOptions, plain_audit, show_audit
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _remove(path: Path) -> None:
             return
 
 
-_PANEL = "Of a published run"
+_option = panel("Of a published run")
 _MAX_SIZE: Any = "16GiB"
 _NAMED = 8
 
@@ -117,20 +118,16 @@ class PublishedOptions(ContractOptions):
 
     result: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             metavar="FILE",
             help="File for what was found, which others can check (default: audit-RUN.json here).",
             show_default=False,
-            rich_help_panel=_PANEL,
         ),
     ] = None
     max_size: Annotated[
         int,
-        typer.Option(
-            parser=quantities.size,
-            metavar="SIZE",
-            help="End if the temporary files take more than this, together.",
-            rich_help_panel=_PANEL,
+        _option(
+            parser=quantities.size, metavar="SIZE", help="End if the temporary files take more than this, together."
         ),
     ] = _MAX_SIZE
 
@@ -159,7 +156,6 @@ def audit_published(
     from roundlog.segment_audits import Reports, audit_by_segments, settled
     from roundlog.training import JobLimits
 
-    from tiebreak.cli import output
     from tiebreak.segment_audits.published_run import fetch
     from tiebreak.segment_audits.stored_jobs import Stores, read_job
 

@@ -143,7 +143,7 @@ def _game(job: JobSummary, game: GameSummary, summary: AccountSummary) -> Render
         }
     clocks = Table.grid(padding=(0, 2))
     for side, name in _NAMES.items():
-        left = game.left(side, now)
+        left = view.left(side, now)
         runs = bool(view.clocks[side].started_at)
         bar = ProgressBar(
             total=max(1, job.view.terms.clock_allowance),

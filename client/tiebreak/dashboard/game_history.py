@@ -19,7 +19,7 @@ from tiebreak.dashboard import showing
 from tiebreak.dashboard.path import half_of, left_to_search, step_of
 from tiebreak.dashboard.showing import Names, Number
 from tiebreak.dashboard.words import ENDS, EVENTS, FINDINGS, LEVELS, OUTCOMES, SIDES, name_words
-from tiebreak.game import stride
+from tiebreak.game.moves import stride
 from tiebreak.rpc.answers import Receipt
 
 MOST_MOVES = 400

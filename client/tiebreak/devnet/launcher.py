@@ -19,10 +19,8 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar
 
 from eth_typing import ChecksumAddress
@@ -39,36 +37,21 @@ from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 MAX_REQUEST = 2 * 1024 * 1024
 """Largest request that is read, in bytes: several times the largest transaction."""
 
-_CLOSES_WITHIN = 0.05  # seconds
 
-
-class RpcServer:
+class RpcServer(LoopbackServer):
     """Serves `chain` at http://127.0.0.1:`port` (0: any free port) in threads of this process, until `close`.
 
     Raises DevnetError when the port is taken.
     """
 
     def __init__(self, chain: Transport, port: int = 0) -> None:
-        handler = type("Handler", (_Handler,), {"chain": chain})
         try:
-            self._server = LoopbackServer(port, handler)
+            super().__init__(port, type("Handler", (_Handler,), {"chain": chain}))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise port_taken(port) from error
             raise DevnetError(f"port {port} cannot be used ({error.strerror}): choose another.") from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_CLOSES_WITHIN,), name="devnet", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self.start("devnet")
 
 
 def port_taken(port: int) -> DevnetError:
@@ -198,9 +181,7 @@ class DevnetState:
     def __enter__(self) -> DevnetState:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -242,9 +223,7 @@ class Devnet:
     def __enter__(self) -> Devnet:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

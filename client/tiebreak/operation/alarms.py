@@ -87,10 +87,7 @@ def games_of(
         called = game.phase is Phase.REFEREE
         if side is None and not (called and job.spec.referee == account):
             continue
-        left = None
-        if side is not None:
-            clock = game.clocks[side]
-            left = max(0, clock.remaining - (now - clock.started_at if clock.started_at else 0))
+        left = None if side is None else game.left(side, now)
         found.append(
             GameState(job=game.job, game=number, left=left, allowance=job.terms.clock_allowance, called=called)
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
@@ -15,10 +14,8 @@ from tiebreak.loopback import LoopbackHandler, LoopbackServer
 from tiebreak.operation.alarms import Cause, Situation
 from tiebreak.roles.notices import Notice, What
 
-_CLOSES_WITHIN = 0.05  # seconds
 
-
-class Endpoint:
+class Endpoint(LoopbackServer):
     """Serves at http://127.0.0.1:`port` (0: any free port) in threads of this process, until `close`.
 
     `metrics`: the text of `/metrics` and its type. `health`: what `/health` and `/ready` say, by their paths: whether
@@ -31,19 +28,8 @@ class Endpoint:
         metrics: Callable[[], tuple[str, bytes]],
         health: Mapping[str, Callable[[], tuple[bool, dict[str, object]]]],
     ) -> None:
-        handler = type("Handler", (_Handler,), {"metrics": staticmethod(metrics), "health": health})
-        self._server = LoopbackServer(port, handler)
-        threading.Thread(
-            target=self._server.serve_forever, args=(_CLOSES_WITHIN,), name="endpoint", daemon=True
-        ).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(port, type("Handler", (_Handler,), {"metrics": staticmethod(metrics), "health": health}))
+        self.start("endpoint")
 
 
 class _Handler(LoopbackHandler):

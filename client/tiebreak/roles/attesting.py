@@ -12,7 +12,7 @@ from functools import partial
 
 from roundlog.training import checkpoint_path, wrong_state
 
-from tiebreak.contract.enums import AuditStatus, JobStatus, Phase
+from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.payouts import fee_at, place_of, sure_fee
 from tiebreak.contract.structs import AuditView, JobView
 from tiebreak.quantities import in_ether, in_utc
@@ -105,7 +105,7 @@ class Attesting:
         self._long_work.forget("serving")  # it holds the audit
         yield from start_waiting(self._chain, posted)
         if games := posted.live_games + posted.queued_games:
-            yield from end_overdue(self._chain, self._chain.games(lambda game: game.phase is not Phase.OVER))
+            yield from end_overdue(self._chain, self._chain.live_games())
             return Progress(state=f"has attested, and waits for {games} {'game' if games == 1 else 'games'}")
         return (yield from end_claim(self._chain, posted))
 

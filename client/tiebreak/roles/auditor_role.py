@@ -19,7 +19,7 @@ from tiebreak.roles.job_on_chain import Decisions, JobOnChain, MakeCall, Tell
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.player import Games, earliest_deadline, end_appeals, end_overdue, start_waiting
+from tiebreak.roles.player import Games, await_appeals, earliest_deadline, end_overdue, start_waiting
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.shared_audits import Workers
 
@@ -45,10 +45,7 @@ class Appealing:
             return (yield from self._play(posted, live))
         if not audit.appeal and self._chain.now() <= posted.audits.appeal_deadline:
             return (yield from self._appeal(posted))
-        if appeals := posted.live_games + posted.queued_games:
-            yield from end_overdue(self._chain, self._live())
-            return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
-        return (yield from end_appeals(self._chain, posted))
+        return (yield from await_appeals(self._chain, posted))
 
     def _appeal(self, posted: JobView) -> Decisions[Progress]:
         chain, bond, deadline = self._chain, posted.terms.challenger_bond, posted.audits.appeal_deadline
@@ -82,7 +79,7 @@ class Appealing:
     def _play(self, posted: JobView, live: dict[int, GameView]) -> Decisions[Progress]:
         running = {number: game for number, game in live.items() if game.phase is not Phase.QUEUED}
         # While the own appeal is queued, appeals of others whose clocks ran out hold it up.
-        yield from end_overdue(self._chain, running or self._live())
+        yield from end_overdue(self._chain, running or self._chain.live_games())
         due = earliest_deadline(running.values(), Side.TRAINER)
         priority = Priority(
             deadline=due or self._chain.now() + posted.terms.clock_allowance,
@@ -95,9 +92,6 @@ class Appealing:
         if not running:
             return Progress(state="waits until its appeal begins")
         return (yield from self._games.play(running, trees))
-
-    def _live(self) -> dict[int, GameView]:
-        return self._chain.games(lambda game: game.phase is not Phase.OVER)
 
 
 class AuditorRole(JobRole):
@@ -196,10 +190,7 @@ class AuditorRole(JobRole):
         live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
         if live:
             return self._play(posted, live)
-        if appeals := posted.live_games + posted.queued_games:
-            self.carry_out(end_overdue(self.chain, self._live()))
-            return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
-        return self.carry_out(end_appeals(self.chain, posted))
+        return self.carry_out(await_appeals(self.chain, posted))
 
     def _has_a_share(self, posted: JobView, mine: dict[int, GameView]) -> bool:
         """Whether a challenge of this auditor, which another one's verdict has made void, holds the root that has won:
@@ -307,7 +298,7 @@ class AuditorRole(JobRole):
         running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
         self.carry_out(start_waiting(self.chain, posted))
         # While all own games are queued, games of others whose clocks ran out hold them up.
-        self.carry_out(end_overdue(self.chain, running or self._live()))
+        self.carry_out(end_overdue(self.chain, running or self.chain.live_games()))
         due = earliest_deadline(running.values(), Side.CHALLENGER)
         priority = Priority(
             deadline=due or self.context.now() + posted.terms.clock_allowance,
@@ -326,7 +317,7 @@ class AuditorRole(JobRole):
         """Make moves after the challenge deadline, in the games of others that hold the right root."""
         if claim_is_right:
             return self.leave(f"the claim on job {self.job} is right")
-        root, live = trees.claim.root, self._live()
+        root, live = trees.claim.root, self.chain.live_games()
         mates = {number: game for number, game in live.items() if game.levels[0].roots[Side.CHALLENGER] == root}
         for number, game in mates.items():
             self.carry_out(self._games.help_along(number, game, trees))
@@ -335,7 +326,3 @@ class AuditorRole(JobRole):
         won = {number: game for number, game in mates.items() if not game.deadlines[Side.CHALLENGER]}
         self.carry_out(end_overdue(self.chain, live if waits else won))
         return Progress(state="the claim is wrong, but only the games of others can still show it")
-
-    def _live(self) -> dict[int, GameView]:
-        """Games of the job that are not over, including queued ones."""
-        return self.chain.games(lambda game: game.phase is not Phase.OVER)

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tiebreak.contract.contract_calls import ContractCall, GameCalls
+from tiebreak.contract.enums import Phase
 from tiebreak.contract.structs import AuditView, GameView, JobView
-from tiebreak.game import Row
+from tiebreak.game.moves import Row
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Progress, What
 from tiebreak.rpc.chain_errors import ContractError, NotConfirmed
@@ -135,6 +136,10 @@ class JobOnChain:
         """Games of this job for which `wanted` is true, by their numbers."""
         found = self._context.queue.games_of(self.job)
         return {number: game for number, game in found.items() if wanted(game)}
+
+    def live_games(self) -> dict[int, GameView]:
+        """Games of this job that are not over, including queued ones."""
+        return self.games(lambda game: game.phase is not Phase.OVER)
 
     def audits(self) -> list[AuditView]:
         """Audits of this job with a bond, in the order of their places."""

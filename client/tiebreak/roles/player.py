@@ -12,8 +12,7 @@ from typing import get_args
 from tiebreak.contract.contract_calls import ContractCall, GameCalls
 from tiebreak.contract.enums import Level, Phase, Side
 from tiebreak.contract.structs import GameView, JobView
-from tiebreak.game import (
-    RUNNING,
+from tiebreak.game.moves import (
     Bisect,
     ClaimTimeout,
     Decision,
@@ -21,7 +20,6 @@ from tiebreak.game import (
     ForcedMove,
     Helpless,
     InTurn,
-    Known,
     Move,
     Need,
     NeedChunk,
@@ -37,12 +35,9 @@ from tiebreak.game import (
     ReleaseBond,
     Row,
     Wait,
-    forced_move,
-    next_move,
-    place_of,
-    timeout_is_due,
+    describe_move,
 )
-from tiebreak.game.moves import describe_move
+from tiebreak.game.strategy import RUNNING, Known, forced_move, next_move, place_of, timeout_is_due
 from tiebreak.roles.background_jobs import Lane, Priority
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_on_chain import Decisions, JobOnChain, MakeCall, Tell
@@ -250,6 +245,15 @@ def end_appeals(chain: JobOnChain, posted: JobView) -> Decisions[Progress]:
         return Progress(state="waits for appeals", until=deadline + 1)
     yield MakeCall("finalize", chain.calls.finalize(chain.job))
     return Progress(state="finalizes")
+
+
+def await_appeals(chain: JobOnChain, posted: JobView) -> Decisions[Progress]:
+    """Waits for the appeals of others in a job in status APPEALABLE, and ends what holds them up; then as
+    `end_appeals`."""
+    if appeals := posted.live_games + posted.queued_games:
+        yield from end_overdue(chain, chain.live_games())
+        return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
+    return (yield from end_appeals(chain, posted))
 
 
 def end_claim(chain: JobOnChain, posted: JobView) -> Decisions[Progress]:

@@ -78,7 +78,7 @@ class Policy:
     referees: frozenset[ChecksumAddress] | None = None
     """Trusted referees; None: any referee. A customer may name itself."""
     least_clock: int | None = None
-    """Least seconds of thinking time in a game; None: the time that blocks and executions take here (`time_to_answer`).
+    """Least seconds of thinking time in a game; None: the time that blocks and executions take here (`least_clock`).
     With less a party that is right loses by the clock."""
     most_bond: int | None = None
     """Most wei of a bond; None: any bond."""

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
 
 import ipfshttpclient
@@ -98,9 +97,7 @@ class Upload:
     def __enter__(self) -> Upload:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Blocks that wait for their turn are dropped; those on the way end by their own time limits.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
