@@ -197,7 +197,7 @@ _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
 
 
 class Devnet:
-    """A running chain at `url` with `ACCOUNTS` funded accounts (see `accounts.devnet_account`); ends with `close`.
+    """A running chain at `url` with `ACCOUNTS` funded accounts (see `keys.devnet_account`); ends with `close`.
 
     `kind` is "anvil" or "embedded". Time runs with the wall clock; `ChainNode.advance_time` moves it forward.
     """

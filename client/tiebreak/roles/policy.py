@@ -78,8 +78,8 @@ class Policy:
     referees: frozenset[ChecksumAddress] | None = None
     """Trusted referees; None: any referee. A customer may name itself."""
     least_clock: int | None = None
-    """Least seconds of thinking time in a game; None: the time that blocks and executions take here (`least_clock`).
-    With less a party that is right loses by the clock."""
+    """Least seconds of thinking time in a game; None: the time that blocks and executions take here (function
+    `least_clock`). With less a party that is right loses by the clock."""
     most_bond: int | None = None
     """Most wei of a bond; None: any bond."""
     least_reward: int = 0

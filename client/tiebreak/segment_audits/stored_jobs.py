@@ -213,7 +213,8 @@ def fetch_without_data(
     max_bytes: int,
 ) -> None:
     """Fetches the files of the job at a content address but for its data, into a directory that is not there yet and
-    appears whole. accept, warn, max_bytes: as of `fetch_named`. Raises StoreError, OSError, and what `accept` raises."""
+    appears whole. accept, warn, max_bytes: as of `fetch_named`. Raises StoreError, OSError, and what `accept`
+    raises."""
     if directory.exists():
         raise DestinationExists(f"{directory} exists already: choose another place or remove it.")
     room = directory.with_name(f".{directory.name}.fetched")

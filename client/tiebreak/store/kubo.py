@@ -19,8 +19,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-import ipfshttpclient
-import ipfshttpclient.exceptions as ipfs_errors
 import requests
 import urllib3
 
@@ -31,6 +29,11 @@ from tiebreak.store.store import Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
 from tiebreak.store.transfers import WIDTH, OnTransfer, untold
 from tiebreak.timed_http import HttpAnswer, bound
+
+# Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not need.
+os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")
+import ipfshttpclient
+import ipfshttpclient.exceptions as ipfs_errors
 
 _WIDTH = 4
 """Blocks on the way at a time: enough to hide the latency of a daemon, and at most 8 MiB of memory."""
@@ -101,9 +104,6 @@ class Upload:
         # Blocks that wait for their turn are dropped; those on the way end by their own time limits.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-
-# Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not need.
-os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")
 
 T = TypeVar("T")
 
