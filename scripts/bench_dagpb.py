@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tiebreak.store import dagpb
-from tiebreak.store.cid import Cid
 from tiebreak.store.dag_builder import CHUNK, LINKS
-from tiebreak.store.dagpb import FILE, Link, UnixFsNode
+from tiebreak.store.dagpb import FILE, Cid, Link, UnixFsNode
 
 ROUNDS = 50
 

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roundlog.training.run_files import CACHE
 from tiebreak.store import FolderStore
-from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Cid
 
 if TYPE_CHECKING:
     from roundlog import Task

@@ -31,14 +31,15 @@ from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
+from tiebreak.contract.contract_watch import find_chunk, find_rows
 from tiebreak.contract.enums import Level, Outcome, Phase, Side
 from tiebreak.contract.events import Challenged, JobPosted
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.posted import find_chunk, find_rows
 from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.contract.structs import Terms
 from tiebreak.devnet.launcher import start_devnet
-from tiebreak.game import Known, Need, NeedChunk, NeedRow, next_move
+from tiebreak.game.moves import Need, NeedChunk, NeedRow
+from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.answers import Receipt

@@ -13,7 +13,7 @@ from pathlib import Path
 from generated import write_or_check
 from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.operation.metrics import Metrics
-from tiebreak.transactions.fees import DISPUTE_GAS
+from tiebreak.transactions.signer import DISPUTE_GAS
 
 _ROOT = Path(__file__).resolve().parents[1]
 FILE = _ROOT / "docs" / "how-to" / "operating.md"

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 _HOST = re.compile(r"(?P<name>localhost|\[::1\]|[0-9.]+)(?::[0-9]{0,5})?", re.ASCII | re.IGNORECASE)
 
 _MOST_WAITING = 64
+_CLOSES_WITHIN = 0.05  # seconds
 
 
 def names_this_machine(hosts: Sequence[str]) -> bool:
@@ -51,6 +52,20 @@ class LoopbackServer(ThreadingHTTPServer):
         self._waiting: dict[socket, float] = {}
         """Connections without a whole request -> when each is closed."""
         super().__init__(("127.0.0.1", port), handler)
+
+    def start(self, name: str) -> None:
+        """Serves in a thread of this name, until `close`."""
+        self._thread = threading.Thread(target=self.serve_forever, args=(_CLOSES_WITHIN,), name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self.waits(request)

@@ -23,7 +23,7 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer_role import post_job
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
-from tiebreak.roles.overdue import HEAD_START
+from tiebreak.roles.player import HEAD_START
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import TransactionQueue
 from tiebreak.rpc.chain_errors import ChainError

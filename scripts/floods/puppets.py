@@ -15,11 +15,12 @@ from roundlog.training.options import RunOptions
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 from tiebreak.contract.contract_calls import ContractCall
+from tiebreak.contract.contract_watch import find_chunk, find_rows
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.posted import find_chunk, find_rows
 from tiebreak.contract.structs import GameView
-from tiebreak.game import ClaimTimeout, Helpless, Known, Need, NeedChunk, NeedRow, Over, Wait, next_move
+from tiebreak.game.moves import ClaimTimeout, Helpless, Need, NeedChunk, NeedRow, Over, Wait
+from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.chain_errors import ChainError

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from faulty_node import ServerOfThreads
 from tiebreak.store import FolderStore
-from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Cid
 from tiebreak.store.store_errors import InvalidCid, StoreError
 
 

@@ -22,7 +22,7 @@ from tiebreak.cli import app as command_line
 from tiebreak.devnet import launcher as _devnet  # noqa: F401
 from tiebreak.roles import auditor_role as _auditor  # noqa: F401
 from tiebreak.roles import customer_role as _customer  # noqa: F401
-from tiebreak.roles import follower_role as _follower  # noqa: F401
+from tiebreak.roles import job_role as _follower  # noqa: F401
 from tiebreak.roles import referee_role as _referee  # noqa: F401
 from tiebreak.roles import trainer_role as _trainer  # noqa: F401
 from tiebreak.transactions import sender as _sender  # noqa: F401

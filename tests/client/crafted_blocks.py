@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from tiebreak.store import FolderStore
-from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dag_builder import CHUNK, LINKS
-from tiebreak.store.dagpb import DIRECTORY, FILE, Link, UnixFsNode, encode
+from tiebreak.store.dagpb import DIRECTORY, FILE, RAW, Cid, Link, UnixFsNode, encode
 
 
 def everything(path: Path, names: Collection[str]) -> Iterable[Mapping[str, int]]:

@@ -10,13 +10,14 @@ from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
 from tiebreak.contract.contract_calls import ContractCall
+from tiebreak.contract.contract_watch import find_rows
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.events import Appealed, Challenged, JobPosted, Withdrawn
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.posted import find_rows
 from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.contract.structs import Terms
-from tiebreak.game import Known, Leaves, Move, Need, NeedRow, Place, Trace, Tree, next_move, next_root_of
+from tiebreak.game.moves import Leaves, Move, Need, NeedRow, Place, Trace, Tree, next_root_of
+from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.answers import Receipt
 from tiebreak.rpc.node import ChainNode

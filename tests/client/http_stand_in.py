@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Cid
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import StoreError
 

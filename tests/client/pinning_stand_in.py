@@ -10,7 +10,7 @@ import urllib.parse
 from typing import Any
 
 from http_stand_in import Request
-from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Cid
 
 TOKEN = "a-secret.token~of+40/characters=1234567890"
 

@@ -8,7 +8,7 @@ import pytest
 from disputes import JOB_CID, TERMS, Cast, Party, Run, made
 from eth_typing import ChecksumAddress
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
-from tiebreak.game import next_root_of
+from tiebreak.game.moves import next_root_of
 from tiebreak.roles.sealing import audit_seal, claim_seal, new_salt
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.rpc.node import ChainNode

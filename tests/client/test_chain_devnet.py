@@ -15,8 +15,7 @@ import pytest
 import requests
 from canned_node import ADDRESS, Canned, block
 from tiebreak.devnet.embedded import EmbeddedChain, embedded_node
-from tiebreak.devnet.launcher import ANVIL_VARIABLE, find_anvil, start_devnet
-from tiebreak.devnet.rpc_server import MAX_REQUEST
+from tiebreak.devnet.launcher import ANVIL_VARIABLE, MAX_REQUEST, find_anvil, start_devnet
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, RpcRefused
 from tiebreak.rpc.node import ChainNode, connect
 from tiebreak.rpc.transport import HttpTransport

@@ -9,7 +9,7 @@ from audit_coalitions import Coalition, End, Rule
 from disputes import JOB_CID, TERMS, Cast, Run
 from tiebreak.contract.enums import JobStatus
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.game import next_root_of
+from tiebreak.game.moves import next_root_of
 from tiebreak.roles.sealing import audit_seal, claim_seal
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account

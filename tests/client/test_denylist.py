@@ -6,16 +6,15 @@ import json
 
 import pytest
 from disputes import Cast
-from tiebreak.contract import denylist
-from tiebreak.contract.code import is_game
-from tiebreak.contract.denylist import Broken, fingerprint, parse, why_broken
+from tiebreak.contract import code
+from tiebreak.contract.code import Broken, fingerprint, is_game, parse, why_broken
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.rpc.chain_errors import DeploymentError
 
 
 def test_the_list_of_this_release_can_be_read_and_names_contracts_that_there_are() -> None:
-    for entry in denylist.shipped():
+    for entry in code.shipped():
         assert entry.reason and entry.contract in ("VerificationGame", "Adjudicator", "Functions", "Verdicts", "Claims")
 
 
@@ -27,7 +26,7 @@ def test_a_code_that_is_listed_is_refused_wherever_it_stands(contract: str, monk
     listed = parse(
         json.dumps([{"contract": contract, "fingerprint": "0x" + fingerprint(contract).hex(), "reason": "rounds up"}])
     )
-    monkeypatch.setattr(denylist, "shipped", lambda: listed)
+    monkeypatch.setattr(code, "shipped", lambda: listed)
     games = contract in ("VerificationGame", "Verdicts")
     assert why_broken("VerificationGame", node.chain_id, address) == ("rounds up" if games else None)
     assert why_broken("Adjudicator", node.chain_id, adjudicator) == (None if games else "rounds up")

@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tiebreak.devnet.devnet_state import DevnetState
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.embedded_record import ChainRecord, RecordedEvent
-from tiebreak.devnet.launcher import find_anvil, start_devnet
+from tiebreak.devnet.launcher import DevnetState, find_anvil, start_devnet
 from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import DevnetError
 from tiebreak.rpc.node import ChainNode, connect

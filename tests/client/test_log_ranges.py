@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from canned_node import ADDRESS, HASH, Canned, block, log
-from tiebreak.contract.posted import last_block_before
+from tiebreak.contract.contract_watch import last_block_before
 from tiebreak.rpc.chain_errors import RpcRefused
 from tiebreak.rpc.node import ChainNode
 

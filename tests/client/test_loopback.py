@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import requests
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.devnet.rpc_server import RpcServer
+from tiebreak.devnet.launcher import RpcServer
 from tiebreak.loopback import LoopbackHandler, names_this_machine
-from tiebreak.operation.endpoint import Endpoint
+from tiebreak.operation.metrics import Endpoint
 from troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS, seconds_until_cut_off, silent, status
 
 ASKS = '{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}'
@@ -80,9 +80,9 @@ def test_a_request_that_takes_long_to_come_is_cut_off(
 
 
 def test_a_body_that_takes_long_to_come_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tiebreak.devnet import rpc_server
+    from tiebreak.devnet import launcher
 
-    monkeypatch.setattr(rpc_server._Handler, "timeout", 1.0)
+    monkeypatch.setattr(launcher._Handler, "timeout", 1.0)
     made = RpcServer(EmbeddedChain())
     begin = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
     try:

@@ -11,7 +11,7 @@ from tiebreak.quantities import in_ether
 from tiebreak.roles.context import RoleLimits
 from tiebreak.rpc.block_pace import block_time
 from tiebreak.rpc.node import ChainNode
-from tiebreak.transactions.fees import funds
+from tiebreak.transactions.signer import funds
 
 GIB, ROOM = 1 << 30, 256 << 20
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from hostile_node import BlockNode
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.devnet.rpc_server import RpcServer
+from tiebreak.devnet.launcher import RpcServer
 from tiebreak.rpc.chain_errors import ChainUnavailable, NodesDisagree, WrongChain
-from tiebreak.rpc.newest_blocks import TURN_SECONDS
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.node_agreement import CALM_SECONDS, UNDERTAKINGS
 from tiebreak.rpc.quorum import connect_all, quorum_of
+from tiebreak.rpc.quorum_members import TURN_SECONDS
 
 
 class Watch:

@@ -13,8 +13,7 @@ from disputes import Cast, Run, made
 from eth_account import Account
 from tiebreak.contract.enums import Outcome
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.devnet.launcher import find_anvil, start_devnet
-from tiebreak.devnet.rpc_server import RpcServer
+from tiebreak.devnet.launcher import RpcServer, find_anvil, start_devnet
 from tiebreak.rpc.chain_errors import (
     AccountError,
     ChainUnavailable,

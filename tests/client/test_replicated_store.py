@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from http_stand_in import Request, serving
 from tiebreak.store import FolderStore, open_stores
-from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dag_reader import as_file
-from tiebreak.store.dagpb import FILE, Link, UnixFsNode, encode
+from tiebreak.store.dagpb import FILE, RAW, Cid, Link, UnixFsNode, encode
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.location import locations

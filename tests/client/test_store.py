@@ -16,8 +16,7 @@ from crafted_blocks import Blocks, everything
 from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.store import FolderStore
-from tiebreak.store.cid import RAW, Cid
-from tiebreak.store.dagpb import FILE, Link, UnixFsNode
+from tiebreak.store.dagpb import FILE, RAW, Cid, Link, UnixFsNode
 from tiebreak.store.store_errors import (
     ContentMissing,
     CorruptBlock,

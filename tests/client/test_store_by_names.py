@@ -13,9 +13,9 @@ import pytest
 from crafted_blocks import Blocks
 from hypothesis import given
 from hypothesis import strategies as st
-from tiebreak.store.cid import Cid
 from tiebreak.store.dag_builder import CHUNK
 from tiebreak.store.dag_reader import Plan
+from tiebreak.store.dagpb import Cid
 from tiebreak.store.staging import set_back
 from tiebreak.store.store_errors import ContentTooLarge, NoSpace, StoreError
 

@@ -14,8 +14,7 @@ import pytest
 from crafted_blocks import everything
 from http_stand_in import Request, serving
 from tiebreak.store import FolderStore, open_store
-from tiebreak.store.cid import RAW, Cid
-from tiebreak.store.dagpb import MAX_BLOCK
+from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, FetchTooSlow, StoreError, StoreUnavailable

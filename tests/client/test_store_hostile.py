@@ -9,14 +9,15 @@ import pytest
 from crafted_blocks import Blocks, everything
 from hypothesis import given
 from hypothesis import strategies as st
-from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dag_reader import MAX_ENTRIES, read_file, write_directory
 from tiebreak.store.dagpb import (
     DIRECTORY,
     FILE,
     MAX_BLOCK,
+    RAW,
     SHARDED_DIRECTORY,
     SYMLINK,
+    Cid,
     Link,
     UnixFsNode,
     decode,

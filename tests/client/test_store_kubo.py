@@ -17,8 +17,8 @@ import pytest
 import requests
 from crafted_blocks import everything
 from tiebreak.store import FolderStore, open_store
-from tiebreak.store.cid import DAG_PB, RAW, Cid
 from tiebreak.store.dag_builder import CHUNK, LINKS
+from tiebreak.store.dagpb import DAG_PB, RAW, Cid
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.store_errors import (
     ContentMissing,

@@ -15,7 +15,7 @@ import requests
 from http_stand_in import Request, serving
 from pinning_stand_in import TOKEN, Service
 from tiebreak.store import FolderStore, open_stores
-from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dagpb import RAW, Cid
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.pinning import PinningService, read_token
 from tiebreak.store.replicated_store import ReplicatedStore

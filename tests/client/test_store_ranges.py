@@ -15,9 +15,8 @@ from crafted_blocks import Blocks, everything
 from http_stand_in import Request, serving
 from test_store_gateway import answering
 from tiebreak.store import FolderStore
-from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dag_builder import CHUNK
-from tiebreak.store.dagpb import FILE, SYMLINK, Link, UnixFsNode
+from tiebreak.store.dagpb import FILE, RAW, SYMLINK, Cid, Link, UnixFsNode
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.replicated_store import ReplicatedStore

@@ -11,7 +11,7 @@ from http_stand_in import Request, serving
 from tiebreak.operation import messenger
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.transport import HttpTransport
-from tiebreak.store.cid import RAW, Cid
+from tiebreak.store.dagpb import RAW, Cid
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.pinning import PinningService

@@ -17,8 +17,8 @@ from http_stand_in import serving
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.devnet.rpc_server import RpcServer
-from tiebreak.game import next_root_of
+from tiebreak.devnet.launcher import RpcServer
+from tiebreak.game.moves import next_root_of
 from tiebreak.rpc.chain_errors import ChainUnavailable, ContractError, InvalidAnswer, RpcRefused
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.quorum import QuorumTransport

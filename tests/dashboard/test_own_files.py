@@ -29,7 +29,7 @@ from tiebreak.dashboard.local_files import LocalFiles
 from tiebreak.dashboard.own_replay import OwnReplay, Replays
 from tiebreak.dashboard.showing import UNKNOWN
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.segment_audits.elsewhere import fetch_without_data
+from tiebreak.segment_audits.stored_jobs import fetch_without_data
 from tiebreak.store import FolderStore
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.replicated_store import ReplicatedStore

@@ -13,9 +13,8 @@ from canned_node import HASH, Canned, block
 from disputes import Cast
 from starlette.testclient import TestClient
 from tiebreak.contract.game import VerificationGame
-from tiebreak.dashboard import head_monitor as head_monitors
-from tiebreak.dashboard.chain_reader import Busy, Readings
-from tiebreak.dashboard.head_monitor import HeadMonitor
+from tiebreak.dashboard import chain_reader
+from tiebreak.dashboard.chain_reader import Busy, HeadMonitor, Readings
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import make_app
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -72,7 +71,7 @@ def client(site: Site) -> TestClient:
 def test_a_node_that_hangs_makes_a_banner_and_the_page_stays(
     line: Line, site: Site, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_monitors, "SILENCE", 0.3)
+    monkeypatch.setattr(chain_reader, "SILENCE", 0.3)
     # A busy machine may take longer for the first reading than a page waits.
     assert any("Job 1" in client.get("/jobs").text for _ in range(100))
     line.free.clear()
@@ -158,10 +157,10 @@ def heads(**changes: Any) -> tuple[Canned, HeadMonitor]:
 
 
 def test_a_node_whose_newest_block_is_old_lags() -> None:
-    _, head_monitor = heads(timestamp=hex(1_000 - head_monitors.LAG))
+    _, head_monitor = heads(timestamp=hex(1_000 - chain_reader.LAG))
     head_monitor.look()
     assert head_monitor.sight().trouble == ""
-    _, head_monitor = heads(timestamp=hex(999 - head_monitors.LAG))
+    _, head_monitor = heads(timestamp=hex(999 - chain_reader.LAG))
     head_monitor.look()
     assert "lags behind" in head_monitor.sight().trouble and "5m 1s" in head_monitor.sight().trouble
 

@@ -28,9 +28,8 @@ from tiebreak.contract.structs import (
     Partial,
 )
 from tiebreak.dashboard import showing
-from tiebreak.dashboard.curve import HEIGHT, POINTS, curve
-from tiebreak.dashboard.game_history import GameHistory
-from tiebreak.dashboard.game_verdict import verdict
+from tiebreak.dashboard.game_history import GameHistory, verdict
+from tiebreak.dashboard.local_files import HEIGHT, POINTS, curve
 from tiebreak.dashboard.path import LEAST, WIDTH, depth, rungs
 from tiebreak.dashboard.showing import Names
 from tiebreak.dashboard.words import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console, RenderableType
 from tiebreak.cli.account_summary import AccountSummary, Part, Reader
-from tiebreak.cli.live_status import LiveScreen
-from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_summary
+from tiebreak.cli.summary_text import LiveScreen, account_text, games_text, jobs_table, plain_summary
 from tiebreak.cli.views import game_text, job_text
 from tiebreak.contract.enums import Outcome, Side
 from tiebreak.roles.auditor_role import AuditorRole
@@ -74,7 +73,7 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
         assert f"Account {one.account}" in text and "at most" in text and "trainer" in text and "running" in text
         for side in Side:
             (their_game,) = one.games
-            left = their_game.left(side, one.now)
+            left = their_game.view.left(side, one.now)
             clock = world.game().clocks[side]
             assert 0 < left <= clock.remaining <= TERMS.clock_allowance
             assert (left < clock.remaining) <= bool(clock.started_at)
@@ -143,7 +142,7 @@ def test_the_screen_runs_clocks_down_and_outlives_an_outage(world: World) -> Non
     (game,) = found.games
     running = next(side for side in Side if game.view.clocks[side].started_at)
     seconds[0] += 600
-    assert game.left(running, found.now) - 600 == game.left(running, found.now + 600)
+    assert game.view.left(running, found.now) - 600 == game.view.left(running, found.now + 600)
     assert printed(screen) != before
     screen.fail(ChainUnavailable("no answer from the node."))
     assert "no answer from the node. What follows was read 600 seconds ago." in " ".join(printed(screen).split())

@@ -12,7 +12,7 @@ from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.transactions.fees import Funds
+from tiebreak.transactions.signer import Funds
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 from world import World, ended

@@ -20,7 +20,7 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import ContentStore
 from tiebreak.store.dag_reader import Plan
 from tiebreak.store.store_errors import FetchTooSlow
-from tiebreak.transactions.fees import Funds
+from tiebreak.transactions.signer import Funds
 from tiebreak_demo.adversary.dishonest_logs import withholding
 from world import Ticks, World, ended
 

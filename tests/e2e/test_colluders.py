@@ -11,7 +11,7 @@ from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.overdue import HEAD_START
+from tiebreak.roles.player import HEAD_START
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order
 from tiebreak_demo.adversary.dishonest_queues import SilentQueue, silenced

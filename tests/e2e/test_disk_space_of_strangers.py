@@ -15,12 +15,11 @@ from roundlog.training.run_files import DATA, JOB_FILES
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.structs import JobView
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.context import RoleContext, RoleLimits
-from tiebreak.roles.follower_role import JobFollower
+from tiebreak.roles.context import RoleContext, RoleLimits, size_of
+from tiebreak.roles.job_role import JobFollower
 from tiebreak.roles.notices import Notice, What
-from tiebreak.roles.rooms import size_of
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Cid
 from world import TERMS, Ticks, World, ended, linear_task
 
 SIZE = 3 << 30

@@ -12,7 +12,7 @@ from roundlog.training.job import Job as EngineJob
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.background_jobs import Threads
-from tiebreak.roles.follower_role import JobFollower
+from tiebreak.roles.job_role import JobFollower
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.engines import execution_of, lying, prescribed_executor
 from tiebreak_demo.adversary.parties import lying_auditor

@@ -19,9 +19,8 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.transactions.journal import Entry, Journal
+from tiebreak.transactions.journal import Entry, Journal, Reserve
 from tiebreak.transactions.keys import devnet_account
-from tiebreak.transactions.reserve import Reserve
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 from world import NAMES, CountingSender, World

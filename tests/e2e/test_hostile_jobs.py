@@ -13,7 +13,7 @@ from roundlog.training.job import Job, JobError
 from tiebreak.contract.code import ContractCode
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
-from tiebreak.game import next_root_of
+from tiebreak.game.moves import next_root_of
 from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles import fetched_content, long_work
 from tiebreak.roles.auditor_role import AuditorRole
@@ -22,8 +22,7 @@ from tiebreak.roles.customer_role import post_job
 from tiebreak.roles.fetched_content import Refused, fetch_job
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.policy import Policy
-from tiebreak.roles.time_to_answer import MeasuredPace
+from tiebreak.roles.policy import MeasuredPace, Policy
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import FolderStore
 from tiebreak_demo.adversary.parties import poisoning_trainer

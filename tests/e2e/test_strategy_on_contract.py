@@ -9,9 +9,10 @@ from disputes import made
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
+from tiebreak.contract.contract_watch import find_rows
 from tiebreak.contract.enums import Outcome, Phase, Reason, Side
-from tiebreak.contract.posted import find_rows
-from tiebreak.game import Known, Leaves, Move, Need, NeedChunk, NeedRow, Place, Trace, Tree, moves_in, next_move
+from tiebreak.game.moves import Leaves, Move, Need, NeedChunk, NeedRow, Place, Trace, Tree, moves_in
+from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.player import call_of
 from world import TERMS, World
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tiebreak.cli.account_summary import AccountSummary, Part, Reader
 from tiebreak.cli.summary_text import next_step
+from tiebreak.contract.contract_watch import find_rows
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.posted import find_rows
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.game import Known, Leaves
-from tiebreak.game.strategy import forced_move
+from tiebreak.game.moves import Leaves
+from tiebreak.game.strategy import Known, forced_move
 from tiebreak.roles.player import call_of
 from world import NAMES, TERMS, World, with_terms
 

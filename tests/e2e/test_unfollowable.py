@@ -10,7 +10,7 @@ from roundlog.commitments import MerkleTree
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus
-from tiebreak.game import next_root_of
+from tiebreak.game.moves import next_root_of
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.trainer_role import TrainerRole
 from world import TERMS, World, ended, linear_task

@@ -20,9 +20,8 @@ from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import ChainError
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import HttpTransport, Transport
-from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dag_reader import read_file, write_directory
-from tiebreak.store.dagpb import DIRECTORY, FILE, Link, decode
+from tiebreak.store.dagpb import DIRECTORY, FILE, RAW, Cid, Link, decode
 from tiebreak.store.dagpb import UnixFsNode as Block
 from tiebreak.store.dagpb import encode as encode_block
 from tiebreak.store.store import reachable

@@ -22,7 +22,7 @@ from roundlog.segment_audits.workers import MakeWorker, process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
 from roundlog.training.repetition import draw_intervals, repeat
-from tiebreak.segment_audits.stored_states import LocalStates, Stores
+from tiebreak.segment_audits.stored_jobs import LocalStates, Stores
 
 
 @dataclass(frozen=True, kw_only=True)

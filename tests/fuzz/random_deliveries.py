@@ -28,8 +28,7 @@ from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.trainer import Trainer
 from shaky_store import ShakyStore
-from tiebreak.segment_audits.elsewhere import fetch_without_data, read_elsewhere
-from tiebreak.segment_audits.fetching import fetch_named, job_plan
+from tiebreak.segment_audits.stored_jobs import fetch_named, fetch_without_data, job_plan, read_elsewhere
 from tiebreak.store import FolderStore, StoreError, dag_builder, replicated_store
 from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store import Store

@@ -39,8 +39,7 @@ from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.run_files import checkpoint_path
 from roundlog.training.trainer import Trainer
 from safetensors.torch import load_model
-from tiebreak.segment_audits.elsewhere import fetch_without_data
-from tiebreak.segment_audits.stored_states import Stores
+from tiebreak.segment_audits.stored_jobs import Stores, fetch_without_data
 from tiebreak.store import FolderStore
 
 _SECONDS_TO_STOP = 60

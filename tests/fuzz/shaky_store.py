@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from tiebreak.store import FolderStore
-from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Cid
 from tiebreak.store.store_errors import ContentMissing, StoreUnavailable
 
 WAYS = ("lost", "damaged", "short", "busy")

@@ -11,7 +11,7 @@ from roundlog.commitments import depth_of
 
 from tiebreak.contract.enums import AuditStatus, JobStatus, Level, Outcome, Phase, Side
 from tiebreak.contract.payouts import fee_at, place_of
-from tiebreak.game import moves_in
+from tiebreak.game.moves import moves_in
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
@@ -68,11 +68,6 @@ class GameSummary:
     def spent(self) -> int:
         """Wei that the gas of this side's moves has cost so far, as the contract meters it."""
         return 0 if self.side is None else self.view.spent[self.side]
-
-    def left(self, side: Side, now: int) -> int:
-        """Seconds on a side's clock."""
-        clock = self.view.clocks[side]
-        return max(0, clock.remaining - (now - clock.started_at if clock.started_at else 0))
 
     @property
     def deadline(self) -> int | None:

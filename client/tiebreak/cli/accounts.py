@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import network, option_groups
+from tiebreak.cli import network, option_groups, output
 from tiebreak.cli.failures import CommandError
 from tiebreak.cli.option_groups import examples
 
@@ -24,7 +24,6 @@ app = typer.Typer(no_args_is_help=True, help="The key with which you take part."
 @app.command()
 def create(file: File, json: option_groups.Json = False) -> None:
     """Make a new account. Its password is asked for, or read from TIEBREAK_KEYSTORE_PASSWORD."""
-    from tiebreak.cli import output
     from tiebreak.transactions.keys import create_keystore
 
     _require_new(file)
@@ -90,8 +89,6 @@ def _new_password(file: Path) -> str:
 
 
 def _show(address: str, file: Path, title: str, as_json: bool) -> None:
-    from tiebreak.cli import output
-
     facts = {"address": address, "keystore": file}
     if as_json:
         output.show_json(facts)
@@ -102,8 +99,6 @@ def _show(address: str, file: Path, title: str, as_json: bool) -> None:
 @app.command()
 def show(keystore: network.Keystore = None, json: option_groups.Json = False) -> None:
     """Show the address of your account."""
-    from tiebreak.cli import output
-
     address = network.account(keystore).address
     if json:
         output.show_json({"address": address})

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tiebreak.cli import output
+from tiebreak.cli.output import size
+
 if TYPE_CHECKING:
     from roundlog.training import Job, Verdict
 
@@ -73,8 +76,6 @@ def show_verdict(
 ) -> None:
     """Prints the verdict for people. fetched: as of `about_data`. share: of the log's decisions that were to be
     verified."""
-    from tiebreak.cli import output
-
     facts: dict[str, object] = {
         "checkpoint root": verdict.checkpoint_root,
         "final state root": verdict.state_roots[-1],
@@ -160,8 +161,6 @@ def _log(verdict: Verdict, share: float) -> str | None:
 
 def about_data(job: Job, count: int | None) -> dict[str, object]:
     """The fact for people that so many bytes of a job's data were fetched. None: the data lie in its directory."""
-    from tiebreak.cli.output import size
-
     if count is None:
         return {}
     whole = sum(field.nbytes for field in job.dataset.values())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import network, option_groups
+from tiebreak.cli import network, option_groups, output
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.option_groups import examples, takes_groups
 from tiebreak.quantities import in_ether
@@ -37,7 +37,6 @@ def deploy(
     json: option_groups.Json = False,
 ) -> None:
     """Put a new contract on a chain. It belongs to nobody; all who use its address share it."""
-    from tiebreak.cli import output
     from tiebreak.contract.game import VerificationGame
     from tiebreak.transactions.sender import Sender
 
@@ -68,7 +67,6 @@ def status(
     json: option_groups.Json = False,
 ) -> None:
     """Show the state of the contract, of one job and its games, or of an account."""
-    from tiebreak.cli import output
     from tiebreak.cli.account_summary import Reader
     from tiebreak.cli.views import find_job, show_posted
 
@@ -83,8 +81,8 @@ def status(
     game = chain.open_game()
     reader = Reader(game, who, job)
     if watch:
-        from tiebreak.cli.live_status import LiveScreen
-        from tiebreak.cli.live_status import watch as play
+        from tiebreak.cli.summary_text import LiveScreen
+        from tiebreak.cli.summary_text import watch as play
 
         if job is not None:
             find_job(game, job)
@@ -96,7 +94,6 @@ def status(
 
 
 def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool) -> None:
-    from tiebreak.cli import output
     from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_summary
 
     facts = {
@@ -127,7 +124,6 @@ def withdraw(
     json: option_groups.Json = False,
 ) -> None:
     """Fetch what the contract owes to your account: rewards, returned bonds, shares of lost ones."""
-    from tiebreak.cli import output
     from tiebreak.contract.events import Withdrawn
 
     signer = chain.key()

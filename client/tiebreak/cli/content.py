@@ -8,42 +8,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tiebreak import quantities
 from tiebreak.cli.failures import WrongUsage
+from tiebreak.cli.option_groups import panel
 
 if TYPE_CHECKING:
     from tiebreak.store.pinning import PinningService
     from tiebreak.store.store import Store
     from tiebreak.store.transfers import OnTransfer
 
-_PANEL = "Content"
+_option = panel("Content")
 
 
 Retention = Annotated[
     int | None,
-    typer.Option(
+    _option(
         parser=quantities.seconds,
         envvar="TIEBREAK_RETENTION",
         metavar="TIME",
         help="Unpin what was published for a job this long after its end, e.g. 30d (default: keep it). Use it only "
         "with stores that no other role shares.",
         show_default=False,
-        rich_help_panel=_PANEL,
     ),
 ]
 
 
 PublishEvery = Annotated[
     int | None,
-    typer.Option(
+    _option(
         min=1,
         metavar="N",
         help="Publish every N-th checkpoint in the content store as soon as it is made, listed beside the log, so that "
         "many workers can audit the run at a time (default: none).",
         show_default=False,
-        rich_help_panel=_PANEL,
     ),
 ]
 
@@ -68,30 +65,27 @@ class ContentOptions:
 
     store: Annotated[
         str | None,
-        typer.Option(
+        _option(
             envvar="TIEBREAK_STORE",
             metavar="PLACE,...",
             help="Content stores, by commas: folders, Kubo's RPC (http://127.0.0.1:5001), gateways to read from "
             "(gateway+https://...). Reads ask them in this order, writes go to all (default: a folder of yours).",
-            rich_help_panel=_PANEL,
         ),
     ] = None
     pin_service: Annotated[
         str | None,
-        typer.Option(
+        _option(
             envvar="TIEBREAK_PIN_SERVICE",
             metavar="URL",
             help="Pinning service (IPFS Pinning Service API) that keeps what is published.",
-            rich_help_panel=_PANEL,
         ),
     ] = None
     pin_token: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             envvar="TIEBREAK_PIN_TOKEN_FILE",
             metavar="FILE",
             help="Its access token, in a file of mode 0600. Without it the token is in TIEBREAK_PIN_TOKEN.",
-            rich_help_panel=_PANEL,
         ),
     ] = None
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import network
+from tiebreak.cli import network, output
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.option_groups import examples, takes_groups
 
@@ -74,7 +74,6 @@ def dashboard(
     except ModuleNotFoundError as error:
         raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
 
-    from tiebreak.cli import output
     from tiebreak.dashboard.site import Site
     from tiebreak.store import open_stores
     from tiebreak.store.location import locations

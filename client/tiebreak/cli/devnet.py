@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import network, option_groups
+from tiebreak.cli import network, option_groups, output
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.option_groups import examples
 from tiebreak.quantities import in_ether, in_utc
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
     from tiebreak.contract.game import VerificationGame
-    from tiebreak.devnet.devnet_state import DevnetState
-    from tiebreak.devnet.launcher import Devnet
+    from tiebreak.devnet.launcher import Devnet, DevnetState
     from tiebreak.rpc.node import ChainNode
 
 FUNDING = 100 * 10**18
@@ -114,8 +113,6 @@ def _running(port: int) -> ChainNode | None:
 
 
 def _change(node: ChainNode, accounts: list[ChecksumAddress], advance: int | None, as_json: bool) -> None:
-    from tiebreak.cli import output
-
     balances = _fund(node, accounts)
     if advance is not None:
         node.advance_time(advance)
@@ -152,8 +149,7 @@ def _fund(node: ChainNode, accounts: list[ChecksumAddress]) -> dict[ChecksumAddr
 def _run(port: int, kind: str, state: Path | None, accounts: list[ChecksumAddress], as_json: bool) -> None:
     from contextlib import ExitStack
 
-    from tiebreak.devnet.devnet_state import DevnetState
-    from tiebreak.devnet.launcher import start_devnet
+    from tiebreak.devnet.launcher import DevnetState, start_devnet
     from tiebreak.rpc.chain_errors import DevnetError
     from tiebreak.rpc.node import connect
 
@@ -192,7 +188,6 @@ def _contract(node: ChainNode, kept: DevnetState | None) -> tuple[VerificationGa
 def _introduce(
     chain: Devnet, game: VerificationGame, kept: DevnetState | None, *, is_known: bool, as_json: bool
 ) -> None:
-    from tiebreak.cli import output
     from tiebreak.transactions.keys import ACCOUNTS, BALANCE, devnet_account
 
     accounts = [devnet_account(index) for index in range(ACCOUNTS)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import option_groups
+from tiebreak.cli import option_groups, output
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import CommandError
 from tiebreak.cli.network import ContractOptions
@@ -47,7 +47,7 @@ def read_job(directory: Path, max_memory: int, micro_batches: int = 1, content: 
         raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
     from roundlog.training import Job, JobLimits
 
-    from tiebreak.segment_audits.elsewhere import lies_elsewhere, read_elsewhere
+    from tiebreak.segment_audits.stored_jobs import lies_elsewhere, read_elsewhere
 
     limits = JobLimits(memory_bytes=max_memory, micro_batches=micro_batches)
     if lies_elsewhere(directory):
@@ -59,7 +59,7 @@ def require_publishable(directory: Path) -> None:
     """Refuses a directory that has more than the files of a job, or less. Raises CommandError."""
     from roundlog.training import JOB_FILES
 
-    from tiebreak.segment_audits.elsewhere import lies_elsewhere
+    from tiebreak.segment_audits.stored_jobs import lies_elsewhere
 
     if lies_elsewhere(directory):
         raise CommandError(
@@ -73,8 +73,7 @@ def require_publishable(directory: Path) -> None:
 def published_job(directory: Path, store: Store) -> str | None:
     """The address of a job's directory in the stores, where it is put if its data are in it; None, with a warning, if
     it has other files. Raises StoreError."""
-    from tiebreak.cli import output
-    from tiebreak.segment_audits.elsewhere import addresses_of, lies_elsewhere
+    from tiebreak.segment_audits.stored_jobs import addresses_of, lies_elsewhere
 
     if lies_elsewhere(directory):
         return addresses_of(directory).job
@@ -102,8 +101,6 @@ def publish(
     json: option_groups.Json = False,
 ) -> None:
     """Put a job into the content stores, and print the address by which others fetch it. No chain is asked."""
-    from tiebreak.cli import output
-
     if directory.is_dir():
         require_publishable(directory)
     job = read_job(directory, max_memory)
@@ -141,9 +138,7 @@ def fetch(
     """Fetch a job's files by content address, every byte checked, with its data or without them."""
     from roundlog.training import read_program
 
-    from tiebreak.cli import output
-    from tiebreak.segment_audits.elsewhere import fetch_without_data
-    from tiebreak.segment_audits.fetching import fetch_named, job_plan
+    from tiebreak.segment_audits.stored_jobs import fetch_named, fetch_without_data, job_plan
 
     posted = _posted(job, chain)
     cid = job if posted is None else posted.job_cid

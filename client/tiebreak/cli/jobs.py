@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import job_files, option_groups
+from tiebreak.cli import job_files, option_groups, output
 from tiebreak.cli.failures import CommandError
 from tiebreak.cli.job_files import read_job, require_publishable
 from tiebreak.cli.job_terms import PostedTerms
 from tiebreak.cli.network import ContractOptions, PartyOptions
-from tiebreak.cli.option_groups import DEFAULT_POLL, Poll, examples, takes_groups
+from tiebreak.cli.option_groups import DEFAULT_POLL, Poll, examples, panel, takes_groups
+from tiebreak.cli.output import size
 from tiebreak.cli.role_process import RoleSetup, play
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class RoundingPolicy(enum.StrEnum):
     THRESHOLD = "threshold"
 
 
-_CAPTURED = "The job"
+_captured_option = panel("The job")
 
 
 @app.command(
@@ -56,55 +57,42 @@ def create(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Directory for the job's files; made, or empty.", rich_help_panel=_CAPTURED),
+        _captured_option("--out", help="Directory for the job's files; made, or empty."),
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A parameter of the function; a wrong NAME gets a list.",
-            rich_help_panel=_CAPTURED,
-        ),
+        _captured_option("--set", metavar="NAME=VALUE", help="A parameter of the function; a wrong NAME gets a list."),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
+        _captured_option(
             "--data",
             metavar="PATH",
             help="A text for gpt and gpt2, a folder of CIFAR-10's python files for resnet50 and vgg11 (default: "
             "generated data, but for gpt).",
-            rich_help_panel=_CAPTURED,
         ),
     ] = None,
     policy: Annotated[
         RoundingPolicy | None,
-        typer.Option(
+        _captured_option(
             metavar="NAME",
             help="Rounding: certified (default), to the one right answer, or threshold, by the trainer's log, as OVT "
             "has it.",
             show_default=False,
-            rich_help_panel=_CAPTURED,
         ),
     ] = None,
     bits: Annotated[
         int | None,
-        typer.Option(
-            min=23,
-            max=32,
-            metavar="N",
-            help="Bits of every result, b_r of OVT (default: 32).",
-            show_default=False,
-            rich_help_panel=_CAPTURED,
+        _captured_option(
+            min=23, max=32, metavar="N", help="Bits of every result, b_r of OVT (default: 32).", show_default=False
         ),
     ] = None,
     torch_random: Annotated[
         bool,
-        typer.Option(
+        _captured_option(
             "--torch-random",
             help="Let the function have PyTorch's own random numbers and kernels, whose bits are those of this "
             "machine; without it the same function gives the same job everywhere.",
-            rich_help_panel=_CAPTURED,
         ),
     ] = False,
     max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
@@ -114,7 +102,6 @@ def create(
     json: option_groups.Json = False,
 ) -> None:
     """Capture a training task as a job: data that others can run without running your code. With --reward, post it."""
-    from tiebreak.cli import output
     from tiebreak.roles.policy import Policy
 
     reward = posted.reward
@@ -150,7 +137,6 @@ def create(
 
 def _post(posted: PostedTerms, reward: int, setup: RoleSetup, where: Path, *, quiet: bool) -> dict[str, object]:
     """Posts the job of a directory; its number, and the contract that it is posted on."""
-    from tiebreak.cli import output
     from tiebreak.cli.notice_printer import Teller
     from tiebreak.roles.customer_role import post_job
     from tiebreak.roles.notices import ignore
@@ -216,7 +202,6 @@ def _capture(
     from roundlog.spec import POLICY_NAMES
     from roundlog.training import JOB_STAGES, Job, run_bytes
 
-    from tiebreak.cli import output
     from tiebreak.cli.task_source import load_task
 
     number = POLICY_NAMES.index(policy or RoundingPolicy.CERTIFIED)
@@ -252,8 +237,6 @@ def show(
     json: option_groups.Json = False,
 ) -> None:
     """Check a job and show what it asks for."""
-    from tiebreak.cli import output
-
     if not Path(job).exists() and job.isascii() and job.isdigit():
         from tiebreak.cli.views import show_posted
 
@@ -345,8 +328,6 @@ def _rate(rates: list[float]) -> str:
 
 def _facts(job: Job) -> dict[str, object]:
     from roundlog.training import step_bytes
-
-    from tiebreak.cli.output import size
 
     spec = job.spec
     states = job.program.states

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import option_groups
+from tiebreak.cli import option_groups, output
 from tiebreak.cli.failures import CommandError
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ def inspect(
 ) -> None:
     """Check a rounding log and show what it holds."""
     from roundlog.rounding import summarise
-
-    from tiebreak.cli import output
 
     program, run_id = _program(job)
     files = sorted(path.glob("*.rlog")) if path.is_dir() else [path]

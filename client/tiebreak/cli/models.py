@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import option_groups
+from tiebreak.cli import option_groups, output
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.option_groups import examples
 
@@ -50,8 +50,6 @@ def verify_model(
     Exit code 0 if it does, 3 if it does not, 1 if that cannot be told.
     """
     from roundlog.training import read_program, wrong_state
-
-    from tiebreak.cli import output
 
     if not re.fullmatch("(0x)?[0-9a-fA-F]{64}", root):
         raise WrongUsage(f"{root[:80]!r} is not a root: give the 64 hex digits of a state root, with or without 0x.")
@@ -101,8 +99,6 @@ def export(
     comes from others.
     """
     from roundlog.training import trained_state
-
-    from tiebreak.cli import output
 
     found = trained_state(source, steps)
     if (need := 2 * found.nbytes) > max_memory:

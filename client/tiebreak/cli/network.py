@@ -12,6 +12,7 @@ import typer
 
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.option_groups import panel
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -25,38 +26,35 @@ DEFAULT_CONFIRMATIONS = 12
 """Blocks: two and a half minutes on Ethereum, deeper than its reorganisations go."""
 
 DEFAULT_CHAIN = "http://127.0.0.1:8545"
-_PANEL = "Network"
+_option = panel("Network")
 
 Keystore = Annotated[
     Path | None,
-    typer.Option(
+    _option(
         envvar="TIEBREAK_KEYSTORE",
         metavar="FILE",
         help="Encrypted key; its password is asked for, or in TIEBREAK_KEYSTORE_PASSWORD. Without it the key is in "
         "TIEBREAK_PRIVATE_KEY.",
-        rich_help_panel=_PANEL,
     ),
 ]
 
 RemoteSigner = Annotated[
     str | None,
-    typer.Option(
+    _option(
         "--signer",
         envvar="TIEBREAK_SIGNER",
         metavar="URL|PATH",
         help="Signer that holds the key, in place of a keystore: clef, web3signer, or a node with unlocked accounts.",
-        rich_help_panel=_PANEL,
     ),
 ]
 
 SignerAccount = Annotated[
     str | None,
-    typer.Option(
+    _option(
         "--signer-account",
         envvar="TIEBREAK_SIGNER_ACCOUNT",
         metavar="ADDRESS",
         help="Account of the signer, if it has several.",
-        rich_help_panel=_PANEL,
     ),
 ]
 
@@ -67,24 +65,22 @@ class ChainOptions:
 
     chain: Annotated[
         list[str] | None,
-        typer.Option(
+        _option(
             envvar="TIEBREAK_CHAIN",
             metavar="URL|PATH",
             help=f"JSON-RPC node: http(s)://, ws(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). "
             "Repeatable: several nodes are compared; in the variable blanks stand between them.",
-            rich_help_panel=_PANEL,
             show_default=False,
         ),
     ] = None
     confirmations: Annotated[
         int | None,
-        typer.Option(
+        _option(
             envvar="TIEBREAK_CONFIRMATIONS",
             min=0,
             metavar="N",
             help="Blocks until something is final (default: 12; 0 on a devnet).",
             show_default=False,
-            rich_help_panel=_PANEL,
         ),
     ] = None
 
@@ -106,12 +102,7 @@ class ContractOptions(ChainOptions):
 
     contract: Annotated[
         str | None,
-        typer.Option(
-            envvar="TIEBREAK_CONTRACT",
-            metavar="ADDRESS",
-            help="Address of the contract.",
-            rich_help_panel=_PANEL,
-        ),
+        _option(envvar="TIEBREAK_CONTRACT", metavar="ADDRESS", help="Address of the contract."),
     ] = None
 
     def open_game(self, signer: Key | None = None, *, stop: threading.Event | None = None) -> VerificationGame:
@@ -153,12 +144,7 @@ class PartyOptions(ContentOptions, AccountOptions):
 
     directory: Annotated[
         Path | None,
-        typer.Option(
-            "--dir",
-            metavar="DIR",
-            help="Directory of the role (default: a folder of yours).",
-            rich_help_panel=_PANEL,
-        ),
+        _option("--dir", metavar="DIR", help="Directory of the role (default: a folder of yours)."),
     ] = None
 
 

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.option_groups import panel
 
 if TYPE_CHECKING:
     from tiebreak.operation.metrics import Metrics
     from tiebreak.operation.monitor import RoleMonitor
     from tiebreak.roles.notices import Notify
 
-_PANEL = "Operation"
+_option = panel("Operation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,39 +25,35 @@ class Operation:
 
     metrics: Annotated[
         int | None,
-        typer.Option(
+        _option(
             envvar="TIEBREAK_METRICS",
             min=0,
             max=65535,
             metavar="PORT",
             help="Serve /metrics (Prometheus), /health and /ready at this port of the loopback interface; 0 for any.",
-            rich_help_panel=_PANEL,
         ),
     ] = None
     log_file: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             envvar="TIEBREAK_LOG_FILE",
             metavar="FILE",
             help="Write every notice there as JSON lines too, in ten files of 10 MB, the oldest replaced.",
-            rich_help_panel=_PANEL,
         ),
     ] = None
     notify: Annotated[
         list[str] | None,
-        typer.Option(
+        _option(
             metavar="URL|COMMAND",
             help="Call a person: POST each alert as JSON to a webhook, or run a command with it on standard input. "
             "Repeatable. For: funds low, a clock half gone, the referee called, chain or store away, disk nearly full, "
             "a role that is stuck or has ended.",
-            rich_help_panel=_PANEL,
         ),
     ] = None
 
     @contextmanager
     def monitor(self, role: str, tell: Notify) -> Iterator[RoleMonitor]:
         """The monitor of a role, until the block ends. Raises CommandError, WrongUsage."""
-        from tiebreak.operation.endpoint import Endpoint
         from tiebreak.operation.messenger import Messenger, target
         from tiebreak.operation.monitor import LogFile, RoleMonitor
         from tiebreak.roles.notices import Notice, What
@@ -77,7 +72,7 @@ class Operation:
         monitor = RoleMonitor(role, tell, messenger=Messenger(targets) if targets else None, log=log, metrics=metrics)
         endpoint = None
         if metrics is not None and self.metrics is not None:
-            from tiebreak.operation.metrics import CONTENT_TYPE
+            from tiebreak.operation.metrics import CONTENT_TYPE, Endpoint
 
             paths = {"/health": monitor.health, "/ready": monitor.ready}
             try:

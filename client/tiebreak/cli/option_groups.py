@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -17,9 +17,15 @@ from tiebreak import quantities
 if TYPE_CHECKING:
     from roundlog.training import RunOptions, StepEvent, Validation
 
-COMPUTING = "This machine"
 
-TAKING_PART = "Taking part"
+def panel(name: str) -> Any:
+    """`typer.Option` for the options of a panel, in which `--help` shows them together."""
+    return partial(typer.Option, rich_help_panel=name)
+
+
+computing_option = panel("This machine")
+
+taking_part_option = panel("Taking part")
 
 DEFAULT_MEMORY: Any = "auto"
 """A default as a user would write it, which typer parses as it does what a user writes."""
@@ -28,11 +34,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 Poll = Annotated[
     float,
-    typer.Option(
-        parser=quantities.interval(0.05),
-        metavar="TIME",
-        help="Time between two looks at the chain, e.g. 500ms.",
-        rich_help_panel=TAKING_PART,
+    taking_part_option(
+        parser=quantities.interval(0.05), metavar="TIME", help="Time between two looks at the chain, e.g. 500ms."
     ),
 ]
 
@@ -42,12 +45,11 @@ JobDirectory = Annotated[Path, typer.Argument(metavar="JOB", help="Directory of 
 
 Memory = Annotated[
     int,
-    typer.Option(
+    computing_option(
         "--max-memory",
         parser=quantities.memory,
         metavar="SIZE",
         help="Refuse jobs that need more, e.g. 16GiB; auto: more than is free.",
-        rich_help_panel=COMPUTING,
     ),
 ]
 
@@ -66,12 +68,8 @@ DEFAULT_VERIFY_LOG: Any = "all"
 
 MicroBatches = Annotated[
     int,
-    typer.Option(
-        "--micro-batches",
-        min=1,
-        metavar="N",
-        help="Cut every batch into N parts: the same result, in less memory.",
-        rich_help_panel=COMPUTING,
+    computing_option(
+        "--micro-batches", min=1, metavar="N", help="Cut every batch into N parts: the same result, in less memory."
     ),
 ]
 
@@ -118,30 +116,19 @@ class Computing:
 
     keep_every: Annotated[
         int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Keep every N-th checkpoint, and the last one.",
-            rich_help_panel=COMPUTING,
-        ),
+        computing_option(min=1, metavar="N", help="Keep every N-th checkpoint, and the last one."),
     ] = 1
     device: Annotated[
         str,
-        typer.Option(
+        computing_option(
             metavar="DEVICE",
             help="PyTorch device; the same result on any. `cuda` gives each of the processes that torchrun starts a "
             "device of its own.",
-            rich_help_panel=COMPUTING,
         ),
     ] = "cpu"
     threads: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Threads of the kernels; the same result for any N.",
-            rich_help_panel=COMPUTING,
-        ),
+        computing_option(min=1, metavar="N", help="Threads of the kernels; the same result for any N."),
     ] = None
     max_memory: Memory = DEFAULT_MEMORY
 
@@ -178,32 +165,29 @@ class SpendingLimits:
 
     spend_per_day: Annotated[
         int | None,
-        typer.Option(
+        taking_part_option(
             parser=quantities.wei,
             envvar="TIEBREAK_SPEND_PER_DAY",
             metavar="AMOUNT",
             help="Most for new bonds and their gas in any 24 hours, e.g. 2ether. What was begun goes on.",
-            rich_help_panel=TAKING_PART,
         ),
     ] = None
     spend_per_job: Annotated[
         int | None,
-        typer.Option(
+        taking_part_option(
             parser=quantities.wei,
             envvar="TIEBREAK_SPEND_PER_JOB",
             metavar="AMOUNT",
             help="Most for new bonds and their gas in one job.",
-            rich_help_panel=TAKING_PART,
         ),
     ] = None
     most_disk: Annotated[
         int | None,
-        typer.Option(
+        taking_part_option(
             parser=quantities.size,
             envvar="TIEBREAK_MOST_DISK",
             metavar="SIZE",
             help="Most for the files of all jobs together, e.g. 200GiB; those of jobs that the role has left go first, "
             "and a job with a bond at stake takes what it needs (default: half of the disk).",
-            rich_help_panel=TAKING_PART,
         ),
     ] = None

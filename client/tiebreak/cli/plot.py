@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tiebreak.cli import option_groups
+from tiebreak.cli import option_groups, output
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.option_groups import examples
 
@@ -58,8 +58,6 @@ def plot(
     json: option_groups.Json = False,
 ) -> None:
     """Draw the loss of runs over their steps, and the validation loss where there is one, from their histories."""
-    from tiebreak.cli import output
-
     kind = out.suffix[1:].lower()
     if kind not in _KINDS:
         raise WrongUsage(f"{out} is neither a PNG nor an SVG: give a name that ends in .png or .svg.")

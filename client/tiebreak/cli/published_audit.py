@@ -1,19 +1,29 @@
-"""`tiebreak audit ADDRESS`: the audit of a published run by a stranger. Only its result stays."""
+"""`tiebreak audit ADDRESS`: the audit of a published run by a stranger, in a temporary directory that ends with it,
+however that ends. Only its result stays."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import option_groups
+from tiebreak.cli import option_groups, output
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.network import ContractOptions
+from tiebreak.cli.option_groups import panel
 from tiebreak.cli.segment_audits import WorkerOptions, plain_audit, show_audit
 
 if TYPE_CHECKING:
@@ -23,7 +33,81 @@ if TYPE_CHECKING:
     from tiebreak.segment_audits.published_run import PublishedRun, Whereabouts
     from tiebreak.store.store import Store
 
-_PANEL = "Of a published run"
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ATTEMPTS = 3
+
+
+class PrivateRoom:
+    """A directory, and the most bytes that its files may take together. `stop`: is set by a signal, for threads that
+    would be waited for."""
+
+    def __init__(self, path: Path, most: int, stop: threading.Event) -> None:
+        self.path, self.most, self.stop = path, most, stop
+
+    def require_bounded(self) -> None:
+        """Raises NoSpace if the files take more. Files that vanish meanwhile are not counted."""
+        from tiebreak.store.staging import size_of
+        from tiebreak.store.store_errors import NoSpace
+
+        if (used := size_of(self.path)) > self.most:
+            raise NoSpace(f"the temporary files take {used} bytes, and {self.most} are allowed: raise --max-size.")
+
+
+@contextmanager
+def private_room(prefix: str, most: int) -> Iterator[PrivateRoom]:
+    """A new directory below TMPDIR that nobody else can read, until the block ends: by return, error, Ctrl-C, SIGTERM
+    or SIGHUP, which all become KeyboardInterrupt. Temporary files of this process and of those that it starts lie in
+    it, too, so that one that was killed leaves nothing behind."""
+
+    stop = threading.Event()
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        raise KeyboardInterrupt
+
+    with _handled(interrupted):
+        path = Path(tempfile.mkdtemp(prefix=prefix))
+        variable, directory = os.environ.get("TMPDIR"), tempfile.tempdir
+        os.environ["TMPDIR"] = tempfile.tempdir = str(path)
+        try:
+            yield PrivateRoom(path, most, stop)
+        finally:
+            # A second Ctrl-C must not end the removal.
+            with _handled(signal.SIG_IGN):
+                tempfile.tempdir = directory
+                if variable is None:
+                    del os.environ["TMPDIR"]
+                else:
+                    os.environ["TMPDIR"] = variable
+                _remove(path)
+
+
+@contextmanager
+def _handled(handler: Any) -> Iterator[None]:
+    """A block in which a handler answers the signals, but for those that this process is to ignore (nohup)."""
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        kept = {number: signal.getsignal(number) for number in _SIGNALS}
+        before = {number: one for number, one in kept.items() if one is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, one in before.items():
+            signal.signal(number, one)
+
+
+def _remove(path: Path) -> None:
+    for _ in range(_ATTEMPTS):
+        # What a dying worker still writes comes in between.
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+
+
+_option = panel("Of a published run")
 _MAX_SIZE: Any = "16GiB"
 _NAMED = 8
 
@@ -34,20 +118,16 @@ class PublishedOptions(ContractOptions):
 
     result: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             metavar="FILE",
             help="File for what was found, which others can check (default: audit-RUN.json here).",
             show_default=False,
-            rich_help_panel=_PANEL,
         ),
     ] = None
     max_size: Annotated[
         int,
-        typer.Option(
-            parser=quantities.size,
-            metavar="SIZE",
-            help="End if the temporary files take more than this, together.",
-            rich_help_panel=_PANEL,
+        _option(
+            parser=quantities.size, metavar="SIZE", help="End if the temporary files take more than this, together."
         ),
     ] = _MAX_SIZE
 
@@ -76,10 +156,8 @@ def audit_published(
     from roundlog.segment_audits import Reports, audit_by_segments, settled
     from roundlog.training import JobLimits
 
-    from tiebreak.cli import output
-    from tiebreak.private_room import private_room
     from tiebreak.segment_audits.published_run import fetch
-    from tiebreak.segment_audits.stored_states import Stores, read_job
+    from tiebreak.segment_audits.stored_jobs import Stores, read_job
 
     workers.require_some()
     require_place_for(published.result)
@@ -142,8 +220,6 @@ def require_places(content: ContentOptions, address: str) -> None:
 
 def require_place_for(result: Path | None) -> None:
     """Raises CommandError if the result could not be written there in the end, or would replace a file."""
-    import os
-
     folder = Path() if result is None else result.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise CommandError(f"the result cannot be written to {folder.resolve()}: name a file elsewhere with --result.")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tiebreak.cli import output
 from tiebreak.cli.job_files import fetched
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ class RankGroup:
             return False
         from roundlog.training import JobLimits, agree_without_job, help_with_runs
 
-        from tiebreak.cli import output
         from tiebreak.process_resources import usable_memory
 
         agree_without_job(self._ranks, self._device(str(chosen.device) if chosen else "cpu"))
@@ -128,8 +128,6 @@ def rank_group() -> Iterator[RankGroup]:
         yield RankGroup(None)
         return
     from roundlog.execution.ranks import Launch, joined
-
-    from tiebreak.cli import output
 
     launch = Launch.of(os.environ)
     assert launch is not None

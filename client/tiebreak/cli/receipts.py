@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import network, option_groups
+from tiebreak.cli import network, option_groups, output
 from tiebreak.cli.audit_output import about_data
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import check_roots, fetched, read_claim, read_job
-from tiebreak.cli.option_groups import examples, takes_groups
+from tiebreak.cli.option_groups import examples, panel, takes_groups
 from tiebreak.cli.output import Listener
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _VERIFY = examples(
     "tiebreak verify receipt.json --job job --dir work",
     "tiebreak verify receipt.json --job job --dir work --run trained --share 0.1",
 )
-_SHARE = "A share of the run"
+_share_option = panel("A share of the run")
 
 _Job = Annotated[Path, typer.Option("--job", metavar="JOB", help="Directory of the job.")]
 
@@ -59,8 +59,6 @@ def receipt(
     from importlib.metadata import version
 
     from roundlog.training import Receipt
-
-    from tiebreak.cli import output
 
     read = read_job(job, max_memory)
     if not run.is_dir():
@@ -121,23 +119,21 @@ def verify(
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option(
+        _share_option(
             "--run",
             metavar="RUN",
             help="A copy of the run, whose checkpoints the intervals start from. Each is checked against the receipt "
             "before it is used, and so is the final state.",
-            rich_help_panel=_SHARE,
         ),
     ] = None,
     share: Annotated[
         float,
-        typer.Option(
+        _share_option(
             "--share",
             parser=quantities.share,
             metavar="SHARE|all",
             help="Share of the intervals to repeat, drawn at random; at least one. A wrong interval that is not drawn "
             "goes unnoticed. Less than all needs --run, and is begun anew after a kill.",
-            rich_help_panel=_SHARE,
         ),
     ] = option_groups.DEFAULT_VERIFY_LOG,
     micro_batches: option_groups.MicroBatches = 1,
@@ -155,8 +151,6 @@ def verify(
     another job.
     """
     from roundlog.training import draw_intervals, read_receipt
-
-    from tiebreak.cli import output
 
     if share < 1 and run is None:
         raise WrongUsage("a share of the run starts from its checkpoints: name a copy of it with --run, or repeat all.")
@@ -201,8 +195,6 @@ def _repeat(
     micro_batches: int,
 ) -> Repetition:
     from roundlog.training import repeat, repeat_all
-
-    from tiebreak.cli import output
 
     if run is None:
         with output.progress("repeating", made.spec.steps) as bar:
@@ -263,8 +255,6 @@ class _Answer:
 
     def show(self, file: Path) -> None:
         """Prints the answer for people."""
-        from tiebreak.cli import output
-
         found, spec = self.found, self.job.spec
         if found is None:
             output.show_line(f"WRONG: {file}: {self.wrong_signature}; nothing was repeated.")

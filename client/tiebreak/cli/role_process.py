@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from tiebreak.cli import output
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.operation import Operation
 from tiebreak.cli.option_groups import SpendingLimits
@@ -105,13 +106,13 @@ class RoleSetup:
         Raises CommandError and AccountError, the latter also for a directory in which another process works, and
         DeploymentError once the chain has said the same several times."""
         from tiebreak.deadlines import Pauses
-        from tiebreak.roles.notices import Notice, Warnings, What
+        from tiebreak.roles.notices import of_warnings
         from tiebreak.roles.role import LOOKS, sentence
         from tiebreak.rpc.chain_errors import AccountError, ChainError, DeploymentError
         from tiebreak.store import StoreError
 
         self._party.check_content()  # what is wrong for good is no outage
-        pauses, warnings, foreign = Pauses(first=1.0, most=30.0), Warnings(), 0
+        pauses, warn, foreign = Pauses(first=1.0, most=30.0), of_warnings(role, monitor.notice), 0
         while not self.stop.is_set():
             try:
                 context = self.context(role, monitor.notice, monitor.look)
@@ -126,9 +127,7 @@ class RoleSetup:
                 if foreign >= LOOKS:
                     raise
                 monitor.unreachable(error)
-                notice = Notice(role=role, what=What.WARNING, text=sentence(error))
-                if warnings.is_new(notice):
-                    monitor.notice(notice)
+                warn(sentence(error))
             self.stop.wait(pauses.next())
         return None
 
@@ -148,8 +147,6 @@ def play(
     """Lets a role work until it has finished. The first interrupt lets it stop in good order. retention: seconds to
     keep what it has published after the end of a job; None to keep it for ever. by_ranks: whether other ranks can help
     it; on them, this returns when the role has ended."""
-    from tiebreak.cli import output
-
     if not by_ranks:
         # Each of them would send the same transactions.
         refuse_ranks("tiebreak job collect" if name == "customer" else f"tiebreak {name} run")

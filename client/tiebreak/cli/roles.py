@@ -14,7 +14,7 @@ from tiebreak.cli.failures import WrongUsage
 from tiebreak.cli.job_terms import AcceptedTerms
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.operation import Operation
-from tiebreak.cli.option_groups import DEFAULT_POLL, TAKING_PART, Poll, SpendingLimits, examples, takes_groups
+from tiebreak.cli.option_groups import DEFAULT_POLL, Poll, SpendingLimits, examples, takes_groups, taking_part_option
 from tiebreak.cli.ranks import refuse_ranks
 from tiebreak.cli.role_process import RoleSetup, play
 from tiebreak.cli.segment_audits import WorkerOptions
@@ -36,11 +36,10 @@ class Pace:
     poll: Poll = DEFAULT_POLL
     heartbeat: Annotated[
         float,
-        typer.Option(
+        taking_part_option(
             parser=quantities.interval(1),
             metavar="TIME",
             help="Time between two lines that say how things stand, e.g. 10m.",
-            rich_help_panel=TAKING_PART,
         ),
     ] = "60s"  # type: ignore[assignment]  # parsed like what a user gives
 
@@ -97,7 +96,7 @@ def run_trainer(
     every = published_every(publish_every, computing.keep_every)
 
     def make(context: RoleContext) -> Role:
-        from tiebreak.roles.follower_role import JobFollower
+        from tiebreak.roles.job_role import JobFollower
         from tiebreak.roles.trainer_role import TrainerRole
 
         def role(number: int) -> TrainerRole:
@@ -149,7 +148,7 @@ def run_auditor(
 
     def make(context: RoleContext) -> Role:
         from tiebreak.roles.auditor_role import AuditorRole
-        from tiebreak.roles.follower_role import JobFollower
+        from tiebreak.roles.job_role import JobFollower
 
         def role(number: int) -> AuditorRole:
             return AuditorRole(

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import option_groups
+from tiebreak.cli import option_groups, output
 from tiebreak.cli.audit_output import about_data, about_states, claimed_states
 from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import fetched
+from tiebreak.cli.option_groups import panel
 
 if TYPE_CHECKING:
     from roundlog.segment_audits import Listing, Look, SegmentAudit, Sharing, StateSource
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from tiebreak.cli.audit_output import States
 
-_PANEL = "Workers"
+_option = panel("Workers")
 _DEFAULT_SHARE: Any = "all"
 _MOST_SHOWN = 20
 _QUIET = 60.0
@@ -38,44 +39,36 @@ class WorkerOptions:
 
     workers: Annotated[
         int | None,
-        typer.Option(
+        _option(
             min=1,
             metavar="N",
             help="Audit by N workers at a time, from the checkpoints that the trainer has published: processes of this "
             "machine, or actors of the cluster (default there: one for each processor).",
             show_default=False,
-            rich_help_panel=_PANEL,
         ),
     ] = None
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Ray cluster of the workers, e.g. ray://head:10001.",
-            show_default=False,
-            rich_help_panel=_PANEL,
-        ),
+        _option(metavar="ADDRESS", help="Ray cluster of the workers, e.g. ray://head:10001.", show_default=False),
     ] = None
     repeat_share: Annotated[
         float | None,
-        typer.Option(
+        _option(
             parser=quantities.share,
             metavar="SHARE|all",
             help="Share of the right answers that a second worker repeats, drawn in secret. A wrong interval is "
             "repeated here in any case (default: 0.05 with a cluster, else 0).",
             show_default=False,
-            rich_help_panel=_PANEL,
         ),
     ] = None
     share: Annotated[
         float,
-        typer.Option(
+        _option(
             "--share",
             parser=quantities.share,
             metavar="SHARE|all",
             help="Share of the intervals to audit, drawn in secret. A wrong interval that is not drawn goes unnoticed; "
             "nothing is attested on a chain.",
-            rich_help_panel=_PANEL,
         ),
     ] = _DEFAULT_SHARE
 
@@ -133,8 +126,6 @@ def audit_by_workers(
     may still be under way. Exits as `tiebreak audit` does."""
     from roundlog.segment_audits import Reports, audit_by_segments
 
-    from tiebreak.cli import output
-
     if claim is None:
         raise WrongUsage("workers start from claimed checkpoints: name the run that they are of with --claim.")
     if follow and workers.share < 1:
@@ -173,7 +164,7 @@ def _claimed(
     from roundlog.training import JobLimits
 
     from tiebreak.cli.job_files import check_roots, read_claim
-    from tiebreak.segment_audits.stored_states import LocalStates
+    from tiebreak.segment_audits.stored_jobs import LocalStates
 
     limits = JobLimits(memory_bytes=computing.max_memory, micro_batches=micro_batches)
     directory = Path(claim).resolve()
@@ -199,7 +190,7 @@ def _claimed(
         return settled(listing_of_run(directory, job.spec)), source
     if follow:
         raise WrongUsage("a run is followed in its directory: name that with --claim, or leave --follow away.")
-    from tiebreak.store.cid import Cid
+    from tiebreak.store.dagpb import Cid
     from tiebreak.store.store_errors import InvalidCid
 
     try:
@@ -221,8 +212,6 @@ class _Novelty:
 
     def notice(self, listing: Listing) -> None:
         """Takes up what is on record, and warns once if this has been all of a run under way for long."""
-        from tiebreak.cli import output
-
         intervals = len(listing.roots)
         if intervals != self._seen or listing.complete:
             self._seen, self._since, self._told = intervals, time.monotonic(), False
@@ -239,8 +228,7 @@ def _from_store(
 ) -> tuple[Look, StateSource]:
     from roundlog.segment_audits import CHECKPOINTS_FILE, MAX_LIST_BYTES, ListingError, read_listing, settled
 
-    from tiebreak.segment_audits.elsewhere import addresses_of, lies_elsewhere
-    from tiebreak.segment_audits.stored_states import Stores
+    from tiebreak.segment_audits.stored_jobs import Stores, addresses_of, lies_elsewhere
 
     run.mkdir(parents=True, exist_ok=True)
     store, log = content.open_content(), run / "claimed-log"
@@ -296,8 +284,6 @@ def _fetched(job: Job, found: SegmentAudit) -> int | None:
 
 def show_audit(job: Job, found: SegmentAudit, sharing: Sharing, states: States | None) -> None:
     """Prints the result for people."""
-    from tiebreak.cli import output
-
     spec, intervals = job.spec, job.spec.intervals
     facts: dict[str, object] = {}
     if found.wrong is not None:

@@ -1,20 +1,25 @@
-"""The summary of an account, or of all jobs, as text: for `status` and, with clocks that run, for `status --watch`."""
+"""The summary of an account, or of all jobs, as text: for `status` and, on a full screen with clocks that run, until
+Ctrl-C, for `status --watch`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from tiebreak.cli import output
-from tiebreak.cli.account_summary import AccountSummary, GameSummary, JobSummary, Part
-from tiebreak.cli.views import deadline, next_move, plain_game, plain_job
+from tiebreak.cli.account_summary import AccountSummary, GameSummary, JobSummary, Part, Reader
+from tiebreak.cli.views import deadline, job_text, next_move, plain_game, plain_job
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.contract.structs import JobView
-from tiebreak.quantities import in_ether, in_time
+from tiebreak.quantities import in_ether, in_time, in_utc
+from tiebreak.rpc.chain_errors import ChainError, printable
 
 _BAR = 20
 _NAMES = {Side.TRAINER: "trainer", Side.CHALLENGER: "challenger"}
@@ -138,7 +143,7 @@ def _game(job: JobSummary, game: GameSummary, summary: AccountSummary) -> Render
         }
     clocks = Table.grid(padding=(0, 2))
     for side, name in _NAMES.items():
-        left = game.left(side, now)
+        left = view.left(side, now)
         runs = bool(view.clocks[side].started_at)
         bar = ProgressBar(
             total=max(1, job.view.terms.clock_allowance),
@@ -178,3 +183,72 @@ def plain_summary(summary: AccountSummary) -> dict[str, object]:
             for job in summary.jobs
         ],
     }
+
+
+_FRAME = 0.25
+"""Seconds between two drawings; clocks are shown to the second."""
+
+
+_MOST_WORDS = 300
+"""Characters of an error: a longer one would push the clocks off the screen."""
+
+
+class LiveScreen:
+    """The page that is drawn: the newest summary, moved on by the time since it was read, or why it could not be."""
+
+    def __init__(self, name: str, contract: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """name: of the node. clock: seconds."""
+        self._title = f"{name}  {contract}"
+        self._clock = clock
+        self._summary: AccountSummary | None = None
+        self._read_at = 0.0
+        self._outage = ""
+
+    def show(self, summary: AccountSummary) -> None:
+        """Takes a summary that was just read."""
+        self._summary, self._read_at, self._outage = summary, self._clock(), ""
+
+    def fail(self, error: ChainError) -> None:
+        """Takes an error; the last summary stays, with its age."""
+        self._outage = printable(str(error))[:_MOST_WORDS]
+
+    def __rich__(self) -> RenderableType:
+        if self._summary is None:
+            return Group(Text(printable(self._title), style="bold"), Text(self._outage or "reading ..."))
+        age = int(self._clock() - self._read_at)
+        # A screen has few lines: what is over stands at the end.
+        jobs = tuple(sorted(self._summary.jobs, key=lambda job: not job.live))
+        summary = replace(self._summary, now=self._summary.now + age, jobs=jobs)
+        parts: list[RenderableType] = [
+            Text(printable(self._title), style="bold"),
+            Text(f"block {summary.block:,}  {in_utc(summary.now)} by the chain's clock  Ctrl-C ends", style="dim"),
+        ]
+        if self._outage:
+            parts.append(Text(f"{self._outage} What follows was read {age} seconds ago.", style="yellow"))
+        parts.append(Text(""))
+        if summary.account is not None:
+            parts += [account_text(summary), Text("")]
+        if len(summary.jobs) == 1 and summary.account is None:
+            parts += [job_text(summary.jobs[0].number, summary.jobs[0].view, summary.now), Text("")]
+        parts.append(jobs_table(summary))
+        for game in games_text(summary):
+            parts += [Text(""), game]
+        return Group(*parts)
+
+
+def watch(reader: Reader, screen: LiveScreen, console: Console, poll: float) -> None:
+    """Draws until it is interrupted; reads every `poll` seconds, and goes on through outages of the chain."""
+    with Live(screen, console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+        due = 0.0
+        try:
+            while True:
+                if time.monotonic() >= due:
+                    try:
+                        screen.show(reader.read())
+                    except ChainError as error:
+                        screen.fail(error)
+                    due = time.monotonic() + poll
+                live.refresh()
+                time.sleep(_FRAME)
+        except KeyboardInterrupt:
+            return

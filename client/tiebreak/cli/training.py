@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiebreak.cli import option_groups
+from tiebreak.cli import option_groups, output
 from tiebreak.cli.audit_output import about_data, claimed_states, is_no, plain_verdict, show_verdict
 from tiebreak.cli.content import ContentOptions, PublishEvery, published_every
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import check_roots, published_job, read_claim, read_job
-from tiebreak.cli.option_groups import examples, takes_groups
+from tiebreak.cli.option_groups import examples, panel, takes_groups
 from tiebreak.cli.output import Listener
 from tiebreak.cli.published_audit import PublishedOptions, audit_published, is_published
 from tiebreak.cli.ranks import rank_group, refuse_ranks
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from roundlog.segment_audits import Publisher
     from roundlog.training import Job, Validation
 
-_VALIDATION = "Validation"
+_validation_option = panel("Validation")
 
 _TRAIN = examples(
     "tiebreak train job --run trained",
@@ -65,23 +65,21 @@ def train(
     ] = None,
     validate: Annotated[
         Path | None,
-        typer.Option(
+        _validation_option(
             metavar="FILE",
             help="Other rows (safetensors, with the fields and dtypes of the data set), to write the loss on them into "
             "the history. It is the loss that is trained: a model with dropout drops here, too, and batch norm takes "
             "the statistics of the batch.",
-            rich_help_panel=_VALIDATION,
         ),
     ] = None,
     validate_every: Annotated[
         int | None,
-        typer.Option(
+        _validation_option(
             min=1,
             metavar="N",
             help="Steps between two validations; there is one before the first step and one after the last, too. "
             "[default: as between checkpoints]",
             show_default=False,
-            rich_help_panel=_VALIDATION,
         ),
     ] = None,
     publish_every: PublishEvery = None,
@@ -99,8 +97,6 @@ def train(
     """
     from roundlog.segment_audits import Publisher
     from roundlog.training import Trainer
-
-    from tiebreak.cli import output
 
     every = published_every(publish_every, computing.keep_every)
     computing.use_threads()
@@ -168,7 +164,6 @@ def train(
 def _publishes(publisher: Publisher | None, job: Job) -> Callable[[int], None]:
     """Listener of every executed step: publishes the checkpoints that were made before it. A store
     that cannot be reached stops no training, since all is published again at its end."""
-    from tiebreak.cli import output
     from tiebreak.store import StoreError
 
     def publish(step: int) -> None:
@@ -188,8 +183,6 @@ def _validation(path: Path | None, every: int | None, job: Job, max_memory: int,
             raise WrongUsage("--validate-every says how often, and not on what: name the rows with --validate.")
         return None
     from roundlog.training import Validation, draws_numbers, read_validation_rows
-
-    from tiebreak.cli import output
 
     rows = read_validation_rows(path, job, max_memory)
     made = Validation(job, rows, every or job.spec.interval, last.validated)
@@ -290,8 +283,6 @@ def audit(
     the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
     """
     from roundlog.training import audit as audit_claim
-
-    from tiebreak.cli import output
 
     computing.use_threads()
     if is_published(job):

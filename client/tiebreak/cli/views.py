@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError
 from tiebreak.contract.payouts import fee_share
 from tiebreak.quantities import in_ether, in_time
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_json: bool) -> None:
     """Prints one job, with its games if asked. Raises CommandError if there is no such job."""
-    from tiebreak.cli import output
-
     job = find_job(game, number)
     games = {one: game.game(one) for one in game.games_of(number)} if with_games else {}
     if as_json:
@@ -33,8 +32,6 @@ def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_jso
 
 def show_list(game: VerificationGame, wanted: JobStatus | None, as_json: bool) -> None:
     """Prints all jobs, or those of one status."""
-    from tiebreak.cli import output
-
     jobs = {number: game.job(number) for number in range(1, game.job_count() + 1)}
     chosen = {number: job for number, job in jobs.items() if wanted is None or job.status is wanted}
     if as_json:
@@ -135,7 +132,6 @@ def plain_game(number: int, game: GameView) -> dict[str, object]:
 
 def job_text(number: int, job: JobView, now: int) -> Text:
     """A job with its claim, for people."""
-    from tiebreak.cli import output
     from tiebreak.cli.account_summary import UNDECIDED
 
     terms, claim = job.terms, job.claim
@@ -180,8 +176,6 @@ def job_text(number: int, job: JobView, now: int) -> Text:
 
 def game_text(number: int, game: GameView, now: int) -> Text:
     """A game, for people."""
-    from tiebreak.cli import output
-
     facts: dict[str, object] = {"challenger": game.challenger, "phase": game.phase.name}
     if game.levels:
         facts["found at"] = f"{game.current.level.name} {game.current.index}"

@@ -79,7 +79,7 @@ class GameCalls(ABC):
         return ContractCall("commit", arguments, bond, self._purpose("commit to", job, spec_hash))
 
     def seal_claim(self, job: int, *, spec_hash: bytes, seal: bytes, bond: int) -> ContractCall:
-        """Claims a result that nobody knows yet. `seal`: `seals.claim_seal`; `bond`: the job's trainer_bond."""
+        """Claims a result that nobody knows yet. `seal`: `sealing.claim_seal`; `bond`: the job's trainer_bond."""
         return ContractCall("sealClaim", (job, spec_hash, seal), bond, self._purpose("seal a claim on", job, spec_hash))
 
     def open_claim(
@@ -122,7 +122,7 @@ class GameCalls(ABC):
     def seal_audit(
         self, job: int, *, spec_hash: bytes, seal: bytes, bond: int, last_place: int = ANY_PLACE
     ) -> ContractCall:
-        """States a root that nobody knows yet, or takes a place. `seal`: `seals.audit_seal`, or any bytes, for
+        """States a root that nobody knows yet, or takes a place. `seal`: `sealing.audit_seal`, or any bytes, for
         `replace_seal`; `bond`: the job's attestation_bond; `last_place`: as of `attest`."""
         purpose = self._purpose("seal an audit of", job, spec_hash)
         return ContractCall("sealAudit", (job, spec_hash, seal, last_place), bond, purpose)

@@ -13,9 +13,8 @@ from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 
 from tiebreak.contract.abi import ContractAbi
-from tiebreak.contract.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game
+from tiebreak.contract.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game, why_broken
 from tiebreak.contract.contract_calls import ContractCall, GameCalls
-from tiebreak.contract.denylist import why_broken
 from tiebreak.contract.events import Event
 from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.contract.structs import Answer, AuditView, GameView, JobView

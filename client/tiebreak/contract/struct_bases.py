@@ -68,11 +68,18 @@ class GameMethods(Generic[LevelT]):
     trainer: ChecksumAddress
     challenger: ChecksumAddress
     levels: tuple[LevelT, ...]
+    clocks: tuple[Any, Any]
 
     @property
     def current(self) -> LevelT:
         """The deepest level reached."""
         return self.levels[-1]
+
+    def left(self, side: SideMethods, now: int) -> int:
+        """Seconds on a side's clock at the instant `now`."""
+        clock = self.clocks[side]
+        left: int = clock.remaining - (now - clock.started_at if clock.started_at else 0)
+        return max(0, left)
 
     def party(self, side: SideMethods) -> ChecksumAddress:
         return (self.trainer, self.challenger)[side]

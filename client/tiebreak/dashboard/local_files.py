@@ -1,4 +1,5 @@
-"""Files on this machine that say more than the chain: jobs, for names and lines, and runs, for losses and replays.
+"""Files on this machine that say more than the chain: jobs, for names and lines, and runs, for losses, drawn as a
+picture of bounded size, and replays.
 
 They are looked for under fixed names only, in directories that the user has named, and read beside the pages.
 """
@@ -6,8 +7,10 @@ They are looked for under fixed names only, in directories that the user has nam
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,13 +21,71 @@ from roundlog.storage import open_regular
 
 from tiebreak.contract.structs import JobView
 from tiebreak.dashboard.background_work import BackgroundWork
-from tiebreak.dashboard.curve import Curve, read_curve
 from tiebreak.dashboard.showing import UNKNOWN, Names
 
 if TYPE_CHECKING:
     from roundlog.training import Job
 
     from tiebreak.store.store import Store
+
+
+POINTS = 240
+"""Points of a curve; of more steps, the mean of as many neighbours as it takes is drawn."""
+
+WIDTH, HEIGHT = 1000.0, 220.0
+_MOST_LINES = 200_000
+"""Lines of a history that are read, from its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A curve, drawn from left to right, with the numbers that belong to its ends."""
+
+    points: str
+    steps: int
+    first: float
+    last: float
+    lowest: float
+    highest: float
+    total: int
+    """Steps of the whole run, which the width stands for."""
+
+
+def read_curve(run_dir: Path, total: int) -> Curve | None:
+    """The losses in a run's history, of a run of `total` steps; None if there are none, or the file is damaged."""
+    from roundlog.storage import StorageError
+    from roundlog.training import read_history
+
+    try:
+        entries = islice(read_history(run_dir), _MOST_LINES)
+        losses = [(one.step, one.loss) for one in entries if one.loss is not None and math.isfinite(one.loss)]
+    except StorageError:
+        return None
+    return curve(losses, total)
+
+
+def curve(losses: list[tuple[int, float]], total: int) -> Curve | None:
+    """The curve through (step, loss); None if there are none."""
+    if not losses:
+        return None
+    every = -(-len(losses) // POINTS)
+    groups = [losses[i : i + every] for i in range(0, len(losses), every)]
+    means = [(sum(s for s, _ in group) / len(group), sum(x for _, x in group) / len(group)) for group in groups]
+    low, high = min(loss for _, loss in means), max(loss for _, loss in means)
+    width, height = max(1, total - 1, losses[-1][0]), (high - low) or 1.0
+    points = " ".join(
+        f"{step / width * WIDTH:.1f},{4 + (HEIGHT - 8) * (1 - (loss - low) / height):.1f}" for step, loss in means
+    )
+    return Curve(
+        points=points,
+        steps=len(losses),
+        first=losses[0][1],
+        last=losses[-1][1],
+        lowest=min(loss for _, loss in losses),
+        highest=max(loss for _, loss in losses),
+        total=total,
+    )
+
 
 MAX_NAMES_BYTES = 65 << 20
 """Most bytes of a job's program and spec, which are fetched from a store for their names."""
@@ -82,7 +143,7 @@ class LocalFiles:
         """The job in a directory, whose data may lie in the store. Raises JobError."""
         from roundlog.training import Job, JobLimits
 
-        from tiebreak.segment_audits.elsewhere import lies_elsewhere, read_elsewhere
+        from tiebreak.segment_audits.stored_jobs import lies_elsewhere, read_elsewhere
 
         return read_elsewhere(directory, JobLimits(), self._store) if lies_elsewhere(directory) else Job.read(directory)
 
@@ -137,7 +198,7 @@ def _run_id(run: Path) -> str:
 
 
 def _fetch_names(store: Store, cid: str, root: bytes) -> Names | None:
-    from tiebreak.segment_audits.fetching import program_plan
+    from tiebreak.segment_audits.stored_jobs import program_plan
 
     with TemporaryDirectory(prefix="tiebreak-dashboard-") as name:
         room = Path(name) / "job"

@@ -14,7 +14,7 @@ from tiebreak.contract.enums import Level, Phase
 from tiebreak.contract.structs import GameView, JobView, LevelView
 from tiebreak.dashboard.showing import Names
 from tiebreak.dashboard.words import LEVELS, name_words
-from tiebreak.game import stride
+from tiebreak.game.moves import stride
 
 WIDTH = 1000.0
 """Units of the picture's width, which is stretched to whatever room there is."""

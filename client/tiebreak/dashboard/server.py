@@ -7,7 +7,6 @@ import ipaddress
 import socket
 import threading
 import time
-from types import TracebackType
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -145,9 +144,7 @@ class Server:
             time.sleep(0.01)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(10)

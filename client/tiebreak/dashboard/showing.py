@@ -15,7 +15,7 @@ from tiebreak.contract.struct_bases import ANYONE
 from tiebreak.dashboard.words import POLICIES, field_words, name_words
 from tiebreak.quantities import by_unit, exact_ether, in_utc
 from tiebreak.rpc.chain_errors import printable
-from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Cid
 from tiebreak.store.store_errors import InvalidCid
 
 LONGEST = 160

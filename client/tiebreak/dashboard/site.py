@@ -15,10 +15,8 @@ from tiebreak.contract.structs import AuditView, ClaimView, GameView, JobView
 from tiebreak.dashboard import showing, words
 from tiebreak.dashboard.account_list import read_accounts
 from tiebreak.dashboard.background_work import BackgroundWork
-from tiebreak.dashboard.chain_reader import PATIENCE, Busy, Missing, Moment, Readings, Source
-from tiebreak.dashboard.game_history import GameHistory, Receipts, first_block, read_history
-from tiebreak.dashboard.game_verdict import verdict
-from tiebreak.dashboard.head_monitor import HeadMonitor, Sight
+from tiebreak.dashboard.chain_reader import PATIENCE, Busy, HeadMonitor, Missing, Moment, Readings, Sight, Source
+from tiebreak.dashboard.game_history import GameHistory, Receipts, first_block, read_history, verdict
 from tiebreak.dashboard.local_files import LocalFiles
 from tiebreak.dashboard.own_replay import Replays
 from tiebreak.dashboard.path import rungs

@@ -25,7 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiebreak.dashboard import showing, words
-from tiebreak.dashboard.head_monitor import Sight
+from tiebreak.dashboard.chain_reader import Sight
 from tiebreak.dashboard.site import Busy, Missing, Site
 from tiebreak.loopback import names_this_machine
 from tiebreak.quantities import exact_ether, in_utc

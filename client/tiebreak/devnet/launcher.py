@@ -1,7 +1,17 @@
-"""A local development chain that several processes can share: anvil where its binary is, else the embedded chain."""
+"""A local development chain that several processes can share: anvil where its binary is, else the embedded chain behind
+HTTP, on the loopback interface; and the directory in which it is kept over restarts.
+
+`anvil.json` or `embedded.jsonl`: the chain; `contract`: the address of the contract on it; `environment`: while the
+chain runs, a file for the shell's `.` that points commands to it; `lock`: held by the process that runs it.
+
+Every local program may move the chain's clock. Web pages may not: requests that a browser would send across sites (any
+Origin, other Content-Types, foreign Host names) are refused.
+"""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import platform
 import re
@@ -11,15 +21,169 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
+from typing import ClassVar
 
-from tiebreak.devnet.devnet_state import DevnetState
-from tiebreak.devnet.rpc_server import RpcServer, port_taken
+from eth_typing import ChecksumAddress
+from eth_utils.address import to_checksum_address
+from roundlog.storage import lock_file, open_regular, replace_file
+
+from tiebreak.loopback import LoopbackHandler, LoopbackServer
 from tiebreak.process_resources import environment_of_others
-from tiebreak.rpc.chain_errors import DevnetError
+from tiebreak.rpc.chain_errors import ChainError, DevnetError, RpcRefused
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.transport import HttpTransport
+from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
+
+MAX_REQUEST = 2 * 1024 * 1024
+"""Largest request that is read, in bytes: several times the largest transaction."""
+
+
+class RpcServer(LoopbackServer):
+    """Serves `chain` at http://127.0.0.1:`port` (0: any free port) in threads of this process, until `close`.
+
+    Raises DevnetError when the port is taken.
+    """
+
+    def __init__(self, chain: Transport, port: int = 0) -> None:
+        try:
+            super().__init__(port, type("Handler", (_Handler,), {"chain": chain}))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise port_taken(port) from error
+            raise DevnetError(f"port {port} cannot be used ({error.strerror}): choose another.") from error
+        self.start("devnet")
+
+
+def port_taken(port: int) -> DevnetError:
+    """The error for a port that another program has."""
+    return DevnetError(f"port {port} is taken: choose another, or stop what listens there.")
+
+
+class _Handler(LoopbackHandler):
+    chain: Transport
+    protocol_version = "HTTP/1.1"
+    timeout: ClassVar[float] = 30.0
+    disable_nagle_algorithm = True
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if not length.isascii() or not length.isdigit() or int(length) > MAX_REQUEST:
+            self._answer(413, _error(None, -32600, f"send at most {MAX_REQUEST} bytes, with their Content-Length"))
+            return
+        body = self.rfile.read(int(length))
+        self.has_request()
+        if not self._is_local():
+            self._answer(403, _error(None, -32600, "only local programs may ask, with Content-Type application/json"))
+            return
+        self._answer(200, self._perform(body))
+
+    def _is_local(self) -> bool:
+        kind = self.headers.get("Content-Type", "").split(";")[0].strip().lower()
+        return self.is_for_this_machine() and kind == "application/json" and "Origin" not in self.headers
+
+    def _perform(self, body: bytes) -> dict[str, object]:
+        try:
+            request = json.loads(body)
+        except (ValueError, RecursionError):
+            return _error(None, -32700, "not JSON")
+        if not isinstance(request, dict):
+            return _error(None, -32600, "one request object a time")
+        request_id, method, params = request.get("id"), request.get("method"), request.get("params", [])
+        if not isinstance(request_id, (int, str)) or not isinstance(method, str) or not isinstance(params, list):
+            return _error(None, -32600, "not a JSON-RPC request")
+        try:
+            return {"jsonrpc": "2.0", "id": request_id, "result": self.chain.request(method, params)}
+        except RpcRefused as error:
+            return {"jsonrpc": "2.0", "id": request_id, "error": error.as_json()}
+        except ChainError as error:
+            return _error(request_id, -32000, str(error))
+
+    def _answer(self, status: int, content: dict[str, object]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if status != 200:
+            # The rest of the request was not read, so the connection cannot be used again.
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _error(request_id: object, code: int, message: str) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
+
+
+_FILES = {"anvil": "anvil.json", "embedded": "embedded.jsonl"}
+
+
+class DevnetState:
+    """A directory of one development chain, made if it is not there, and locked until `close`. Raises DevnetError if
+    another process has it, or it cannot be used."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_file(directory / "lock")
+        except BlockingIOError as error:
+            raise DevnetError(f"another development chain runs on {directory}: stop it, or choose another.") from error
+        except OSError as error:
+            raise DevnetError(f"{directory} cannot be used ({error.strerror}): choose another place.") from error
+        self._environment.unlink(missing_ok=True)  # of a process that was killed
+
+    def file(self, kind: str) -> Path:
+        """The file of a chain of the kind "anvil" or "embedded"."""
+        return self.directory / _FILES[kind]
+
+    def kind(self, wanted: str) -> str:
+        """The kind of the chain that is kept here, or `wanted` if there is none yet. Raises DevnetError if it is of
+        another kind than is wanted ("auto" is any)."""
+        kept = [kind for kind in _FILES if self.file(kind).exists()]
+        if len(kept) > 1:
+            raise DevnetError(f"{self.directory} holds chains of two kinds: delete {' or '.join(_FILES.values())}.")
+        if kept and wanted not in ("auto", kept[0]):
+            raise DevnetError(
+                f"{self.directory} holds a chain of the kind {kept[0]}: use --kind {kept[0]}, or another directory."
+            )
+        return kept[0] if kept else wanted
+
+    @property
+    def contract(self) -> ChecksumAddress | None:
+        """Address of the contract on this chain; None if none was put there yet, or the file does not say."""
+        try:
+            with open_regular(self.directory / "contract") as file:
+                text = file.read(100).decode("ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return to_checksum_address(text) if re.fullmatch("0x[0-9a-fA-F]{40}", text) else None
+
+    def announce(self, url: str, contract: ChecksumAddress) -> None:
+        """Writes the files `contract` and `environment`. Raises DevnetError."""
+        exports = f"export TIEBREAK_CHAIN={url} TIEBREAK_CONTRACT={contract}\n"
+        try:
+            for path, text in ((self.directory / "contract", f"{contract}\n"), (self._environment, exports)):
+                with replace_file(path) as file:
+                    file.write(text.encode())
+        except OSError as error:
+            raise DevnetError(
+                f"{self.directory} cannot be written ({error.strerror}): make room on its disk."
+            ) from error
+
+    def close(self) -> None:
+        self._environment.unlink(missing_ok=True)
+        self._lock.close()
+
+    @property
+    def _environment(self) -> Path:
+        return self.directory / "environment"
+
+    def __enter__(self) -> DevnetState:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 ANVIL_VARIABLE = "TIEBREAK_ANVIL"
 """Environment variable that names anvil's binary, or is empty to do without it."""
@@ -33,7 +197,7 @@ _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
 
 
 class Devnet:
-    """A running chain at `url` with `ACCOUNTS` funded accounts (see `accounts.devnet_account`); ends with `close`.
+    """A running chain at `url` with `ACCOUNTS` funded accounts (see `keys.devnet_account`); ends with `close`.
 
     `kind` is "anvil" or "embedded". Time runs with the wall clock; `ChainNode.advance_time` moves it forward.
     """
@@ -59,9 +223,7 @@ class Devnet:
     def __enter__(self) -> Devnet:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

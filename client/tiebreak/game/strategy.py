@@ -32,23 +32,30 @@ from tiebreak.game.moves import (
     ForcedMove,
     Helpless,
     InTurn,
+    Leaves,
     Need,
     NeedChunk,
     NeedRow,
     OpenLevel,
     OpenOperator,
     OpenPartials,
+    Output,
     Over,
     PartysMove,
+    Place,
     PostChunk,
     ProveElement,
     ProveSegment,
     ProveStore,
     ReleaseBond,
+    Row,
+    Trace,
+    Tree,
     Wait,
     opening_arguments,
+    row,
+    stride,
 )
-from tiebreak.game.trees import Leaves, Output, Place, Row, Trace, Tree, row, stride
 
 RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
 """Phases in which a party's clock runs."""

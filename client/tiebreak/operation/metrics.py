@@ -1,15 +1,62 @@
-"""Metrics of a role for Prometheus. Amounts are in ether, times in seconds; docs/how-to/operating.md explains each."""
+"""Metrics of a role for Prometheus, and the endpoint on the loopback interface that shows them: `/metrics`, `/health`
+and `/ready`. Amounts are in ether, times in seconds; docs/how-to/operating.md explains each metric."""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from tiebreak.operation.alarms import Cause
-from tiebreak.operation.situation import Situation
+from tiebreak.loopback import LoopbackHandler, LoopbackServer
+from tiebreak.operation.alarms import Cause, Situation
 from tiebreak.roles.notices import Notice, What
+
+
+class Endpoint(LoopbackServer):
+    """Serves at http://127.0.0.1:`port` (0: any free port) in threads of this process, until `close`.
+
+    `metrics`: the text of `/metrics` and its type. `health`: what `/health` and `/ready` say, by their paths: whether
+    all is well (200) or not (503), and the facts, as JSON. Raises OSError where the port cannot be had.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        metrics: Callable[[], tuple[str, bytes]],
+        health: Mapping[str, Callable[[], tuple[bool, dict[str, object]]]],
+    ) -> None:
+        super().__init__(port, type("Handler", (_Handler,), {"metrics": staticmethod(metrics), "health": health}))
+        self.start("endpoint")
+
+
+class _Handler(LoopbackHandler):
+    metrics: Callable[[], tuple[str, bytes]]
+    health: Mapping[str, Callable[[], tuple[bool, dict[str, object]]]]
+
+    def do_GET(self) -> None:
+        self.has_request()
+        if not self.is_for_this_machine():
+            self._answer(403, "text/plain", b"only local programs may ask\n")
+        elif self.path == "/metrics":
+            kind, text = self.metrics()
+            self._answer(200, kind, text)
+        elif self.path in self.health:
+            is_well, facts = self.health[self.path]()
+            body = json.dumps({"ok": is_well} | facts).encode() + b"\n"
+            self._answer(200 if is_well else 503, "application/json", body)
+        else:
+            self._answer(404, "text/plain", b"there is /metrics, /health and /ready\n")
+
+    def _answer(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
 
 _ETHER = 10**18
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

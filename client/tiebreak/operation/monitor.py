@@ -15,15 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tiebreak.operation.alarms import STUCK_SECONDS, Alarms, Alert, Cause
+from tiebreak.operation.alarms import STUCK_SECONDS, Alarms, Alert, Cause, Probe, Situation, due_of, games_of
 from tiebreak.operation.messenger import Messenger
-from tiebreak.operation.situation import Probe, Situation, due_of, games_of
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Look, Notice, Notify, What, ignore, plain
 from tiebreak.roles.role import sentence
 from tiebreak.rpc.chain_errors import ChainError, printable
 from tiebreak.store import StoreError
-from tiebreak.transactions.fees import funds
+from tiebreak.transactions.signer import funds
 
 if TYPE_CHECKING:
     from tiebreak.operation.metrics import Metrics  # its library is an extra

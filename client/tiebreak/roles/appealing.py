@@ -7,12 +7,10 @@ from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.structs import AuditView, GameView, JobView
 from tiebreak.roles.auditing import Auditing
 from tiebreak.roles.background_jobs import Priority
-from tiebreak.roles.job_decisions import Decisions, MakeCall, Tell
-from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.job_on_chain import Decisions, JobOnChain, MakeCall, Tell
 from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.overdue import end_appeals, end_overdue
-from tiebreak.roles.player import Games, earliest_deadline
+from tiebreak.roles.player import Games, await_appeals, earliest_deadline, end_overdue
 from tiebreak.roles.policy import stakes
 
 
@@ -37,10 +35,7 @@ class Appealing:
             return (yield from self._play(posted, live))
         if not audit.appeal and self._chain.now() <= posted.audits.appeal_deadline:
             return (yield from self._appeal(posted))
-        if appeals := posted.live_games + posted.queued_games:
-            yield from end_overdue(self._chain, self._live())
-            return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
-        return (yield from end_appeals(self._chain, posted))
+        return (yield from await_appeals(self._chain, posted))
 
     def _appeal(self, posted: JobView) -> Decisions[Progress]:
         chain, bond, deadline = self._chain, posted.terms.challenger_bond, posted.audits.appeal_deadline
@@ -74,7 +69,7 @@ class Appealing:
     def _play(self, posted: JobView, live: dict[int, GameView]) -> Decisions[Progress]:
         running = {number: game for number, game in live.items() if game.phase is not Phase.QUEUED}
         # While the own appeal is queued, appeals of others whose clocks ran out hold it up.
-        yield from end_overdue(self._chain, running or self._live())
+        yield from end_overdue(self._chain, running or self._chain.live_games())
         due = earliest_deadline(running.values(), Side.TRAINER)
         priority = Priority(
             deadline=due or self._chain.now() + posted.terms.clock_allowance,
@@ -87,6 +82,3 @@ class Appealing:
         if not running:
             return Progress(state="waits until its appeal begins")
         return (yield from self._games.play(running, trees))
-
-    def _live(self) -> dict[int, GameView]:
-        return self._chain.games(lambda game: game.phase is not Phase.OVER)

@@ -1,5 +1,10 @@
-"""Attesting: an auditor's word for a claim, with its bond. It is given once log and model are served, and what it
-brings is collected in the end."""
+"""Attestations of an auditor: its word for a claim, with its bond. It is given once log and model are served, and what
+it brings is collected in the end.
+
+Where audits are blind, the auditor's root is sealed before the claim is known and opened after it. An equal root is an
+attestation, another one a challenge with the bond that is there. The first places have a share of the fee, so a place
+is taken with a seal of nothing as soon as the audit is sure to be done in time, and filled with the seal of its root
+then."""
 
 from __future__ import annotations
 
@@ -7,20 +12,21 @@ from functools import partial
 
 from roundlog.training import checkpoint_path, wrong_state
 
-from tiebreak.contract.enums import AuditStatus, JobStatus, Phase
+from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.payouts import fee_at, place_of, sure_fee
 from tiebreak.contract.structs import AuditView, JobView
-from tiebreak.quantities import in_ether
+from tiebreak.quantities import in_ether, in_utc
+from tiebreak.roles.auditing import BLIND, Auditing
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import Refused, fetch_readable_log, fetch_state
-from tiebreak.roles.job_decisions import Decisions, Leave, MakeCall, Tell, WholeLook
-from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.job_on_chain import Decisions, JobOnChain, Leave, MakeCall, Tell, WholeLook
 from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.overdue import end_claim, end_overdue, start_waiting
-from tiebreak.roles.policy import stakes
-from tiebreak.roles.publishing import PublishedAddresses
+from tiebreak.roles.player import end_claim, end_overdue, end_unopened, start_waiting
+from tiebreak.roles.policy import BLOCKS_A_MOVE, stakes
+from tiebreak.roles.publishing import PublishedAddresses, Publishing
+from tiebreak.roles.sealing import Sealing, Secret
 from tiebreak.store import StoreError
 
 _RETURNED = (JobStatus.FINAL, JobStatus.LAPSED, JobStatus.REJECTED)
@@ -99,7 +105,7 @@ class Attesting:
         self._long_work.forget("serving")  # it holds the audit
         yield from start_waiting(self._chain, posted)
         if games := posted.live_games + posted.queued_games:
-            yield from end_overdue(self._chain, self._chain.games(lambda game: game.phase is not Phase.OVER))
+            yield from end_overdue(self._chain, self._chain.live_games())
             return Progress(state=f"has attested, and waits for {games} {'game' if games == 1 else 'games'}")
         return (yield from end_claim(self._chain, posted))
 
@@ -150,3 +156,191 @@ class Attesting:
 
         doing = "getting log and model of the claim"
         return work.result(Lane.FILES, "serving", serve, priority, doing, about=claim)
+
+
+_DEAREST = 30
+"""Longest time of a run in times of what its first steps let expect. Data in which every sum cancels make a product
+some 20 times as dear (scripts/bench_resolution.py), and the maker of a job can keep such data for its later steps: a
+place that is not filled in time loses its bond."""
+
+_MOST_REPLACED = 3
+"""Seals that a process replaces though it does not know them: their file was lost, or another process sealed them."""
+
+
+class BlindAudits:
+    """The sealed audit of an auditor in one job."""
+
+    def __init__(self, chain: JobOnChain, long_work: LongWork, auditing: Auditing, attesting: Attesting) -> None:
+        self._chain = chain
+        self._auditing = auditing
+        self._attesting = attesting
+        self._sealing = Sealing(chain, long_work, "audit")
+        self._place = Sealing(chain, long_work, "place")
+        self._told_late = False
+        self._replaced = 0
+        """Seals that were not known to this process, and that it has replaced."""
+        self._publishing = Publishing(long_work, BLIND)
+
+    def before_opening(self, posted: JobView, audit: AuditView | None) -> WholeLook:
+        """Repeats the run and seals its root, of a job in status SEALED; then waits for the claim."""
+        job, now = self._chain.job, self._chain.now()
+        deadline = posted.audits.audit_deadline
+        if audit is not None and (now > deadline or self._is_filled(posted, audit)):
+            self._auditing.rest()
+            return (yield from end_unopened(self._chain, posted))
+        if now > posted.audits.opening_deadline:
+            return Leave(f"the trainer has not opened its claim on job {job} in time")
+        if now > deadline:
+            return Progress(state="waits for the claim to be opened", until=posted.audits.opening_deadline + 1)
+        if audit is None and (why := (yield from self._attesting.objection(posted))) is not None:
+            self._auditing.rest()  # what was executed is on disk
+            return Progress(state=f"seals no audit of job {job}: {why}", until=deadline + 1)
+        priority = Priority(deadline=deadline, stake=posted.terms.trainer_bond, bonded=audit is not None)
+        trees = self._auditing.audited(posted, priority)
+        if trees is None:
+            return (yield from self._while_working(posted, audit))
+        doubts = self._auditing.doubts(posted, trees, priority)
+        if doubts is None:
+            return Progress(working=True, state="asks for a second opinion on a stop")
+        if doubts[0] is not None:
+            lost = "" if audit is None else ", so that the bond of its place is lost"
+            yield Tell(What.WARNING, f"seals no audit of job {job}: {doubts[0]}{lost}")
+            return Progress(state=f"seals no audit: {doubts[0]}", until=deadline + 1)
+        if audit is None and not self._chain.confirmed(posted):
+            return Progress(working=True, state="waits until the sealed claim lies deep enough")
+        return (yield from self._seal(posted, trees.claim.root, audit))
+
+    def _is_filled(self, posted: JobView, audit: AuditView) -> bool:
+        """Whether the seal that the chain shows is that of the audit whose root and salt are on this disk."""
+        known = self._sealing.kept(posted)
+        return known is not None and self._sealing.seal(known) == audit.seal
+
+    def _is_empty(self, posted: JobView, audit: AuditView) -> bool:
+        """Whether the seal that the chain shows is the one of nothing, with which the place was taken."""
+        taken = self._place.kept(posted)
+        return taken is not None and self._place.seal(taken) == audit.seal
+
+    def is_never_filled(self, posted: JobView, audit: AuditView) -> Decisions[bool]:
+        """Whether an audit is a place that was not filled in time, so that its bond is lost; which is told."""
+        if not self._is_empty(posted, audit):
+            return False
+        why = "its audit was not done in time, so that the bond of the place that it had taken is lost"
+        yield Tell(What.WARNING, why)
+        return True
+
+    def _while_working(self, posted: JobView, audit: AuditView | None) -> Decisions[Progress]:
+        """Takes a place that has a share once the run is sure to be done in time, whatever its data; tells if it is not
+        done in time after all."""
+        deadline, left = posted.audits.audit_deadline, self._auditing.seconds_left
+        time = deadline - self._chain.now() - BLOCKS_A_MOVE * self._chain.block_seconds()
+        if audit is None:
+            share = sure_fee(posted.terms, posted.audits.count)
+            if share and left is not None and _DEAREST * left <= time and self._chain.confirmed(posted):
+                nothing = self._place.of_audit(posted, bytes(32))
+                yield from self._pay(posted, nothing, self._place, "take a place for its audit")
+                return Progress(state="takes a place, and audits blindly", until=deadline)
+            return Progress(working=True, state="audits blindly", until=deadline)
+        if left is not None and left > time and not self._told_late:
+            self._told_late = True
+            late = f"the audit of job {self._chain.job} will not be done by {in_utc(deadline)}, as fast as it goes now"
+            bond = in_ether(posted.terms.attestation_bond)
+            remedy = f"give it the machine alone, or the bond of {bond} on its place is lost"
+            yield Tell(What.ALERT, f"{late}: {remedy}")
+        return Progress(working=True, state="audits blindly, and has its place", deadline=deadline)
+
+    def _seal(self, posted: JobView, root: bytes, audit: AuditView | None) -> Decisions[Progress]:
+        """Seals a root: with a bond, or in the place that this account has."""
+        secret = self._sealing.keep(posted, self._sealing.of_audit(posted, root))
+        if secret.checkpoint_root != root:
+            # Never on a sound machine: the same job always comes to the same root.
+            why = "this audit came to another root than an earlier one, which may be sealed already: check this machine"
+            yield Tell(What.WARNING, why)
+            return Progress(state=why)
+        if audit is None:
+            yield from self._pay(posted, secret, self._sealing, "seal its audit")
+            return Progress(state="seals its audit")
+        is_known = self._is_empty(posted, audit)
+        # Two processes with one key must not replace each other's seals for ever.
+        if not is_known and self._replaced == _MOST_REPLACED:
+            why = "another process of this account has sealed this audit: stop one of the two, which cannot open it"
+            yield Tell(What.WARNING, why)
+            return Progress(state=why, deadline=posted.audits.audit_deadline)
+        text = "seal its audit in the place that it has"
+        call = self._chain.calls.replace_seal(self._chain.job, seal=self._sealing.seal(secret))
+        is_new = yield MakeCall(text, call)
+        self._replaced += bool(is_new) and not is_known
+        return Progress(state="seals its audit", deadline=posted.audits.audit_deadline)
+
+    def _pay(self, posted: JobView, secret: Secret, sealing: Sealing, text: str) -> Decisions[None]:
+        """Makes the one payment of this audit's bond: its name is the same for a place and for a seal, so that a bond
+        is paid once, whichever of them was sent before a kill."""
+        chain, terms = self._chain, posted.terms
+        kept = sealing.keep(posted, secret)
+        yield from self._attesting.tell_stakes(posted)
+        call = chain.calls.seal_audit(
+            chain.job,
+            spec_hash=posted.spec_hash,
+            seal=sealing.seal(kept),
+            bond=terms.attestation_bond,
+            last_place=chain.policy.last_place(terms),
+        )
+        yield MakeCall(text, call)
+
+    def open(self, posted: JobView, audit: AuditView) -> Decisions[Progress]:
+        """Opens the sealed audit, of a job in status CLAIMED, within the window."""
+        deadline = posted.audits.audit_opening_deadline
+        priority = Priority(deadline=deadline, stake=posted.terms.attestation_bond, bonded=True)
+        secret = yield from self._secret(posted, audit, priority)
+        if secret is None:
+            return Progress(working=True, state="gets its audit ready to open", deadline=deadline)
+        root = secret.checkpoint_root
+        if root != posted.claim.checkpoint_root:
+            text = f"open its audit, whose root 0x{root.hex()} challenges the claim"
+            yield self._opening(text, root, PublishedAddresses("", ""), secret)
+            return Progress(state="opens its audit", deadline=deadline)
+        trees = self._auditing.trees(posted, priority, root)
+        if trees is None:
+            return Progress(working=True, state="gets its log and model ready", deadline=deadline)
+        served = self._publishing.published(posted, priority)
+        # In the second half of the window it no longer waits for a store: the bond is lost at its end.
+        if served is None and self._chain.now() > deadline - posted.terms.opening_window // 2:
+            served = self._publishing.addresses(posted, priority)
+        if served is None:
+            return Progress(working=True, state="publishes its log and model", deadline=deadline)
+        text = "open its audit, which attests to the claim, and to serving log and model"
+        yield self._opening(text, root, served, secret)
+        return Progress(state="opens its audit", deadline=deadline)
+
+    def _opening(self, text: str, root: bytes, served: PublishedAddresses, secret: Secret) -> MakeCall:
+        """The call that opens the sealed audit."""
+        chain = self._chain
+        addresses = {"log_cid": served.log_cid, "model_cid": served.model_cid}
+        call = chain.calls.open_audit(chain.job, checkpoint_root=root, **addresses, salt=secret.salt)
+        return MakeCall(text, call)
+
+    def is_published(self, posted: JobView) -> bool:
+        """Whether log and model of an attestation are published by this process; has it done if not. The audit may have
+        been opened at the last moment without a store, or by a process that was killed."""
+        if not self._publishing.is_done:
+            priority = Priority(
+                deadline=posted.claim.challenge_deadline, stake=posted.terms.attestation_bond, bonded=True
+            )
+            if self._auditing.trees(posted, priority, posted.claim.checkpoint_root) is not None:
+                self._publishing.published(posted, priority)
+        return self._publishing.is_done
+
+    def _secret(self, posted: JobView, audit: AuditView, priority: Priority) -> Decisions[Secret | None]:
+        """The content of the seal that the chain shows: from disk, or computed again. None until it is there; if it
+        cannot be, that is told."""
+        known = self._sealing.kept(posted)
+        if known is not None and self._sealing.seal(known) == audit.seal:
+            return known
+        trees = self._auditing.audited(posted, priority)
+        if trees is None:
+            return None
+        again = self._sealing.of_audit(posted, trees.claim.root)
+        if self._sealing.seal(again) == audit.seal:
+            return again
+        why = "the sealed audit cannot be opened: its file is lost, and its salt does not follow from the key"
+        yield Tell(What.WARNING, why)
+        return None

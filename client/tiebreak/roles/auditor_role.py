@@ -1,8 +1,7 @@
 """The auditor: repeats a claimed training, and attests to the claim, or challenges it and plays.
 
-Its parts are rooms of their own: the audit (`auditing`), attestations with a bond (`attesting`), audits that are sealed
-before the claim is known (`blind_audits`), and the defence of an attestation (`appealing`).
-"""
+Its parts are rooms of their own: the audit (`auditing`), attestations with a bond, also those that are sealed before
+the claim is known (`attesting`), and the defence of an attestation (`appealing`)."""
 
 from __future__ import annotations
 
@@ -11,16 +10,14 @@ from dataclasses import replace
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.contract.structs import AuditView, GameView, JobView
 from tiebreak.roles.appealing import Appealing
-from tiebreak.roles.attesting import Attesting, bond_in
+from tiebreak.roles.attesting import Attesting, BlindAudits, bond_in
 from tiebreak.roles.auditing import Auditing
 from tiebreak.roles.background_jobs import Priority
-from tiebreak.roles.blind_audits import BlindAudits
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.overdue import end_appeals, end_overdue, start_waiting
-from tiebreak.roles.player import Games, earliest_deadline
+from tiebreak.roles.player import Games, await_appeals, earliest_deadline, end_overdue, start_waiting
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.shared_audits import Workers
 
@@ -121,10 +118,7 @@ class AuditorRole(JobRole):
         live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
         if live:
             return self._play(posted, live)
-        if appeals := posted.live_games + posted.queued_games:
-            self.carry_out(end_overdue(self.chain, self._live()))
-            return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
-        return self.carry_out(end_appeals(self.chain, posted))
+        return self.carry_out(await_appeals(self.chain, posted))
 
     def _has_a_share(self, posted: JobView, mine: dict[int, GameView]) -> bool:
         """Whether a challenge of this auditor, which another one's verdict has made void, holds the root that has won:
@@ -232,7 +226,7 @@ class AuditorRole(JobRole):
         running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
         self.carry_out(start_waiting(self.chain, posted))
         # While all own games are queued, games of others whose clocks ran out hold them up.
-        self.carry_out(end_overdue(self.chain, running or self._live()))
+        self.carry_out(end_overdue(self.chain, running or self.chain.live_games()))
         due = earliest_deadline(running.values(), Side.CHALLENGER)
         priority = Priority(
             deadline=due or self.context.now() + posted.terms.clock_allowance,
@@ -251,7 +245,7 @@ class AuditorRole(JobRole):
         """Make moves after the challenge deadline, in the games of others that hold the right root."""
         if claim_is_right:
             return self.leave(f"the claim on job {self.job} is right")
-        root, live = trees.claim.root, self._live()
+        root, live = trees.claim.root, self.chain.live_games()
         mates = {number: game for number, game in live.items() if game.levels[0].roots[Side.CHALLENGER] == root}
         for number, game in mates.items():
             self.carry_out(self._games.help_along(number, game, trees))
@@ -260,7 +254,3 @@ class AuditorRole(JobRole):
         won = {number: game for number, game in mates.items() if not game.deadlines[Side.CHALLENGER]}
         self.carry_out(end_overdue(self.chain, live if waits else won))
         return Progress(state="the claim is wrong, but only the games of others can still show it")
-
-    def _live(self) -> dict[int, GameView]:
-        """Games of the job that are not over, including queued ones."""
-        return self.chain.games(lambda game: game.phase is not Phase.OVER)

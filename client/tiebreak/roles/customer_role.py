@@ -10,8 +10,7 @@ from roundlog import training as engine
 from roundlog.storage import commit_file, partial_path, read_record, write_record
 from roundlog.training import wrong_state
 
-from tiebreak.contract.code import is_adjudicator
-from tiebreak.contract.denylist import why_broken
+from tiebreak.contract.code import is_adjudicator, why_broken
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.events import JobPosted
 from tiebreak.contract.struct_bases import PostedSpec
@@ -22,9 +21,9 @@ from tiebreak.roles.engine import step_seconds
 from tiebreak.roles.fetched_content import Refused, fetch_state, unanswerable_program, unanswerable_spec
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, Progress, What
-from tiebreak.roles.overdue import end_appeals, end_overdue, start_waiting
+from tiebreak.roles.player import end_appeals, end_overdue, start_waiting
+from tiebreak.roles.policy import MeasuredPace, least_clock
 from tiebreak.roles.published_content import OVER
-from tiebreak.roles.time_to_answer import MeasuredPace, least_clock
 from tiebreak.store import StoreError
 
 COLLECT_GAS = 70_000

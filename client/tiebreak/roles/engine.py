@@ -40,7 +40,7 @@ from roundlog.training import (
     replay_state,
 )
 
-from tiebreak.game import Leaves, Output, Place, Trace, Tree
+from tiebreak.game.moves import Leaves, Output, Place, Trace, Tree
 
 if TYPE_CHECKING:
     from roundlog.training import Helpers

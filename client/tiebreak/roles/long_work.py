@@ -19,8 +19,8 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import Damaged, Refused, fetch_job, read_files
 from tiebreak.roles.notices import Notice, What
+from tiebreak.roles.policy import MeasuredPace, least_clock
 from tiebreak.roles.role import OUTAGES, sentence
-from tiebreak.roles.time_to_answer import MeasuredPace, least_clock
 from tiebreak.rpc.chain_errors import AccountError
 from tiebreak.store.store_errors import causes
 

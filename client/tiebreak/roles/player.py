@@ -1,4 +1,7 @@
-"""The player of a party's games: asks the strategy for moves, and has the trees computed that it needs."""
+"""The player of a party's games: asks the strategy for moves, and has the trees computed that it needs.
+
+A role that profits from the end of a game whose clocks have run out claims the timeout; the game's parties come first.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,8 @@ from typing import get_args
 
 from tiebreak.contract.contract_calls import ContractCall, GameCalls
 from tiebreak.contract.enums import Level, Phase, Side
-from tiebreak.contract.structs import GameView
-from tiebreak.game import (
-    RUNNING,
+from tiebreak.contract.structs import GameView, JobView
+from tiebreak.game.moves import (
     Bisect,
     ClaimTimeout,
     Decision,
@@ -18,7 +20,6 @@ from tiebreak.game import (
     ForcedMove,
     Helpless,
     InTurn,
-    Known,
     Move,
     Need,
     NeedChunk,
@@ -34,15 +35,12 @@ from tiebreak.game import (
     ReleaseBond,
     Row,
     Wait,
-    forced_move,
-    next_move,
-    place_of,
+    describe_move,
 )
-from tiebreak.game.moves import describe_move
+from tiebreak.game.strategy import RUNNING, Known, forced_move, next_move, place_of, timeout_is_due
 from tiebreak.roles.background_jobs import Lane, Priority
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.job_decisions import Decisions, MakeCall, Tell
-from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.job_on_chain import Decisions, JobOnChain, MakeCall, Tell
 from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import Progress, What
 
@@ -226,3 +224,77 @@ def call_of(contract: GameCalls, game: int, move: Move) -> ContractCall:
             return contract.claim_timeout(game)
         case ReleaseBond():
             return contract.release_bond(game)
+
+
+HEAD_START = 2
+"""Blocks in which only the parties of a game claim its timeout, so that not all roles pay for the same call."""
+
+
+def start_waiting(chain: JobOnChain, posted: JobView) -> Decisions[None]:
+    """Starts the next game of a job with blind audits. There no game starts by itself before all audits are open."""
+    opened = posted.audits.audit_opening_deadline
+    free = posted.live_games < posted.terms.concurrent_games
+    if opened and posted.queued_games and free and chain.now() > opened:
+        yield MakeCall("start the next game", chain.calls.start_game(chain.job))
+
+
+def end_appeals(chain: JobOnChain, posted: JobView) -> Decisions[Progress]:
+    """Has a verdict paid once nobody can appeal any more; for jobs in status APPEALABLE, in which no appeal is live."""
+    deadline = posted.audits.appeal_deadline
+    if chain.now() <= deadline:
+        return Progress(state="waits for appeals", until=deadline + 1)
+    yield MakeCall("finalize", chain.calls.finalize(chain.job))
+    return Progress(state="finalizes")
+
+
+def await_appeals(chain: JobOnChain, posted: JobView) -> Decisions[Progress]:
+    """Waits for the appeals of others in a job in status APPEALABLE, and ends what holds them up; then as
+    `end_appeals`."""
+    if appeals := posted.live_games + posted.queued_games:
+        yield from end_overdue(chain, chain.live_games())
+        return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
+    return (yield from end_appeals(chain, posted))
+
+
+def end_claim(chain: JobOnChain, posted: JobView) -> Decisions[Progress]:
+    """Finalizes a claim that this account has attested to, once its window is closed and no game is left; after a head
+    start for trainer and customer, who mostly do it."""
+    ready = posted.claim.challenge_deadline + _head_start(chain)
+    if chain.now() <= ready:
+        return Progress(state="waits for the end of the claim", until=ready + 1)
+    yield MakeCall("finalize", chain.calls.finalize(chain.job))
+    return Progress(state="finalizes")
+
+
+def end_unopened(chain: JobOnChain, posted: JobView) -> Decisions[Progress]:
+    """Ends a job whose sealed claim was not opened in time, so that sealed audits get their bonds back; after a head
+    start for the customer."""
+    ready = posted.audits.opening_deadline + _head_start(chain)
+    if chain.now() <= ready:
+        return Progress(state="waits until the claim is opened", until=ready + 1)
+    yield MakeCall("end the job, whose claim was not opened", chain.calls.reclaim(chain.job))
+    return Progress(state="ends a job whose claim was not opened")
+
+
+def _head_start(chain: JobOnChain) -> int:
+    """Seconds of `HEAD_START`."""
+    return math.ceil(HEAD_START * chain.block_seconds())
+
+
+def end_overdue(chain: JobOnChain, games: Mapping[int, GameView]) -> Decisions[None]:
+    """Ends games in which every running clock, or the referee's, is out; games of others after a head start.
+
+    Colluding parties would never end their games, and other games are queued behind them. This needs no trees, and
+    only games that are at hand."""
+    now = chain.now()
+    for number, game in games.items():
+        side = next((side for side in Side if game.party(side) == chain.address), None)
+        if side is None:
+            late = _head_start(chain)
+            text = "end a game of others whose clock ran out"
+        elif game.deadlines[side]:
+            continue  # a party does not profit from the end of a game that it has lost
+        else:
+            late, text = 0, describe_move(game, ClaimTimeout())
+        if timeout_is_due(game, now - late):
+            yield MakeCall(text, chain.calls.claim_timeout(number), game=number)

@@ -20,12 +20,12 @@ from roundlog.storage import StorageError, read_record, write_record
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import JobView
-from tiebreak.roles.notices import Notice, Notify, Warnings, What
+from tiebreak.roles.notices import Notice, Notify, What, of_warnings
 from tiebreak.roles.role import OUTAGES, sentence
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.store import ContentStore
-from tiebreak.store.cid import Cid
 from tiebreak.store.dag_reader import Plan
+from tiebreak.store.dagpb import Cid
 from tiebreak.store.store_errors import InvalidCid
 
 OVER = (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.LAPSED, JobStatus.EXPIRED)
@@ -214,7 +214,7 @@ class Keeper:
     ) -> None:
         self._role, self._published, self._contract = role, published, contract
         self._notify, self._retention = notify, retention
-        self._warnings = Warnings()
+        self._warn = of_warnings(role, notify)
         self._begun = False
         self._one_at_a_time = threading.Lock()
 
@@ -252,11 +252,6 @@ class Keeper:
             if error.name == "WrongJobStatus":
                 return None
             raise
-
-    def _warn(self, text: str) -> None:
-        notice = Notice(role=self._role, what=What.WARNING, text=text)
-        if self._warnings.is_new(notice):
-            self._notify(notice)
 
     def _repeat(self, stop: threading.Event) -> None:
         while not stop.is_set():

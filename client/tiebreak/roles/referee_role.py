@@ -10,9 +10,9 @@ from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor
 from roundlog.number_format import Format
 from roundlog.program import Program
 
+from tiebreak.contract.contract_watch import last_block_before
 from tiebreak.contract.enums import Finding, JobStatus, Level, Phase
 from tiebreak.contract.events import ElementProven
-from tiebreak.contract.posted import last_block_before
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.roles.background_jobs import Lane, Priority
 from tiebreak.roles.context import RoleContext

@@ -18,7 +18,7 @@ from eth_utils.crypto import keccak
 from roundlog.storage import StorageError, read_record, replace_file
 
 from tiebreak.contract.structs import JobView, NextRoot
-from tiebreak.game import Leaves, Row
+from tiebreak.game.moves import Leaves, Row
 from tiebreak.roles.job_on_chain import JobOnChain
 from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import What

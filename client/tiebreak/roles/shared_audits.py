@@ -29,7 +29,7 @@ from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import Refused
 from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import What
-from tiebreak.segment_audits.stored_states import Stores
+from tiebreak.segment_audits.stored_jobs import Stores
 
 SHARED = "shared"
 """Name of such an audit's directory in the job's room."""

@@ -14,12 +14,10 @@ from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import require_decidable
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.overdue import end_overdue, start_waiting
-from tiebreak.roles.player import Games, earliest_deadline
+from tiebreak.roles.player import Games, earliest_deadline, end_overdue, start_waiting
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.publishing import PublishedAddresses, Publishing
-from tiebreak.roles.sealed_claim import SealedClaim
-from tiebreak.roles.trained_run import RUN, TrainedRun
+from tiebreak.roles.sealed_claim import RUN, SealedClaim, TrainedRun
 
 _HELD = (JobStatus.SEALED, JobStatus.CLAIMED)
 """Statuses in which a job holds its trainer's bond and the trainer can still do something for it."""

@@ -24,9 +24,9 @@ from tiebreak.rpc.block_pace import block_time
 from tiebreak.rpc.chain_errors import ChainError, ContractError, NodesDisagree, RpcRefused
 from tiebreak.rpc.node import DEVELOPMENT_CHAINS
 from tiebreak.rpc.node_agreement import UNDERTAKINGS
-from tiebreak.transactions.fees import Funds, funds
 from tiebreak.transactions.pending_transactions import Sent, purpose_of
 from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.signer import Funds, funds
 from tiebreak.transactions.spending import UNDERTAKING_GAS, Spending, SpendingLimit
 
 SLOWEST_BLOCKS = 30.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.rpc import answers, log_search
+from tiebreak.rpc import answers
 from tiebreak.rpc.answers import (
     MAX_LOGS,
     Block,
@@ -28,7 +28,7 @@ from tiebreak.rpc.answers import (
 )
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
 from tiebreak.rpc.node_agreement import NodeAgreement
-from tiebreak.rpc.transport import HttpTransport, Transport
+from tiebreak.rpc.transport import HttpTransport, Transport, backwards, forwards
 
 if TYPE_CHECKING:
     from web3 import Web3
@@ -262,7 +262,7 @@ class ChainNode:
             return self.one_range(address, start, until, topics)
 
         found: list[Log] = []
-        for logs in log_search.forwards(self._transport.range_limit, first, last, ask):
+        for logs in forwards(self._transport.range_limit, first, last, ask):
             found += logs
             if len(found) > MAX_LOGS:
                 raise InvalidAnswer(f"{self.name} gave more than {MAX_LOGS} events: ask for fewer blocks.")
@@ -289,7 +289,7 @@ class ChainNode:
         def ask(start: int, until: int) -> list[Log]:
             return self.one_range(address, start, until, topics)
 
-        for logs in log_search.backwards(self._transport.range_limit, from_block, to_block, ask):
+        for logs in backwards(self._transport.range_limit, from_block, to_block, ask):
             yield from reversed(logs)
 
     def advance_time(self, seconds: int) -> None:

@@ -31,8 +31,8 @@ from roundlog.training import (
     require_memory,
 )
 
-from tiebreak.segment_audits.elsewhere import fetch_without_data
-from tiebreak.store.cid import Cid
+from tiebreak.segment_audits.stored_jobs import fetch_without_data
+from tiebreak.store.dagpb import Cid
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import InvalidCid, MalformedContent, short
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tiebreak.store.folder import FolderStore
 from tiebreak.store.location import gateway_address, kubo_address
-from tiebreak.store.protocol import ContentStore
+from tiebreak.store.store import ContentStore
 from tiebreak.store.store_errors import StoreError
 from tiebreak.store.transfers import OnTransfer, Transfer, untold
 

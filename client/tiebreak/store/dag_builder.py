@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tiebreak.store.cid import RAW, Cid
-from tiebreak.store.dagpb import DIRECTORY, FILE, Link, UnixFsNode, check_name, encode
+from tiebreak.store.dagpb import DIRECTORY, FILE, RAW, Cid, Link, UnixFsNode, check_name, encode
 from tiebreak.store.store_errors import ContentTooLarge, UnsupportedFile
 
 CHUNK = 262_144

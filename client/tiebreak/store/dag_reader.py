@@ -24,14 +24,15 @@ from roundlog.storage import sync_file
 
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.deadlines import within as in_time
-from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dagpb import (
     DIRECTORY,
     FILE,
     MAX_BLOCK,
+    RAW,
     RAW_LEAF,
     SHARDED_DIRECTORY,
     SYMLINK,
+    Cid,
     UnixFsNode,
     check_name,
     decode,

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from roundlog.storage import BESIDE, lock_file, open_regular, replace_file, require_regular, sync_directory
 
-from tiebreak.store.cid import Cid
-from tiebreak.store.dagpb import MAX_BLOCK
+from tiebreak.store.dagpb import MAX_BLOCK, Cid
 from tiebreak.store.store import Addition, Store, named, reachable
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable, unusable
 from tiebreak.store.transfers import OnTransfer, untold

@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from tiebreak.deadlines import Halted, TooLate
-from tiebreak.store.cid import Cid
-from tiebreak.store.dagpb import MAX_BLOCK
+from tiebreak.store.dagpb import MAX_BLOCK, Cid
 from tiebreak.store.http import HttpServer, NoAnswer, base_url, patiently
 from tiebreak.store.store import Addition, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable, short

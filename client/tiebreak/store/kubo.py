@@ -2,7 +2,7 @@
 
 The daemon is not trusted with content: whatever is fetched comes block by block and goes through the same checks as the
 embedded store's, and every block that is sent must come back under the CID that was computed here. It is trusted to
-keep what it says it has pinned, and to say so in few words.
+keep what it says it has pinned, and to say so in few words. Some blocks are sent at a time, and not those that it has.
 
 Source: https://docs.ipfs.tech/reference/kubo/rpc/
 """
@@ -14,6 +14,7 @@ import re
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -22,19 +23,87 @@ import requests
 import urllib3
 
 from tiebreak.deadlines import Halted, TooLate
-from tiebreak.store.cid import RAW, Cid
-from tiebreak.store.dagpb import MAX_BLOCK
+from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
 from tiebreak.store.http import HttpServer, NoAnswer, base_url, patiently
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
 from tiebreak.store.transfers import WIDTH, OnTransfer, untold
-from tiebreak.store.upload import Upload
 from tiebreak.timed_http import HttpAnswer, bound
 
 # Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not need.
 os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")
 import ipfshttpclient
 import ipfshttpclient.exceptions as ipfs_errors
+
+_WIDTH = 4
+"""Blocks on the way at a time: enough to hide the latency of a daemon, and at most 8 MiB of memory."""
+
+_MISSES = 64
+"""Blocks in a row that the store does not have, after which it is not asked any more. An addition that was interrupted
+is found again at its beginning; what is sent twice does no harm."""
+
+
+class Upload:
+    """An `Addition` to a store over the network. `send`: stores one block. `holds`: whether the store has it. `pin`:
+    pins a root. All may raise StoreError; the next call after an error raises it."""
+
+    def __init__(
+        self, *, send: Callable[[Cid, bytes], None], holds: Callable[[Cid], bool], pin: Callable[[Cid], None]
+    ) -> None:
+        self._send, self._holds, self._pin = send, holds, pin
+        self._pool = ThreadPoolExecutor(_WIDTH, thread_name_prefix="upload")
+        self._free = threading.Semaphore(_WIDTH)
+        self._lock = threading.Lock()
+        self._misses = 0
+        self._taken: set[bytes] = set()
+        self._error: BaseException | None = None
+        self.sent = 0
+        """Blocks that the store did not have."""
+
+    def put(self, cid: Cid, block: bytes) -> None:
+        """Takes a block; waits while others are on the way."""
+        if cid.digest in self._taken:
+            return
+        self._taken.add(cid.digest)
+        self._free.acquire()
+        self._check()
+        self._pool.submit(self._one, cid, block).add_done_callback(self._done)
+
+    def finish(self, root: Cid) -> None:
+        """Waits until the store has all blocks, and pins the root."""
+        self._pool.shutdown(wait=True)
+        self._check()
+        self._pin(root)
+
+    def _one(self, cid: Cid, block: bytes) -> None:
+        if self._error is not None:
+            return
+        if self._misses < _MISSES:
+            known = self._holds(cid)
+            with self._lock:
+                self._misses = 0 if known else self._misses + 1
+            if known:
+                return
+        self._send(cid, block)
+        with self._lock:
+            self.sent += 1
+
+    def _done(self, future: Future[None]) -> None:
+        if not future.cancelled() and (error := future.exception()) is not None and self._error is None:
+            self._error = error
+        self._free.release()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Upload:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Blocks that wait for their turn are dropped; those on the way end by their own time limits.
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
 
 T = TypeVar("T")
 

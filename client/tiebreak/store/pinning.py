@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from roundlog.storage import open_regular
 
 from tiebreak.deadlines import Halted, TooLate, pause
-from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Cid
 from tiebreak.store.http import HttpServer, NoAnswer, base_url, patiently
 from tiebreak.store.store_errors import InvalidCid, StoreError, StoreUnavailable, short
 from tiebreak.timed_http import HttpAnswer

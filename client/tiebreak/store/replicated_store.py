@@ -9,11 +9,10 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from tiebreak.deadlines import Halted, Pauses, TooLate
 from tiebreak.deadlines import within as in_time
-from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Cid
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.pinning import PinningService
-from tiebreak.store.ranges import IsRight, anything
-from tiebreak.store.store import Addition, Store, blocks
+from tiebreak.store.store import Addition, IsRight, Store, anything, blocks
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable
 from tiebreak.store.transfers import OnTransfer, untold
 

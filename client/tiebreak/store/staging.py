@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from roundlog.storage import lock_file
 
-from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Cid
 from tiebreak.store.store_errors import (
     ContentMissing,
     CorruptBlock,
@@ -43,6 +43,11 @@ def taken(file: Path | int) -> int:
     except FileNotFoundError:
         return 0
     return found.st_blocks * _BLOCK
+
+
+def size_of(directory: Path) -> int:
+    """Bytes of the disk that all files below a directory take. Files that vanish meanwhile are not counted."""
+    return sum(taken(Path(room) / name) for room, _, names in os.walk(directory) for name in names)
 
 
 def require_space(place: Path | int, need: int) -> None:

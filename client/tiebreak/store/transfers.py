@@ -8,9 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 
-from tiebreak.store.cid import Cid
+from tiebreak.store.dagpb import Cid
 
 EVERY = 0.5
 """Seconds between two reports of one transfer. A shorter transfer is not reported."""
@@ -95,9 +94,7 @@ class Ahead:
     def __enter__(self) -> Ahead:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 

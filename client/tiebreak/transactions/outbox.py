@@ -27,9 +27,8 @@ from tiebreak.rpc.chain_errors import (
     SignerError,
 )
 from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
-from tiebreak.transactions.journal import Entry, Journal
+from tiebreak.transactions.journal import Entry, Journal, Reserve
 from tiebreak.transactions.pending_transactions import Sent, Use, receipt_of, who_used
-from tiebreak.transactions.reserve import Reserve
 from tiebreak.transactions.signer import Key, Signer
 
 _KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered

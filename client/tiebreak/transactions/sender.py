@@ -24,11 +24,10 @@ from tiebreak.rpc.chain_errors import (
     TransactionPending,
 )
 from tiebreak.rpc.node import ChainNode
-from tiebreak.transactions.fees import MAX_FEE
 from tiebreak.transactions.journal import Entry
 from tiebreak.transactions.outbox import Outbox
 from tiebreak.transactions.pending_transactions import Sent, purpose_of
-from tiebreak.transactions.signer import Key
+from tiebreak.transactions.signer import MAX_FEE, Key
 
 _LEAST_PAUSE, _PAUSE = 0.01, 1.0  # seconds between questions, a fraction of a block's time on public chains
 

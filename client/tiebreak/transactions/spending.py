@@ -14,7 +14,7 @@ from roundlog.storage import StorageError, read_record, write_record
 
 from tiebreak.quantities import in_ether, in_utc
 from tiebreak.rpc.chain_errors import ChainError
-from tiebreak.transactions.reserve import Reserve
+from tiebreak.transactions.journal import Reserve
 
 DAY = 86_400
 """Seconds of a day: the last 24 hours, whenever they begin. They are over once both clocks say so, the chain's and this

@@ -8,7 +8,7 @@ from roundlog.adjudication import ExactSum, IntegerSum, RunningResult, in_float3
 from roundlog.adjudication import binary32 as ieee
 from roundlog.dispute import RunningResults
 from tiebreak.contract.enums import Side
-from tiebreak.game import Output, Place, Tree
+from tiebreak.game.moves import Output, Place, Tree
 from tiebreak.roles.engine import DisputeTrees
 
 _ONE = 0x3F800000

@@ -21,10 +21,9 @@ from roundlog.training.job import Job, JobLimits
 from roundlog.training.trainer import Trainer
 from tiebreak.contract.struct_bases import ANYONE
 from tiebreak.contract.structs import ChunkOpening
-from tiebreak.game import Output
-from tiebreak.game.moves import opening_arguments
+from tiebreak.game.moves import Output, opening_arguments
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.segment_audits.elsewhere import fetch_without_data, read_elsewhere
+from tiebreak.segment_audits.stored_jobs import fetch_without_data, read_elsewhere
 from tiebreak.store import FolderStore
 from web3.exceptions import ContractLogicError
 

@@ -10,9 +10,8 @@ import pytest
 from cli_world import Run, Trained, refused
 from crafted_blocks import Blocks, repeated
 from roundlog.training.run_files import JOB_FILES
-from tiebreak.store.cid import RAW, Cid
 from tiebreak.store.dag_reader import MAX_ENTRIES
-from tiebreak.store.dagpb import SYMLINK, UnixFsNode, decode
+from tiebreak.store.dagpb import RAW, SYMLINK, Cid, UnixFsNode, decode
 
 EXTRA = {
     ".git/config": b"[core]\n\tfsmonitor = touch /tmp/ran\n",

@@ -22,8 +22,7 @@ from tasks import linear_task
 from test_cli_ranks import by_hand, ended
 from test_store_ranges import with_ranges
 from tiebreak.cli.job_files import read_job
-from tiebreak.segment_audits.elsewhere import lies_elsewhere
-from tiebreak.segment_audits.stored_states import Stores
+from tiebreak.segment_audits.stored_jobs import Stores, lies_elsewhere
 from tiebreak.store import FolderStore
 from tiebreak.store.dag_builder import CHUNK
 from tiebreak.transactions.keys import devnet_account

@@ -12,7 +12,7 @@ from types import FrameType
 
 import pytest
 from cli_world import Chain, Run, Trained, refused
-from tiebreak.devnet.devnet_state import DevnetState
+from tiebreak.devnet.launcher import DevnetState
 
 SECONDS = 10.0
 

@@ -11,7 +11,7 @@ from disputes import Cast, Run
 from rich.cells import cell_len
 from rich.console import Console
 from tiebreak.cli.account_summary import AccountSummary, Reader
-from tiebreak.cli.live_status import LiveScreen
+from tiebreak.cli.summary_text import LiveScreen
 from tiebreak.contract.abi import _typed
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ChainUnavailable

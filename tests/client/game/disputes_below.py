@@ -22,14 +22,13 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.contract.enums import Outcome, Phase, Side
 from tiebreak.contract.structs import GameView
-from tiebreak.game import (
+from tiebreak.game.moves import (
     Bisect,
     ClaimTimeout,
     Decision,
     DisputeSum,
     Helpless,
     InTurn,
-    Known,
     Move,
     Need,
     NeedChunk,
@@ -41,8 +40,8 @@ from tiebreak.game import (
     ProveElement,
     ProveSegment,
     ProveStore,
-    next_move,
 )
+from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak_demo.adversary.engines import execution_of
 

@@ -23,7 +23,7 @@ from roundlog.program import DType, Node, Program, TensorType, first_store
 from roundlog.training.job import Job
 from test_stops import hostile
 from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
-from tiebreak.game import ProveSegment, ProveStore, Trace
+from tiebreak.game.moves import ProveSegment, ProveStore, Trace
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.referee_role import asked_operator, verdict
 from tiebreak_demo.adversary.cunning import cunning

@@ -15,13 +15,12 @@ from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
 from tiebreak.contract.enums import Outcome, Phase, Reason, Side
-from tiebreak.game import (
+from tiebreak.game.moves import (
     Bisect,
     ClaimTimeout,
     Decision,
     Helpless,
     InTurn,
-    Known,
     Leaves,
     Move,
     Need,
@@ -32,12 +31,9 @@ from tiebreak.game import (
     ReleaseBond,
     Trace,
     Wait,
-    forced_move,
-    next_move,
     row,
-    timeout_is_due,
 )
-from tiebreak.game.strategy import descent
+from tiebreak.game.strategy import Known, descent, forced_move, next_move, timeout_is_due
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_on_chain import JobOnChain
 from tiebreak.roles.long_work import LongWork

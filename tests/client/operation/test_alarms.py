@@ -5,8 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tiebreak.operation.alarms import LEAST_DISK, OUTAGE_SECONDS, STUCK_SECONDS, Alarms, Alert, Cause
-from tiebreak.operation.situation import Due, GameState, Probe, Situation, due_of
+from tiebreak.operation.alarms import (
+    LEAST_DISK,
+    OUTAGE_SECONDS,
+    STUCK_SECONDS,
+    Alarms,
+    Alert,
+    Cause,
+    Due,
+    GameState,
+    Probe,
+    Situation,
+    due_of,
+)
 from tiebreak.roles.notices import Look, Progress
 from tiebreak.rpc.node_agreement import NodeAgreement
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from tiebreak.operation.alarms import Probe, Situation
 from tiebreak.operation.metrics import Metrics
-from tiebreak.operation.situation import Probe, Situation
 from tiebreak.roles.notices import Look, Progress
 from tiebreak.rpc.node_agreement import NodeAgreement
 

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
-from tiebreak.operation.alarms import Cause
-from tiebreak.operation.endpoint import Endpoint
-from tiebreak.operation.metrics import CONTENT_TYPE, Metrics
-from tiebreak.operation.situation import GameState, Probe, Situation
+from tiebreak.operation.alarms import Cause, GameState, Probe, Situation
+from tiebreak.operation.metrics import CONTENT_TYPE, Endpoint, Metrics
 from tiebreak.roles.notices import Look, Notice, Progress, What
 from tiebreak.rpc.answers import Receipt
 

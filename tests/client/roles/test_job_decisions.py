@@ -14,11 +14,10 @@ from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Level, Phase, Side
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.roles.fetched_content import Refused
-from tiebreak.roles.job_decisions import Action, Decisions, Leave, MakeCall, Tell, WholeLook
-from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.job_on_chain import Action, Decisions, JobOnChain, Leave, MakeCall, Tell, WholeLook
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.overdue import HEAD_START, end_overdue, start_waiting
+from tiebreak.roles.player import HEAD_START, end_overdue, start_waiting
 
 ROLES = Path(tiebreak.roles.__file__).parent
 CALL = cast(ContractCall, object())
@@ -211,6 +210,6 @@ def test_parts_do_not_know_the_role_and_order_nothing() -> None:
     """Roles know their parts; a part that held its role, or its queue, could act past the decisions that it yields."""
     roles = {"auditor_role.py", "customer_role.py", "referee_role.py", "trainer_role.py"}
     texts = {path.name: path.read_text() for path in ROLES.glob("*.py")}
-    assert {name for name, text in texts.items() if "roles.job_role import" in text} == {*roles, "follower_role.py"}
+    assert {name for name, text in texts.items() if "roles.job_role import" in text} == roles
     assert {name for name, text in texts.items() if ".order(" in text} == {*roles, "job_role.py", "role.py"}
     assert {name for name, text in texts.items() if "queue.put(" in text} == {"role.py"}

@@ -12,8 +12,7 @@ from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.background_jobs import Inline
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.follower_role import JobFollower
-from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.job_role import JobFollower, JobRole
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import Transport

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tiebreak.roles.rooms import Rooms, size_of
+from tiebreak.roles.context import Rooms, size_of
 from tiebreak.store.store_errors import NoSpace
 
 UNIT = 1 << 16

@@ -1,0 +1,295 @@
+"""Jobs and states in content stores: directories that strangers publish, fetched by the names of the files that they
+are for; jobs in directories without their data, which lie in the stores; and the source of both for workers on any
+machine.
+
+    elsewhere.json    beside a job's files in place of its data: content addresses of the job and of its data's file
+
+Each file is bounded by what the spec and the program say (`roundlog.training.run_files`), and nothing else comes to the
+disk: a file that is no job's can be a module that Python imports, or a setting that a program runs. Only the blocks of
+the data that a run uses are fetched, and each is checked under the job's data root. So the writer of this record, and
+the stores that serve the data, can only have a run end with an error."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from roundlog.data import Unavailable
+from roundlog.program import Program
+from roundlog.segment_audits import CHECKPOINTS_FILE, Directories, UnusableState, most_list_bytes
+from roundlog.spec import TrainingSpec
+from roundlog.storage import StorageError, load_tensors, read_record, write_record
+from roundlog.training import (
+    BEFORE_THE_PROGRAM,
+    DATA,
+    JOB_FILES,
+    Job,
+    JobError,
+    JobLimits,
+    log_path,
+    most_interval_bytes,
+    most_job_bytes,
+    most_state_bytes,
+    read_program,
+)
+
+from tiebreak.store import ContentStore, open_stores
+from tiebreak.store.dag_reader import MAX_ENTRIES, Plan
+from tiebreak.store.dagpb import Cid
+from tiebreak.store.store import Store
+from tiebreak.store.store_errors import DestinationExists, MalformedContent, StoreError, short
+
+_MOST_NAMED = 5
+
+Accept = Callable[[Program, TrainingSpec], None]
+"""Looks at a job's program and spec before the other files are fetched; raises what ends the fetch."""
+
+
+def fetch_named(
+    store: ContentStore,
+    cid: str,
+    dest: Path,
+    plan: Plan,
+    *,
+    warn: Callable[[str], None],
+    max_bytes: int,
+    within: float | None = None,
+    unwanted: Collection[str] = (),
+    claim: Callable[[int], None] = lambda need: None,
+) -> None:
+    """Fetches the files that a plan names of the directory `cid` into `dest`, which must not exist and appears whole.
+
+    warn: is told, in one sentence, what was left out. max_bytes: of all files together. within: as of `ContentStore`.
+    unwanted: names that are left out without a word. claim: is asked before each turn of the plan for the most bytes
+    that its files take. Raises StoreError, OSError, and what the plan and `claim` raise."""
+
+    def claiming(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
+        for most in plan(path, sizes):
+            claim(sum(min(sizes[name], bound) for name, bound in most.items() if name in sizes))
+            yield most
+
+    others = store.get_directory(cid, dest, claiming, max_bytes=max_bytes, within=within)
+    if left_out := [name for name in others if name not in unwanted]:
+        names = ", ".join(short(repr(name), 60) for name in left_out[:_MOST_NAMED])
+        more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
+        warn(f"{cid} has {names}{more} besides what it is fetched for, left out")
+
+
+def job_plan(accept: Accept = lambda program, spec: None, *, data: bool = True) -> Plan:
+    """The six files of a job, the others only once the program and the spec are checked against each other, and
+    accepted. data: whether its data are among them. The plan raises MalformedContent for a directory that is no job."""
+
+    def plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
+        _require_job(sizes)
+        yield BEFORE_THE_PROGRAM
+        program, spec = _read(path)
+        accept(program, spec)
+        most = most_job_bytes(program, spec)
+        yield {name: most[name] for name in most if data or name != DATA}
+
+    return plan
+
+
+def program_plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
+    """The plan of a job's program and spec alone."""
+    _require_job(sizes)
+    return [BEFORE_THE_PROGRAM]
+
+
+def log_plan(program: Program, spec: TrainingSpec) -> Plan:
+    """The logs of a run's intervals, and the list of its published states, as far as they are there."""
+
+    def plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
+        # No directory has more, whatever the spec says.
+        intervals = range(min(spec.intervals, MAX_ENTRIES))
+        most = most_interval_bytes(program, spec)
+        return [
+            dict.fromkeys((log_path(path, interval).name for interval in intervals), most)
+            | {CHECKPOINTS_FILE: most_list_bytes(spec)}
+        ]
+
+    return plan
+
+
+def _require_job(names: Collection[str]) -> None:
+    lacking = [name for name in JOB_FILES if name not in names]
+    if lacking:
+        raise MalformedContent(f"the directory is no job, since it has no {lacking[0]}: check the identifier.")
+
+
+def _read(path: Path) -> tuple[Program, TrainingSpec]:
+    try:
+        return read_program(path)
+    except JobError as error:
+        why = str(error).replace(str(path), "the directory")
+        raise MalformedContent(f"its program and spec cannot be followed ({why}): do not rely on that job.") from error
+
+
+NAME = "elsewhere.json"
+
+_FORMAT, _VERSION = "tiebreak data elsewhere", 1
+_MOST_BYTES = 4096
+_REMEDY = "fetch the job again with `tiebreak job fetch --without-data`"
+_PATIENCE = 120.0
+"""Most seconds for one part of the data."""
+
+
+class UnknownPlace(JobError):
+    """A record that does not say where a job's data lie. The message is one sentence with a remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAddresses:
+    """Content addresses of a job's directory and of the file of its data."""
+
+    job: str
+    data: str
+
+
+class StoredData:
+    """The file of a data set in content stores (implements `roundlog.data.Elsewhere`)."""
+
+    def __init__(self, store: Store, cid: str) -> None:
+        self._store, self._cid = store, cid
+        self.width = store.width
+
+    def part(self, start: int, size: int, is_right: Callable[[bytes], bool]) -> bytes:
+        try:
+            return self._store.part(self._cid, start, size, is_right=is_right, seconds=_PATIENCE)
+        except StoreError as error:
+            raise Unavailable(str(error).rstrip(".")) from error
+
+
+class Nowhere:
+    """The file of a data set that cannot be read (implements `roundlog.data.Elsewhere`)."""
+
+    width = 1
+
+    def part(self, start: int, size: int, is_right: Callable[[bytes], bool]) -> bytes:
+        raise Unavailable("this command reads no data from elsewhere")
+
+
+def lies_elsewhere(directory: Path) -> bool:
+    """Whether a directory has a job without its data, and a record of where these lie."""
+    return (directory / NAME).is_file() and not (directory / DATA).exists()
+
+
+def addresses_of(directory: Path) -> JobAddresses:
+    """The record of a job whose data lie elsewhere. Raises UnknownPlace."""
+    try:
+        record = read_record(directory / NAME, max_bytes=_MOST_BYTES)
+    except StorageError as error:
+        raise UnknownPlace(f"{error}; {_REMEDY}") from error
+    try:
+        if not isinstance(record, dict) or (record.pop("format"), record.pop("version")) != (_FORMAT, _VERSION):
+            raise ValueError(f"no record of the format {_FORMAT!r}, version {_VERSION}")
+        found = JobAddresses(**record)
+        for cid in (found.job, found.data):
+            Cid.parse(cid)
+    except (KeyError, TypeError, ValueError, StoreError) as error:
+        raise UnknownPlace(f"{directory / NAME} does not say where the data lie ({error}); {_REMEDY}") from error
+    return found
+
+
+def read_elsewhere(directory: Path, limits: JobLimits, store: Store | None) -> Job:
+    """The job in a directory without its data. store: where they lie; None for a job whose data are not used. Raises as
+    `Job.read`."""
+    place = Nowhere() if store is None else StoredData(store, addresses_of(directory).data)
+    return Job.read(directory, limits, elsewhere=place)
+
+
+def fetch_without_data(
+    store: Store,
+    cid: str,
+    directory: Path,
+    accept: Accept = lambda program, spec: None,
+    *,
+    warn: Callable[[str], None],
+    max_bytes: int,
+) -> None:
+    """Fetches the files of the job at a content address but for its data, into a directory that is not there yet and
+    appears whole. accept, warn, max_bytes: as of `fetch_named`. Raises StoreError, OSError, and what `accept`
+    raises."""
+    if directory.exists():
+        raise DestinationExists(f"{directory} exists already: choose another place or remove it.")
+    room = directory.with_name(f".{directory.name}.fetched")
+    shutil.rmtree(room, ignore_errors=True)  # of a process that was killed
+    fetch_named(store, cid, room, job_plan(accept, data=False), warn=warn, max_bytes=max_bytes, unwanted=(DATA,))
+    addresses = asdict(JobAddresses(job=cid, data=store.entries(cid)[DATA]))
+    write_record(room / NAME, {"format": _FORMAT, "version": _VERSION} | addresses)
+    room.rename(directory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """A job and states by content address, in the stores at these locations. Implements
+    `roundlog.segment_audits.StateSource`.
+
+    A worker that does not see the job's directory fetches the job without its data, and of these the blocks it uses."""
+
+    locations: tuple[str, ...]
+    job_cid: str
+    """Content address of the job's directory; empty if all workers see `job_dir`."""
+    job_dir: Path
+    """The job's directory, which is read where it is there."""
+    limits: JobLimits
+    job_bytes: int = 16 << 30
+    within: float = 600.0
+    """Most seconds for one state; a worker that waits for it does nothing else."""
+
+    def job(self) -> Job:
+        """The job. Raises JobError, StoreError."""
+        if self.job_dir.is_dir() or not self.job_cid:
+            return read_job(self.job_dir, self.limits, self.locations)
+        # The cache of blocks stays open, and its space is freed when the process ends.
+        with tempfile.TemporaryDirectory(prefix="job-") as room:
+            directory = Path(room) / "job"
+            store = _store(self.locations)
+            fetch_without_data(store, self.job_cid, directory, warn=_untold, max_bytes=self.job_bytes)
+            return read_job(directory, self.limits, self.locations)
+
+    def state(self, job: Job, address: str) -> list[torch.Tensor]:
+        try:
+            with tempfile.TemporaryDirectory(prefix="state-") as directory:
+                path = Path(directory) / "state"
+                _store(self.locations).get_file(
+                    address, path, max_bytes=most_state_bytes(job.program), within=self.within
+                )
+                return list(load_tensors(path, job.program.states).values())
+        except StorageError as error:
+            raise UnusableState(f"the file at {address} {error.reason}") from error
+        except StoreError as error:
+            raise UnusableState(f"the state at {address} cannot be had: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStates(Directories):
+    """A job in a directory, whose data may lie in the stores at these locations, and states in files (implements
+    `roundlog.segment_audits.StateSource`)."""
+
+    locations: tuple[str, ...]
+
+    def job(self) -> Job:
+        """The job. Raises JobError, StoreError."""
+        return read_job(self.job_dir, self.limits, self.locations)
+
+
+def read_job(directory: Path, limits: JobLimits, locations: tuple[str, ...]) -> Job:
+    """The job in a directory, whose data may lie in the stores at these locations. Raises JobError, StoreError."""
+    if lies_elsewhere(directory):
+        return read_elsewhere(directory, limits, _store(locations))
+    return Job.read(directory, limits)
+
+
+@lru_cache(maxsize=4)
+def _store(locations: tuple[str, ...]) -> Store:
+    return open_stores(locations, warn=_untold)
+
+
+def _untold(text: str) -> None:
+    """Drops a warning of a worker, which nobody reads."""
