@@ -27,19 +27,6 @@ _PLAIN = frozenset(("alias", "clone", "detach", "lift_fresh", "lift_fresh_copy",
 _ORDERS = frozenset(("sort", "topk", "kthvalue"))
 
 
-class _UnknownNumber:
-    """A number that a trace takes out of a tensor: it may be any."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __repr__(self) -> str:
-        return "a number of a tensor"
-
-
 @dataclass(frozen=True, slots=True)
 class KernelCall:
     """One call."""
@@ -50,8 +37,6 @@ class KernelCall:
     """Dtypes of the tensors that it is given, in order."""
     outputs: tuple[torch.dtype, ...]
     """Dtypes of its results."""
-    numbers: tuple[object, ...] = ()
-    """Numbers and texts of Python's among its arguments, in order, as `repr` writes them."""
 
     @property
     def orders(self) -> bool:
@@ -128,25 +113,16 @@ class WatchedCalls(TorchDispatchMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        leaves = tree_leaves((args, kwargs))
-        inputs = tuple(x.dtype for x in leaves if isinstance(x, torch.Tensor))  # before something is written into them
+        inputs = tuple(x.dtype for x in _tensors((args, kwargs)))  # before something is written into them
         result = func(*args, **kwargs)
         given = _tensors(result)
         if isinstance(func, OpOverload) and _computes(func, inputs, given):
-            call = KernelCall(str(func), inputs, tuple(x.dtype for x in given), _numbers(leaves))
-            self._note(call, func, args, kwargs, given)
+            self._note(KernelCall(str(func), inputs, tuple(x.dtype for x in given)), func, args, kwargs, given)
         return result
 
 
 def _tensors(thing: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(thing) if isinstance(leaf, torch.Tensor)]
-
-
-def _numbers(leaves: Sequence[Any]) -> tuple[object, ...]:
-    """What arguments say beside tensors: as texts, so that NaN equals itself, and 1 neither 1.0 nor True."""
-    symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
-    kinds = (bool, int, float, complex, str, *symbols)
-    return tuple(_UnknownNumber() if isinstance(x, symbols) else repr(x) for x in leaves if isinstance(x, kinds))
 
 
 def _computes(func: OpOverload, inputs: Sequence[torch.dtype], given: Sequence[torch.Tensor]) -> bool:

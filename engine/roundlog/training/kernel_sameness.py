@@ -65,19 +65,10 @@ def _trails_of(captured: Captured, step: int, calls: tuple[KernelCall, ...]) -> 
     traced = max((one for trail in trails for one in trail.forms), key=lambda one: _common(one, calls), default=())
     place = _common(traced, calls)
     yours, theirs = (str(some[place]) if place < len(some) else "nothing more" for some in (calls, traced))
-    if yours == theirs:
-        raise CaptureError(
-            f"the captured step is not yours: at step {step} PyTorch computes {yours} with ({_listed(calls[place])}), "
-            f"where capture has ({_listed(traced[place])}): keep what changes it in parameters and buffers"
-        )
     raise CaptureError(
         f"the captured step is not yours: at step {step} PyTorch computes {yours}, where capture has {theirs}: "
         "convert the numbers yourself there (.float(), .to(torch.bfloat16)), or compute in float32"
     )
-
-
-def _listed(call: KernelCall) -> str:
-    return ", ".join(str(number) for number in call.numbers)
 
 
 def _common(some: Sequence[KernelCall], others: Sequence[KernelCall]) -> int:

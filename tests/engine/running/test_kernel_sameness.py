@@ -259,13 +259,43 @@ def test_another_eps_than_that_of_a_norm_is_noticed(kind: Any, loss: Any) -> Non
         compared(task, replace(captured, program=replace(captured.program, nodes=tuple(nodes))))
 
 
-def test_numbers_that_are_others_than_those_of_the_trace_are_noticed() -> None:
+def test_an_eps_that_is_another_than_that_of_the_trace_is_noticed() -> None:
     model = net()
     task = task_of(model, under_autocast)
     captured = capture(task)
     model[3].eps *= 1.02
-    with pytest.raises(CaptureError, match=r"native_layer_norm.*1\.02e-05\), where capture has .*1e-05\): keep what"):
+    with pytest.raises(CaptureError, match=r"native_layer_norm.* does not read the eps 1\.02e-05"):
         compared(task, captured)
+
+
+class Annealed(nn.Module):
+    """Numbers of Python's that change by step, as warm-up and temperatures do."""
+
+    def __init__(self, number: Any) -> None:
+        super().__init__()
+        self.first, self.last, self.steps, self.number = nn.Linear(8, 24), nn.Linear(24, 3), 0, number
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += 1
+        return self.last(self.number(self.first(x), self.steps))
+
+
+@pytest.mark.parametrize("loss", [under_autocast, in_bf16])
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda x, n: x * min(1.0, n / 40),
+        lambda x, n: x / max(0.5, 1 - 0.1 * n),
+        lambda x, n: torch.where(x > n / 10, x, -x),
+        lambda x, n: x + n / 10,
+    ],
+    ids=["warm-up", "temperature", "threshold", "shift"],
+)
+def test_numbers_that_change_by_step_are_compared_with_those_of_their_step(number: Any, loss: Any) -> None:
+    torch.manual_seed(0)
+    model = Annealed(number)
+    task = task_of(model.bfloat16() if loss is in_bf16 else model, loss)
+    assert confirm_same(task, capture(task)).kernels > 20
 
 
 # Planted errors.
