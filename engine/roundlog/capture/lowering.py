@@ -82,11 +82,15 @@ def lowered(
         keep=[*gradients, *conditions],
     )
     places = builder.places
-    constants = from_constants(program.nodes)
+    constants, fixed = from_constants(program.nodes), from_constants(builder.nodes)
 
     def placed(calls: Mapping[Any, Value | None], there: Callable[[int], int]) -> dict[Any, int | None]:
-        """Operators by what they stand for, without those that are needed for nothing."""
-        stand = {call: None if value is None else Value(there(value)) for call, value in calls.items()}
+        """Operators by what they stand for, without those that are needed for nothing. One constant stands for all that
+        has its value at a step, also for numbers that are others at other steps: it is not told whose it is now."""
+        stand: dict[Any, Value | None] = {}
+        for call, value in calls.items():
+            place = None if value is None else Value(there(value))
+            stand[call] = None if place != value and value in fixed else place
         return {
             call: None if value is None else places[value]
             for call, value in stand.items()

@@ -269,7 +269,7 @@ def test_an_eps_that_is_another_than_that_of_the_trace_is_noticed() -> None:
 
 
 class Annealed(nn.Module):
-    """Numbers of Python's that change by step, as warm-up and temperatures do."""
+    """Computes with a number of Python's that changes by step, as warm-up and temperatures do."""
 
     def __init__(self, number: Any) -> None:
         super().__init__()
@@ -288,10 +288,13 @@ class Annealed(nn.Module):
         lambda x, n: x / max(0.5, 1 - 0.1 * n),
         lambda x, n: torch.where(x > n / 10, x, -x),
         lambda x, n: x + n / 10,
+        lambda x, n: x * n,
+        lambda x, n: x * x.detach().abs().max().item(),
+        lambda x, n: x / (x.detach().norm().item() + 1e-6),
     ],
-    ids=["warm-up", "temperature", "threshold", "shift"],
+    ids=["warm-up", "temperature", "threshold", "shift", "one at first", "largest", "norm"],
 )
-def test_numbers_that_change_by_step_are_compared_with_those_of_their_step(number: Any, loss: Any) -> None:
+def test_numbers_of_pythons_that_change_by_step_are_computed_with(number: Any, loss: Any) -> None:
     torch.manual_seed(0)
     model = Annealed(number)
     task = task_of(model.bfloat16() if loss is in_bf16 else model, loss)

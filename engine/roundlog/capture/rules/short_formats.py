@@ -149,7 +149,7 @@ class _Operands:
         if position >= len(self._node.args):
             return False
         given = self._node.args[position]
-        if not isinstance(given, fx.Node):
+        if not isinstance(given, fx.Node) or not isinstance(given.meta["val"], torch.Tensor):
             return True
         others = [x for x in self._tensors if x is not given]
         return given.meta["val"].ndim == 0 and any(x.meta["val"].ndim for x in others)
