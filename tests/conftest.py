@@ -12,6 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long a test may take is pytest's to say: hypothesis allows 200 ms, on machines that others use, too.
+settings.register_profile("without deadlines", deadline=None)
+settings.load_profile("without deadlines")
 
 # Thousands of modules and traces stay until the end: to walk over them every 700 objects took a twentieth of the time.
 gc.set_threshold(50_000, 20, 20)

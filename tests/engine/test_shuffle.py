@@ -59,13 +59,13 @@ def test_published_mappings_by_the_scalar() -> None:
     assert [shuffled_index(i, 5, seed_b) for i in range(5)] == ALL_OF_5
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 700), st.binary(min_size=32, max_size=32))
 def test_a_shuffle_is_a_permutation(count: int, seed: bytes) -> None:
     assert sorted(shuffled_rows(np.arange(count), count, seed).tolist()) == list(range(count))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 1 << 40), st.binary(min_size=32, max_size=32), st.data())
 def test_a_few_positions_of_a_large_shuffle_are_those_of_the_scalar(
     count: int, seed: bytes, data: st.DataObject

@@ -30,7 +30,7 @@ def test_what_was_found_once_is_refused_or_right(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(rng=st.randoms(use_true_random=False), changes=st.integers(1, 4))
 def test_fresh_changes_are_refused_or_right(target: Target, rng: Random, changes: int) -> None:
     attempt(target, mutated(target, rng.choice(inputs(target)), rng, changes))

@@ -50,7 +50,6 @@ def near(draw: st.DrawFn) -> tuple[int, int]:
 
 chain = settings(
     max_examples=8,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )

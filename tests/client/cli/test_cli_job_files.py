@@ -131,6 +131,7 @@ def test_a_whole_audit_and_a_training_read_from_elsewhere_as_well(run: Run, worl
     assert here["fetched_data_bytes"] is None
 
 
+@pytest.mark.slow
 def test_ranks_count_together_what_each_has_fetched(run: Run, world: World, tmp_path: Path) -> None:
     """Each on a machine of its own: a directory, with its cache, for every rank."""
     for place, words in (("a", ("audit", "--claim", world.run)), ("b", ("train",))):

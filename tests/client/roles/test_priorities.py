@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.roles.background_jobs import Priority, order
 
@@ -69,7 +69,6 @@ PRIORITIES = st.dictionaries(
 )
 
 
-@settings(deadline=None)  # a machine may be busy
 @given(PRIORITIES)
 def test_everything_is_ordered_once_and_all_are_in_time_where_that_is_possible(priorities: dict[str, Priority]) -> None:
     found = order(priorities, 0)

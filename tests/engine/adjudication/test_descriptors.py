@@ -102,7 +102,7 @@ def test_a_segment_opens_no_more_chunks_than_it_was_counted_for(name: str) -> No
                 assert len(opened) <= chunks_read(descriptor, item, length)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_no_run_of_terms_reads_more_chunks_than_the_bound(data: st.DataObject) -> None:
     """Axes that jump, overlap, walk backwards, divide and run out of the tensor."""

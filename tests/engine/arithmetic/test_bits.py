@@ -59,7 +59,7 @@ def test_every_edge_of_every_width_rounds_as_its_fraction(width: int) -> None:
 
 
 @given(patterns, widths, st.booleans(), st.integers(-3, 3))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_a_double_beside_a_boundary_rounds_once(pattern: int, width: int, half: bool, off: int) -> None:
     """Through FP32 first, numbers just beside a midpoint of the narrower format would become that midpoint."""
     exact = midpoint_above(of_format(pattern & 0x7FFFFFFF, width), width) if half else ieee.value(pattern)
@@ -71,7 +71,7 @@ def test_a_double_beside_a_boundary_rounds_once(pattern: int, width: int, half: 
 
 
 @given(patterns, widths)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_neighbours_are_of_the_format_adjacent_and_ordered(pattern: int, width: int) -> None:
     x = f32(of_format(pattern, width))
     above, below = neighbour(x, 1, narrow_float32(width)), neighbour(x, -1, narrow_float32(width))
@@ -100,7 +100,7 @@ def test_what_is_not_of_the_format_is_told_apart() -> None:
     st.integers(-298, -60),
     st.sampled_from([1, -1]),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_a_sum_at_a_tie_of_the_width_goes_where_its_last_term_says(
     pattern: int, width: int, nudge: int, exponent: int, sign: int
 ) -> None:
@@ -113,7 +113,7 @@ def test_a_sum_at_a_tie_of_the_width_goes_where_its_last_term_says(
 
 
 @given(st.lists(st.tuples(patterns, patterns), min_size=1, max_size=9), widths)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_sums_of_products_round_as_their_fractions(factors: list[tuple[int, int]], width: int) -> None:
     terms = [float(ieee.value(a)) * float(ieee.value(b)) for a, b in factors]
     (result,) = round_sums(np.array([terms]), narrow_float32(width))
@@ -121,7 +121,7 @@ def test_sums_of_products_round_as_their_fractions(factors: list[tuple[int, int]
 
 
 @given(st.integers(-(2**200), 2**200), st.integers(-400, 200), widths)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_scaled_integer_rounds_as_its_fraction(number: int, exponent: int, width: int) -> None:
     result = round_scaled_integer(number, exponent, narrow_float32(width))
     assert int(result.view(np.uint32)) == ieee.rounded(number * Fraction(2) ** exponent, narrow_float32(width))

@@ -39,7 +39,7 @@ def double(x: float) -> torch.Tensor:
 
 
 @given(st.one_of(finite, beside))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_double_rounds_to_nearest_even_and_zero_is_positive(x: float) -> None:
     assert from_torch(round_f32(double(x))).items == (ieee.rounded(Fraction(x)),)
 
@@ -56,7 +56,7 @@ def test_rounding_leaves_its_argument_alone_and_keeps_what_is_not_finite() -> No
     st.one_of(st.just(0.0), st.floats(0, 1e300), st.integers(-70, -20)),
     st.sampled_from([1.0, 4.0]),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_an_interval_holds_the_rounding_of_every_number_in_it_and_not_much_more(
     y: float, distance: float | int, scale: float
 ) -> None:
@@ -83,7 +83,7 @@ def test_the_interval_of_an_exact_zero_is_zero() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_ordinal_has_the_order_of_the_numbers(a: int, b: int) -> None:
     if ieee.is_nan(a) or ieee.is_nan(b):
         return
@@ -92,7 +92,7 @@ def test_the_ordinal_has_the_order_of_the_numbers(a: int, b: int) -> None:
 
 
 @given(st.integers(0, 0x7F7FFFFF))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_neighbours_are_adjacent_and_nothing_else_is(pattern: int) -> None:
     up, upper = f32(pattern + 1), f32(min(pattern + 2, 0x7F800000))
     assert bool(adjacent(f32(pattern), up))

@@ -99,7 +99,7 @@ def test_fp64_numbers_round_to_fp32_as_pytorch_converts_them() -> None:
 
 
 @given(shorts, st.integers(0, 2**15 - 1), st.integers(-300, 0), st.sampled_from([-1, 0, 1]), st.booleans())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_what_fp32_does_not_hold_rounds_once(kind: Format, at: int, place: int, off: int, negative: bool) -> None:
     """Beside a midpoint by less than FP32, or FP64, can tell: rounding twice would take the midpoint's way."""
     table = magnitudes(kind)
@@ -110,7 +110,7 @@ def test_what_fp32_does_not_hold_rounds_once(kind: Format, at: int, place: int, 
 
 
 @given(shorts, st.fractions(min_value=-70000, max_value=70000) | st.fractions(max_denominator=10**12))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_any_fraction_rounds_to_the_nearest_of_all_numbers(kind: Format, number: Fraction) -> None:
     assert kind.nearest(number) == (searched(kind, number) if number else 0)
 

@@ -75,13 +75,13 @@ def test_a_tie_and_what_lies_just_beside_it_round_correctly_whatever_cancels(tie
 
 
 @given(st.lists(products, max_size=40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_sum_of_products_rounds_correctly(terms: list[float]) -> None:
     rounds_as_it_should(terms)
 
 
 @given(st.lists(products, min_size=1, max_size=12), st.randoms(use_true_random=False), st.integers(-298, 200))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_sum_that_cancels_to_almost_nothing_rounds_correctly(terms: list[float], rng: Random, exponent: int) -> None:
     everything = [*terms, *(-t for t in terms), 2.0**exponent]
     rng.shuffle(everything)
@@ -164,7 +164,7 @@ EDGES = [sign | edge for edge in (0, 1, 2, 0x7FFFFF, 0x800000, 0x3F800000, ieee.
 )
 @example(ieee.LARGEST, 1, -1, -50, -49, 0.0, 1.0)
 @example(ieee.LARGEST | ieee.SIGN, -1, -1, -50, -49, 0.0, 1.0)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_decided_double_double_rounds_alike_at_both_ends_of_its_error(
     pattern: int, side: int, towards: int, offset: int, error_exponent: int, low_part: float, error_part: float
 ) -> None:
@@ -189,14 +189,14 @@ def test_most_sums_are_decided_without_exact_integers() -> None:
 
 
 @given(st.integers(-(2**400), 2**400), st.integers(-500, 200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_scaled_integer_rounds_as_its_fraction(number: int, exponent: int) -> None:
     assert bits(sums.round_scaled_integer(number, exponent)) == ieee.rounded(number * Fraction(2) ** exponent)
 
 
 @pytest.mark.slow
 @given(st.integers(0, 2**31 - 1).filter(ieee.is_finite), st.integers(0, 300), st.sampled_from([-1, 0, 1]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_scaled_integer_at_a_boundary_goes_the_right_way(pattern: int, extra: int, off: int) -> None:
     # The midpoint above a number, as an integer with `extra` further bits, and its two neighbours there.
     unit = max((pattern >> 23) - 150, -149)
@@ -207,7 +207,7 @@ def test_a_scaled_integer_at_a_boundary_goes_the_right_way(pattern: int, extra: 
 
 
 @given(st.integers(0, 2**64 - 1))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_oracles_own_rounding_agrees_with_the_hardware(pattern: int) -> None:
     x = np.array([pattern], dtype=np.uint64).view(np.float64)
     if np.isfinite(x[0]):

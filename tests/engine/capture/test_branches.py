@@ -168,7 +168,7 @@ TASKS: dict[str, Callable[[], Task]] = {
 }
 
 
-@pytest.mark.slow_but("in the loss", "a buffer", "numbers of Python")
+@pytest.mark.slow_but("in the loss", "a buffer")
 @pytest.mark.parametrize("name", TASKS)
 def test_it_trains_as_by_pytorch_on_both_paths(name: str) -> None:
     HELD.last = torch.ones(6)
@@ -441,6 +441,7 @@ REFUSED: dict[str, tuple[Callable[[], Task], str]] = {
 }
 
 
+@pytest.mark.slow_cases("32 paths")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_followed_is_refused_in_a_sentence(name: str) -> None:
     make, sentence = REFUSED[name]

@@ -38,6 +38,7 @@ def schedule(step: int) -> float:
 """
 
 
+@pytest.mark.slow_cases("lib/python3/dist-packages")
 @pytest.mark.parametrize("folder", ["site-packages", "lib/python3/dist-packages"])
 def test_a_library_in_another_folder_of_packages_is_no_code_of_the_users(folder: str, tmp_path: Path) -> None:
     """It may keep an account of its calls, as hypothesis, tqdm and pytest do."""

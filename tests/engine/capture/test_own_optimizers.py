@@ -133,6 +133,7 @@ class Uneven(Belief):
         group["params"] = params
 
 
+@pytest.mark.slow_cases("Uneven")
 @pytest.mark.parametrize("kind", [Belief, Uneven])
 def test_counts_of_many_parameters_are_one_number_where_they_are_the_same(kind: Any) -> None:
     """By themselves they would be more numbers than a step has columns for."""

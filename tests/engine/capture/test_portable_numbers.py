@@ -273,6 +273,7 @@ def test_every_task_has_the_same_tensors_under_other_instructions_and_torchs_own
     assert len(differences(own)) == 1, "the profiles draw alike, so that equal tensors show nothing"
 
 
+@pytest.mark.slow
 def test_computed_numbers_are_the_same_under_other_instructions() -> None:
     code = (
         "import torch, hashlib; from test_portable_numbers import made; from roundlog.capture import portable\n"

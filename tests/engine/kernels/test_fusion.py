@@ -166,7 +166,7 @@ def test_the_random_chains_really_fuse() -> None:
     assert groups[0].tape.registers <= 5
 
 
-@pytest.mark.slow_but("*-linear")
+@pytest.mark.slow_but("compiled-linear")
 @pytest.mark.parametrize("name", TASKS)
 def test_whole_steps_give_the_same_bits_fused_and_one_by_one(name: str) -> None:
     job = Job.from_task(TASKS[name]())

@@ -15,7 +15,7 @@ from roundlog.log.layout import SEGMENT_HEADER_SIZE
 from roundlog.rounding import Counts, summarise
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(step_logs(), min_size=1, max_size=4), st.integers(0, 2**40), st.integers(0, 255))
 def test_reading_undoes_writing(path: Path, steps: list[dict[int, Entries]], first: int, guard: int) -> None:
     header = replace(HEADER, first_step=first, steps=len(steps), guard=guard)

@@ -55,7 +55,7 @@ def oracle(payload: bytes) -> dict[int, list[tuple[int, int, int | None]]]:
     return log
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(step_logs())
 def test_decoding_undoes_encoding_and_agrees_with_the_specification(log: dict[int, Entries]) -> None:
     payload = payloads.encode(log)
@@ -90,7 +90,7 @@ def test_the_arrays_of_a_read_log_can_be_written_to() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(step_logs(), st.data())
 def test_a_mutated_payload_is_refused_or_is_the_one_payload_of_another_log(
     log: dict[int, Entries], data: st.DataObject

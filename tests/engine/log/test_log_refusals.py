@@ -56,7 +56,7 @@ def test_inserted_and_trailing_bytes_are_found(path: Path, where: int | None) ->
     refused(path)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=400))
 def test_random_bytes_are_no_log(path: Path, raw: bytes) -> None:
     path.write_bytes(raw)

@@ -53,7 +53,7 @@ codes = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 
 
 @given(st.dictionaries(st.integers(0, 2**32 - 1), codes, max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_written_is_what_the_specification_says_and_reads_back(log: dict[int, list[int]]) -> None:
     payload = trits.encode({operator: pack(*row) for operator, row in log.items()})
     assert oracle(payload) == log
@@ -63,7 +63,7 @@ def test_what_is_written_is_what_the_specification_says_and_reads_back(log: dict
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_any_bytes_are_refused_or_encode_again_to_themselves(payload: bytes) -> None:
     for sizes in (None, ARRAY_SIZES):
         try:

@@ -155,7 +155,7 @@ def test_a_sum_on_a_tie_or_beside_it_is_never_certain_and_always_right(summing: 
 
 @pytest.mark.parametrize("summing", SUMS, ids=IDS)
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_any_sum_of_any_operator_is_right(summing: Sum, data: st.DataObject) -> None:
     number = st.one_of(st.sampled_from(of.CORNERS), st.integers(0, 2**32 - 1).filter(ieee.is_finite).map(of.f32))
     pairs = data.draw(
@@ -193,7 +193,7 @@ def _any_order(pairs: list[Pair], rng: Random) -> float:
     st.lists(st.tuples(st.sampled_from(of.CORNERS), st.sampled_from(of.CORNERS)), min_size=1, max_size=30),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_order_of_summation_steps_over_the_bound(pairs: list[Pair], rng: Random) -> None:
     terms = [Fraction(a) * Fraction(b) for a, b in pairs]
     exact = sum(terms, Fraction(0))

@@ -52,7 +52,7 @@ def _refused_or_valid(text: bytes) -> None:
 
 @pytest.mark.slow
 @given(st.randoms(use_true_random=False), st.integers(1, 3), st.booleans())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_a_mutated_program_is_refused_or_valid(rng: Random, changes: int, large: bool) -> None:
     document = json.loads(TEXT) if large else small()
     for _ in range(changes):
@@ -61,6 +61,6 @@ def test_a_mutated_program_is_refused_or_valid(rng: Random, changes: int, large:
 
 
 @given(st.integers(0, len(TEXT) - 1), st.binary(max_size=3), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_flipped_bytes_are_refused_or_valid(place: int, inserted: bytes, removed: int) -> None:
     _refused_or_valid(TEXT[:place] + inserted + TEXT[place + removed :])

@@ -49,7 +49,7 @@ def expected(name: str, a: int, b: int, width: int) -> int:
 @example("add", 0x3F800001, 0x00000001, 31)
 @example("add", 0x3F800100, 0x33000000, 23)
 @example("sub", 0xBF800100, 0x00000001, 23)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_arithmetic_rounds_once(name: str, a: int, b: int, width: int) -> None:
     if name == "div" and ieee.value(b) == 0:
         return
@@ -59,7 +59,7 @@ def test_arithmetic_rounds_once(name: str, a: int, b: int, width: int) -> None:
 @given(
     st.integers(0, 2**31 - 1).filter(ieee.is_finite), PATTERNS, WIDTHS, st.booleans(), st.sampled_from(["add", "sub"])
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_a_midpoint_and_something_tiny_goes_the_right_way(
     a: int, b: int, width: int, negative: bool, name: str
 ) -> None:
@@ -70,7 +70,7 @@ def test_a_midpoint_and_something_tiny_goes_the_right_way(
 
 
 @given(st.integers(0, 2**31 - 1).filter(ieee.is_finite), WIDTHS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_roots_round_once(a: int, width: int) -> None:
     assert result("sqrt", width, f32(a)) == ieee.root(a, narrow_float32(width))
 
@@ -78,13 +78,13 @@ def test_roots_round_once(a: int, width: int) -> None:
 @given(st.integers(-(2**63), 2**63 - 1), WIDTHS)
 @example(2**53 + 1, 23)
 @example(2**62 + 2**38 + 1, 31)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_integers_round_once(x: int, width: int) -> None:
     assert result("to_f32", width, torch.tensor([x])) == ieee.nearest(Fraction(x), format=narrow_float32(width))
 
 
 @given(st.sampled_from(["neg", "abs", "floor"]), PATTERNS, WIDTHS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_selections_round_what_they_select(name: str, a: int, width: int) -> None:
     plain = {"neg": ieee.negate, "abs": lambda x: x & ~ieee.SIGN, "floor": ieee.floor}[name](a)
     assert result(name, width, f32(a)) == ieee.nearest(

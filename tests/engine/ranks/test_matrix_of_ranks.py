@@ -14,6 +14,7 @@ from roundlog.execution.microbatch import samples_of
 from roundlog.training.job import Job
 
 
+@pytest.mark.slow_cases("logistic")
 @pytest.mark.parametrize("name", ["logistic", "logistic_bf16"])
 def test_two_ranks_train_to_the_root_of_one_and_each_follows_the_others_log(name: str, tmp_path: Path) -> None:
     Job.from_task((SHARED | SHARED_IN_BF16)[name](3)).write(tmp_path / "job")

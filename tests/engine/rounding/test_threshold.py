@@ -83,7 +83,7 @@ def _ordered(pattern: int, by: int) -> int:
     st.sampled_from([1, -1]),
     st.one_of(st.just(0.25), st.floats(0.25, 0.4999)),
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_every_trit_is_the_one_of_the_definition(
     anchor: tuple[int, int], width: int, off: float, sign: int, tau: float
 ) -> None:
@@ -95,7 +95,7 @@ def test_every_trit_is_the_one_of_the_definition(
 
 
 @given(ANCHORS, WIDTHS, st.floats(-0.01, 0.01), st.sampled_from([1, -1]), st.integers(0, 2))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_every_reversal_is_the_one_of_the_definition(
     anchor: tuple[int, int], width: int, off: float, sign: int, code: int
 ) -> None:
@@ -143,7 +143,7 @@ def test_a_table_that_can_be_checked_by_hand() -> None:
     st.sampled_from([1, -1]),
     st.floats(0.25, 0.49),
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_two_machines_within_the_threshold_always_end_with_the_trainers_number(
     anchor: tuple[int, int], width: int, off: float, apart: float, sign: int, tau: float
 ) -> None:

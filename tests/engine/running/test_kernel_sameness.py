@@ -97,6 +97,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.slow_but("1-0.9-*")
 @pytest.mark.parametrize("kind", RIGHT)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("seed", [1, 3])

@@ -158,6 +158,7 @@ def test_a_step_that_stops_where_pytorch_goes_on_is_refused() -> None:
         Job.from_task(task_of(lambda y: (y * 0 + 1e30).long().bool().float() + y))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_results_wait_for_other_runs_in_a_file() -> None:
     """Of 4.4 million parameters, each of four runs gives 71 MB a step in FP64: 0.85 GB before any of it is compared."""
