@@ -86,9 +86,11 @@ def _run(sizes: tuple[int, ...], strides: tuple[int, ...], terms: int) -> int:
 
 
 def _span(sizes: tuple[int, ...], strides: tuple[int, ...], terms: int) -> int:
-    """Bytes from the first to the last read of such a run, at most."""
+    """Bytes from the first to the last read of such a run, at most. An index goes back from its end to 0 where one of
+    an axis before it moves, so that two terms may lie its whole axis apart."""
     span = 0
     for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
-        inner = prod(sizes[axis + 1 :])
-        span += (min(size, -(-(terms - 1) // inner) + 1) - 1) * stride
+        steps = -(-(terms - 1) // prod(sizes[axis + 1 :]))
+        goes_back = terms > 1 and prod(sizes[:axis]) > 1
+        span += (size - 1 if goes_back else min(size - 1, steps)) * stride
     return span

@@ -279,7 +279,7 @@ class _Loops:
         return self._value(kind, self._build.load(place, align=size, typ=_type(element_type, lanes)))
 
     def _value(self, kind: int, found: Any) -> Any:
-        """What is computed with, of what lies in memory."""
+        """The number to compute with, from its word in memory."""
         if kind == BOOL:
             return self._build.icmp_unsigned("!=", found, _zero(found.type))
         return from_words(self._build, found) if kind == BF16 else found

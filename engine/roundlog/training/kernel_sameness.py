@@ -182,7 +182,8 @@ class _Steps:
         self._carried = {name: self._paths[0].at_end(self._stores[name]) for name in new}
 
     def _differing_at_end(self, name: str, place: int, theirs: torch.Tensor, parts: _Parts) -> str | None:
-        """How a result of a step on a path differs; None if it does not. theirs: f64, a change for a state."""
+        """The difference of a result of a step on a path, in words; None if there is none. theirs: f64, a change for a
+        state."""
         ours = parts.at_end(place)
         if (before := self._before.get(name.removeprefix(CHANGE))) is not None:
             theirs = theirs + torch.where(before.isfinite(), before, 0).double()

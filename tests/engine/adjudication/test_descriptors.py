@@ -127,6 +127,14 @@ def test_no_run_of_terms_reads_more_chunks_than_the_bound(data: st.DataObject) -
         assert len(run) <= bound
 
 
+def test_a_run_that_goes_back_to_the_beginning_of_an_axis_reads_its_end_too() -> None:
+    item = Input(0, DType.F32, (40, 40), (Row(0, (0, 2)), Row(0, (0, 0))))
+    d = Descriptor(family=Family.SUM, dtype=DType.F32, segment=1, iteration=(), reduction=(2, 8), inputs=(item,))
+    places = [read(item, index_of(d, 0, term)) for term in (6, 7, 8)]
+    assert [place * 4 // 1024 for place in places if place is not None] == [1, 2, 0]
+    assert chunks_read(d, item, 3) == 3
+
+
 def matrix_product(m: int, k: int, n: int) -> Descriptor:
     axes = (Row(0, (k, 0, 1)),), (Row(0, (0, 1, n)),)
     return Descriptor(
