@@ -163,3 +163,41 @@ def test_arguments_are_noted_as_they_were_before_a_kernel_writes_into_them() -> 
         x.add_(y, alpha=2)
     ((args, kwargs, given),) = noted
     assert args[0].tolist() == [1, 1, 1] and kwargs == {"alpha": 2} and given[0].tolist() == [3, 3, 3]
+
+
+def cancelling(rows: int) -> Tensor:
+    """FP32 rows whose exact sums are less than what FP32 rounds by on the way."""
+    x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(7))
+    x[-1] = -x[:-1].double().sum(0).float()
+    return x
+
+
+def one_by_one(x: Tensor) -> Tensor:
+    """The sums of rows in FP32, from the last one on."""
+    total = torch.zeros_like(x[0])
+    for row in x.flip(0):
+        total = total + row
+    return total
+
+
+@pytest.mark.parametrize("func", [aten.sum.dim_IntList, aten.mean.dim])
+def test_sums_that_cancel_wholly_may_be_what_rounding_leaves(func: Any) -> None:
+    x = cancelling(1_000)
+    exact, divisor = x.double().sum(0), 1_000 if func is aten.mean.dim else 1
+    other_order = one_by_one(x)
+    assert float((other_order.double() - exact).abs().max()) > 1e-5 * float(exact.abs().max())
+    assert is_let_pass((exact / divisor).float(), other_order / divisor, func, x, [0])
+    wrong = (exact + 1e-3 * x.double().abs().sum(0)) / divisor
+    assert not is_let_pass(wrong.float(), other_order / divisor, func, x, [0])
+    assert not is_let_pass((exact / divisor).float(), (other_order + x[0]) / divisor, func, x, [0])
+
+
+def test_means_that_a_norm_takes_of_normed_numbers_may_be_what_rounding_leaves() -> None:
+    x = cancelling(1_000).T.contiguous()
+    exact = x.double().mean(1, keepdim=True)
+    call = KernelInvocation(aten.native_layer_norm.default, (x, [1_000], None, None, 1e-5), {})
+    other_order = one_by_one(x.T).unsqueeze(1) / 1_000
+    assert not agree(exact.float(), other_order, call)
+    assert agrees_with_kernel(exact.float(), other_order, 1, call)
+    assert not agrees_with_kernel((exact + 1e-3).float(), other_order, 1, call)
+    assert not agrees_with_kernel(exact.float(), other_order + 1e-3, 1, call)
