@@ -3,6 +3,7 @@ readers trust none of them."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,9 @@ class Job:
         tell(JOB_STAGES[1])
         with paused(), told_from_refusals():
             sameness = confirm_same(task, captured)
+        # Models and optimizers refer to themselves, and so do the copies of them that were compared: a run in this
+        # process would begin with these in memory.
+        gc.collect()
         report(sameness)
         tell(JOB_STAGES[2])
         spec = TrainingSpec(

@@ -3,6 +3,7 @@ casts that are missing, or too many."""
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,22 @@ def test_autocast_is_captured_and_comes_to_one_root(tmp_path: Path) -> None:
     assert has_short_numbers(job.program)
     roots = {Trainer(job, tmp_path / name).run().checkpoint_root for name in ("one", "two")}
     assert len(roots) == 1
+
+
+def test_a_job_keeps_no_copies_that_were_compared() -> None:
+    def tensors() -> int:
+        return sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects())
+
+    task = task_of(net(), under_autocast)
+    gc.collect()
+    gc.disable()  # what is given back, is so at once
+    try:
+        job = Job.from_task(task)
+        left = tensors()
+        gc.collect()
+        assert left <= tensors() + len(job.initial) // 2
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow_but("*-AdamW", "*-SGD")
