@@ -201,3 +201,23 @@ def test_means_that_a_norm_takes_of_normed_numbers_may_be_what_rounding_leaves()
     assert agrees_with_kernel(exact.float(), other_order, 1, call)
     assert not agrees_with_kernel((exact + 1e-3).float(), other_order, 1, call)
     assert not agrees_with_kernel(exact.float(), other_order + 1e-3, 1, call)
+
+
+def test_gradients_of_softmax_that_cancel_may_be_what_rounding_leaves() -> None:
+    generator = torch.Generator().manual_seed(1)
+    out = torch.randn(8, 16, generator=generator).softmax(1).to(BF16)
+    gradient = (1 + torch.randn(8, 1, generator=generator).to(BF16)).expand(8, 16).contiguous()
+    wide, y = gradient.float(), out.float()
+    ours = (y * (wide - (wide * y).sum(1, keepdim=True))).to(BF16)
+    last_bits = wide * (1 + 2.0**-23)
+    theirs = (y * (wide - (last_bits * y).sum(1, keepdim=True))).to(BF16)
+    func, given = aten._softmax_backward_data.default, (gradient, out, 1, BF16)
+    assert is_let_pass(ours, theirs, func, *given)
+    assert not is_let_pass((ours.float() + 1e-3 * y).to(BF16), theirs, func, *given)
+
+
+def test_what_draws_or_jumps_has_no_room_for_last_bits() -> None:
+    x = torch.full((64,), 3.0)
+    for func, args in ((aten.floor.default, (x,)), (aten.bernoulli.p, (x, 0.5))):
+        call = KernelInvocation(func, args, {})
+        assert not call.moved(0, x.double(), torch.float32).any()
