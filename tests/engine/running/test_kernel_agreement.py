@@ -221,3 +221,13 @@ def test_what_draws_or_jumps_has_no_room_for_last_bits() -> None:
     for func, args in ((aten.floor.default, (x,)), (aten.bernoulli.p, (x, 0.5))):
         call = KernelInvocation(func, args, {})
         assert not call.moved(0, x.double(), torch.float32).any()
+
+
+def test_products_of_bf16_may_take_subnormal_numbers_for_zero() -> None:
+    x, y = torch.full((2, 3), 2.0**-64, dtype=BF16), torch.full((3, 2), 2.0**-65, dtype=BF16)
+    ours = (x.double() @ y.double()).to(BF16)
+    assert 0 < float(ours.max()) < torch.finfo(BF16).tiny
+    assert is_let_pass(ours, torch.zeros_like(ours), aten.mm.default, x, y)
+    assert not is_let_pass(2 * ours, torch.zeros_like(ours), aten.mm.default, x, y)
+    assert not is_let_pass(ours, torch.zeros_like(ours), aten.mul.Tensor, ours, torch.ones_like(ours))
+    assert not is_let_pass(ours * 2.0**9, torch.zeros_like(ours), aten.mm.default, x, y * 2.0**9)
