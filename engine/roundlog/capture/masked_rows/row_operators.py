@@ -10,8 +10,7 @@ import torch
 from torch import fx
 
 from roundlog.capture.builder import Value
-from roundlog.capture.masked_rows.row_calls import Call, Lowered, lowers
-from roundlog.capture.masked_rows.row_masks import Axes
+from roundlog.capture.masked_rows.row_masks import Axes, Call, Lowered, lowers
 from roundlog.capture.rules.reductions import cumsum, kept
 from roundlog.program import DType
 

@@ -19,13 +19,20 @@ from torch import fx
 from roundlog.capture.constants import digest_of
 from roundlog.capture.errors import CaptureError, UnknownValueError, a_kind
 from roundlog.capture.optimizers import is_own
-from roundlog.capture.python_state.carried_tensors import MoreStateError, carried
-from roundlog.capture.python_state.comparisons import Likeness, difference, drawn_again
 from roundlog.capture.python_state.containers import MISSING, Change, is_a
 from roundlog.capture.python_state.counters import Counter, DependsOnValuesError, Number, Path, Paths, term_of, value_of
-from roundlog.capture.python_state.first_step import AfterOne
-from roundlog.capture.python_state.followed_places import REMEDY, Grown, Hidden, Place, StepEnd, refuse_reads
-from roundlog.capture.python_state.logged_numbers import LoggedNumber, is_logged
+from roundlog.capture.python_state.first_step import AfterOne, Likeness, difference, drawn_again
+from roundlog.capture.python_state.followed_places import (
+    REMEDY,
+    Grown,
+    Hidden,
+    MoreStateError,
+    Place,
+    StepEnd,
+    carried,
+    refuse_reads,
+)
+from roundlog.capture.python_state.replaced_builtins import LoggedNumber, is_logged
 from roundlog.capture.python_state.snapshot import Snapshot
 from roundlog.capture.tracing.traced_step import MOST_STEPS, NUMBERS, Course, TracedStep
 
