@@ -14,7 +14,7 @@ from roundlog.capture.builder import Builder, ProgramStates, Value
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError, told_from_refusals
-from roundlog.capture.kernel_calls import CallPlace, calls_of
+from roundlog.capture.kernel_calls import OnPath, calls_of
 from roundlog.capture.lines import source_of
 from roundlog.capture.masked_rows import Axes, MaskedRows
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context
@@ -196,10 +196,8 @@ class GraphLowering(Context):
         """states: those of the program. module: the traced graph. counts: bool[], whether a step is this one, where
         steps differ."""
         super().__init__(builder, states)
-        self.calls: dict[CallPlace, Value | None] = {}
-        """Results of PyTorch's kernels; None for what is known at capture."""
-        self.following: dict[tuple[int, str], Value] = {}
-        """(path, state name) -> its next value there."""
+        self.on_paths: dict[OnPath, Value | None] = {}
+        """Results of PyTorch's kernels, None for what is known at capture, and next states: by who lowers the graph."""
         self._module = module
         self._constants = Constants(module, module.graph)
         self._values = NodeValues(states)
@@ -229,7 +227,7 @@ class GraphLowering(Context):
                 value = self._values[node]
                 if isinstance(value, Value | torch.Tensor):
                     stands: Value | None = None if isinstance(value, torch.Tensor) else value
-                    self.calls.update(dict.fromkeys(calls_of(node), stands))
+                    self.on_paths.update(dict.fromkeys(calls_of(node), stands))
 
     def value(self, node: fx.Node) -> Any:
         """Values of the program that a graph node stands for."""
