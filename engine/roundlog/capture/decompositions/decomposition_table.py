@@ -29,7 +29,7 @@ from roundlog.capture.decompositions import (
     special_functions,
 )
 from roundlog.capture.decompositions.complex_numbers import with_pairs
-from roundlog.capture.short_numbers import by_name, common_dtype, refuse_rounding_between, with_rounded_numbers
+from roundlog.capture.rules.short_formats import by_name, common_dtype, refuse_rounding_between, with_rounded_numbers
 
 _aten = torch.ops.aten
 

@@ -8,6 +8,7 @@ states of the program."""
 from __future__ import annotations
 
 import functools
+import itertools
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -88,11 +89,9 @@ def difference(one: fx.GraphModule, two: fx.GraphModule) -> str | None:
     """Difference of two traces of a step, in words; None if they compute the same. What depends on no parameter, no
     data and no random number is compared by its value: the first step may compute what later ones find in a cache."""
     draws: dict[str, str] = {}
-    for a, b in _pairs(one, two):
+    for a, b in itertools.zip_longest(_described(one), _described(two)):
         if a is None or b is None:
-            longer = a or b
-            assert longer is not None
-            return f"one time it computes {_what(longer[0])}, another time not"
+            return f"one time it computes {_what((a or b)[0])}, another time not"
         if a[1] != b[1]:
             if _what(a[0]) == _what(b[0]):
                 return f"{_what(a[0])} is given other arguments every time"
@@ -114,16 +113,7 @@ def drawn_again(first: fx.GraphModule, later: fx.GraphModule) -> str | None:
     return None
 
 
-_Described = tuple[fx.Node, object]
-
-
-def _pairs(one: fx.GraphModule, two: fx.GraphModule) -> Iterator[tuple[_Described | None, _Described | None]]:
-    a, b = list(_described(one)), list(_described(two))
-    for number in range(max(len(a), len(b))):
-        yield (a[number] if number < len(a) else None), (b[number] if number < len(b) else None)
-
-
-def _described(module: fx.GraphModule) -> Iterator[_Described]:
+def _described(module: fx.GraphModule) -> Iterator[tuple[fx.Node, object]]:
     """Descriptions of all nodes that are not constant: what each computes."""
     constants = Constants(module, module.graph, by_pytorch=True)
     numbers: dict[fx.Node, int] = {}
@@ -212,10 +202,11 @@ class AfterOne:
         held.read.extend(later.tensors[number][1] for number in new if number not in followed)
         return held
 
-    def constants_of(self, module: fx.GraphModule) -> frozenset[str]:
-        """Digests of the constants that a graph computes, and of those that it holds."""
-        constants = Constants(module, module.graph, by_pytorch=True)
-        return frozenset(constants.digest(node) for node in module.graph.nodes if node in constants)
+
+def constants_of(module: fx.GraphModule) -> frozenset[str]:
+    """Digests of the constants that a graph computes, and of those that it holds."""
+    constants = Constants(module, module.graph, by_pytorch=True)
+    return frozenset(constants.digest(node) for node in module.graph.nodes if node in constants)
 
 
 def unsteady(shown: Sequence[Sequence[Change]], made: Sequence[Change]) -> dict[str, bool]:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.proxy_tensor import PythonKeyTracer, get_proxy_mode, get_proxy_slot, track_tensor
+from torch.fx.experimental.proxy_tensor import PythonKeyTracer, get_proxy_mode, track_tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
+from roundlog.capture.constants import node_of
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.lines import SourceLines, place_of_call
 from roundlog.capture.optimizers import Column, Update, clip_factor, updates
@@ -52,7 +52,7 @@ class RepeatedUpdates:
         on nothing that is another one for an equal `update`."""
         mode = get_proxy_mode()
         tracer = mode.tracer if mode is not None and isinstance(mode.tracer, PythonKeyTracer) else None
-        places = [_node_of(x, tracer) for x in inputs]
+        places = [node_of(x) for x in inputs]
         if tracer is None or None in places or len(set(places)) < len(places):
             return function(*inputs)
         nodes = tuple(node for node in places if node is not None)
@@ -67,7 +67,7 @@ class RepeatedUpdates:
         while node.op != "root":
             made.append(node)
             node = node.next
-        outputs = tuple(_node_of(x, tracer) for x in results)
+        outputs = tuple(map(node_of, results))
         if all(output in made for output in outputs):
             self._traced[key] = _Traced(nodes, tuple(made), outputs, results)  # type: ignore[arg-type]
         return results
@@ -75,12 +75,8 @@ class RepeatedUpdates:
 
 def _copied(traced: _Traced, inputs: Sequence[fx.Node], tracer: PythonKeyTracer) -> Tensors:
     new = dict(zip(traced.inputs, inputs, strict=True))
-
-    def place(node: fx.Node) -> fx.Node:
-        return new.get(node, node)
-
     for node in traced.nodes:
-        new[node] = tracer.graph.node_copy(node, place)
+        new[node] = tracer.graph.node_copy(node, lambda one: new.get(one, one))
     return [
         _tracked(result, new[output], tracer) for result, output in zip(traced.results, traced.outputs, strict=True)
     ]
@@ -93,13 +89,6 @@ def _tracked(like: torch.Tensor, node: fx.Node, tracer: PythonKeyTracer) -> torc
         made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
     track_tensor(made, fx.Proxy(node, tracer), constant=None, tracer=tracer)
     return made
-
-
-def _node_of(x: Any, tracer: PythonKeyTracer | None) -> fx.Node | None:
-    if tracer is None or not isinstance(x, FakeTensor):
-        return None
-    found: Any = get_proxy_slot(x, tracer, None)
-    return None if found is None else found.proxy.node
 
 
 def _kind(x: torch.Tensor) -> tuple[object, ...]:
@@ -120,11 +109,6 @@ class ParameterGroup:
     phase: int
     """Number of the optimizer among the task's."""
     update: Update
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the optimizer is the user's own, whose step is traced as it is written."""
-        return isinstance(self.update, Own)
 
 
 def groups_of(phases: Sequence[OptimizerPhase], steps: int) -> list[ParameterGroup]:
@@ -240,7 +224,7 @@ class TracedOptimizers:
         self.rates = {
             f"{group.name}.lr": group.update.rate
             for group in self._groups
-            if group.is_own and f"{group.name}.lr" in self.changing
+            if isinstance(group.update, Own) and f"{group.name}.lr" in self.changing
         }
         """The learning rates that optimizers of the user's read, by name, where they change."""
         self.stepped: str | None = None
