@@ -19,7 +19,7 @@ from roundlog.capture.lines import source_of
 from roundlog.capture.masked_rows import Axes, MaskedRows
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context
 from roundlog.capture.rules.numbers import OF_NUMBERS, refuse_numbers
-from roundlog.capture.rules.rule_table import NodeValues, storage
+from roundlog.capture.rules.rule_table import NodeValues, base_name, is_among, storage
 from roundlog.capture.rules.shapes_and_views import diagonal_scatter, places_in_base, slice_scatter
 from roundlog.capture.rules.short_formats import applied, refuse_short
 from roundlog.capture.tracing.traced_step import decisions_before
@@ -83,7 +83,7 @@ class Storages:
         """The new value of the view's base, when `value` is the new value of the view."""
         c = self._context
         base = self._values.value(self._base[view])
-        kind = _kind(view)
+        kind = base_name(view.target)
         if kind in ("alias", "detach", "lift_fresh") or _is_in_place(view) or "out" in view.kwargs:
             return value
         if kind in ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze"):
@@ -143,12 +143,6 @@ def _arguments(view: fx.Node) -> tuple[Any, ...]:
     return view.args
 
 
-def _kind(view: fx.Node) -> str:
-    """The name of a view's operator, whether or not it is the in-place form."""
-    name = str(view.target).removeprefix("aten.").partition(".")[0]
-    return name if name.startswith("_") else name.removesuffix("_")
-
-
 def _is_in_place(view: fx.Node) -> bool:
     """Whether a node is what an in-place operator gives: all of the tensor that it has written into."""
     name = str(view.target).removeprefix("aten.").partition(".")[0]
@@ -157,7 +151,7 @@ def _is_in_place(view: fx.Node) -> bool:
 
 
 def _permutation(view: fx.Node, rank: int) -> list[int]:
-    kind = _kind(view)
+    kind = base_name(view.target)
     if kind == "permute":
         return [int(dim) % rank for dim in _arguments(view)[1]]
     dims = list(range(rank))
@@ -399,11 +393,10 @@ class _Named:
 
 def _takes_many(node: fx.Node) -> bool:
     """Whether a constant is better computed at capture."""
-    name = str(node.target).removeprefix("aten.")
-    if name in AT_CAPTURE or name.partition(".")[0] in AT_CAPTURE:
+    if is_among(AT_CAPTURE, node.target):
         return True
     before, after = ([n.meta.get("val") for n in nodes] for nodes in (node.all_input_nodes, [node]))
-    return name.startswith("_to_copy.") and any(
+    return str(node.target).startswith("aten._to_copy.") and any(
         isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.is_floating_point() > y.is_floating_point()
         for x in before
         for y in after

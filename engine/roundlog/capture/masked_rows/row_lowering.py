@@ -31,7 +31,7 @@ from roundlog.capture.masked_rows.row_masks import (
 )
 from roundlog.capture.rules import VIEWS
 from roundlog.capture.rules.numbers import is_number, refuse_numbers
-from roundlog.capture.rules.rule_table import Context, NodeValues, Rule
+from roundlog.capture.rules.rule_table import Context, NodeValues, Rule, base_name, is_among
 
 
 def _first(call: Call) -> tuple[Any, int]:
@@ -289,9 +289,7 @@ class MaskedRows:
         """Values of a node that this concerns. rule: the one for rows that all count. Raises CaptureError for an
         operator that mixes chosen rows in a way that is not known."""
         traced = self._traced.setdefault(node, node.meta.get("val"))
-        base = name.partition(".")[0]
-        if base.endswith("_") and not base.startswith("_"):
-            base = base[:-1]
+        base = base_name(node.target)
         if any(is_number(source) and not self.counts(source) for source in node.all_input_nodes):
             refuse_numbers(node, base)
         lowerer = next((LOWERERS[known] for known in (name, base) if known in LOWERERS), None)
@@ -311,7 +309,7 @@ class MaskedRows:
             self._confirm(one, of_one, masks)
         if any(mask is not None for masks in (axes if several else (axes,)) for mask in masks or ()):
             self._axes[node] = axes
-        self._follow_places(node, name, call, result)
+        self._follow_places(node, call, result)
         return result
 
     def _pad(self, node: fx.Node, traced: Any) -> None:
@@ -337,11 +335,11 @@ class MaskedRows:
                 raise CaptureError(TWO_MASKS)
             self._table.note(size, mask)
 
-    def _follow_places(self, node: fx.Node, name: str, call: Call, result: Any) -> None:
+    def _follow_places(self, node: fx.Node, call: Call, result: Any) -> None:
         """Positions under another shape are as well known."""
         source = node.args[0] if node.args else None
         known = call.positions(source) if isinstance(source, fx.Node) else None
-        if known is None or (name not in VIEWS and name.partition(".")[0] not in VIEWS):
+        if known is None or not is_among(VIEWS, node.target):
             return
         args: Any = fx.node.map_arg(node.args[1:], lambda n: self._table.length(n.meta["val"]))
         with torch.no_grad():

@@ -31,20 +31,28 @@ from roundlog.capture.optimizers.update import (
 )
 
 
-class SGD(Update):
-    """torch.optim.SGD: momentum, Nesterov momentum, dampening, weight decay."""
+class _WithMomentum(Update):
+    """An update by a learning rate that may have a momentum."""
 
     @property
     def _has_momentum(self) -> bool:
         return bool(self.group["momentum"]) or self.changes("momentum")
 
-    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        return zeros(p, "momentum") if self._has_momentum else {}
-
     def columns(self) -> dict[str, Column]:
         columns: dict[str, Column] = {"lr": self.rate}
         if self.changes("momentum"):
             columns["momentum"] = lambda step: float(self.option("momentum", step))
+        return columns
+
+
+class SGD(_WithMomentum):
+    """torch.optim.SGD: momentum, Nesterov momentum, dampening, weight decay."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return zeros(p, "momentum") if self._has_momentum else {}
+
+    def columns(self) -> dict[str, Column]:
+        columns = super().columns()
         if self._has_momentum and self.group["dampening"]:
             # The first step of PyTorch copies the gradient into the buffer, undampened.
             columns["fresh"] = lambda step: 1.0 - float(self.group["dampening"]) if step else 1.0
@@ -122,24 +130,14 @@ class Rprop(Update):
         return p - g.sign() * size, {"prev": g, "step_size": size}
 
 
-class RMSprop(Update):
+class RMSprop(_WithMomentum):
     """torch.optim.RMSprop (Hinton 2012), centered or not, with momentum or without."""
-
-    @property
-    def _has_momentum(self) -> bool:
-        return bool(self.group["momentum"]) or self.changes("momentum")
 
     def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
         names = ["square_avg"]
         names += ["grad_avg"] if self.group["centered"] else []
         names += ["momentum"] if self._has_momentum else []
         return zeros(p, *names)
-
-    def columns(self) -> dict[str, Column]:
-        columns: dict[str, Column] = {"lr": self.rate}
-        if self.changes("momentum"):
-            columns["momentum"] = lambda step: float(self.option("momentum", step))
-        return columns
 
     def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
         g, alpha = self.decayed(p, g), float(self.group["alpha"])

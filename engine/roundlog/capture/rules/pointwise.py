@@ -67,6 +67,7 @@ _binary("maximum", "maximum")
 _binary("minimum", "minimum")
 
 
+@rule("isnan")
 def not_a_number(c: Context, x: Value) -> Value:
     return c.op("logical_not", c.op("eq", x, x))
 
@@ -79,11 +80,6 @@ def other_than_nan(c: Context, a: Any, b: Any) -> Value:
     if c.dtype(a) != DType.F32:
         return best
     return c.op("where", not_a_number(c, a), b, c.op("where", not_a_number(c, b), a, best))
-
-
-@rule("isnan")
-def isnan(c: Context, x: Value) -> Value:
-    return not_a_number(c, x)
 
 
 @rule("isinf")
@@ -109,14 +105,8 @@ def xor(c: Context, a: Value, b: Value) -> Value:
     return c.op("logical_not", c.op("eq", c.builder.convert(a, DType.BOOL), c.builder.convert(b, DType.BOOL)))
 
 
-@rule("neg")
-def neg(c: Context, x: Value) -> Value:
-    return c.op("neg", x)
-
-
-@rule("abs")
-def abs_(c: Context, x: Value) -> Value:
-    return c.op("abs", x)
+for _name in ("neg", "abs"):
+    rule(_name)(lambda c, x, name=_name: c.op(name, x))
 
 
 @rule("floor")

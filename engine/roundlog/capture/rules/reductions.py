@@ -22,6 +22,12 @@ def kept(c: Context, y: Value, dims: Sequence[int], keepdim: bool) -> Value:
     return y if keepdim else c.squeeze(y, dims)
 
 
+def _counted(c: Context, x: Value, dtype: torch.dtype | None) -> Value:
+    """What is added or multiplied: of a dtype, or as it is, truths as int64."""
+    x = c.to_torch_dtype(x, dtype)
+    return c.builder.convert(x, DType.I64) if c.dtype(x) == DType.BOOL else x
+
+
 @rule("sum")
 def sum_(
     c: Context,
@@ -31,9 +37,7 @@ def sum_(
     *,
     dtype: torch.dtype | None = None,
 ) -> Value:
-    x = c.to_torch_dtype(x, dtype)
-    if c.dtype(x) == DType.BOOL:
-        x = c.builder.convert(x, DType.I64)
+    x = _counted(c, x, dtype)
     over = c.dims(dims, c.rank(x))
     name = "sum" if c.dtype(x).is_float else "sum_i64"
     return kept(c, c.op(name, x, dims=over), over, keepdim)
@@ -180,9 +184,7 @@ def all_(c: Context, x: Value, dims: Sequence[int] | int | None = None, keepdim:
 def cumsum(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     """Integers exactly; FP32 as a product with a triangle of ones, so that every prefix is rounded once. Zeros meet
     what comes after a prefix, so that an infinity makes the prefixes before it NaN."""
-    x = c.to_torch_dtype(x, dtype)
-    if c.dtype(x) == DType.BOOL:
-        x = c.builder.convert(x, DType.I64)
+    x = _counted(c, x, dtype)
     rank = c.rank(x)
     if rank == 0:
         return x
@@ -200,9 +202,7 @@ def cumsum(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) 
 @rule("cumprod")
 def cumprod(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     """Running product by doubling: log2(n) multiplications, in an order of its own."""
-    x = c.to_torch_dtype(x, dtype)
-    if c.dtype(x) == DType.BOOL:
-        x = c.builder.convert(x, DType.I64)
+    x = _counted(c, x, dtype)
     return _scan(c, "mul", x, c.dim(dim, c.rank(x)), 1) if c.rank(x) else x
 
 
@@ -247,9 +247,7 @@ def _cut(c: Context, x: Value, dim: int, start: int, stop: int) -> Value:
 
 @rule("prod.dim_int")
 def prod_dim(c: Context, x: Value, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
-    x = c.to_torch_dtype(x, dtype)
-    if c.dtype(x) == DType.BOOL:
-        x = c.builder.convert(x, DType.I64)
+    x = _counted(c, x, dtype)
     if c.rank(x) == 0:
         return x
     dim = c.dim(dim, c.rank(x))
@@ -258,9 +256,7 @@ def prod_dim(c: Context, x: Value, dim: int, keepdim: bool = False, *, dtype: to
 
 @rule("prod")
 def prod_all(c: Context, x: Value, *, dtype: torch.dtype | None = None) -> Value:
-    x = c.to_torch_dtype(x, dtype)
-    if c.dtype(x) == DType.BOOL:
-        x = c.builder.convert(x, DType.I64)
+    x = _counted(c, x, dtype)
     return c.builder.reshape(_product(c, c.builder.reshape(x, (prod(c.shape(x)),)), 0), ())
 
 

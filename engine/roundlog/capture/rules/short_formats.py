@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from roundlog.arithmetic import is_short
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.rule_table import VIEWS, Context, Rule, Scalar, storage
+from roundlog.capture.rules.rule_table import VIEWS, Context, Rule, Scalar, base_name, storage
 from roundlog.program import DType
 
 _ROUNDED: Mapping[str, tuple[str, ...]] = {
@@ -72,16 +72,10 @@ _BRINGING_TOGETHER = frozenset(("cat", "where", "rsub", "huber_loss", "huber_los
 """Kernels that bring their operands to one dtype, and are not marked as pointwise."""
 
 
-def kernel_name(op: Any) -> str:
-    """The name of a kernel, without the overload and the mark of one that writes in place."""
-    name: str = op._schema.name.removeprefix("aten::")
-    return name[:-1] if name.endswith("_") and not name.startswith("_") else name
-
-
 def common_dtype(op: Any, tensors: Sequence[torch.Tensor]) -> torch.dtype | None:
     """The dtype to which PyTorch brings all operands of a pointwise kernel first: that of the tensors with axes, if
     there are any. None for any other kernel. tensors: its operands, of any shape."""
-    if torch.Tag.pointwise not in getattr(op, "tags", ()) and kernel_name(op) not in _BRINGING_TOGETHER:
+    if torch.Tag.pointwise not in getattr(op, "tags", ()) and base_name(op) not in _BRINGING_TOGETHER:
         return None
     floats = [x for x in tensors if x.is_floating_point()]
     with_axes = [x for x in floats if x.ndim] or floats
@@ -90,17 +84,17 @@ def common_dtype(op: Any, tensors: Sequence[torch.Tensor]) -> torch.dtype | None
 
 def rounds_number(op: Any, argument: str) -> bool:
     """Whether a kernel rounds an argument of this name, if it is a number, to the format of its tensors."""
-    return argument in _ROUNDED.get(kernel_name(op), ())
+    return argument in _ROUNDED.get(base_name(op), ())
 
 
 def rounds_numbers(op: Any) -> bool:
     """Whether a kernel rounds some of the numbers that it may be given."""
-    return kernel_name(op) in _ROUNDED
+    return base_name(op) in _ROUNDED
 
 
 def takes_in_fp32(op: Any, argument: str) -> bool:
     """Whether a kernel takes an argument of this name in FP32, if it is a tensor without axes beside one with axes."""
-    return argument == "other" and kernel_name(op) in _BY_FP32_SCALARS
+    return argument == "other" and base_name(op) in _BY_FP32_SCALARS
 
 
 def by_name(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,14 +125,14 @@ def with_rounded_numbers(
 def refuse_rounding_between(op: Any, given: Mapping[str, Any]) -> None:
     """Raises CaptureError for a kernel on short numbers that rounds them, or numbers beside them, on the way, so that a
     program would compute something else. given: arguments by name, tensors as tensors."""
-    if not isinstance(op, OpOverload) or kernel_name(op) not in _ROUNDED_BETWEEN:
+    if not isinstance(op, OpOverload) or base_name(op) not in _ROUNDED_BETWEEN:
         return
-    instead, applies = _ROUNDED_BETWEEN[kernel_name(op)]
+    instead, applies = _ROUNDED_BETWEEN[base_name(op)]
     dtypes = {x.dtype for x in tree_leaves(dict(given)) if isinstance(x, torch.Tensor) and is_short(x.dtype)}
     if dtypes and applies(given):
         dtype = str(dtypes.pop()).removeprefix("torch.")
         raise CaptureError(
-            f"aten.{kernel_name(op)} on numbers of {dtype} rounds between its operations: convert them by .float() "
+            f"aten.{base_name(op)} on numbers of {dtype} rounds between its operations: convert them by .float() "
             + (f"before, or write {instead}" if instead else "before")
         )
 
