@@ -2,7 +2,8 @@
 
 A complex tensor of shape [...] is the view of a real tensor [..., 2], as `torch.view_as_complex` makes it. Every
 operator here takes its operands' real views, computes with them, and gives a complex view of the result; the rules of
-`view_as_complex` and `view_as_real` then do nothing. Operands of real dtype are left to PyTorch's own decomposition."""
+`view_as_complex` and `view_as_real` then do nothing. Operands of real dtype are left to PyTorch's own decomposition.
+Discrete Fourier transforms are products of real matrices."""
 
 from __future__ import annotations
 

@@ -3,7 +3,10 @@ rule of ours.
 
 Rows that a mask chooses are traced with a size that PyTorch does not know: it has a symbol for the number of elements
 that a mask chooses, and keeps it with the mask. Scripts often compute the same mask twice
-(`F.cross_entropy(logits[labels >= 0], labels[labels >= 0])`): here equal masks get one symbol."""
+(`F.cross_entropy(logits[labels >= 0], labels[labels >= 0])`): here equal masks get one symbol.
+
+Operators on BF16 and FP16 are taken apart in FP32, as PyTorch computes them inside of one kernel, so that nothing is
+rounded on the way but what comes out."""
 
 from __future__ import annotations
 
