@@ -23,7 +23,7 @@ def kept(c: Context, y: Value, dims: Sequence[int], keepdim: bool) -> Value:
 
 
 def _counted(c: Context, x: Value, dtype: torch.dtype | None) -> Value:
-    """What is added or multiplied: of a dtype, or as it is, truths as int64."""
+    """Numbers that are added or multiplied: of a dtype, or as they are, truths as int64."""
     x = c.to_torch_dtype(x, dtype)
     return c.builder.convert(x, DType.I64) if c.dtype(x) == DType.BOOL else x
 
