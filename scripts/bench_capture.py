@@ -23,7 +23,7 @@ from unittest import mock
 
 import torch
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.tracing.repeated_updates import RepeatedUpdates
+from roundlog.capture.tracing.traced_optimizers import RepeatedUpdates
 from roundlog.program import Program, to_json
 from torch import nn
 from torch.func import functional_call

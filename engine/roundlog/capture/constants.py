@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.portable import PortableNumbers
 from roundlog.capture.rules import VIEWS
+from roundlog.capture.rules.rule_table import is_among
 
 
 class Constants:
@@ -114,9 +115,7 @@ def written(graph: fx.Graph) -> set[fx.Node]:
         for target in tree_leaves(written_by(node)):
             while isinstance(target, fx.Node):
                 found.add(target)
-                name = str(target.target).removeprefix("aten.")
-                is_view = name in VIEWS or name.partition(".")[0] in VIEWS
-                target = target.args[0] if is_view and target.args else None
+                target = target.args[0] if is_among(VIEWS, target.target) and target.args else None
     return found
 
 

@@ -179,7 +179,7 @@ def asks_for_values(error: BaseException) -> bool:
 def control_flow(error: BaseException) -> str:
     """The sentence for such an error."""
     places = places_of(error)
-    where = _whose(places)
+    where = next((place for place in reversed(places) if place.is_users), None)
     at, text = (f" (at {where.name})", where.text) if where else ("", "")
     hint = _hint(places)
     takes = _TAKES_NUMBERS.search(text) or any(words in str(error) for words in _NO_NUMBERS)
@@ -197,11 +197,6 @@ def control_flow(error: BaseException) -> str:
     elif hint == _AT_ALL and where is not None and where.path.startswith(LIBRARIES):
         hint += _OPTION
     return f"the step's control flow depends on values that it computes{at}: {hint}"
-
-
-def _whose(places: list[SourcePlace]) -> SourcePlace | None:
-    """The innermost line that is the user's."""
-    return next((place for place in reversed(places) if place.is_users), None)
 
 
 def _hint(places: list[SourcePlace]) -> str:

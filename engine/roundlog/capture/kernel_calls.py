@@ -7,7 +7,7 @@ program, where it can be compared by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,14 +147,14 @@ class TracedCalls(WatchedCalls):
     def _mark(self, call: KernelCall, func: OpOverload, args: Any, kwargs: Any, given: list[torch.Tensor]) -> None:
         for number, tensor in enumerate(given):
             if (node := node_of(tensor)) is not None:
-                node.meta[_MARK] = [*node.meta.get(_MARK, ()), (0, len(self.calls), number)]
+                node.meta[_MARK] = [*node.meta.get(_MARK, ()), (0, (len(self.calls), number))]
         self.calls.append(call)
 
 
 def in_call_path(node: fx.Node, number: int) -> None:
     """Has a node's calls be those of a path, by its number."""
     if _MARK in node.meta:
-        node.meta[_MARK] = [(number, call, result) for _, call, result in node.meta[_MARK]]
+        node.meta[_MARK] = [(number, one) for _, one in node.meta[_MARK]]
 
 
 def note_trails(graph: fx.GraphModule, paths: Sequence[Sequence[KernelCall]]) -> None:
@@ -162,31 +162,27 @@ def note_trails(graph: fx.GraphModule, paths: Sequence[Sequence[KernelCall]]) ->
     graph.meta[_MARK] = [tuple(calls) for calls in paths]
 
 
-CallPlace = tuple[int, int, int]
-"""(path, call, which of its results)."""
+OnPath = tuple[int, tuple[int, int] | str]
+"""(path, (call, which of its results)), or (path, name of a state that the path changes)."""
 
 
-def calls_of(node: fx.Node) -> list[CallPlace]:
+def calls_of(node: fx.Node) -> list[OnPath]:
     """The results of calls that a graph node is."""
-    found: list[CallPlace] = node.meta.get(_MARK, [])
+    found: list[OnPath] = node.meta.get(_MARK, [])
     return found
 
 
 def trails_of(
-    graph: fx.GraphModule,
-    values: Mapping[CallPlace, int | None],
-    constants: Collection[int],
-    following: Mapping[tuple[int, str], int | None],
-) -> Iterator[CallTrail]:
+    graph: fx.GraphModule, values: Mapping[OnPath, int | None], constants: Collection[int]
+) -> list[CallTrail]:
     """The trails of a graph's paths. values: operators of the program, None for what is known at capture. constants:
-    operators that compute from constants alone. following: (path, state name) -> operator of its next value."""
+    operators that compute from constants alone."""
+    trails = []
     for number, calls in enumerate(graph.meta.get(_MARK, ())):
-        places = {(call, result): place for (path, call, result), place in values.items() if path == number}
-        needed = {call for (call, _), place in places.items() if place is not None and place not in constants}
-        known = frozenset(call for call, _ in places) - needed
-        yield CallTrail(
-            calls,
-            {one: place for one, place in places.items() if place is not None},
-            known,
-            {name: place for (path, name), place in following.items() if path == number and place is not None},
-        )
+        own = {one: place for (path, one), place in values.items() if path == number}
+        results = {one: place for one, place in own.items() if not isinstance(one, str)}
+        needed = {call for (call, _), place in results.items() if place is not None and place not in constants}
+        places = {one: place for one, place in results.items() if place is not None}
+        following = {one: place for one, place in own.items() if isinstance(one, str) and place is not None}
+        trails.append(CallTrail(calls, places, frozenset(call for call, _ in results) - needed, following))
+    return trails

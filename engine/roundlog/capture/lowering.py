@@ -13,7 +13,7 @@ from roundlog.capture.builder import Builder, ProgramStates, Value, from_constan
 from roundlog.capture.captured import DrawnValue, ExecutionPath
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.graph_lowering import GraphLowering
-from roundlog.capture.kernel_calls import CallTrail, trails_of
+from roundlog.capture.kernel_calls import CallTrail, OnPath, trails_of
 from roundlog.capture.tracing.traced_step import Course, Result, TracedStep, is_fork
 from roundlog.capture.variants import Columns, Comparison, LoweredStep, Variants
 from roundlog.data import Field, widened
@@ -84,18 +84,17 @@ def lowered(
     places = builder.places
     constants, fixed = from_constants(program.nodes), from_constants(builder.nodes)
 
-    def placed(calls: Mapping[Any, Value | None], there: Callable[[int], int]) -> dict[Any, int | None]:
+    def placed(values: Mapping[OnPath, Value | None], there: Callable[[int], int]) -> dict[OnPath, int | None]:
         """Operators by what they stand for, without those that are needed for nothing. One constant stands for all that
         has its value at a step, also for numbers that are others at other steps: it is not told whose it is now."""
-        stand: dict[Any, Value | None] = {}
-        for call, value in calls.items():
+        found: dict[OnPath, int | None] = {}
+        for one, value in values.items():
             place = None if value is None else Value(there(value))
-            stand[call] = None if place != value and value in fixed else place
-        return {
-            call: None if value is None else places[value]
-            for call, value in stand.items()
-            if value is None or value in places
-        }
+            if place is None or (place != value and value in fixed):
+                found[one] = None
+            elif place in places:
+                found[one] = places[place]
+        return found
 
     return Lowered(
         program=program,
@@ -106,7 +105,7 @@ def lowered(
         trails=tuple(
             trail
             for graph, one, there in zip(course.graphs, each, stand, strict=True)
-            for trail in trails_of(graph, placed(one.calls, there), constants, placed(one.following, there))
+            for trail in trails_of(graph, placed(one.on_paths, there), constants)
         ),
     )
 
@@ -156,7 +155,7 @@ class _StepLowering:
         results, path = self._joined(graph, module.graph.output_node().args[0], {}, parts)
         if missing := [name for name in self.names if name not in results]:
             raise CaptureError(f"{missing[0].partition('/')[2]} has a gradient on no path that the step can take")
-        return LoweredStep([results[name] for name in self.names], path, parts, graph.calls, graph.following)
+        return LoweredStep([results[name] for name in self.names], path, parts, graph.on_paths)
 
     def _inputs(self, placeholders: Sequence[fx.Node]) -> dict[fx.Node, Value]:
         """Values of a graph's placeholders: states, columns of the schedule, numbers, and the batch."""
@@ -211,7 +210,7 @@ class _StepLowering:
         for name in self.states.own:
             if (following := graph.value(states[name])) is None:
                 raise CaptureError(f"the next value of {name} is not computed")
-            found[f"state/{name}"] = graph.following[result["path"], name] = following
+            found[f"state/{name}"] = graph.on_paths[result["path"], name] = following
         gradients: dict[str, Any] = result["gradients"]
         own = [name for name in self.traced.gradients if name in gradients]
         found |= {f"gradient/{name}": graph.value(gradients[name]) for name in own}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from roundlog.capture.builder import Builder, Value, evaluated, needed
 from roundlog.capture.captured import ExecutionPath
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.kernel_calls import CallPlace
+from roundlog.capture.kernel_calls import OnPath
 from roundlog.execution.stops import StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Node, TensorType
@@ -204,10 +204,9 @@ class LoweredStep:
     path: ExecutionPath
     parts: list[list[Value]]
     """The conditions of its paths, and the results of each path, before one is chosen."""
-    calls: dict[CallPlace, Value | None]
-    """Results of the kernels that PyTorch calls; None for what is known at capture."""
-    following: dict[tuple[int, str], Value]
-    """(path, state name) -> its next value there, before one is chosen."""
+    on_paths: dict[OnPath, Value | None]
+    """Results of the kernels that PyTorch calls, and next states, before those of one path are chosen; None for what is
+    known at capture."""
 
 
 class Comparison:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.arithmetic import is_short
 from roundlog.capture.kernel_calls import Note, WatchedCalls
-from roundlog.capture.short_numbers import by_name, rounds_numbers, with_rounded_numbers
+from roundlog.capture.rules.short_formats import by_name, rounds_numbers, with_rounded_numbers
 
 _FEW = 0.01
 """Share of a tensor's numbers that may be neighbours of PyTorch's, beside one."""
@@ -247,7 +247,7 @@ class KernelInvocation:
     def has_known_scalars(self, dtype: torch.dtype) -> bool:
         """Whether it is known how the kernel rounds the numbers among its arguments, for results of a dtype."""
         if self._name in (*_SUMS, "pow", *_SCALED, *_NORMS):
-            return True  # which they are given as `short_numbers` says
+            return True  # which they are given as `short_formats` says
         return all(
             float(torch.tensor(float(one)).to(dtype)) == float(one)
             for one in tree_leaves((self._args, self._kwargs))

@@ -138,17 +138,16 @@ class _Steps:
             arguments = KernelInvocation(func, args, kwargs)
 
             def differing(parts: _Parts) -> str | None:
-                numbers = set[float]() if arguments.eps is None else {arguments.eps}
-                found = parts.of_next(given, numbers)
-                if all(result for result, _ in found):
-                    numbers.clear()  # statistics alone, which do not show them
+                found, read = parts.of_next(given)
                 for result, ours in found:
                     theirs = arguments.given(given, result)
                     if agree(ours, theirs, arguments) or agrees_with_kernel(ours, theirs, result, arguments):
                         continue
                     if not call.orders or not agree_on_order(ours, theirs, arguments):
                         return _difference(ours, theirs)
-                return f"it does not read the eps {numbers.pop()}" if numbers else None
+                if arguments.eps is None or all(result for result, _ in found):  # statistics alone do not show it
+                    return None
+                return None if _is_in(arguments.eps, read) else f"it does not read the eps {arguments.eps}"
 
             self.compared += self._paths[0].upcoming
             self._stay(call, differing)
@@ -249,11 +248,16 @@ class _Parts:
         """Number of results of the next call that have a place in the program."""
         return len(self._results[self._next])
 
-    def of_next(self, theirs: Sequence[torch.Tensor], numbers: set[float]) -> list[tuple[int, torch.Tensor]]:
-        """(result, its value by the program) of the next call, by PyTorch's values of what came before; PyTorch's own
-        are what later calls read. theirs: results of the call. numbers: loses those that the program reads there."""
+    def of_next(self, theirs: Sequence[torch.Tensor]) -> tuple[list[tuple[int, torch.Tensor]], set[float]]:
+        """(result, its value by the program) of the next call, by PyTorch's values of what came before, and the single
+        numbers that the program reads there; PyTorch's own are what later calls read. theirs: results of the call."""
         results, number = self._results[self._next], self._next
-        found = [(result, self.value(place, numbers)) for result, place in results]
+        found: list[tuple[int, torch.Tensor]] = []
+        read = set[float]()
+        for result, place in results:
+            values = self._evaluated(place)
+            found.append((result, values[place]))
+            read |= {float(x) for x in values.values() if x.numel() == 1 and x.is_floating_point()}
         self._next += 1
         for result, place in results:
             self._cut.add(place)
@@ -261,7 +265,7 @@ class _Parts:
                 self._known[place] = theirs[result].detach().clone()
         for place in [place for place in self._known if self._last[place] <= number]:
             del self._known[place]
-        return found
+        return found, read
 
     def know(self, place: int, value: torch.Tensor) -> None:
         """Has later calls read a value that no call has given."""
@@ -270,23 +274,19 @@ class _Parts:
 
     def at_end(self, place: int) -> torch.Tensor:
         """A value when all kernels have been called: PyTorch's own, if it is a result of one."""
-        return self._known[place] if place in self._known else self.value(place)
+        return self._known[place] if place in self._known else self._evaluated(place)[place]
 
-    def value(self, place: int, numbers: set[float] | None = None) -> torch.Tensor:
-        """A value of the program, by PyTorch's values of what comes before. numbers: loses those that are read. Raises
-        CaptureError where it stops."""
+    def _evaluated(self, place: int) -> dict[int, torch.Tensor]:
+        """A value of the program, by PyTorch's values of what comes before, and the values that it is computed from.
+        Raises CaptureError where it stops."""
         known = {index: self._known[index] for index in self._read([place], self._cut) & self._known.keys()}
         try:
-            found = evaluated(self._nodes, [place], self._given, known)
+            return evaluated(self._nodes, [place], self._given, known)
         except StoppedError as error:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
-        if numbers:
-            read = {float(value) for value in found.values() if value.numel() == 1 and value.is_floating_point()}
-            numbers -= {number for number in numbers if _in_formats(number) & read}
-        return found[place]
 
 
-def _in_formats(number: float) -> set[float]:
-    """A number as the formats of programs have it."""
+def _is_in(number: float, read: Collection[float]) -> bool:
+    """Whether a number is among others, as a format of programs has it."""
     exact = torch.tensor(number, dtype=torch.float64)
-    return {float(exact.to(dtype)) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+    return any(float(exact.to(dtype)) in read for dtype in (torch.float32, torch.bfloat16, torch.float16))

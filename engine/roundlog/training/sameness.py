@@ -19,7 +19,7 @@ from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.python_state import snapshot_of
 from roundlog.training.kernel_agreement import agree_on_change
 from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
-from roundlog.training.trial import CHANGE, LOSS, Results, Trial, TrialRun, is_still
+from roundlog.training.trial import CHANGE, LOSS, Results, Trial, TrialRun
 
 _REWRITE = "write this part with ordinary operators on parameters and buffers"
 
@@ -153,10 +153,8 @@ class _Comparison:
         """Raises CaptureError if PyTorch gives other numbers the second time."""
         once = self._single.kept[step] if step < self._single.steps else {}
         for name in again.keys() & once.keys():
-            former, latter = once[name](), again[name]()
-            if is_still(former) and is_still(latter):
-                continue
-            if not torch.equal(former.nan_to_num(), latter.nan_to_num()):
+            former, latter = torch.broadcast_tensors(once[name]().nan_to_num(), again[name]().nan_to_num())
+            if not torch.equal(former, latter):
                 raise CaptureError(
                     f"your own step gives another result every time: {name} changes though it starts from the same "
                     "state and draws the same numbers: keep whatever changes it in parameters and buffers"
@@ -170,17 +168,18 @@ class _Comparison:
         for name, result in results.items():
             truth = result()
             in_fp32 = single[name]() if name in single else truth
-            found.is_finite &= all(is_still(one) or bool(one.isfinite().all()) for one in (truth, in_fp32))
+            found.is_finite &= bool(truth.isfinite().all()) and bool(in_fp32.isfinite().all())
             # Gradients have been compared kernel by kernel, but not the steps that the optimizer makes of them.
             if name in ours and (not self._by_kernel or name in self._optimized):
                 found.marks[name] = self._mark_of(step, name, ours[name](), in_fp32, truth)
 
     def _mark_of(self, step: int, name: str, ours: torch.Tensor, in_fp32: torch.Tensor, truth: torch.Tensor) -> _Mark:
-        if is_still(ours) and is_still(in_fp32) and is_still(truth):
+        if not any(bool(one.any()) for one in (ours, in_fp32, truth)):  # as of frozen parameters
             return _Mark(apart=0.0, own=0.0, size=0.0, rounding=0.0, truth=None)
         state = self._trial.start.get(name.removeprefix(CHANGE))
         if state is not None and is_short(state.dtype):
-            earlier = [self._single.kept[number][name]() for number in range(step)]
+            changes = (self._single.kept[number][name]() for number in range(step))
+            ours, in_fp32, *earlier = (change.expand(state.shape) for change in (ours, in_fp32, *changes))
             wrong = not agree_on_change(ours, in_fp32, state, earlier)
             return _Mark(_apart(ours, in_fp32), 0.0, _largest(in_fp32), 0.0, truth=None, is_wrong=wrong)
         mark = _Mark(

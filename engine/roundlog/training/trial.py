@@ -40,7 +40,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 Results = Mapping[str, Callable[[], torch.Tensor]]
 """Results of one step, by name: the loss, the gradients, and the change of every state. Each is computed, or read, when
-it is called, in FP64."""
+it is called, in FP64. The change of a state in which nothing has moved, as of frozen parameters, is f64[], one zero for
+all of its elements."""
 
 Look = Callable[[int, Results], None]
 """Is called after every step, with its number and its results, which stand until it returns."""
@@ -75,11 +76,7 @@ class Trial:
 
     def put_aside(self, results: Results) -> Results:
         """Results as they are now, to be read later. Raises CaptureError if there is no room."""
-
-        def aside(value: torch.Tensor) -> Callable[[], torch.Tensor]:
-            return (lambda: value) if is_still(value) else _later(self._aside.put(value))
-
-        return {name: aside(result()) for name, result in results.items()}
+        return {name: _later(self._aside.put(result())) for name, result in results.items()}
 
     def by_engine(self) -> TrialRun:
         """The steps of the program. Its results, random numbers and gradients are put aside."""
@@ -242,15 +239,9 @@ def _gradients(gradients: Results) -> Results:
     return {f"{GRADIENT}{name}": gradient for name, gradient in gradients.items()}
 
 
-def is_still(change: torch.Tensor) -> bool:
-    """Whether a result is the change of a state in which nothing has moved, as of frozen parameters: it is one zero in
-    memory, and needs none of its own."""
-    return change.numel() > 1 and not any(change.stride())
-
-
 def _change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     if before.dtype == after.dtype and torch.equal(before, after):
-        return torch.zeros((), dtype=torch.float64).expand(before.shape)
+        return torch.zeros((), dtype=torch.float64)
     one, two = before.double(), after.double()
     # An element that stays infinite, as in a mask, has not moved.
     return torch.where(two == one, 0.0, two - one)

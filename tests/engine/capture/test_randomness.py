@@ -10,7 +10,7 @@ import pytest
 import torch
 from elementwise import evaluated
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.decompositions.random_choices import TRIALS, standard_gamma
+from roundlog.capture.decompositions.special_functions import TRIALS, standard_gamma
 from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder

@@ -10,7 +10,7 @@ import torch
 from adversarial_games import dcgan
 from roundlog.capture import Task, capture
 from roundlog.capture.optimizers import Update
-from roundlog.capture.tracing.repeated_updates import RepeatedUpdates
+from roundlog.capture.tracing.traced_optimizers import RepeatedUpdates
 from roundlog.program import to_json
 from test_optimizers import OPTIMIZERS
 from torch import nn

@@ -15,8 +15,8 @@ import pytest
 import torch
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.builder import Builder, Value, evaluated, needed
-from roundlog.capture.decompositions import decomposition_table, opmath
-from roundlog.capture.optimizers import adam, sgd
+from roundlog.capture.decompositions import decomposition_table
+from roundlog.capture.optimizers import update_rules
 from roundlog.data import widened
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Program
@@ -227,7 +227,7 @@ def test_what_a_dropout_makes_of_its_mask_is_compared() -> None:
 
 def test_a_trace_whose_dtypes_are_others_than_pytorchs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own tensors without numbers keep the statistics of a layer norm in BF16 here, its kernel in FP32."""
-    monkeypatch.setattr(opmath, "norms", dict)
+    monkeypatch.setattr(decomposition_table, "norms", dict)
     decomposition_table.decompositions.cache_clear()
     try:
         task = task_of(net(), under_autocast)
@@ -240,8 +240,11 @@ def test_a_trace_whose_dtypes_are_others_than_pytorchs_is_noticed(monkeypatch: p
 @pytest.mark.parametrize(
     ("make", "spoil"),
     [
-        (lambda p: optim.SGD(p, lr=0.5), (sgd, "added", lambda x, y, factor: (x + 1.02 * factor * y).to(x.dtype))),
-        (lambda p: optim.Adam(p, lr=0.3), (adam.Adam, "bias", lambda self, number, step: 1.02)),
+        (
+            lambda p: optim.SGD(p, lr=0.5),
+            (update_rules, "added", lambda x, y, factor: (x + 1.02 * factor * y).to(x.dtype)),
+        ),
+        (lambda p: optim.Adam(p, lr=0.3), (update_rules.Adam, "bias", lambda self, number, step: 1.02)),
     ],
 )
 def test_an_optimizer_of_bf16_parameters_that_steps_otherwise_is_noticed(

@@ -341,7 +341,7 @@ _CALLBACK_ROOMS = (
 def override_refusals(trainer: Any, base: type) -> Iterator[str]:
     """A sentence for every method of `base`, transformers' own class, that a subclass, the object itself or other code
     replaces though a task would not follow it, and for those of its accelerator. A method that only wraps the one below
-    it is followed: `wrappers.py` says which."""
+    it is followed: `only_wraps` says which."""
     for kind in type(trainer).__mro__[: type(trainer).__mro__.index(base)]:
         contexts = CONTEXTS if kind in kinds_of_trl(trainer) else ()
         for name, method in vars(kind).items():

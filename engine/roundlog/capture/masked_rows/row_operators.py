@@ -10,9 +10,9 @@ import torch
 from torch import fx
 
 from roundlog.capture.builder import Value
-from roundlog.capture.masked_rows.row_calls import Call, Lowered, lowers
-from roundlog.capture.masked_rows.row_masks import Axes
+from roundlog.capture.masked_rows.row_masks import Axes, Call, Lowered, lowers
 from roundlog.capture.rules.reductions import cumsum, kept
+from roundlog.capture.rules.rule_table import base_name
 from roundlog.program import DType
 
 _NAMES = """
@@ -29,21 +29,16 @@ _STOPPING = frozenset(("remainder", "fmod", "div", "floor_divide", "_to_copy", "
 """Operators on which some numbers stop a run, which therefore get a harmless one where nothing counts."""
 
 
-def _base(node: fx.Node) -> str:
-    base = str(node.target).removeprefix("aten.").partition(".")[0]
-    return base if base.startswith("_") else base.removesuffix("_")
-
-
 def is_pointwise(node: fx.Node) -> bool:
     """Whether an operator computes element by element."""
-    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or _base(node) in _LIKE_POINTWISE
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or base_name(node.target) in _LIKE_POINTWISE
 
 
 def pointwise(call: Call) -> Lowered:
     """Element by element, the masks of tensors that meet have to be the same."""
     axes = call.broadcast(call.tensors(), len(call.traced.shape))
     replaced = {}
-    if _base(call.node) in _STOPPING:
+    if base_name(call.node.target) in _STOPPING:
         replaced = {node: call.filled(node, 1) for node in call.tensors()}
     return call.plain(replaced), axes
 
@@ -137,9 +132,9 @@ def images(call: Call) -> Lowered:
     x, *others = call.tensors()
     rank = len(call.shape(x))
     axes = along(call, x, tuple(range(1, rank)), "looks at the neighbours of chosen elements")
-    if axes[0] is None or (rank < 4 and _base(call.node) != "convolution"):
+    if axes[0] is None or (rank < 4 and base_name(call.node.target) != "convolution"):
         call.refuse()
-    with_batch = _base(call.node).endswith("_backward")
+    with_batch = base_name(call.node.target).endswith("_backward")
     if any(call.axes(other) != axes if with_batch else any(call.axes(other)) for other in others):
         call.refuse()
     result = call.plain()

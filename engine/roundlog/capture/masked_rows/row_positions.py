@@ -10,8 +10,7 @@ from torch import fx
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.masked_rows.row_calls import Call, Lowered, lowers
-from roundlog.capture.masked_rows.row_masks import TWO_MASKS, Part
+from roundlog.capture.masked_rows.row_masks import TWO_MASKS, Call, Lowered, Part, lowers
 from roundlog.program import DType
 
 

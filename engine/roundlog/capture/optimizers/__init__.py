@@ -1,6 +1,6 @@
-"""Updates of PyTorch's optimizers, one file a family, and their schedules."""
+"""Updates of PyTorch's optimizers, and their schedules."""
 
-from roundlog.capture.optimizers.optimizer_table import clip_factor, updates
 from roundlog.capture.optimizers.update import Column, Update, is_own
+from roundlog.capture.optimizers.update_rules import clip_factor, updates
 
 __all__ = ["Column", "Update", "clip_factor", "is_own", "updates"]

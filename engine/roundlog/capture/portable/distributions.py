@@ -3,12 +3,13 @@
 A key is two integers that the generator gives. Its Mersenne Twister computes with integers alone, so every machine has
 the same keys after the same `torch.manual_seed`, and states of generators can be kept and put back as ever. Element i
 takes word i of the stream (32 bits, or 64 for FP64) as a number of [0, 1) in FP64, and all arithmetic with it is that
-of `strict_functions`, rounded once to the dtype that is asked for."""
+of `strict_functions`, rounded once to the dtype that is asked for. The operators that draw stand in `DRAWN`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import pi
 from typing import Any
 
@@ -212,3 +213,122 @@ def _powers_of_e(x: F64) -> F64:
     out = np.empty_like(x)
     of_all(CODES["exp"], x, out)
     return out
+
+
+Arguments = dict[str, Any]
+
+
+def _kind(given: Arguments) -> tuple[tuple[int, ...], torch.dtype] | None:
+    """Shape and dtype of what is drawn; None if it is no real number of floating point."""
+    like = given.get("self", given.get("input"))
+    dtype = given.get("dtype")
+    if isinstance(like, torch.Tensor):
+        shape, dtype = tuple(like.shape), dtype or like.dtype
+    else:
+        shape, dtype = tuple(given["size"]), dtype or torch.get_default_dtype()
+    return (shape, dtype) if dtype.is_floating_point else None
+
+
+def _filled(given: Arguments, fill: Fill) -> torch.Tensor | None:
+    kind = _kind(given)
+    if kind is None:
+        return None
+    numbers = drawn(*kind, given.get("generator"), fill)
+    if "memory_format" not in given or not isinstance(like := given.get("self", given.get("input")), torch.Tensor):
+        return numbers
+    return torch.empty_like(like, dtype=kind[1], memory_format=given["memory_format"]).copy_(numbers)
+
+
+def _draw_normal(given: Arguments) -> torch.Tensor | None:
+    mean, deviation = given.get("mean", 0.0), given.get("std", 1.0)
+    tensors = [x for x in (mean, deviation) if isinstance(x, torch.Tensor)]
+    if not all(x.is_floating_point() for x in tensors) or not bool(torch.as_tensor(deviation).ge(0.0).all()):
+        return None
+    if not tensors:
+        return _filled(given, normal(float(mean), float(deviation)))
+    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    dtype = torch.result_type(mean, deviation)
+    if not dtype.is_floating_point:
+        return None
+    standard = drawn(shape, dtype, given.get("generator"), normal(0.0, 1.0))
+    return standard.mul_(deviation).add_(mean)
+
+
+def _draw_uniform(given: Arguments) -> torch.Tensor | None:
+    low, high = float(given.get("from", 0.0)), float(given.get("to", 1.0))
+    kind = _kind(given)
+    if kind is None or not low <= high or not high - low <= torch.finfo(kind[1]).max:
+        return None
+    units = _filled(given, uniform(low, high))
+    if units is not None and units.dtype.itemsize < 4:  # rounded once more
+        units.masked_fill_(units.double() >= high, low)
+    return units
+
+
+def _bernoulli(given: Arguments) -> torch.Tensor | None:
+    """1 where a number of [0, 1) is below the probability, in FP64."""
+    like = given["self"]
+    p = given.get("p")
+    p = like if p is None else p
+    if like.is_complex() or (isinstance(p, torch.Tensor) and not p.is_floating_point()):
+        return None
+    if not bool(((torch.as_tensor(p) >= 0) & (torch.as_tensor(p) <= 1)).all()):
+        return None
+    units = drawn(tuple(like.shape), torch.float64, given.get("generator"), uniform(0.0, 1.0))
+    return (units < (p.double() if isinstance(p, torch.Tensor) else p)).to(like.dtype)
+
+
+def _dropout(given: Arguments) -> tuple[torch.Tensor, torch.Tensor] | None:
+    x, p = given["input"], float(given["p"])
+    if not x.is_floating_point():
+        return None
+    if given["train"] is False:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    units = drawn(tuple(x.shape), torch.float64, None, uniform(0.0, 1.0))
+    kept = units < 1.0 - p
+    return x * kept * (0.0 if p == 1.0 else 1.0 / (1.0 - p)), kept
+
+
+def _permutation(given: Arguments) -> torch.Tensor:
+    return permutation(int(given["n"]), given.get("generator")).to(given.get("dtype") or torch.int64)
+
+
+def _multinomial(given: Arguments) -> torch.Tensor | None:
+    if not given["self"].is_floating_point() or not 1 <= given["self"].ndim <= 2 or not given["self"].numel():
+        return None
+    if given["num_samples"] < 1:
+        return None
+    return chosen(given["self"], int(given["num_samples"]), bool(given["replacement"]), given.get("generator"))
+
+
+def _of_concentration(
+    make: Callable[[torch.Tensor, torch.Generator | None], torch.Tensor], given: Arguments
+) -> torch.Tensor | None:
+    concentration = given["self"]
+    if not concentration.is_floating_point() or not bool(((concentration > 0) & concentration.isfinite()).all()):
+        return None
+    if not concentration.numel() or (make is dirichlet and not concentration.ndim):
+        return None
+    return make(concentration, given.get("generator"))
+
+
+DRAWN: dict[str, Callable[[Arguments], Any]] = {
+    "_sample_dirichlet": partial(_of_concentration, dirichlet),
+    "_standard_gamma": partial(_of_concentration, standard_gamma),
+    "bernoulli": _bernoulli,
+    "cauchy": lambda given: _filled(given, cauchy(given["median"], given["sigma"])) if given["sigma"] > 0 else None,
+    "exponential": lambda given: _filled(given, exponential(given["lambd"])) if given["lambd"] > 0 else None,
+    "geometric": lambda given: _filled(given, geometric(given["p"])) if 0 < given["p"] < 1 else None,
+    "log_normal": lambda given: _filled(given, log_normal(given["mean"], given["std"])) if given["std"] > 0 else None,
+    "multinomial": _multinomial,
+    "native_dropout": _dropout,
+    "normal": _draw_normal,
+    "rand": _draw_uniform,
+    "rand_like": _draw_uniform,
+    "randn": _draw_normal,
+    "randn_like": _draw_normal,
+    "randperm": _permutation,
+    "uniform": _draw_uniform,
+}
+"""Name without overload and underscore -> numbers for a call's arguments, by name; None where there are none, or where
+PyTorch says what is wrong with them."""

@@ -2,7 +2,10 @@
 
 README.md says what each file does. The rest of capture imports from here, and none of the files."""
 
-from roundlog.capture.python_state.carried_tensors import (
+from roundlog.capture.python_state.containers import MISSING, Change, Location
+from roundlog.capture.python_state.counters import Counter, Path
+from roundlog.capture.python_state.first_step import AfterOne, grown_apart, unsteady
+from roundlog.capture.python_state.followed_places import (
     Carried,
     Histories,
     MoreStateError,
@@ -10,17 +13,15 @@ from roundlog.capture.python_state.carried_tensors import (
     carried,
     shared,
 )
-from roundlog.capture.python_state.containers import MISSING, Change, Location
-from roundlog.capture.python_state.counters import Counter, Path
-from roundlog.capture.python_state.first_step import AfterOne, grown_apart, unsteady
 from roundlog.capture.python_state.later_steps import LaterSteps
-from roundlog.capture.python_state.logged_numbers import UnseenText, with_logged
 from roundlog.capture.python_state.replaced_builtins import (
     REPLACED,
+    UnseenText,
     followed,
     followed_by_name,
     load_compiler,
     types_as_in_training,
+    with_logged,
 )
 from roundlog.capture.python_state.snapshot import Snapshot, snapshot_of
 

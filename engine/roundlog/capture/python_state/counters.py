@@ -178,7 +178,7 @@ class Paths:
             name
             for path in self._paths
             for name, other in alike.items()
-            if name in path.left and not _same_term(path.left[name], path.left.get(other))
+            if name in path.left and not _same(path.left[name], path.left.get(other))
         }
 
     def leave(self, name: str, term: Any) -> None:
@@ -276,7 +276,8 @@ class Counter:
         terms = [arg.tolist() if isinstance(arg, np.ndarray | np.generic) else arg for arg in args]
         if not all(type(leaf) in (Counter, bool, int, float) for leaf in tree_leaves(terms)):
             return NotImplemented
-        if any(type(term) not in (Counter, bool, int, float) and _has_counter(term) for term in terms):
+        parts = [term for term in terms if type(term) not in (Counter, bool, int, float)]
+        if any(type(leaf) is Counter for leaf in tree_leaves(parts)):
             return NotImplemented
         values = tuple(map(value_of, terms))
         if np.ndim(self._path.result(function, values, tuple(map(term_of, terms)))):  # which no number is
@@ -333,10 +334,6 @@ def value_of(number: Any) -> Any:
     return number.value if type(number) is Counter else number
 
 
-def _has_counter(thing: Any) -> bool:
-    return any(type(leaf) is Counter for leaf in tree_leaves(thing))
-
-
 @functools.cache
 def _as_number(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of numpy's that gives numbers of Python's."""
@@ -349,10 +346,6 @@ def _itself(value: Number) -> Number:
 
 def _same(a: Any, b: Any) -> bool:
     """NaN is the same as NaN, and 0.0 is not -0.0."""
-    return type(a) is type(b) and repr(a) == repr(b)
-
-
-def _same_term(a: Any, b: Any) -> bool:
     return type(a) is type(b) and repr(a) == repr(b)
 
 

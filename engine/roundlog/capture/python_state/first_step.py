@@ -1,25 +1,140 @@
-"""Things that the first step leaves behind, for the steps after it.
+"""Things that the first step leaves behind, for the steps after it; and whether what stands in one place at two times
+says the same to Python code, and whether two traces are of the same step.
 
 Tensors that a step makes are known in the trace of the first step as what it computes, and to later ones as numbers
-that happened to come out when it was run once. A later step may read them if they are constants, or if they are states
-of the program."""
+that happened to come out when it was run once. A later step may read them if they are constants, or if they are
+states of the program."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import functools
+import itertools
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
+from torch.utils.hooks import RemovableHandle
 
 from roundlog.capture.constants import Constants, written
+from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.python_state.carried_tensors import tensors_in
-from roundlog.capture.python_state.comparisons import Likeness
-from roundlog.capture.python_state.containers import MISSING, Change, is_a
-from roundlog.capture.python_state.logged_numbers import is_logged
+from roundlog.capture.lines import source_of
+from roundlog.capture.python_state.containers import IMMUTABLE, MISSING, Change, attributes_of, is_a, slots_of
+from roundlog.capture.python_state.followed_places import tensors_in
+from roundlog.capture.python_state.replaced_builtins import is_logged
 from roundlog.capture.python_state.snapshot import Snapshot
+
+
+class Likeness:
+    """Whether what stands in the place of something says the same to Python code, whatever is in its tensors."""
+
+    def __init__(self, read: Collection[int], seen: Collection[int]) -> None:
+        """read: ids of the tensors that the step reads as constants. seen: ids of what was there before the step."""
+        self._read = read
+        self._old = seen
+        self._compared: set[tuple[int, int]] = set()
+
+    def between(self, one: Any, two: Any) -> bool:
+        if one is two or (id(one), id(two)) in self._compared:
+            return True
+        kind = type(one)
+        if kind is not type(two) and not (is_a(one, torch.Tensor) and is_a(two, torch.Tensor)):
+            return False
+        self._compared.add((id(one), id(two)))
+        if kind in _VALUES or is_a(one, (np.generic, Enum)):
+            return bool(one == two) and repr(one) == repr(two)
+        if is_a(one, RemovableHandle):  # they are numbered
+            return True
+        if id(two) in self._old:  # one of several that were there has been chosen
+            return False
+        if is_a(one, torch.Tensor):
+            return id(one) not in self._read and bool(one.shape == two.shape and one.dtype == two.dtype)
+        if is_a(one, (set, frozenset)):
+            return bool(one == two)
+        if is_a(one, np.ndarray):
+            return bool(one.shape == two.shape and one.dtype == two.dtype and one.tobytes() == two.tobytes())
+        if is_a(one, dict):
+            same = list(one) == list(two) and all(self.between(one[key], two[key]) for key in one)
+            return same and (kind in (dict, OrderedDict, defaultdict) or self._attributes(one, two) is not False)
+        if is_a(one, (list, tuple, deque)):
+            return len(one) == len(two) and all(self.between(a, b) for a, b in zip(one, two, strict=True))
+        if is_a(one, types.MethodType):
+            return one.__func__ is two.__func__ and self.between(one.__self__, two.__self__)
+        if is_a(one, types.FunctionType):
+            cells = ([cell.cell_contents for cell in function.__closure__ or ()] for function in (one, two))
+            same = one.__code__ is two.__code__ and self.between(one.__defaults__, two.__defaults__)
+            return same and all(self.between(a, b) for a, b in zip(*cells, strict=True))
+        if is_a(one, functools.partial):
+            return all(self.between(getattr(one, part), getattr(two, part)) for part in ("func", "args", "keywords"))
+        alike = self._attributes(one, two)
+        # An object of a class written in C may hold anything.
+        return alike if alike is not None else not kind.__flags__ & IMMUTABLE
+
+    def _attributes(self, one: Any, two: Any) -> bool | None:
+        """Whether two objects have the same attributes; None if they have none at all."""
+        mine, other = (attributes_of(thing, slots_of(type(thing))) for thing in (one, two))
+        return None if mine is None or other is None else self.between(mine[0](), other[0]())
+
+
+_VALUES = (bool, int, float, str, bytes, complex, range, slice, type(None), torch.dtype, torch.device, torch.Size)
+
+
+def difference(one: fx.GraphModule, two: fx.GraphModule) -> str | None:
+    """Difference of two traces of a step, in words; None if they compute the same. What depends on no parameter, no
+    data and no random number is compared by its value: the first step may compute what later ones find in a cache."""
+    draws: dict[str, str] = {}
+    for a, b in itertools.zip_longest(_described(one), _described(two)):
+        if a is None or b is None:
+            return f"one time it computes {_what((a or b)[0])}, another time not"
+        if a[1] != b[1]:
+            if _what(a[0]) == _what(b[0]):
+                return f"{_what(a[0])} is given other arguments every time"
+            return f"one time it computes {_what(a[0])}, another time {_what(b[0])}"
+        mine, other = draw_of(a[0]), draw_of(b[0])
+        if mine is None or other is None:
+            continue
+        if draws.setdefault(mine.state, other.state) != other.state:
+            return f"{_what(a[0])} draws again what was drawn before, but not every time"
+    return None
+
+
+def drawn_again(first: fx.GraphModule, later: fx.GraphModule) -> str | None:
+    """Draws of a later step from a state in which the first step has drawn already, in words; None if nothing."""
+    states = {draw.state for node in first.graph.nodes if (draw := draw_of(node)) is not None}
+    for node in later.graph.nodes:
+        if (draw := draw_of(node)) is not None and draw.state in states:
+            return f"{_what(node)} draws the same random numbers every time, from a state that every step puts back"
+    return None
+
+
+def _described(module: fx.GraphModule) -> Iterator[tuple[fx.Node, object]]:
+    """Descriptions of all nodes that are not constant: what each computes."""
+    constants = Constants(module, module.graph, by_pytorch=True)
+    numbers: dict[fx.Node, int] = {}
+
+    def argument(node: fx.Node) -> object:
+        return constants.digest(node) if node in constants else ("node", numbers[node])
+
+    for node in module.graph.nodes:
+        if node in constants:
+            continue
+        numbers[node] = len(numbers)
+        target = "" if node.op in ("placeholder", "get_attr") else str(node.target)
+        inputs = fx.node.map_arg((node.args, dict(node.kwargs)), argument)  # type: ignore[arg-type]
+        yield node, (node.op, target, str(inputs))
+
+
+def _what(node: fx.Node) -> str:
+    if node.op == "output":
+        return "other results"
+    source = source_of(node)
+    return str(node.target) + (f" (at {source})" if source else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +202,11 @@ class AfterOne:
         held.read.extend(later.tensors[number][1] for number in new if number not in followed)
         return held
 
-    def constants_of(self, module: fx.GraphModule) -> frozenset[str]:
-        """Digests of the constants that a graph computes, and of those that it holds."""
-        constants = Constants(module, module.graph, by_pytorch=True)
-        return frozenset(constants.digest(node) for node in module.graph.nodes if node in constants)
+
+def constants_of(module: fx.GraphModule) -> frozenset[str]:
+    """Digests of the constants that a graph computes, and of those that it holds."""
+    constants = Constants(module, module.graph, by_pytorch=True)
+    return frozenset(constants.digest(node) for node in module.graph.nodes if node in constants)
 
 
 def unsteady(shown: Sequence[Sequence[Change]], made: Sequence[Change]) -> dict[str, bool]:

@@ -19,13 +19,20 @@ from torch import fx
 from roundlog.capture.constants import digest_of
 from roundlog.capture.errors import CaptureError, UnknownValueError, a_kind
 from roundlog.capture.optimizers import is_own
-from roundlog.capture.python_state.carried_tensors import MoreStateError, carried
-from roundlog.capture.python_state.comparisons import Likeness, difference, drawn_again
 from roundlog.capture.python_state.containers import MISSING, Change, is_a
 from roundlog.capture.python_state.counters import Counter, DependsOnValuesError, Number, Path, Paths, term_of, value_of
-from roundlog.capture.python_state.first_step import AfterOne
-from roundlog.capture.python_state.followed_places import REMEDY, Grown, Hidden, Place, StepEnd, refuse_reads
-from roundlog.capture.python_state.logged_numbers import LoggedNumber, is_logged
+from roundlog.capture.python_state.first_step import AfterOne, Likeness, constants_of, difference, drawn_again
+from roundlog.capture.python_state.followed_places import (
+    REMEDY,
+    Grown,
+    Hidden,
+    MoreStateError,
+    Place,
+    StepEnd,
+    carried,
+    refuse_reads,
+)
+from roundlog.capture.python_state.replaced_builtins import LoggedNumber, is_logged
 from roundlog.capture.python_state.snapshot import Snapshot
 from roundlog.capture.tracing.traced_step import MOST_STEPS, NUMBERS, Course, TracedStep
 
@@ -53,37 +60,25 @@ class LaterSteps:
         self._steps = steps
         self._tracer = tracer
         self._snapshot = snapshot
-        self._own = [
-            Place(container, key)
+        every = [
+            (container.name_of(key), Place(container, key), value)
             for container in snapshot.containers
             for key, value in container.saved.items()
-            if _is_number(value) and container.name_of(key) in own
         ]
+        self._own = [place for name, place, value in every if _is_number(value) and name in own]
         theirs = [phase.called("optimizer") for phase in tracer.optimizers.phases if not is_own(phase.optimizer)]
         self._changed_elsewhere = tuple(f"{name}." for name in theirs)
         states = {f"{name}.state" for name in theirs}
-        self._hidden = [
-            Place(container, key)
-            for container in snapshot.containers
-            for key in container.saved
-            if container.name_of(key) in states
-        ]
+        self._hidden = [place for name, place, _ in every if name in states]
         """Places of the optimizers' states."""
-        self._counted: dict[str, Place] = {}
+        self._rates = {name: place for name, place, _ in every if name in tracer.optimizers.rates}
+        self._counted = dict(self._rates)
         """The numbers that steps change, by name."""
-        self._rates = {
-            container.name_of(key): Place(container, key)
-            for container in snapshot.containers
-            for key in container.saved
-            if container.name_of(key) in tracer.optimizers.rates
-        }
-        self._counted |= self._rates
         self._logged: dict[str, Place] = {}
         """The numbers that steps compute from their values, by name."""
-        for container in snapshot.containers:
-            for key, value in container.saved.items():
-                if _is_number(value) and container.name_of(key) in after_one.unsteady:
-                    self._logged[self._unused(container.name_of(key))] = Place(container, key)
+        for name, place, value in every:
+            if _is_number(value) and name in after_one.unsteady:
+                self._logged[self._unused(name)] = place
         self._growing = {
             container.path: self._places_of(container.list)
             for container in snapshot.containers
@@ -213,7 +208,7 @@ class LaterSteps:
         one writes into, and CaptureError if they cannot be states. is_first: whether both graphs compute the same."""
         followed = {id(tensor) for tensor in self._tracer.originals.values()}
         held = self._after_one.found_by(graph, followed, self._tracer.used, self._snapshot)
-        constants = self._after_one.constants_of(first) if held.read else frozenset[str]()
+        constants = constants_of(first) if held.read else frozenset[str]()
         read = [tensor for tensor in held.read if digest_of(tensor) not in constants]  # made of other things
         if read:
             found = [self._after_one.holding(tensor) for tensor in read]

@@ -62,7 +62,7 @@ class Snapshot:
         self.containers = walk.containers
         self._walk = walk  # also keeps alive what was seen, so that ids stay their own
         self._advanced: list[Position] = []
-        self._memory = {id(t): (t, t.data, _gradient(t)) for _, t in self.tensors.values()}
+        self._memory = {id(t): (t, t.data, t.grad if t.is_leaf else None) for _, t in self.tensors.values()}
         self._trained = {id(t): t.requires_grad for _, t in self.tensors.values() if t.is_leaf}
 
     def __enter__(self) -> Snapshot:
@@ -241,10 +241,6 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
-    return tensor.grad if tensor.is_leaf else None
 
 
 def _equal_values(a: torch.Tensor, b: torch.Tensor) -> bool:

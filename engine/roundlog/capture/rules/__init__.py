@@ -2,12 +2,10 @@
 
 from roundlog.capture.rules import (  # noqa: F401  (each adds its rules)
     activation,
-    division,
     factories,
     indexing,
     matrix_products,
     numbers,
-    ordering,
     pointwise,
     pooling,
     powers,

@@ -11,7 +11,7 @@ import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.ordering import order
+from roundlog.capture.rules.reductions import order
 from roundlog.capture.rules.rule_table import Context, Scalar, rule, storage
 from roundlog.program import DType
 

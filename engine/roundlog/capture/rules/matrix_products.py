@@ -11,7 +11,6 @@ from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.pooling import Convolution3d
 from roundlog.capture.rules.rule_table import Context, Scalar, rule
-from roundlog.capture.short_numbers import rounded
 from roundlog.program import Attribute
 
 
@@ -32,12 +31,6 @@ def addmm(c: Context, bias: Value, a: Value, b: Value, *, beta: Scalar = 1, alph
     if c.dtype(a).is_short:
         return _product_with_row(c, bias, a, b, beta)
     return c.op("add", _scaled(c, c.op("matmul", a, b), alpha), _scaled(c, bias, beta))
-
-
-def adds_a_row(bias: torch.Tensor, *, beta: Scalar = 1, alpha: Scalar = 1) -> bool:
-    """Whether `addmm` of short numbers is one product, in which the bias, the same for every row, is one more term.
-    PyTorch adds it to sums in FP32, and rounds once. bias: as it is traced."""
-    return bias.shape[-2:-1] in ((), (1,)) and alpha == 1 and beta == rounded(beta, bias.dtype)
 
 
 def _product_with_row(c: Context, bias: Value, a: Value, b: Value, beta: Scalar) -> Value:

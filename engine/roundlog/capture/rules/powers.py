@@ -238,18 +238,6 @@ def atanh(c: Context, x: Value) -> Value:
     return c.op("where", c.op("lt", x, c.f32(0.0)), c.op("neg", size), size)
 
 
-@rule("ceil")
-def ceil(c: Context, x: Value) -> Value:
-    return x if c.dtype(x) == DType.I64 else c.op("neg", c.op("floor", c.op("neg", x)))
-
-
-@rule("trunc")
-def trunc(c: Context, x: Value) -> Value:
-    if c.dtype(x) == DType.I64:
-        return x
-    return c.op("where", c.op("lt", x, c.f32(0.0)), ceil(c, x), c.op("floor", x))
-
-
 @rule("round", "round.decimals")
 def round_(c: Context, x: Value, *, decimals: int = 0) -> Value:
     """Rounding to nearest, ties to even: adding 2^23 leaves no room for a fraction, and IEEE 754 rounds it away like

@@ -1,9 +1,11 @@
-"""Sums, means and extremes, running ones too, products over axes, and distances between all rows of two matrices."""
+"""Sums, means and extremes, running ones too, products over axes, and distances between all rows of two matrices.
+Sorting, largest elements, medians: by counting, for each element, how many stand before it. Histograms."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import inf, prod
+from typing import Any
 
 import torch
 
@@ -20,6 +22,12 @@ def kept(c: Context, y: Value, dims: Sequence[int], keepdim: bool) -> Value:
     return y if keepdim else c.squeeze(y, dims)
 
 
+def _counted(c: Context, x: Value, dtype: torch.dtype | None) -> Value:
+    """Numbers that are added or multiplied: of a dtype, or as they are, truths as int64."""
+    x = c.to_torch_dtype(x, dtype)
+    return c.builder.convert(x, DType.I64) if c.dtype(x) == DType.BOOL else x
+
+
 @rule("sum")
 def sum_(
     c: Context,
@@ -29,9 +37,7 @@ def sum_(
     *,
     dtype: torch.dtype | None = None,
 ) -> Value:
-    x = c.to_torch_dtype(x, dtype)
-    if c.dtype(x) == DType.BOOL:
-        x = c.builder.convert(x, DType.I64)
+    x = _counted(c, x, dtype)
     over = c.dims(dims, c.rank(x))
     name = "sum" if c.dtype(x).is_float else "sum_i64"
     return kept(c, c.op(name, x, dims=over), over, keepdim)
@@ -178,9 +184,7 @@ def all_(c: Context, x: Value, dims: Sequence[int] | int | None = None, keepdim:
 def cumsum(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     """Integers exactly; FP32 as a product with a triangle of ones, so that every prefix is rounded once. Zeros meet
     what comes after a prefix, so that an infinity makes the prefixes before it NaN."""
-    x = c.to_torch_dtype(x, dtype)
-    if c.dtype(x) == DType.BOOL:
-        x = c.builder.convert(x, DType.I64)
+    x = _counted(c, x, dtype)
     rank = c.rank(x)
     if rank == 0:
         return x
@@ -198,9 +202,7 @@ def cumsum(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) 
 @rule("cumprod")
 def cumprod(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     """Running product by doubling: log2(n) multiplications, in an order of its own."""
-    x = c.to_torch_dtype(x, dtype)
-    if c.dtype(x) == DType.BOOL:
-        x = c.builder.convert(x, DType.I64)
+    x = _counted(c, x, dtype)
     return _scan(c, "mul", x, c.dim(dim, c.rank(x)), 1) if c.rank(x) else x
 
 
@@ -245,9 +247,7 @@ def _cut(c: Context, x: Value, dim: int, start: int, stop: int) -> Value:
 
 @rule("prod.dim_int")
 def prod_dim(c: Context, x: Value, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
-    x = c.to_torch_dtype(x, dtype)
-    if c.dtype(x) == DType.BOOL:
-        x = c.builder.convert(x, DType.I64)
+    x = _counted(c, x, dtype)
     if c.rank(x) == 0:
         return x
     dim = c.dim(dim, c.rank(x))
@@ -256,9 +256,7 @@ def prod_dim(c: Context, x: Value, dim: int, keepdim: bool = False, *, dtype: to
 
 @rule("prod")
 def prod_all(c: Context, x: Value, *, dtype: torch.dtype | None = None) -> Value:
-    x = c.to_torch_dtype(x, dtype)
-    if c.dtype(x) == DType.BOOL:
-        x = c.builder.convert(x, DType.I64)
+    x = _counted(c, x, dtype)
     return c.builder.reshape(_product(c, c.builder.reshape(x, (prod(c.shape(x)),)), 0), ())
 
 
@@ -327,3 +325,105 @@ def distances_backward(c: Context, g: Value, a: Value, b: Value, p: float, dista
         each = c.op("where", none, zero, c.op("mul", g, ratio))
     axis = c.rank(each) - 2
     return c.squeeze(c.op("sum", each, dims=(axis,)), [axis])
+
+
+MAX_COMPARISONS = 1 << 26
+"""Every element of a line is compared with every other: above so many comparisons an operator is refused."""
+
+
+def order(c: Context, x: Value, dim: int, count: int, *, descending: bool) -> Value:
+    """i64, `count` along the axis: where the first, second, ... of every line stands; of equal ones the lower first.
+    NaN is larger than any number."""
+    rank, size = c.rank(x), c.shape(x)[dim]
+    if prod(c.shape(x)) * size > MAX_COMPARISONS:
+        raise CaptureError(
+            f"sorts lines of {size}, which takes more than {MAX_COMPARISONS} comparisons: use shorter lines"
+        )
+    line = c.move(x, dim, rank - 1)
+    outer = c.shape(line)[:-1]
+    this, other = c.builder.reshape(line, (*outer, size, 1)), c.builder.reshape(line, (*outer, 1, size))
+    position = c.iota(size)
+    earlier = c.op("lt", position, c.builder.reshape(position, (size, 1)))
+    ahead = c.op("lt", this, other) if descending else c.op("lt", other, this)
+    equal = c.op("eq", this, other)
+    if c.dtype(x) == DType.F32:
+        lost, lost_other = not_a_number(c, this), not_a_number(c, other)
+        later, first = (lost, lost_other) if descending else (lost_other, lost)
+        ahead = c.op("logical_or", ahead, c.op("logical_and", first, c.op("logical_not", later)))
+        equal = c.op("logical_or", equal, c.op("logical_and", lost, lost_other))
+    before = c.op("logical_or", ahead, c.op("logical_and", equal, earlier))
+    place = c.op("sum_i64", c.op("to_i64", before), dims=(rank,))
+    # The element whose place is k, for every k.
+    wanted = c.op("eq", place, c.iota(count))
+    found = c.op("where", wanted, c.builder.reshape(position, (size, 1)), c.i64(0))
+    return c.move(c.squeeze(c.op("sum_i64", found, dims=(rank - 1,)), [rank - 1]), rank - 1, dim)
+
+
+def _sorted(c: Context, x: Value, dim: int, count: int, descending: bool) -> tuple[Value, Value]:
+    if c.rank(x) == 0:
+        return x, c.i64(0)
+    dim = c.dim(dim, c.rank(x))
+    index = order(c, x, dim, count, descending=descending)
+    return c.op("gather", x, index, dim=dim), index
+
+
+@rule("topk")
+def topk(c: Context, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, Value]:
+    return _sorted(c, x, dim, k, largest)
+
+
+@rule("sort", "sort.stable")
+def sort(c: Context, x: Value, dim: int = -1, descending: bool = False, **_: Any) -> tuple[Value, Value]:
+    rank = c.rank(x)
+    return _sorted(c, x, dim, c.shape(x)[c.dim(dim, rank)] if rank else 1, descending)
+
+
+@rule("kthvalue")
+def kth_value(c: Context, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    rank = c.rank(x)
+    values, index = _sorted(c, x, dim, k, False)
+    if rank == 0:
+        return values, index
+    dim = c.dim(dim, rank)
+    last = [c.op("slice", part, dim=dim, start=k - 1, stop=k, step=1) for part in (values, index)]
+    return kept(c, last[0], [dim], keepdim), kept(c, last[1], [dim], keepdim)
+
+
+@rule("median.dim")
+def median_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The lower of the two middle ones; the first NaN, if there is one."""
+    if c.rank(x) == 0:
+        return x, c.i64(0)
+    dim = c.dim(dim, c.rank(x))
+    values, index = kth_value(c, x, (c.shape(x)[dim] + 1) // 2, dim, True)
+    if c.dtype(x) == DType.F32:
+        lost = c.op("any", not_a_number(c, x), dims=(dim,))
+        index = c.op("where", lost, c.op("argmax", x, dim=dim), index)
+        values = c.op("gather", x, index, dim=dim)
+    return kept(c, values, [dim], keepdim), kept(c, index, [dim], keepdim)
+
+
+@rule("median")
+def median(c: Context, x: Value) -> Value:
+    flat = c.builder.reshape(x, (prod(c.shape(x)),))
+    return median_dim(c, flat, 0)[0]
+
+
+@rule("histc", at_capture=True)
+def histogram(c: Context, x: Value, bins: int = 100, low: Scalar = 0, high: Scalar = 0) -> Value:
+    """Number of elements in each of the equal bins between two numbers, the last of which includes its end."""
+    count = prod(c.shape(x))
+    if low == high and bins == 1:  # all are between the least and the largest
+        return c.builder.constant(count, c.dtype(x), (1,))
+    if not low < high:
+        raise CaptureError("counts in bins between the least and the largest element: give min and max")
+    if count * bins > MAX_COMPARISONS:
+        raise CaptureError(
+            f"compares {count} elements with {bins} bins, more than {MAX_COMPARISONS} comparisons: use fewer bins"
+        )
+    edges = torch.tensor([low + (high - low) * edge / bins for edge in range(bins)], dtype=torch.float64)
+    wide = c.builder.reshape(c.builder.convert(x, DType.F32), (count, 1))
+    from_edge = c.op("logical_and", c.op("le", c.literal(edges), wide), c.op("le", wide, c.f32(high)))
+    above = c.squeeze(c.op("sum_i64", c.op("to_i64", from_edge), dims=(0,)), [0])
+    following = pad(c, c.op("slice", above, dim=0, start=1, stop=bins, step=1), [0], [1])
+    return c.builder.convert(c.op("sub", above, following), c.dtype(x))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -47,6 +47,18 @@ def rule(
         return function
 
     return add
+
+
+def base_name(target: object) -> str:
+    """Name of an ATen operator without its overload, and without the underscore of one that writes in place."""
+    base = str(target).removeprefix("aten.").partition(".")[0]
+    return base if base.startswith("_") else base.removesuffix("_")
+
+
+def is_among(names: Collection[str], target: object) -> bool:
+    """Whether an ATen operator is named in a table, with its overload or without."""
+    name = str(target).removeprefix("aten.")
+    return name in names or name.partition(".")[0] in names
 
 
 def _of_real_numbers(function: Rule) -> Rule:

@@ -31,6 +31,7 @@ from roundlog.capture.errors import (
 from roundlog.capture.kernel_calls import TracedCalls
 from roundlog.capture.lines import SourceLines, place_of_error, places_of, source_of
 from roundlog.capture.optimizers import is_own
+from roundlog.capture.portable import OutVariants
 from roundlog.capture.python_state import (
     MISSING,
     Carried,
@@ -52,10 +53,8 @@ from roundlog.capture.tracing.eager import (
     without_collection,
     without_onednn,
 )
-from roundlog.capture.tracing.out_variants import OutVariants
-from roundlog.capture.tracing.parts_by_numbers import PartsByNumbers
 from roundlog.capture.tracing.rewritten import rewritten
-from roundlog.capture.tracing.substitution import NewMemory, Substitution, tied
+from roundlog.capture.tracing.substitution import NewMemory, PartsByNumbers, Substitution, tied
 from roundlog.capture.tracing.traced_optimizers import TracedOptimizers
 from roundlog.capture.tracing.traced_step import NUMBERS, TracedPath, TracedStep, explored, merged
 

@@ -47,7 +47,7 @@ class Course:
 @dataclass(frozen=True, slots=True)
 class TracedStep:
     """A traced step. The graph's placeholders are the leaves of (states, columns, numbers, batch) in this order; its
-    output is the result of `paths.merged`, whose next states are in the order of `states`."""
+    output is the result of `merged`, whose next states are in the order of `states`."""
 
     graph: fx.GraphModule
     states: dict[str, torch.Tensor]

@@ -1,0 +1,494 @@
+"""Update rules of PyTorch's optimizers as plain tensor arithmetic, so that they are captured like everything else:
+stochastic gradient descent (plain, averaged, by signs of gradients alone, scaled by a gradient's own history), Adam and
+what has been made of it, and Adafactor.
+
+What PyTorch computes with Python floats at every step (learning rates, Adam's bias corrections) becomes a column of
+the schedule table: computed once, in FP64, rounded to FP32, and from then on data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from roundlog.arithmetic import is_short
+from roundlog.capture.errors import CaptureError
+from roundlog.capture.optimizers.update import (
+    Column,
+    Factor,
+    Own,
+    Rate,
+    Stepped,
+    Tensors,
+    Update,
+    added,
+    is_own,
+    rates,
+    zeros,
+)
+
+
+class _WithMomentum(Update):
+    """An update by a learning rate that may have a momentum."""
+
+    @property
+    def _has_momentum(self) -> bool:
+        return bool(self.group["momentum"]) or self.changes("momentum")
+
+    def columns(self) -> dict[str, Column]:
+        columns: dict[str, Column] = {"lr": self.rate}
+        if self.changes("momentum"):
+            columns["momentum"] = lambda step: float(self.option("momentum", step))
+        return columns
+
+
+class SGD(_WithMomentum):
+    """torch.optim.SGD: momentum, Nesterov momentum, dampening, weight decay."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return zeros(p, "momentum") if self._has_momentum else {}
+
+    def columns(self) -> dict[str, Column]:
+        columns = super().columns()
+        if self._has_momentum and self.group["dampening"]:
+            # The first step of PyTorch copies the gradient into the buffer, undampened.
+            columns["fresh"] = lambda step: 1.0 - float(self.group["dampening"]) if step else 1.0
+        return columns
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        g = self.decayed(p, g)
+        if is_short(p.dtype):
+            return self._step_short(p, g, slots, row)
+        if not self._has_momentum:
+            return p - row["lr"] * g, {}
+        momentum = row.get("momentum", self.group["momentum"])
+        # The first step of PyTorch copies the gradient into the buffer: the same as starting from zeros.
+        buffer = momentum * slots["momentum"] + (row["fresh"] * g if "fresh" in row else g)
+        g = g + momentum * buffer if self.group["nesterov"] else buffer
+        return p - row["lr"] * g, {"momentum": buffer}
+
+    def _step_short(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        """Rounded where PyTorch's operators round. g: with the weight decay."""
+        if not self._has_momentum:
+            return added(p, g, -row["lr"]), {}
+        momentum = row.get("momentum", self.group["momentum"])
+        buffer = added(slots["momentum"] * momentum, g, row.get("fresh", 1.0))
+        g = added(g, buffer, momentum) if self.group["nesterov"] else buffer
+        return added(p, g, -row["lr"]), {"momentum": buffer}
+
+
+class ASGD(Update):
+    """torch.optim.ASGD (Polyak and Juditsky 1992): slot `ax` is the mean of the parameter since step t0."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return zeros(p, "ax")
+
+    def _rate(self, step: int) -> float:
+        """Rate that the step before has left; the first one's is the learning rate."""
+        if not step:
+            return self.rate(0)
+        rate, lambd = self.rate(step - 1), float(self.group["lambd"])
+        return rate / float((1.0 + lambd * rate * step) ** self.group["alpha"])
+
+    def _share(self, step: int) -> float:
+        return 1.0 / max(1.0, step - float(self.group["t0"]))
+
+    def columns(self) -> dict[str, Column]:
+        return {
+            "lr": self._rate,
+            "decay": lambda step: 1.0 - float(self.group["lambd"]) * self._rate(step),
+            "share": self._share,
+            "rest": lambda step: 1.0 - self._share(step),
+        }
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        p = row["decay"] * p - row["lr"] * self.decayed(p, g)
+        return p, {"ax": row["rest"] * slots["ax"] + row["share"] * p}
+
+
+class Rprop(Update):
+    """torch.optim.Rprop (Riedmiller and Braun 1993): every weight's step grows while its gradient keeps its sign. The
+    learning rate is where the steps start."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {**zeros(p, "prev"), "step_size": torch.full_like(p, self.rate(0))}
+
+    def columns(self) -> dict[str, Column]:
+        return {}
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        shorter, longer = (float(eta) for eta in self.group["etas"])
+        least, most = (float(size) for size in self.group["step_sizes"])
+        # Signs are multiplied, since a product of small gradients underflows, as it does in PyTorch.
+        turned = g.sign() * slots["prev"].sign()
+        factor = torch.where(turned > 0, longer, torch.where(turned < 0, shorter, 1.0))
+        size = (slots["step_size"] * factor).clamp(least, most)
+        g = torch.where(turned < 0, 0.0, g)
+        return p - g.sign() * size, {"prev": g, "step_size": size}
+
+
+class RMSprop(_WithMomentum):
+    """torch.optim.RMSprop (Hinton 2012), centered or not, with momentum or without."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        names = ["square_avg"]
+        names += ["grad_avg"] if self.group["centered"] else []
+        names += ["momentum"] if self._has_momentum else []
+        return zeros(p, *names)
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        g, alpha = self.decayed(p, g), float(self.group["alpha"])
+        square = alpha * slots["square_avg"] + (1 - alpha) * (g * g)
+        following = {"square_avg": square}
+        variance = square
+        if self.group["centered"]:
+            mean = following["grad_avg"] = alpha * slots["grad_avg"] + (1 - alpha) * g
+            # Rounding may take it below zero, where PyTorch gives NaN.
+            variance = (square - mean * mean).clamp(min=0.0)
+        scaled = g / (torch.sqrt(variance) + self.group["eps"])
+        if self._has_momentum:
+            scaled = following["momentum"] = row.get("momentum", self.group["momentum"]) * slots["momentum"] + scaled
+        return p - row["lr"] * scaled, following
+
+
+class Adagrad(Update):
+    """torch.optim.Adagrad (Duchi, Hazan and Singer 2011)."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"sum": torch.full_like(p, float(self.group["initial_accumulator_value"]))}
+
+    def columns(self) -> dict[str, Column]:
+        return {"lr": lambda step: self.rate(step) / (1.0 + step * float(self.group["lr_decay"]))}
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        g = self.decayed(p, g)
+        total = slots["sum"] + g * g
+        return p - row["lr"] * (g / (torch.sqrt(total) + self.group["eps"])), {"sum": total}
+
+
+class Adadelta(Update):
+    """torch.optim.Adadelta (Zeiler 2012)."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return zeros(p, "square_avg", "acc_delta")
+
+    def columns(self) -> dict[str, Column]:
+        return {"lr": self.rate}
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        g, rho, eps = self.decayed(p, g), float(self.group["rho"]), self.group["eps"]
+        square = rho * slots["square_avg"] + (1 - rho) * (g * g)
+        delta = torch.sqrt(slots["acc_delta"] + eps) / torch.sqrt(square + eps) * g
+        moved = rho * slots["acc_delta"] + (1 - rho) * (delta * delta)
+        return p - row["lr"] * delta, {"square_avg": square, "acc_delta": moved}
+
+
+class Moments(Update):
+    """Two running means: of the gradient, and of its square. Weights decay by way of the gradient, or by themselves
+    (`decoupled_weight_decay`; Loshchilov and Hutter 2019)."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return zeros(p, "exp_avg", "exp_avg_sq")
+
+    def columns(self) -> dict[str, Column]:
+        decay = float(self.group["weight_decay"])
+        columns: dict[str, Column] = {"decay": lambda step: 1.0 - self.rate(step) * decay} if self._decays_alone else {}
+        if self.changes("betas"):
+            for number in (0, 1):
+                columns[f"beta{number + 1}"] = lambda step, n=number: self.beta(n, step)  # type: ignore[misc]
+                columns[f"rest{number + 1}"] = lambda step, n=number: 1.0 - self.beta(n, step)  # type: ignore[misc]
+        return columns
+
+    def beta(self, number: int, step: int) -> float:
+        return float(self.option("betas", step)[number])
+
+    def bias(self, number: int, step: int) -> float:
+        """Sum of a running mean's weights after a step."""
+        return float(1.0 - self.beta(number, step) ** (step + 1))
+
+    def weights(self, number: int, row: Tensors) -> tuple[Any, Any]:
+        """Weights of a running mean and of its next item."""
+        if self.changes("betas"):
+            return row[f"beta{number + 1}"], row[f"rest{number + 1}"]
+        beta = float(self.group["betas"][number])
+        return beta, 1 - beta
+
+    def moments(self, g: torch.Tensor, slots: Tensors, row: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+        keep, add = self.weights(0, row)
+        m = keep * slots["exp_avg"] + add * g
+        keep, add = self.weights(1, row)
+        return m, keep * slots["exp_avg_sq"] + add * (g * g)
+
+    @property
+    def _decays_alone(self) -> bool:
+        """Whether weights decay, and not by way of the gradient."""
+        return bool(self.group["weight_decay"] and self.group.get("decoupled_weight_decay"))
+
+    def gradient(self, p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return g if self._decays_alone else self.decayed(p, g)
+
+    def shrunk(self, p: torch.Tensor, row: Tensors) -> torch.Tensor:
+        return p * row["decay"] if self._decays_alone else p
+
+
+class Adam(Moments):
+    """torch.optim.Adam (Kingma and Ba 2015) and torch.optim.AdamW, with amsgrad (Reddi, Kale and Kumar 2018)."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {**super().slots(p), **(zeros(p, "max_exp_avg_sq") if self.group["amsgrad"] else {})}
+
+    def columns(self) -> dict[str, Column]:
+        return {
+            **super().columns(),
+            "step_size": lambda step: self.rate(step) / self.bias(0, step),
+            "bias2_sqrt": lambda step: self.bias(1, step) ** 0.5,
+        }
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        if is_short(p.dtype):
+            return self._step_short(p, g, slots, row)
+        m, v = self.moments(self.gradient(p, g), slots, row)
+        following = {"exp_avg": m, "exp_avg_sq": v}
+        if self.group["amsgrad"]:
+            v = following["max_exp_avg_sq"] = torch.maximum(slots["max_exp_avg_sq"], v)
+        denominator = torch.sqrt(v) / row["bias2_sqrt"] + self.group["eps"]
+        return self.shrunk(p, row) - row["step_size"] * (m / denominator), following
+
+    def _step_short(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        """Rounded where PyTorch's operators round: `lerp_`, `mul_`, `addcmul_`, `sqrt`, `div`, `add_`, `addcdiv_`."""
+        dtype, p = p.dtype, self.shrunk(p, row)
+        g, m = self.gradient(p, g).float(), slots["exp_avg"].float()
+        (_, add), (keep, of_square) = self.weights(0, row), self.weights(1, row)
+        m = (m + add * (g - m)).to(dtype)
+        v = ((slots["exp_avg_sq"] * keep).float() + of_square * g * g).to(dtype)
+        following = {"exp_avg": m, "exp_avg_sq": v}
+        if self.group["amsgrad"]:
+            v = following["max_exp_avg_sq"] = torch.maximum(slots["max_exp_avg_sq"], v)
+        denominator = torch.sqrt(v) / row["bias2_sqrt"] + self.group["eps"]
+        return (p.float() - row["step_size"] * m.float() / denominator.float()).to(dtype), following
+
+
+class NAdam(Moments):
+    """torch.optim.NAdam (Dozat 2016): Nesterov momentum, whose weight grows from step to step."""
+
+    def __init__(self, group: Mapping[str, Any], rate: Rate) -> None:
+        super().__init__(group, rate)
+        self._products = [1.0]
+
+    def _weight(self, step: int, ahead: int = 0) -> float:
+        power = (step + 1 + ahead) * self.group["momentum_decay"]
+        return self.beta(0, step) * (1.0 - 0.5 * float(0.96**power))
+
+    def _product(self, step: int) -> float:
+        """Product of the weights of all steps so far."""
+        while len(self._products) <= step + 1:
+            self._products.append(self._products[-1] * self._weight(len(self._products) - 1))
+        return self._products[step + 1]
+
+    def columns(self) -> dict[str, Column]:
+        def of_mean(step: int) -> float:
+            ahead = self._weight(step, 1)
+            return self.rate(step) * ahead / (1.0 - self._product(step) * ahead)
+
+        return {
+            **super().columns(),
+            "bias2": lambda step: self.bias(1, step),
+            "of_gradient": lambda step: self.rate(step) * (1.0 - self._weight(step)) / (1.0 - self._product(step)),
+            "of_mean": of_mean,
+        }
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        g = self.gradient(p, g)
+        m, v = self.moments(g, slots, row)
+        denominator = torch.sqrt(v / row["bias2"]) + self.group["eps"]
+        p = self.shrunk(p, row) - row["of_gradient"] * (g / denominator)
+        return p - row["of_mean"] * (m / denominator), {"exp_avg": m, "exp_avg_sq": v}
+
+
+class RAdam(Moments):
+    """torch.optim.RAdam (Liu et al. 2020): in the first steps, whose variance is not known well, plain momentum."""
+
+    def _rectified(self, step: int) -> float:
+        """The factor of the steps that are scaled; 0 in the first ones."""
+        beta, bias = self.beta(1, step), self.bias(1, step)
+        whole = 2 / (1 - beta) - 1
+        length = whole - 2 * (step + 1) * beta ** (step + 1) / bias
+        if length <= 5:
+            return 0.0
+        ratio = (length - 4) * (length - 2) * whole / ((whole - 4) * (whole - 2) * length)
+        return float((ratio * bias) ** 0.5)
+
+    def columns(self) -> dict[str, Column]:
+        return {
+            **super().columns(),
+            "scaled": lambda step: self._rectified(step) * self.rate(step) / self.bias(0, step),
+            "plain": lambda step: 0.0 if self._rectified(step) else self.rate(step) / self.bias(0, step),
+        }
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        m, v = self.moments(self.gradient(p, g), slots, row)
+        p = self.shrunk(p, row) - row["plain"] * m
+        return p - row["scaled"] * (m / (torch.sqrt(v) + self.group["eps"])), {"exp_avg": m, "exp_avg_sq": v}
+
+
+class Adamax(Moments):
+    """torch.optim.Adamax (Kingma and Ba 2015): scaled by the largest gradient, which fades."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return zeros(p, "exp_avg", "exp_inf")
+
+    def columns(self) -> dict[str, Column]:
+        return {**super().columns(), "step_size": lambda step: self.rate(step) / self.bias(0, step)}
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        g = self.decayed(p, g)
+        keep, add = self.weights(0, row)
+        m = keep * slots["exp_avg"] + add * g
+        largest = torch.maximum(self.weights(1, row)[0] * slots["exp_inf"], g.abs() + self.group["eps"])
+        return p - row["step_size"] * (m / largest), {"exp_avg": m, "exp_inf": largest}
+
+
+class Adafactor(Update):
+    """torch.optim.Adafactor (Shazeer and Stern 2018)."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        if p.ndim < 2:
+            return zeros(p, "variance")
+        return {"row_var": torch.zeros_like(p[..., :1]), "col_var": torch.zeros_like(p[..., :1, :])}
+
+    def columns(self) -> dict[str, Column]:
+        columns: dict[str, Column] = {
+            "fresh": lambda step: float((step + 1.0) ** self.group["beta2_decay"]),
+            "rho": lambda step: min(self.rate(step), (step + 1.0) ** -0.5),
+        }
+        decay = float(self.group["weight_decay"])
+        if decay:
+            columns["decay"] = lambda step: 1.0 - self.rate(step) * decay
+        return columns
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        eps1, eps2 = self.group["eps"]
+        eps1 = torch.finfo(torch.float32).eps if eps1 is None else float(eps1)
+        size = row["rho"] * _root_mean_square(p).clamp(min=float(eps2))
+        if "decay" in row:
+            p = p * row["decay"]
+        squares = g * g
+        if p.ndim < 2:
+            variance = slots["variance"] + row["fresh"] * (squares - slots["variance"])
+            following = {"variance": variance}
+        else:
+            rows = slots["row_var"] + row["fresh"] * (squares.mean(-1, keepdim=True) - slots["row_var"])
+            columns = slots["col_var"] + row["fresh"] * (squares.mean(-2, keepdim=True) - slots["col_var"])
+            following = {"row_var": rows, "col_var": columns}
+            variance = rows * columns / rows.mean(-2, keepdim=True).clamp(min=eps1)
+        update = g / torch.sqrt(variance.clamp(min=eps1 * eps1))
+        longest = (_root_mean_square(update) / float(self.group["d"])).clamp(min=1.0)
+        return p - (size / longest) * update, following
+
+
+def _root_mean_square(x: torch.Tensor) -> torch.Tensor:
+    return torch.sqrt((x * x).sum()) / float(x.numel() ** 0.5)
+
+
+def clip_factor(gradients: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:
+    """Factor by which clipping multiplies every gradient: min(1, max_norm / (norm + 1e-6)), norm being the Euclidean
+    one of all of them together, as torch.nn.utils.clip_grad_norm_ does it (Pascanu, Mikolov, Bengio 2013)."""
+    gradients = list(gradients)
+    if any(is_short(g.dtype) for g in gradients):
+        # Norms of short numbers are short themselves.
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+        factor: torch.Tensor = ((norm + 1e-6).reciprocal() * max_norm).clamp(max=1.0)
+        return factor
+    squares = torch.stack([(g * g).sum() for g in gradients])
+    return (max_norm / (torch.sqrt(squares.sum()) + 1e-6)).clamp(max=1.0)
+
+
+_UPDATES: dict[type, type[Update]] = {
+    torch.optim.SGD: SGD,
+    torch.optim.Adam: Adam,
+    torch.optim.AdamW: Adam,
+    torch.optim.NAdam: NAdam,
+    torch.optim.RAdam: RAdam,
+    torch.optim.Adamax: Adamax,
+    torch.optim.RMSprop: RMSprop,
+    torch.optim.Adagrad: Adagrad,
+    torch.optim.Adadelta: Adadelta,
+    torch.optim.Adafactor: Adafactor,
+    torch.optim.ASGD: ASGD,
+    torch.optim.Rprop: Rprop,
+}
+
+
+def updates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, steps: int) -> list[Update]:
+    """One update per parameter group, for so many steps. Raises CaptureError for an optimizer, option or schedule that
+    is not supported."""
+    name = type(optimizer).__name__
+    kind = Own if is_own(optimizer) else _UPDATES.get(type(optimizer))
+    if kind is None:
+        known = ", ".join(f"torch.optim.{cls.__name__}" for cls in _UPDATES)
+        iterates = type(optimizer) is torch.optim.Muon
+        why = "iterates in bfloat16, which is not followed yet" if iterates else "is not supported"
+        raise CaptureError(f"the optimizer {name} {why}: use one of {known}")
+    _check_hooks(optimizer, name)
+    if kind is Own and any(type(group.get("lr")) not in (int, float) for group in optimizer.param_groups):
+        raise CaptureError(
+            f"the optimizer {name} has no number lr in its param_groups: give it one, as torch.optim does"
+        )
+    # Adagrad has a state before its first step.
+    if kind is not Own and any(float(state.get("step", 1)) for state in optimizer.state.values()):
+        raise CaptureError("the optimizer has already taken steps: capture with a fresh one")
+    if kind not in (Own, SGD, Adam) and any(
+        is_short(p.dtype) for group in optimizer.param_groups for p in group["params"]
+    ):
+        raise CaptureError(
+            f"the optimizer {name} steps parameters of fewer than 32 bits, which is not followed: keep them in float32 "
+            "and compute under torch.autocast, or use torch.optim.SGD, Adam or AdamW"
+        )
+    for group in optimizer.param_groups:
+        if group.get("fused") and kind is not Own and any(is_short(p.dtype) for p in group["params"]):
+            raise CaptureError(
+                f"{name} steps parameters of fewer than 32 bits by a fused kernel: give it fused=False "
+                '(TrainingArguments.optim="adamw_torch")'
+            )
+        if group.get("differentiable"):
+            raise CaptureError(f"{name}'s option differentiable is not supported: leave it off")
+    return [
+        kind(dict(group), _of_own(name, rate) if kind is Own else rate)
+        for group, rate in zip(optimizer.param_groups, rates(optimizer, schedule, steps), strict=True)
+    ]
+
+
+def _of_own(name: str, rate: Rate) -> Rate:
+    """The rate of an optimizer of the user's. Raises CaptureError for a schedule that changes more."""
+    if rate.options:
+        raise CaptureError(
+            f"the schedule changes {min(rate.options)} of the optimizer {name}, and only lr can be followed in an "
+            "optimizer of your own: take a schedule that changes learning rates (cycle_momentum=False)"
+        )
+    return rate
+
+
+def _check_hooks(optimizer: Any, name: str) -> None:
+    """Raises CaptureError if anything runs around the optimizer's steps: a program would not run it."""
+    for method in ("step", "zero_grad"):
+        own = vars(optimizer).get(method)
+        if own is not None and not getattr(own, "_wrapped_by_lr_sched", False):  # as schedulers of PyTorch do
+            raise CaptureError(
+                f"{name}.{method} has been replaced, but a program takes the step of {name} itself: undo it"
+            )
+    for when, own, shared in (
+        ("pre", optimizer._optimizer_step_pre_hooks, _global_optimizer_pre_hooks),
+        ("post", optimizer._optimizer_step_post_hooks, _global_optimizer_post_hooks),
+    ):
+        for hooks, register in (
+            (own, f"{name}.register_step_{when}_hook"),
+            (shared, f"register_optimizer_step_{when}_hook"),
+        ):
+            for hook in hooks.values():
+                called = getattr(hook, "__name__", type(hook).__name__)
+                raise CaptureError(
+                    f"the hook {called} of {register} runs at every step, but not in a program: remove it by its handle"
+                )
