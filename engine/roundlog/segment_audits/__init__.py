@@ -26,11 +26,9 @@ if TYPE_CHECKING:
         settled,
     )
     from roundlog.segment_audits.local import Directories, keep_published
-    from roundlog.segment_audits.plan import units
-    from roundlog.segment_audits.result import Reports, SegmentAudit, Sharing
+    from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing, units
     from roundlog.segment_audits.segment import StateSource, UnusableState
-    from roundlog.segment_audits.worker_pool import NoWorkersError
-    from roundlog.segment_audits.workers import process_workers
+    from roundlog.segment_audits.workers import NoWorkersError, process_workers
 
 _FILES = {
     "CHECKPOINTS_FILE": "listing",
@@ -39,11 +37,11 @@ _FILES = {
     "ListingError": "listing",
     "Look": "listing",
     "MAX_LIST_BYTES": "listing",
-    "NoWorkersError": "worker_pool",
-    "SegmentAudit": "result",
+    "NoWorkersError": "workers",
+    "SegmentAudit": "plan",
     "Publisher": "listing",
-    "Reports": "result",
-    "Sharing": "result",
+    "Reports": "plan",
+    "Sharing": "plan",
     "StateSource": "segment",
     "UnusableState": "segment",
     "audit_by_segments": "audit",

@@ -4,7 +4,7 @@
     roots                      32 bytes an interval: the state root at its end, appended and fsynced
     roots.sums                 32 bytes an interval: SHA-256 of the run, the interval and that root, likewise
     checkpoints/00000005.safetensors    the state after that many steps
-    history.jsonl              loss and seconds of every step (roundlog.training.history); no result depends on it
+    history.jsonl              loss and seconds of every step (roundlog.training.run_files); no result depends on it
 
 A root is recorded only after everything else of its interval is on disk. A run resumes at the newest kept checkpoint
 whose root is the recorded one, and computes everything after it again. A damaged older checkpoint is not used;
@@ -47,10 +47,9 @@ from roundlog.storage import (
     write_record,
 )
 from roundlog.training.fabricated_values import FabricatedValues, Stop, note_stop, state_after_stop
-from roundlog.training.history import History
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
-from roundlog.training.run_files import checkpoint_path, wrong_checkpoint
+from roundlog.training.run_files import History, checkpoint_path, wrong_checkpoint
 
 _MEND_RECORD = (
     "if this is your own run of this job, remove that file and run the same command again, and nothing is lost; or "
@@ -231,7 +230,9 @@ class Run:
             hooks.resume(done)
             if self.options.on_resume is not None:
                 self.options.on_resume(done * spec.interval)
-            self._history = History(self.directory, self.job, done * spec.interval)
+            self._history = History(
+                self.directory, self.job.program.schedule_names, self.job.schedule, done * spec.interval
+            )
             try:
                 self._record(roots)
                 after = self._on_device(states)
