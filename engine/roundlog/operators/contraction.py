@@ -22,8 +22,8 @@ from roundlog.arithmetic.exact_sums import round_sums_of
 from roundlog.kernels import exact_products, gemm_microkernel
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.reducing import square_columns, square_rows
-from roundlog.kernels.scratch import storage_of
 from roundlog.kernels.summing import lines_of, locate, sum_products
+from roundlog.kernels.to_f64 import storage_of
 from roundlog.number_format import BFLOAT16, FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.cpu.gemm import certify_product, sum_product

@@ -23,10 +23,9 @@ from pathlib import Path
 from roundlog.commitments import MerkleTree
 from roundlog.data import fetched_bytes
 from roundlog.segment_audits import slow_workers
-from roundlog.segment_audits.listing import Listing, Look, settled
 from roundlog.segment_audits.local import Computed, compute_here
 from roundlog.segment_audits.plan import Fact, Facts, Plan, Reports, SegmentAudit, Sharing, Wrong, draw_sample, units
-from roundlog.segment_audits.segment import Answer, Segment, SegmentOrder, StateSource
+from roundlog.segment_audits.segment import Answer, Listing, Look, Segment, SegmentOrder, StateSource, settled
 from roundlog.segment_audits.slow_workers import Pace, StandIn
 from roundlog.segment_audits.workers import Assignment, NoWorkersError, Purpose, Report, Worker, WorkerPool, plainly
 from roundlog.storage import StorageError

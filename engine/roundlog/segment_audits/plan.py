@@ -31,9 +31,7 @@ from math import prod
 from pathlib import Path
 
 from roundlog.commitments import MerkleTree
-from roundlog.segment_audits.listing import Listing
-from roundlog.segment_audits.segment import Segment, Start
-from roundlog.segment_audits.workers import MakeWorker
+from roundlog.segment_audits.segment import Listing, MakeWorker, Segment, Start
 from roundlog.storage import append_file, open_regular
 
 

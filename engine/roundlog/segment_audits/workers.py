@@ -24,13 +24,9 @@ from enum import Enum
 from multiprocessing import connection
 from typing import Any, TypeVar
 
-from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.segment import Answer, MakeWorker, SegmentOrder, audit_segment
 
 T = TypeVar("T")
-
-MakeWorker = Callable[[int], Executor]
-"""Makes the worker of a number (from 0): an executor of one call at a time. Its calls raise BrokenExecutor once the
-worker is lost, and `shutdown(wait=False, cancel_futures=True)` ends it at once, whatever it does."""
 
 _SAFE_PATH = "PYTHONSAFEPATH"
 _starting = threading.Lock()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from roundlog.training.fabricated_values import noted_stop
     from roundlog.training.helpers import Helpers, help_with_runs
     from roundlog.training.job import (
+        DATA,
+        JOB_FILES,
         JOB_STAGES,
         Job,
         JobError,
@@ -58,9 +60,7 @@ if TYPE_CHECKING:
     from roundlog.training.run import Run, root_sum
     from roundlog.training.run_files import (
         BEFORE_THE_PROGRAM,
-        DATA,
         HISTORY_FILE,
-        JOB_FILES,
         checkpoint_path,
         kept_bytes,
         most_interval_bytes,
@@ -77,12 +77,12 @@ _FILES = {
     "AuditRecord": "receipt",
     "Auditor": "auditor",
     "BEFORE_THE_PROGRAM": "run_files",
-    "DATA": "run_files",
+    "DATA": "job",
     "DEFAULT_OPTIONS": "options",
     "Execution": "options",
     "HISTORY_FILE": "run_files",
     "Helpers": "helpers",
-    "JOB_FILES": "run_files",
+    "JOB_FILES": "job",
     "JOB_STAGES": "job",
     "Job": "job",
     "JobError": "job",

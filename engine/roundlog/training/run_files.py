@@ -1,5 +1,4 @@
-"""Files of jobs and runs: their names, their most bytes, checks of states in them, and the initial state of a job,
-which a run reads once.
+"""Files of jobs and runs: their most bytes, checks of states in them, and the history of a run.
 
 Most bytes follow from spec and program: a reader fetches no more. Each is the size beyond which the reader of that
 file refuses it, so that no right file is larger. Of a job whose program is not known yet, only `SPEC` and `PROGRAM`
@@ -25,7 +24,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BufferedReader
@@ -35,7 +34,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from roundlog.commitments import CommitmentError, MerkleTree, state_root, tensor_root
+from roundlog.commitments import CommitmentError, state_root
 from roundlog.data import block_roots_bytes, most_data_bytes
 from roundlog.json_text import parse_json
 from roundlog.log import most_log_bytes
@@ -46,7 +45,6 @@ from roundlog.rounding.policies import payload_format
 from roundlog.spec import MAX_JSON_BYTES, TrainingSpec
 from roundlog.storage import (
     StorageError,
-    StoredTensors,
     entry_of,
     load_tensors,
     most_tensor_bytes,
@@ -55,17 +53,7 @@ from roundlog.storage import (
     require_regular,
     sync_file,
 )
-
-PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = JOB_FILES = (
-    "program.json",
-    "spec.json",
-    "initial.safetensors",
-    "schedule.safetensors",
-    "data.safetensors",
-    "data.blocks",
-)
-CACHE = "data.cache"
-"""Name of the file beside a job's, where the data lie elsewhere, that keeps blocks of them."""
+from roundlog.training.job import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC
 
 BEFORE_THE_PROGRAM = {SPEC: MAX_JSON_BYTES, PROGRAM: MAX_TEXT_BYTES}
 """Most bytes of the two files of a job by which the others are bounded."""
@@ -133,34 +121,6 @@ def wrong_checkpoints(
         path = checkpoint_path(run_dir, (interval + 1) * spec.interval)
         if (why := wrong_checkpoint(path, program, root)) is not None:
             yield path, why
-
-
-class StoredState(Mapping[str, torch.Tensor]):
-    """A state in a file, by name, in program order. Each tensor is read whenever it is asked for, and has the root that
-    it had when the state was made: whoever writes to the file meanwhile is found out."""
-
-    def __init__(self, stored: StoredTensors) -> None:
-        """Reads every tensor once. Raises StorageError, and CommitmentError for a tensor that has no root."""
-        self._stored = stored
-        self._roots = {name: tensor_root(tensor) for name, tensor in stored.items()}
-
-    @property
-    def root(self) -> bytes:
-        """The state root."""
-        return MerkleTree(list(self._roots.values())).root
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        """Raises StorageError if it cannot be read, or has changed."""
-        tensor = self._stored[name]
-        if tensor_root(tensor) != self._roots[name]:
-            raise StorageError(self._stored.path, f"tensor {name!r} has changed since its root was taken: restore it")
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-    def __len__(self) -> int:
-        return len(self._stored)
 
 
 HISTORY_FILE = "history.jsonl"

@@ -19,7 +19,7 @@ from roundlog.kernels.gemm_microkernel import TILES
 from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
 from roundlog.kernels.marking import AmbiguousPart
 from roundlog.kernels.number_words import Words, words_of
-from roundlog.kernels.scratch import empty, words_around
+from roundlog.kernels.scratch import empty
 from roundlog.kernels.short_microkernel import ROUNDINGS
 from roundlog.kernels.short_packing import ShortLines, square_lines
 from roundlog.kernels.short_products import (
@@ -31,6 +31,7 @@ from roundlog.kernels.short_products import (
 )
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Operand, lines_of
+from roundlog.kernels.to_f64 import words_around
 from roundlog.operators.bounds import Ambiguous
 from roundlog.operators.cpu import gemm_blas
 from roundlog.operators.summation import blocked_gamma, longest_block

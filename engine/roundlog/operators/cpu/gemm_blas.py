@@ -11,8 +11,9 @@ import torch
 
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.marking import AmbiguousPart, mark_product
-from roundlog.kernels.scratch import dense, empty, scratch, widen
+from roundlog.kernels.scratch import empty, scratch
 from roundlog.kernels.threads import one_by_one, threads_for
+from roundlog.kernels.to_f64 import dense, widen
 from roundlog.operators.bounds import Ambiguous
 from roundlog.operators.summation import blocked_gamma, blocks
 
