@@ -26,13 +26,34 @@ def broadcast_rows(subject: Subject, position: int) -> Input:
 
 
 def load(family: Family, subject: Subject, *parameters: int, root: bytes = bytes(32)) -> Descriptor:
+    return replace(_described(subject, family, (subject.type.numel,), parameters=parameters), root=root)
+
+
+def _described(
+    subject: Subject,
+    family: Family,
+    iteration: tuple[int, ...],
+    *inputs: Input,
+    reduction: tuple[int, ...] = (),
+    code: int = 0,
+    parameters: tuple[int, ...] = (),
+) -> Descriptor:
     return Descriptor(
         family=family,
+        code=code,
         dtype=subject.type.dtype,
-        iteration=(subject.type.numel,),
+        iteration=iteration,
+        reduction=reduction,
+        inputs=inputs,
         parameters=parameters,
-        root=root,
     )
+
+
+def _code(subject: Subject) -> int:
+    """The operator's code for the dtype of its first input."""
+    signature = subject.definition.signature(subject.input(0).dtype)
+    assert signature is not None
+    return signature.code
 
 
 @rule("state")
@@ -79,21 +100,13 @@ def _uniform(subject: Subject) -> Descriptor:
 
 @rule_of_family(Family.MAP, Family.FUNCTION)
 def _pointwise(subject: Subject) -> Descriptor:
-    signature = subject.definition.signature(subject.input(0).dtype)
-    assert signature is not None
-    return Descriptor(
-        family=subject.definition.family,
-        code=signature.code,
-        dtype=subject.type.dtype,
-        iteration=subject.type.shape,
-        inputs=tuple(broadcast_rows(subject, position) for position in range(len(subject.node.inputs))),
-    )
+    inputs = (broadcast_rows(subject, position) for position in range(len(subject.node.inputs)))
+    return _described(subject, subject.definition.family, subject.type.shape, *inputs, code=_code(subject))
 
 
 def copy(subject: Subject, *inputs: Input, iteration: tuple[int, ...] | None = None) -> Descriptor:
     """The first valid read of these."""
-    shape = subject.type.shape if iteration is None else iteration
-    return Descriptor(family=Family.COPY, dtype=subject.type.dtype, iteration=shape, inputs=inputs)
+    return _described(subject, Family.COPY, subject.type.shape if iteration is None else iteration, *inputs)
 
 
 @rule("reshape")
@@ -168,13 +181,8 @@ def _gather(subject: Subject) -> Descriptor:
     axes = Axes(len(subject.type.shape))
     index = [axes.one(axis) for axis in range(axes.count)]
     x = [axes.zero() if axis == dim else row for axis, row in enumerate(index)]
-    return Descriptor(
-        family=Family.GATHER,
-        dtype=subject.type.dtype,
-        iteration=subject.type.shape,
-        inputs=(subject.reads(0, x), subject.reads(1, index)),
-        parameters=(dim,),
-    )
+    reads = subject.reads(0, x), subject.reads(1, index)
+    return _described(subject, Family.GATHER, subject.type.shape, *reads, parameters=(dim,))
 
 
 @rule("take")
@@ -182,32 +190,17 @@ def _take(subject: Subject) -> Descriptor:
     x, index = subject.input(0), subject.input(1)
     axes = Axes(2)
     rest = prod(x.shape[1:])
-    return Descriptor(
-        family=Family.GATHER,
-        dtype=subject.type.dtype,
-        iteration=(index.numel, rest),
-        inputs=(
-            subject.reads(0, [axes.zero(), axes.one(1)], view=(x.shape[0], rest)),
-            subject.reads(1, [axes.one(0)], view=(index.numel,)),
-        ),
-        parameters=(0,),
-    )
+    rows = subject.reads(0, [axes.zero(), axes.one(1)], view=(x.shape[0], rest))
+    places = subject.reads(1, [axes.one(0)], view=(index.numel,))
+    return _described(subject, Family.GATHER, (index.numel, rest), rows, places, parameters=(0,))
 
 
 @rule_of_family(Family.SUM, Family.EXTREME, Family.INTEGER_SUM, Family.ANY)
 def _over_axes(subject: Subject) -> Descriptor:
     """A reduction of one input over the axes `dims`, which stay as axes of size 1."""
     iteration, reduction, rows = _lines(subject, subject.integers("dims"))
-    signature = subject.definition.signature(subject.input(0).dtype)
-    assert signature is not None
-    return Descriptor(
-        family=subject.definition.family,
-        code=signature.code,
-        dtype=subject.type.dtype,
-        iteration=iteration,
-        reduction=reduction,
-        inputs=(subject.reads(0, rows),),
-    )
+    read, family = subject.reads(0, rows), subject.definition.family
+    return _described(subject, family, iteration, read, reduction=reduction, code=_code(subject))
 
 
 def _lines(subject: Subject, dims: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], list[Row]]:
@@ -226,15 +219,9 @@ def _labelled(row: Row) -> tuple[int, ...]:
 @rule("argmax")
 def _argmax(subject: Subject) -> Descriptor:
     iteration, reduction, rows = _lines(subject, (subject.integer("dim"),))
-    axes = Axes(len(rows))
-    return Descriptor(
-        family=Family.ARGMAX,
-        dtype=subject.type.dtype,
-        iteration=iteration,
-        reduction=reduction,
-        inputs=(subject.reads(0, rows),),
-        parameters=_labelled(axes.one(axes.count - 1)),
-    )
+    label = _labelled(Axes(len(rows)).one(len(rows) - 1))
+    read = subject.reads(0, rows)
+    return _described(subject, Family.ARGMAX, iteration, read, reduction=reduction, parameters=label)
 
 
 @rule("max_pool_index")
@@ -247,12 +234,12 @@ def _max_pool_index(subject: Subject) -> Descriptor:
         row.offset * width + column.offset,
         tuple(a * width + b for a, b in zip(row.coefficients, column.coefficients, strict=True)),
     )
-    return Descriptor(
-        family=Family.ARGMAX,
-        dtype=subject.type.dtype,
-        iteration=(n * channels, *subject.type.shape[2:]),
+    return _described(
+        subject,
+        Family.ARGMAX,
+        (n * channels, *subject.type.shape[2:]),
+        subject.reads(0, [axes.one(plane), row, column], view=(n * channels, height, width)),
         reduction=subject.integers("kernel"),
-        inputs=(subject.reads(0, [axes.one(plane), row, column], view=(n * channels, height, width)),),
         parameters=_labelled(label),
     )
 
@@ -264,21 +251,14 @@ def _scatter_add(subject: Subject) -> Descriptor:
     axes = Axes(rank + 1)
     x_rows = [axes.one(rank if axis == dim else axis) for axis in range(rank)]
     index_rows = [axes.zero() if size == 1 and axis != dim else x_rows[axis] for axis, size in enumerate(index.shape)]
-    return Descriptor(
-        family=Family.SELECTED_SUM,
-        dtype=subject.type.dtype,
-        iteration=subject.type.shape,
+    return _described(
+        subject,
+        Family.SELECTED_SUM,
+        subject.type.shape,
+        subject.reads(0, x_rows),
+        subject.reads(1, index_rows),
         reduction=(x.shape[dim],),
-        inputs=(subject.reads(0, x_rows), subject.reads(1, index_rows)),
         parameters=_labelled(axes.one(dim)),
-    )
-
-
-def _products(
-    subject: Subject, iteration: tuple[int, ...], reduction: tuple[int, ...], a: Input, b: Input
-) -> Descriptor:
-    return Descriptor(
-        family=Family.SUM, dtype=subject.type.dtype, iteration=iteration, reduction=reduction, inputs=(a, b)
     )
 
 
@@ -289,9 +269,8 @@ def _matmul(subject: Subject) -> Descriptor:
     axes = Axes(len(batch) + 3)
     outer = [axes.one(axis) for axis in range(len(batch))]
     m, n, k = (axes.one(len(batch) + axis) for axis in range(3))
-    return _products(
-        subject, subject.type.shape, a[-1:], subject.reads(0, [*outer, m, k]), subject.reads(1, [*outer, k, n])
-    )
+    reads = subject.reads(0, [*outer, m, k]), subject.reads(1, [*outer, k, n])
+    return _described(subject, Family.SUM, subject.type.shape, *reads, reduction=a[-1:])
 
 
 def _spatial(axes: Axes, subject: Subject, out: tuple[int, int], tap: tuple[int, int]) -> list[Row]:
@@ -313,12 +292,13 @@ def _conv2d(subject: Subject) -> Descriptor:
     spatial = _spatial(axes, subject, (p, q), (i, j))
     channel = axes.row(0, (g, w[1]), (c, 1))
     kernel = axes.row(0, (g, w[0] // groups), (o, 1))
-    return _products(
+    return _described(
         subject,
+        Family.SUM,
         (x[0], groups, w[0] // groups, *subject.type.shape[2:]),
-        w[1:],
         subject.reads(0, [axes.one(n), channel, *spatial]),
         subject.reads(1, [kernel, axes.one(c), axes.one(i), axes.one(j)]),
+        reduction=w[1:],
     )
 
 
@@ -340,12 +320,13 @@ def _conv2d_grad_input(subject: Subject) -> Descriptor:
         for a, (position, tap) in enumerate(((h, i), (v, j)))
     ]
     kernel = axes.row(0, (g, outputs), (o, 1))
-    return _products(
+    return _described(
         subject,
+        Family.SUM,
         (subject.type.shape[0], groups, w[1], *subject.type.shape[2:]),
-        (outputs, *w[2:]),
         subject.reads(0, [axes.one(n), kernel, *spatial]),
         subject.reads(1, [kernel, axes.one(c), axes.one(i), axes.one(j)]),
+        reduction=(outputs, *w[2:]),
     )
 
 
@@ -359,10 +340,11 @@ def _conv2d_grad_weight(subject: Subject) -> Descriptor:
     spatial = _spatial(axes, subject, (p, q), (i, j))
     kernel = axes.row(0, (g, w[0] // groups), (o, 1))
     channel = axes.row(0, (g, w[1]), (c, 1))
-    return _products(
+    return _described(
         subject,
+        Family.SUM,
         (groups, w[0] // groups, *w[1:]),
-        (gradient[0], *gradient[2:]),
         subject.reads(0, [axes.one(n), kernel, axes.one(p), axes.one(q)]),
         subject.reads(1, [axes.one(n), channel, *spatial]),
+        reduction=(gradient[0], *gradient[2:]),
     )

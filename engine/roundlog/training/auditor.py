@@ -19,13 +19,13 @@ from typing import Any
 from roundlog.commitments import MerkleTree
 from roundlog.execution import StoppedError
 from roundlog.log import LogError, LogReader
-from roundlog.rounding import LogFinding, LogFindingKind, Rounding, follower, payload_format
+from roundlog.rounding import LogFinding, LogFindingKind, follower, payload_format
 from roundlog.rounding.policies import without_log
 from roundlog.storage import StorageError, append_file, open_regular, read_record, replace_file, write_record
 from roundlog.training.fabricated_values import FabricatedValues
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
-from roundlog.training.run import Run, RunError
+from roundlog.training.run import IntervalHooks, Run, RunError
 from roundlog.training.run_files import inexact_sizes
 from roundlog.training.trainer import log_header, log_path
 
@@ -39,8 +39,8 @@ class WrongLogError(Exception):
     """The log is wrong, damaged or absent, and only a right one was to be followed. The message is one clause."""
 
 
-class Following:
-    """Hooks that compare or follow a log (implements `roundlog.training.run.IntervalHooks`)."""
+class Following(IntervalHooks):
+    """Hooks that compare or follow a log."""
 
     def __init__(self, job: Job, log_dir: Path, run_dir: Path, share: float, *, only_right_logs: bool = False) -> None:
         """All arguments are as of `Auditor`."""
@@ -55,7 +55,7 @@ class Following:
         # allocate.
         self._sizes = inexact_sizes(job.program)
         self.follower = follower(job.spec, share)
-        self.rounding: Rounding = self.follower
+        super().__init__(self.follower)
         self.unreadable: list[str] = []
         self._unreadable_at: list[int] = []
         self._roots: list[bytes] = []
@@ -289,7 +289,7 @@ class Auditor:
         """Audits to the end. Raises StoppedError (unless `continue_after_stop`), WrongLogError (only with
         `only_right_logs`), RunError, OSError."""
         if self._log_dir is None:
-            roots = self._run.run(_Alone(self.job))
+            roots = self._run.run(IntervalHooks(without_log(self.job.spec)))
             return AuditResult(MerkleTree(roots).root, roots, stopped=self._stopped())
         following = Following(
             self.job, self._log_dir, self._run_dir, self._share, only_right_logs=self._only_right_logs
@@ -303,31 +303,6 @@ class Auditor:
         if self._run.stopped is not None:
             return str(self._run.stopped)
         return "it stopped before this process was started" if FabricatedValues(self._run_dir).needed else None
-
-
-class _Alone:
-    """The hooks of an auditor without a log: they do nothing."""
-
-    def __init__(self, job: Job) -> None:
-        self.rounding: Rounding = without_log(job.spec)
-
-    def resume(self, done: int) -> None:
-        pass
-
-    def begin_interval(self, interval: int) -> None:
-        pass
-
-    def before_step(self, step: int) -> None:
-        pass
-
-    def after_step(self, step: int) -> None:
-        pass
-
-    def end_interval(self, interval: int) -> None:
-        pass
-
-    def abandon(self) -> None:
-        pass
 
 
 BY_LOG = "by-log"

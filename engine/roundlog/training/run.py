@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -66,10 +65,11 @@ def root_sum(run_id: bytes, interval: int, root: bytes) -> bytes:
     return sha256(run_id + interval.to_bytes(8, "big") + root).digest()
 
 
-class IntervalHooks(Protocol):
-    """Hooks of a role in a run: its rounding, and its work before and after intervals and steps."""
+class IntervalHooks:
+    """Hooks of a role in a run: its rounding, and its work before and after intervals and steps: none, here."""
 
-    rounding: Rounding
+    def __init__(self, rounding: Rounding) -> None:
+        self.rounding = rounding
 
     def resume(self, done: int) -> None:
         """Called once, before all other hooks, with the directory locked: the run resumes after `done` intervals."""
@@ -230,9 +230,7 @@ class Run:
             hooks.resume(done)
             if self.options.on_resume is not None:
                 self.options.on_resume(done * spec.interval)
-            self._history = History(
-                self.directory, self.job.program.schedule_names, self.job.schedule, done * spec.interval
-            )
+            self._history = History(self.directory, self.job, done * spec.interval)
             try:
                 self._record(roots)
                 after = self._on_device(states)

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import torch
 
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.data import block_roots_bytes, most_data_bytes
@@ -53,7 +52,7 @@ from roundlog.storage import (
     require_regular,
     sync_file,
 )
-from roundlog.training.job import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC
+from roundlog.training.job import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC, Job
 
 BEFORE_THE_PROGRAM = {SPEC: MAX_JSON_BYTES, PROGRAM: MAX_TEXT_BYTES}
 """Most bytes of the two files of a job by which the others are bounded."""
@@ -158,13 +157,13 @@ class HistoryEntry:
 class History:
     """The history of a run that is going on. A history that cannot be written is given up, and the run goes on."""
 
-    def __init__(self, run_dir: Path, names: Sequence[str], schedule: torch.Tensor, first_step: int) -> None:
+    def __init__(self, run_dir: Path, job: Job, first_step: int) -> None:
         """Cuts off what is torn or damaged, and the lines of `first_step` and later steps, which are run again."""
         self.path = run_dir / HISTORY_FILE
         self.problem: str | None = None
         """Reason why lines are missing, in one clause; None if the run has written all of its own."""
-        self._schedule = schedule
-        names = names[:MAX_COLUMNS]
+        self._job = job
+        names = job.program.schedule_names[:MAX_COLUMNS]
         self._columns = [(slot, name) for slot, name in enumerate(names) if len(name) <= MAX_COLUMN_NAME]
         self._last = (-1, True)
         self._size = 0
@@ -199,7 +198,7 @@ class History:
 
     def add_step(self, step: int, loss: float, seconds: float) -> None:
         """Writes the line of a step."""
-        row = self._schedule[step].tolist() if self._columns else []
+        row = self._job.schedule[step].tolist() if self._columns else []
         line: dict[str, Any] = {"step": step, "loss": _plain(loss), "seconds": round(seconds, 6)}
         if self._columns:
             line["schedule"] = {name: _plain(row[slot]) for slot, name in self._columns}

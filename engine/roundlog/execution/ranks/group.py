@@ -149,14 +149,14 @@ class Ranks:
         if flat:
             self._wire(flat[0][0]).broadcast(flat)
 
-    def broadcast_bytes(self, data: bytes | None, source: int = 0) -> bytes:
-        """The bytes of rank `source`; the others give None."""
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        """The bytes of rank 0; the others give None."""
         size = torch.tensor([len(data or b"")])
-        self.broadcast(size, source)
+        self.broadcast(size, 0)
         if not int(size):
             return b""
         x = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(int(size), dtype=torch.uint8)
-        self.broadcast(x, source)
+        self.broadcast(x, 0)
         return x.numpy().tobytes()
 
     def gather_bytes(self, data: bytes) -> list[bytes]:

@@ -264,10 +264,10 @@ class Membership:
             time.sleep(0.01)
         return None if self._lost is None else LostRankError(_sentence(self._lost))
 
-    def why_terminated(self, seconds: float = STILL + 2 * BEAT) -> LostRankError | None:
+    def why_terminated(self) -> LostRankError | None:
         """The error that names the rank whose loss made the launcher end this one; None once all others are known to be
         there still, or to have been terminated as well."""
-        before, deadline = dict(self._beats), time.monotonic() + seconds
+        before, deadline = dict(self._beats), time.monotonic() + STILL + 2 * BEAT
         while self._lost is None and time.monotonic() < deadline:
             # The first new beat may be older than the signal.
             if all(beat[0] > before[other][0] + 1 or other in self._left for other, beat in self._beats.items()):
