@@ -125,10 +125,10 @@ def test_a_folder_that_lacks_one_of_the_two_files_is_refused(file: Path, tokeniz
 def test_without_the_library_a_tokenizer_file_is_refused_and_bytes_are_not(file: Path) -> None:
     code = (
         "import sys; sys.modules['tokenizers'] = None\n"
-        "from pathlib import Path; from roundlog.examples import text\n"
+        "from pathlib import Path; from roundlog.examples import gpt\n"
         f"path = Path({str(file)!r})\n"
         "print(len(gpt.load(path, None, context=5, vocabulary=256)['tokens']))\n"
-        "text.load(path, path, context=5, vocabulary=256)"
+        "gpt.load(path, path, context=5, vocabulary=256)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.stdout.strip().isdigit()
