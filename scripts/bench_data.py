@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roundlog.training.run_files import CACHE
+from roundlog.training.job import CACHE
 from tiebreak.store import FolderStore
 from tiebreak.store.dagpb import Cid
 

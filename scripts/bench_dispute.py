@@ -23,7 +23,7 @@ import torch
 from roundlog.adjudication.adjudicate import segments
 from roundlog.commitments import state_root
 from roundlog.descriptors import describe
-from roundlog.descriptors import segments as segments_of
+from roundlog.descriptors import describe as segments_of
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.examples.gpt import gpt
 from roundlog.storage import save_tensors

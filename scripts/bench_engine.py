@@ -35,12 +35,11 @@ from machines.profiles import without_avx512
 from roundlog.capture import Task
 from roundlog.commitments import state_root
 from roundlog.examples.baseline import PlainTraining
+from roundlog.examples.cifar10 import resnet50, vgg11
 from roundlog.examples.digits import digits
 from roundlog.examples.gpt import Block
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
-from roundlog.examples.resnet import resnet50
-from roundlog.examples.vgg import vgg11
 from roundlog.execution import Batches, Executor
 from roundlog.kernels.cuda import works
 from roundlog.log import Entries, LogWriter

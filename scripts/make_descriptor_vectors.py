@@ -21,8 +21,7 @@ from roundlog.adjudication.adjudicate import index_of, read
 from roundlog.capture.builder import Builder, Value
 from roundlog.commitments import leaf_hash
 from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor, program_root
-from roundlog.descriptors.descriptor import DTYPE_CODES
-from roundlog.descriptors.encoding import flat_rows
+from roundlog.descriptors.descriptor import DTYPE_CODES, flat_rows
 from roundlog.operators import check
 from roundlog.program import DType, Program, TensorType, to_json
 

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from roundlog.examples.gpt import gpt
-from roundlog.training.history import HISTORY_FILE, History, read_history
 from roundlog.training.job import Job
+from roundlog.training.run_files import HISTORY_FILE, History, read_history
 from roundlog.training.trainer import Trainer
 
 

@@ -29,7 +29,7 @@ from bench_engine import MODELS, WARM_UP, Certified
 from profile_engine import FUSED, Watch, processor_time
 from roundlog.commitments import state_root, tensor_root
 from roundlog.execution import Batches
-from roundlog.kernels import compiled_tape, hashing, threads
+from roundlog.kernels import hashing, machine_code, threads
 from roundlog.operators import StepInputs
 from roundlog.randomness import philox
 from roundlog.rounding import Recorder
@@ -42,11 +42,11 @@ TASKS = 200
 @contextmanager
 def interpreted() -> Iterator[None]:
     """No chain is compiled, and machine code that there is already is not used."""
-    kept = [(played, played.code) for played in compiled_tape._FORMS.values()]
+    kept = [(played, played.code) for played in machine_code._FORMS.values()]
     for played, _ in kept:
         played.code = None
     try:
-        with patch.object(compiled_tape, "WORTH", 1 << 62):
+        with patch.object(machine_code, "WORTH", 1 << 62):
             yield
     finally:
         for played, code in kept:

@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from roundlog.data import arrow_fields, safetensors_fields, windows
     from roundlog.program import Program
     from roundlog.spec import TrainingSpec
-    from roundlog.training.auditor import Auditor
+    from roundlog.training.auditor import Auditor, Verdict, audit
     from roundlog.training.export import load_into
     from roundlog.training.job import Job, JobError
     from roundlog.training.options import RunOptions
     from roundlog.training.trainer import Trainer
-    from roundlog.training.verdict import Verdict, audit
 
 _ROOMS = {
     "Auditor": "training.auditor",
@@ -40,9 +39,9 @@ _ROOMS = {
     "Task": "capture",
     "Trainer": "training.trainer",
     "TrainingSpec": "spec",
-    "Verdict": "training.verdict",
+    "Verdict": "training.auditor",
     "arrow_fields": "data",
-    "audit": "training.verdict",
+    "audit": "training.auditor",
     "load_into": "training.export",
     "portable": "capture",
     "safetensors_fields": "data",

@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from roundlog.capture import Task
+from roundlog.examples.baseline import BF16, computed_in
+from roundlog.examples.cifar10 import resnet50, vgg11
 from roundlog.examples.digits import digits
 from roundlog.examples.gpt import gpt
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
-from roundlog.examples.precision import BF16, computed_in
-from roundlog.examples.resnet import resnet50
-from roundlog.examples.vgg import vgg11
 
 _TEXT = Path(__file__).resolve().parents[2] / "LICENSE"
 """A text that nobody edits: its bytes are in the roots of a table, which anyone should find again."""

@@ -8,10 +8,9 @@ from typing import Any
 
 from machines.profiles import MACHINES
 from roundlog.capture import Task
+from roundlog.examples.cifar10 import resnet50, vgg11
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
-from roundlog.examples.resnet import resnet50
-from roundlog.examples.vgg import vgg11
 
 PROFILES: dict[str, dict[str, str]] = {
     "A": {},

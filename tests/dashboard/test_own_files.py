@@ -16,9 +16,9 @@ import torch
 from http_stand_in import free_port, giving_blocks, serving
 from roundlog.capture import Task
 from roundlog.storage import StorageError
-from roundlog.training.history import read_history
 from roundlog.training.job import Job
 from roundlog.training.run import Run
+from roundlog.training.run_files import read_history
 from roundlog.training.trainer import Trainer
 from test_words_and_pictures import JOB, game
 from tiebreak.contract.enums import Level

@@ -51,7 +51,7 @@ def test_a_process_with_the_page_has_loaded_nothing_that_holds_a_key() -> None:
     code = (
         "import sys, pkgutil, importlib, tiebreak.dashboard as room\n"
         "for one in pkgutil.iter_modules(room.__path__): importlib.import_module(f'tiebreak.dashboard.{one.name}')\n"
-        "import tiebreak.roles.engine, roundlog.training.history\n"
+        "import tiebreak.roles.engine, roundlog.training.run_files\n"
         "print([name for name in sys.modules if name.startswith(('eth_account', 'tiebreak.transactions.keys'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -21,9 +21,8 @@ from roundlog.execution import StepResult
 from roundlog.operators import StepInputs
 from roundlog.program import first_store
 from roundlog.rounding import Rounding
-from roundlog.segment_audits.listing import CHECKPOINTS_FILE, read_listing
-from roundlog.segment_audits.result import Sharing
-from roundlog.segment_audits.workers import MakeWorker
+from roundlog.segment_audits.plan import Sharing
+from roundlog.segment_audits.segment import CHECKPOINTS_FILE, MakeWorker, read_listing
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer

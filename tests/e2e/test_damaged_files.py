@@ -9,7 +9,7 @@ import pytest
 from audit_workers import Stand
 from market import OPEN, audit
 from roundlog.data import files
-from roundlog.segment_audits.result import Sharing
+from roundlog.segment_audits.plan import Sharing
 from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
 from tiebreak.contract.enums import Outcome, Phase, Side
 from tiebreak.devnet.embedded import embedded_node

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from crafted_blocks import Blocks, repeated
 from disputes import made
-from roundlog.segment_audits.listing import CHECKPOINTS_FILE
-from roundlog.training.job import Job
-from roundlog.training.run_files import DATA, JOB_FILES
+from roundlog.segment_audits.segment import CHECKPOINTS_FILE
+from roundlog.training.job import DATA, JOB_FILES, Job
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.structs import JobView
 from tiebreak.roles.auditor_role import AuditorRole

@@ -156,12 +156,12 @@ def test_an_auditor_of_two_ranks_attests_to_a_trainer_of_two_and_wins_against_a_
 IMPATIENT = """
 import os, time
 from pathlib import Path
-from roundlog.execution.ranks import stragglers
+from roundlog.execution.ranks import membership
 from roundlog.training.job import Job
 from tiebreak.cli.app import main
 from tiebreak.operation import alarms
 
-stragglers.LATE = alarms.OUTAGE_SECONDS = 2.0
+membership.LATE = alarms.OUTAGE_SECONDS = 2.0
 inputs, stuck = Job.inputs, Path(os.environ["STUCK"])
 
 def waits(job, batches, step, *given):

@@ -38,8 +38,6 @@ SHORTEST, LONGEST = 60, 500
 EXCEPTIONS = {
     "examples/baseline.py": "a training that everybody writes so",
     "examples/logistic.py": "an example, the shorter the better",
-    "examples/precision.py": "an option that the examples have in common",
-    "kernels/cuda/triton_philox.py": "a kernel",
 }
 """Files, or folders, that may be shorter than the others, and have a name that another file has, and why."""
 
@@ -138,7 +136,7 @@ import roundlog, tiebreak.roles
 
 faces = [m.name for m in pkgutil.iter_modules(roundlog.__path__, "roundlog.")]
 roles = [m.name for m in pkgutil.iter_modules(tiebreak.roles.__path__, "tiebreak.roles.")]
-for name in [*faces, *roles, "roundlog.training.verdict", "roundlog.training.trainer", "roundlog.segment_audits.audit"]:
+for name in [*faces, *roles, "roundlog.training.auditor", "roundlog.training.trainer", "roundlog.segment_audits.audit"]:
     importlib.import_module(name)
 doors = {doors!r}
 print([m for m in sorted(sys.modules) if any(m == door or m.startswith(door + ".") for door in doors)])

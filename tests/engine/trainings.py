@@ -9,7 +9,7 @@ from roundlog.capture.captured import model_tensors
 from roundlog.capture.tracing.substitution import tied
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, Executor
-from roundlog.execution.running_step import StepResult
+from roundlog.execution.executor import StepResult
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder

@@ -15,10 +15,19 @@ from random_claims import Claim
 from random_work import Reading, Running, audit
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.segment_audits.audit import audit_by_segments
-from roundlog.segment_audits.listing import Listing, Look, listing_of_run, settled
-from roundlog.segment_audits.result import Reports, SegmentAudit, Sharing
-from roundlog.segment_audits.segment import Answer, SegmentOrder, StateSource, audit_segment
-from roundlog.segment_audits.workers import MakeWorker, process_workers
+from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing
+from roundlog.segment_audits.segment import (
+    Answer,
+    Listing,
+    Look,
+    MakeWorker,
+    SegmentOrder,
+    StateSource,
+    audit_segment,
+    listing_of_run,
+    settled,
+)
+from roundlog.segment_audits.workers import process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
 from roundlog.training.repetition import draw_intervals, repeat

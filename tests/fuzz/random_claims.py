@@ -11,7 +11,7 @@ from random import Random
 import torch
 from published_runs import Liar, Trained
 from roundlog.commitments import state_root
-from roundlog.segment_audits.listing import Listing, listing_of_run, read_listing, write_listing
+from roundlog.segment_audits.segment import Listing, listing_of_run, read_listing, write_listing
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from roundlog.training.run_files import checkpoint_path

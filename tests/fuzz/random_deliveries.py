@@ -23,7 +23,7 @@ from random_work import Reading
 from roundlog.data import summarised
 from roundlog.segment_audits.local import Directories
 from roundlog.segment_audits.segment import Segment, SegmentOrder, StateSource, audit_segment
-from roundlog.segment_audits.worker_pool import NoWorkersError
+from roundlog.segment_audits.workers import NoWorkersError
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.trainer import Trainer

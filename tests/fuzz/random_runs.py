@@ -30,8 +30,7 @@ from roundlog.capture.task import STORED
 from roundlog.commitments import state_root
 from roundlog.execution import StoppedError
 from roundlog.execution.microbatch.analysis import samples_of
-from roundlog.segment_audits.listing import Listing, read_listing, recorded
-from roundlog.segment_audits.segment import starting_state
+from roundlog.segment_audits.segment import Listing, read_listing, recorded, starting_state
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training.export import trained_state
 from roundlog.training.job import Job, JobLimits

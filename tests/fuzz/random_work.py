@@ -11,8 +11,8 @@ from typing import Any
 
 from roundlog.data import files
 from roundlog.execution.ranks import Ranks, dismiss
-from roundlog.segment_audits.listing import Publisher
-from roundlog.training import verdict as verdicts
+from roundlog.segment_audits.segment import Publisher
+from roundlog.training import auditor as verdicts
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.rank_runs import agree, by_ranks, help_rank_0

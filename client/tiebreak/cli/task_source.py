@@ -26,8 +26,8 @@ EXAMPLES = {
     "gpt": "roundlog.examples.gpt",
     "gpt2": "roundlog.examples.gpt2",
     "logistic": "roundlog.examples.logistic",
-    "resnet50": "roundlog.examples.resnet",
-    "vgg11": "roundlog.examples.vgg",
+    "resnet50": "roundlog.examples.cifar10",
+    "vgg11": "roundlog.examples.cifar10",
 }
 """Name of the function -> its module."""
 

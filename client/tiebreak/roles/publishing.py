@@ -26,7 +26,7 @@ class PublishedAddresses:
 class Publishing:
     """Log and model of a run that a role has recorded, in the directory `run` of the job's room, and every
     `checkpoints`-th of its checkpoints (0: none), which the log's directory lists
-    (`roundlog.segment_audits.listing`)."""
+    (`roundlog.segment_audits.segment`)."""
 
     def __init__(self, long_work: LongWork, run: str, checkpoints: int = 0) -> None:
         self._long_work = long_work

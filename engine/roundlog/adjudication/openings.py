@@ -33,11 +33,9 @@ from roundlog.commitments import (
 from roundlog.commitments.tensor_roots import Tensor
 from roundlog.data import Field, data_tree, summarised
 from roundlog.definitions import Family
-from roundlog.descriptors.describe import describe
-from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor
-from roundlog.descriptors.encoding import encode_descriptor
-from roundlog.descriptors.rules_elementwise import literal_array
-from roundlog.descriptors.segments import chunks_read, leaves
+from roundlog.descriptors.describe import chunks_read, describe, leaves
+from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, encode_descriptor
+from roundlog.descriptors.descriptor_rules import literal_array
 from roundlog.program import DType, Program, Stored
 from roundlog.spec import TrainingSpec
 

@@ -4,8 +4,7 @@ functions.
 Nothing here knows of operators or programs. One rule beyond IEEE 754: a result of zero is +0.
 """
 
-from roundlog.arithmetic.elementary_functions import round_function
-from roundlog.arithmetic.exact_sums import round_sums
+from roundlog.arithmetic.exact_sums import round_function, round_sums
 from roundlog.arithmetic.formats import (
     adjacent,
     as_float32,

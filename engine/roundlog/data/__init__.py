@@ -1,7 +1,6 @@
 """Data sets: fields that are held in memory or read from files, a few rows at a time."""
 
 from roundlog.data.arrow import ArrowField, arrow_fields
-from roundlog.data.data_blocks import BlockCache, block_roots_bytes, read_block_roots, write_block_roots
 from roundlog.data.field import DataError, Field, FieldSummary, HeldField, data_tree, held, is_unchanged, summarised
 from roundlog.data.files import (
     HELD_BYTES,
@@ -14,13 +13,17 @@ from roundlog.data.files import (
     write_fields,
 )
 from roundlog.data.remote_field import (
+    BlockCache,
     Elsewhere,
     RemoteDataError,
     RemoteField,
     RemoteFile,
     Unavailable,
+    block_roots_bytes,
     fetched_bytes,
+    read_block_roots,
     remote_fields,
+    write_block_roots,
 )
 from roundlog.data.sources import (
     NARROW,

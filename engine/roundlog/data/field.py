@@ -56,16 +56,16 @@ def has_nan(kind: FieldType, data: bytes | memoryview) -> bool:
     return numbers.dtype.kind == "f" and bool(np.isnan(numbers.max()))
 
 
-def type_of(dtype: np.dtype[np.generic], shape: tuple[int, ...], stride: int | None = None) -> FieldType:
-    """The type of a field whose rows have a shape and are stored in a dtype. stride: elements from a row to the next;
-    None: rows stand one behind the other. Raises KeyError for a dtype that no program has."""
+def type_of(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> FieldType:
+    """The type of a field whose rows have a shape, are stored in a dtype, and stand one behind the other. Raises
+    KeyError for a dtype that no program has."""
     for read, known in _AS_READ.items():
         if dtype == known:
-            return FieldType(TensorType(shape, read), Stored.AS_READ, prod(shape) if stride is None else stride)
+            return FieldType(TensorType(shape, read), Stored.AS_READ, prod(shape))
     stored = next((stored for stored, known in _NUMPY.items() if dtype == known), None)
     if stored is None:
         raise KeyError(dtype)
-    return FieldType(TensorType(shape, DType.I64), stored, prod(shape) if stride is None else stride)
+    return FieldType(TensorType(shape, DType.I64), stored, prod(shape))
 
 
 class Field(ABC):

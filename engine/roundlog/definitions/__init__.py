@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roundlog.definitions import pointwise_operators, tensor_operators
+from roundlog.definitions import definition, tensor_operators
 from roundlog.definitions.definition import (
     FLOATS,
     Copy,
@@ -43,8 +43,8 @@ DEFINITIONS: dict[str, OperatorDefinition] = {
         tensor_operators.SOURCES,
         tensor_operators.MOVEMENTS,
         tensor_operators.ENDS,
-        pointwise_operators.ELEMENTWISE,
-        pointwise_operators.FUNCTIONS,
+        definition.ELEMENTWISE,
+        definition.FUNCTIONS,
         tensor_operators.REDUCTIONS,
         tensor_operators.CONTRACTIONS,
     )

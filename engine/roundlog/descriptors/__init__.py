@@ -1,16 +1,17 @@
 """Descriptors: programs as the contract reads them, operator by operator, and their Merkle root (docs/protocol.md)."""
 
 from roundlog.definitions import Family
-from roundlog.descriptors import rules_elementwise, rules_movement, rules_reduction  # noqa: F401  (register rules)
-from roundlog.descriptors.describe import describe
+from roundlog.descriptors import descriptor_rules  # noqa: F401  (registers rules)
+from roundlog.descriptors.describe import describe, program_root, program_tree
 from roundlog.descriptors.descriptor import (
     REDUCTIONS,
     Descriptor,
     DescriptorError,
     Input,
     Row,
+    decode_descriptor,
+    encode_descriptor,
 )
-from roundlog.descriptors.encoding import decode_descriptor, encode_descriptor, program_root, program_tree
 
 __all__ = [
     "REDUCTIONS",

@@ -1,8 +1,7 @@
 """Disputes of a single step, from a party's side: all that the step computes as one tree, the chunks of one output,
 the running results of one sum, and proofs of single elements (docs/protocol.md)."""
 
-from roundlog.dispute.disputed_operator import DisputedOperator, ElementMaterial
-from roundlog.dispute.partial_results import RunningResults, running_results
+from roundlog.dispute.disputed_operator import DisputedOperator, ElementMaterial, RunningResults, running_results
 from roundlog.dispute.step_trace import (
     OutputsOnDisk,
     SomeOutputs,

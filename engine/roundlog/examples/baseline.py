@@ -1,16 +1,36 @@
-"""Training of a task by PyTorch alone, as everybody writes it: what a task means. Good for comparisons only, since its
-bits are those of the machine that it runs on."""
+"""Training of a task by PyTorch alone, as everybody writes it: what a task means; in FP32, or in BF16 under autocast.
+Good for comparisons only, since its bits are those of the machine that it runs on."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
+from torch import nn
 
-from roundlog.capture import Task
+from roundlog.capture import CaptureError, Task
 from roundlog.capture.tracing.eager import EagerTraining
+
+Loss = Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
+
+FP32, BF16 = "fp32", "bf16"
+
+
+def computed_in(precision: str, loss: Loss) -> Loss:
+    """A loss in "fp32" as it is; in "bf16" under `torch.autocast`: parameters and the loss stay FP32. Raises
+    CaptureError for any other word."""
+    if precision == FP32:
+        return loss
+    if precision != BF16:
+        raise CaptureError(f"a precision of {precision!r} is not known: choose {FP32} or {BF16}")
+
+    def under_autocast(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return loss(model, batch)
+
+    return under_autocast
 
 
 class PlainTraining:

@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from roundlog.capture import CaptureError, Task, load_checkpoint, portable
-from roundlog.examples import text
-from roundlog.examples.precision import FP32, computed_in
+from roundlog.examples import gpt
+from roundlog.examples.baseline import FP32, computed_in
 
 VOCABULARY = 50257
 POSITIONS = 1024
@@ -131,7 +131,7 @@ def gpt2(
     if checkpoint is not None:
         load_checkpoint(model, checkpoint)
     if data is not None:
-        dataset = text.load(data, tokenizer, context=sequence, vocabulary=vocabulary)
+        dataset = gpt.load(data, tokenizer, context=sequence, vocabulary=vocabulary)
     else:
         dataset = {"tokens": torch.randint(0, vocabulary, (rows, sequence + 1))}
     matrices = [p for p in model.parameters() if p.ndim > 1]

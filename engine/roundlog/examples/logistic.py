@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from roundlog.capture import Task, portable
-from roundlog.examples.precision import FP32, computed_in
+from roundlog.examples.baseline import FP32, computed_in
 
 
 def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -1,9 +1,8 @@
 """Execution of programs: whole steps, fused groups of operators, micro-batches, and the errors that stop a step."""
 
 from roundlog.execution.batches import CPU, Batches, BatchSource
-from roundlog.execution.executor import Executor, StepExecutor
+from roundlog.execution.executor import CheckedProgram, Executor, RunningStep, StepExecutor, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor, micro_batches_of
-from roundlog.execution.running_step import CheckedProgram, RunningStep, StepResult
 from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError
 
 __all__ = [

@@ -17,7 +17,7 @@ import torch
 
 from roundlog.definitions import OperatorKind
 from roundlog.execution.stops import ends_finite
-from roundlog.kernels.compiled_tape import Chain, TapeOperand
+from roundlog.kernels.machine_code import Chain, TapeOperand
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.tape import ADD, BF16, BOOL, DIV, F32, MUL, ROUND, SQRT, SUB, Assignments, Tape
 from roundlog.operators import operator, workspace
@@ -276,7 +276,7 @@ def compute_on_device(group: Group, inputs: list[torch.Tensor]) -> tuple[list[to
     """The group's outputs on a device where `roundlog.kernels.cuda.works`, and int32[1]: 0 unless a checked output is
     not finite. The host does not wait for it."""
     # Not at the top: Triton is an optional extra.
-    from roundlog.kernels.cuda import triton_tape as tape
+    from roundlog.kernels.cuda import triton_kernels as tape
 
     size, device, tensors = prod(group.shape), inputs[0].device, _laid_out(group, inputs)
     results = [torch.empty(group.shape, dtype=dtype, device=device) for dtype in group.dtypes]

@@ -12,8 +12,7 @@ import torch
 from roundlog.commitments import canonical
 from roundlog.kernels import reducing
 from roundlog.operators import OperatorKind, operator
-from roundlog.operators.elementwise import Elementwise
-from roundlog.operators.transcendental import ElementaryFunction
+from roundlog.operators.elementwise import ElementaryFunction, Elementwise
 from roundlog.program import Program, ProgramError
 
 

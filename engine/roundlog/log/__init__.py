@@ -2,11 +2,9 @@
 policies of rounding log something else, in payloads of a format of their own.
 """
 
-from roundlog.log.entries import Decision, Entries, LogError, PayloadError, StepLog
 from roundlog.log.layout import LogHeader, PayloadFormat, PayloadKind
-from roundlog.log.payload import ENTRIES
-from roundlog.log.reader import LogFile, LogReader, most_log_bytes
-from roundlog.log.writer import ClosedLog, LogWriter
+from roundlog.log.log_files import ClosedLog, LogFile, LogReader, LogWriter, most_log_bytes
+from roundlog.log.payload import ENTRIES, Decision, Entries, LogError, PayloadError, StepLog
 
 __all__ = [
     "ENTRIES",

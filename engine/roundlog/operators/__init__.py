@@ -8,9 +8,7 @@ from roundlog.operators import (  # noqa: F401  (each registers its operators)
     elementwise,
     movement,
     reduction,
-    scatter_add,
     source,
-    transcendental,
 )
 from roundlog.operators.elementwise import check_narrow, compute_narrow
 from roundlog.operators.registry import (

@@ -156,7 +156,7 @@ def _mark_by_loops(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.T
 def mark_by_triton(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     """`mark` by the kernels for CUDA; y is not empty."""
     # Not at the top: Triton is an optional extra.
-    from roundlog.kernels.cuda import triton_marking as kernels
+    from roundlog.kernels.cuda import triton_kernels as kernels
 
     factor = interval_factor(scale)
     flat = y.contiguous().view(-1)

@@ -27,7 +27,7 @@ from roundlog.operators.contraction import (
     row_energies,
     row_norms,
 )
-from roundlog.operators.cpu import conv, conv_blas, convolution_runs
+from roundlog.operators.cpu import conv, conv_blas
 from roundlog.operators.registry import (
     Attributes,
     Tensors,
@@ -194,7 +194,7 @@ class Conv2d(_Convolution):
 
     rounded = staticmethod(conv.forward)
     kernel = staticmethod(sum_forward)
-    runs_of = staticmethod(convolution_runs.forward)
+    runs_of = staticmethod(conv_blas.forward_runs)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         x, w = shapes
@@ -266,7 +266,7 @@ class Conv2dGradInput(_Convolution):
 
     rounded = staticmethod(conv.to_input)
     kernel = staticmethod(sum_input)
-    runs_of = staticmethod(convolution_runs.to_input)
+    runs_of = staticmethod(conv_blas.to_input_runs)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         g, w = shapes
@@ -350,7 +350,7 @@ class Conv2dGradWeight(_Convolution, Summation):
 
     rounded = staticmethod(conv.to_weight)
     kernel = staticmethod(sum_weight)
-    runs_of = staticmethod(convolution_runs.to_weight)
+    runs_of = staticmethod(conv_blas.to_weight_runs)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         g, x = shapes

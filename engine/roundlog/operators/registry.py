@@ -235,19 +235,19 @@ def integer(attributes: Attributes, name: str) -> int:
     return cast(int, attributes[name])
 
 
-def axis(attributes: Attributes, rank: int, name: str = "dim") -> int:
-    """An axis attribute, checked to lie in [0, rank)."""
-    dim = integer(attributes, name)
+def axis(attributes: Attributes, rank: int) -> int:
+    """The attribute `dim`, checked to lie in [0, rank)."""
+    dim = integer(attributes, "dim")
     if not 0 <= dim < rank:
-        raise ProgramError(f"{name} is {dim}, but the input has {rank} axes")
+        raise ProgramError(f"dim is {dim}, but the input has {rank} axes")
     return dim
 
 
-def axes(attributes: Attributes, rank: int, name: str = "dims") -> tuple[int, ...]:
-    """A list of axes, checked to be ascending, without repetition and in [0, rank)."""
-    dims = ints(attributes, name)
+def axes(attributes: Attributes, rank: int) -> tuple[int, ...]:
+    """The attribute `dims`, checked to be ascending, without repetition and in [0, rank)."""
+    dims = ints(attributes, "dims")
     if list(dims) != sorted(set(dims)) or any(not 0 <= dim < rank for dim in dims):
-        raise ProgramError(f"{name} is {list(dims)}, expected ascending axes of a tensor of {rank} axes")
+        raise ProgramError(f"dims is {list(dims)}, expected ascending axes of a tensor of {rank} axes")
     return dims
 
 

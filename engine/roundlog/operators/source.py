@@ -124,7 +124,7 @@ class Uniform(Source):
         stream, device = integer(attributes, "stream"), inputs.device
         if works(device):
             # Not at the top: Triton is an optional extra.
-            from roundlog.kernels.cuda import triton_philox as philox
+            from roundlog.kernels.cuda import triton_kernels as philox
 
             return philox.uniform(stream_key(inputs.seed, inputs.step, stream), kind.numel, device).view(kind.shape)
         return uniform(inputs.seed, inputs.step, stream, kind.shape).to(device)

@@ -2,14 +2,18 @@
 order.
 """
 
-from roundlog.randomness.philox import RandomnessError, philox4x64, philox_word, stream_key, uniform
-from roundlog.randomness.shuffle import (
+from roundlog.randomness.philox import (
     SHUFFLE_ROUNDS,
+    RandomnessError,
     batch_rows,
     epoch_seed,
+    philox4x64,
+    philox_word,
     row_of_position,
     shuffled_index,
     shuffled_rows,
+    stream_key,
+    uniform,
 )
 
 __all__ = [

@@ -24,8 +24,7 @@ from roundlog.rounding.protocols import (
     Window,
     in_order,
 )
-from roundlog.rounding.record import Recorder
-from roundlog.rounding.resolve import certify, ends
+from roundlog.rounding.resolve import Recorder, certify, ends
 
 __all__ = [
     "Counts",

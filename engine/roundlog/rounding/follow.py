@@ -21,7 +21,7 @@ from roundlog.arithmetic import adjacent, held, in_format
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.rounding_loops import weigh as weigh_by_kernel
 from roundlog.log import Decision, Entries, LogReader
-from roundlog.log.entries import PayloadError
+from roundlog.log.payload import PayloadError
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
 from roundlog.operators.bounds import Ambiguous

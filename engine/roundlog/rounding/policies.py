@@ -14,7 +14,7 @@ from roundlog.log.layout import SEGMENT_HEADER_SIZE
 from roundlog.rounding.follow import Follower
 from roundlog.rounding.ovt import TRITS, ThresholdFollower, ThresholdRecorder
 from roundlog.rounding.protocols import FollowingRounding, RecordingRounding
-from roundlog.rounding.record import Recorder
+from roundlog.rounding.resolve import Recorder
 from roundlog.spec import TrainingSpec
 
 FORMATS: dict[int, PayloadFormat[Any]] = {form.kind: form for form in (ENTRIES, TRITS)}

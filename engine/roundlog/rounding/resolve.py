@@ -1,24 +1,30 @@
-"""Common part of the trainer's and the auditor's rounding: ends of intervals, and resolved ambiguous elements."""
+"""Resolved ambiguous elements, and the trainer's side: round, and write down every decision that another machine
+might find ambiguous. An auditor without a log uses the same class and throws the entries away: that audit gives the
+same bits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import adjacent, round_interval
+from roundlog.arithmetic import adjacent, held, round_interval
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.marking import all_below
 from roundlog.kernels.rounding_loops import ends as ends_by_kernel
 from roundlog.kernels.rounding_loops import judge as judge_by_kernel
+from roundlog.kernels.rounding_loops import write_down
+from roundlog.log import Entries, LogWriter, PayloadKind
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
 from roundlog.operators.bounds import Ambiguous, FullBound, mark_by_reference, without_exact
 from roundlog.operators.exact_lines import ExactOrProductBound
-from roundlog.operators.registry import Attributes, Tensors
+from roundlog.operators.registry import Attributes, Tensors, operands
+from roundlog.rounding.protocols import Window, in_order
 
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
@@ -189,3 +195,69 @@ def put(rounded: torch.Tensor, indices: torch.Tensor, values: F32) -> None:
         rounded.view(-1).numpy()[indices.numpy()] = values
     else:
         rounded.view(-1)[indices.to(rounded.device)] = torch.from_numpy(values).to(rounded.device)
+
+
+T = TypeVar("T", bound=np.generic)
+
+
+class Recorder:
+    """Certified rounding with a log (implements RecordingRounding).
+
+    Two machines' values both lie within d of the exact one, so what an auditor finds ambiguous (within d of a
+    boundary) lies within 3d of it for the trainer: `guard` = 4 leaves room for d itself being computed in FP64.
+    """
+
+    kind = PayloadKind.ENTRIES
+
+    def __init__(self, guard: int) -> None:
+        self.guard = guard
+        self.entries: dict[int, Entries] = {}
+        """The running step's log, by operator index; the caller takes it after every step with `take`."""
+
+    def take(self) -> dict[int, Entries]:
+        """The log of the step that has just run; starts the next one."""
+        entries, self.entries = self.entries, {}
+        return entries
+
+    def write(self, writer: LogWriter, step: int) -> None:
+        """Hand the log of the step that has just run to a file. Raises LogError."""
+        writer.append(step, self.take())
+
+    def start_again(self) -> None:
+        self.entries = {}
+
+    def round(
+        self,
+        index: int,
+        operator: Inexact,
+        inputs: Tensors,
+        attributes: Attributes,
+        format: Format = FLOAT32,
+        window: Window | None = None,
+    ) -> torch.Tensor:
+        """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
+        all of it. No element may be in two parts."""
+        inputs = operands(operator, inputs)
+        rounded, marked = certify(operator, inputs, attributes, self.guard, format)
+        if not bounded(marked):
+            marked = settle(operator, inputs, attributes, rounded, marked, format)
+        decisions, by_value = [], []
+        for some in pieces(marked):
+            judged = judge(some, self.guard, format)
+            assert judged is not None
+            right = resolved(operator, inputs, attributes, some, judged.low, judged.doubtful, format)
+            put(rounded, some.indices, right)
+            decision, values = write_down(right, judged.upper, judged.two)
+            decisions.append(decision)
+            by_value.append(values)
+        if decisions:
+            entries = Entries(marked.indices.numpy(), joined(decisions), joined(by_value))
+            if window is not None:
+                entries = window.entries_of_whole(entries)
+            before = self.entries.get(index)
+            self.entries[index] = entries if before is None else in_order([before, entries])
+        return held(rounded, format)
+
+
+def joined(parts: list[npt.NDArray[T]]) -> npt.NDArray[T]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

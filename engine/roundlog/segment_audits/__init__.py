@@ -12,50 +12,49 @@ from roundlog import lazy_face
 if TYPE_CHECKING:
     from roundlog.segment_audits.audit import audit_by_segments
     from roundlog.segment_audits.cluster import cluster_workers, connect_cluster
-    from roundlog.segment_audits.listing import (
+    from roundlog.segment_audits.local import Directories, keep_published
+    from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing, units
+    from roundlog.segment_audits.segment import (
         CHECKPOINTS_FILE,
         MAX_LIST_BYTES,
         Listing,
         ListingError,
         Look,
         Publisher,
+        StateSource,
+        UnusableState,
         listing_of_run,
         most_list_bytes,
         read_address_of_job,
         read_listing,
         settled,
     )
-    from roundlog.segment_audits.local import Directories, keep_published
-    from roundlog.segment_audits.plan import units
-    from roundlog.segment_audits.result import Reports, SegmentAudit, Sharing
-    from roundlog.segment_audits.segment import StateSource, UnusableState
-    from roundlog.segment_audits.worker_pool import NoWorkersError
-    from roundlog.segment_audits.workers import process_workers
+    from roundlog.segment_audits.workers import NoWorkersError, process_workers
 
 _FILES = {
-    "CHECKPOINTS_FILE": "listing",
+    "CHECKPOINTS_FILE": "segment",
     "Directories": "local",
-    "Listing": "listing",
-    "ListingError": "listing",
-    "Look": "listing",
-    "MAX_LIST_BYTES": "listing",
-    "NoWorkersError": "worker_pool",
-    "SegmentAudit": "result",
-    "Publisher": "listing",
-    "Reports": "result",
-    "Sharing": "result",
+    "Listing": "segment",
+    "ListingError": "segment",
+    "Look": "segment",
+    "MAX_LIST_BYTES": "segment",
+    "NoWorkersError": "workers",
+    "SegmentAudit": "plan",
+    "Publisher": "segment",
+    "Reports": "plan",
+    "Sharing": "plan",
     "StateSource": "segment",
     "UnusableState": "segment",
     "audit_by_segments": "audit",
     "cluster_workers": "cluster",
     "connect_cluster": "cluster",
     "keep_published": "local",
-    "listing_of_run": "listing",
-    "most_list_bytes": "listing",
+    "listing_of_run": "segment",
+    "most_list_bytes": "segment",
     "process_workers": "workers",
-    "read_address_of_job": "listing",
-    "read_listing": "listing",
-    "settled": "listing",
+    "read_address_of_job": "segment",
+    "read_listing": "segment",
+    "settled": "segment",
     "units": "plan",
 }
 

@@ -23,13 +23,11 @@ from pathlib import Path
 from roundlog.commitments import MerkleTree
 from roundlog.data import fetched_bytes
 from roundlog.segment_audits import slow_workers
-from roundlog.segment_audits.listing import Listing, Look, settled
 from roundlog.segment_audits.local import Computed, compute_here
-from roundlog.segment_audits.plan import Fact, Facts, Plan, draw_sample, units
-from roundlog.segment_audits.result import Reports, SegmentAudit, Sharing, Wrong
-from roundlog.segment_audits.segment import Answer, Segment, SegmentOrder, StateSource
+from roundlog.segment_audits.plan import Fact, Facts, Plan, Reports, SegmentAudit, Sharing, Wrong, draw_sample, units
+from roundlog.segment_audits.segment import Answer, Listing, Look, Segment, SegmentOrder, StateSource, settled
 from roundlog.segment_audits.slow_workers import Pace, StandIn
-from roundlog.segment_audits.worker_pool import Assignment, NoWorkersError, Purpose, Report, Worker, WorkerPool, plainly
+from roundlog.segment_audits.workers import Assignment, NoWorkersError, Purpose, Report, Worker, WorkerPool, plainly
 from roundlog.storage import StorageError
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent

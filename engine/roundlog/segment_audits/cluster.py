@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any, TypeVar
 
-from roundlog.segment_audits.workers import MakeWorker
+from roundlog.segment_audits.segment import MakeWorker
 
 T = TypeVar("T")
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import torch
 
 from roundlog.commitments import state_root
-from roundlog.segment_audits.listing import Listing
 from roundlog.segment_audits.plan import Fact, Plan
-from roundlog.segment_audits.segment import Segment, StateSource, UnusableState, execute, starting_state
+from roundlog.segment_audits.segment import Listing, Segment, StateSource, UnusableState, execute, starting_state
 from roundlog.storage import StorageError, load_tensors, save_state
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run import Run

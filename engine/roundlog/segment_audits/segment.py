@@ -1,16 +1,26 @@
 """The audit of a segment: consecutive intervals of a run, executed from a published state that is checked first.
 
 A worker is told where to start, by the root of a state, and not what should come out: what it answers, it has computed.
+
+A listing is what a trainer has published of a run, state roots and the addresses of some states, as a file beside its
+logs; or the same of a run directory.
+
+    checkpoints.json    format, version, run id, address of the job (or null), claimed state roots of the first
+                        intervals, and for every m-th of them the address of the state after it
+
+A reader believes none of it: roots are held against the commitment, states against the roots.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -21,9 +31,16 @@ from roundlog.commitments import CommitmentError, state_root
 from roundlog.data import fetched_bytes
 from roundlog.execution import StoppedError
 from roundlog.rounding.policies import without_log
+from roundlog.spec import TrainingSpec
+from roundlog.storage import StorageError, open_regular, read_record, write_record
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.run import Run
+from roundlog.training.run import Run, root_sum
+from roundlog.training.run_files import checkpoint_path
+
+MakeWorker = Callable[[int], Executor]
+"""Makes the worker of a number (from 0): an executor of one call at a time. Its calls raise BrokenExecutor once the
+worker is lost, and `shutdown(wait=False, cancel_futures=True)` ends it at once, whatever it does."""
 
 
 class UnusableState(Exception):
@@ -164,3 +181,201 @@ def _run(
     job = source.job()
     temporary = tempfile.TemporaryDirectory(prefix="audit-", dir=scratch, ignore_cleanup_errors=True)
     return Run(job, Path(temporary.name), RunOptions(device=device, micro_batches=micro_batches)), temporary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Claimed state roots of the first intervals, and addresses of states.
+
+    Right or wrong is said about these roots. Whether they are those that were committed to is for the caller to check:
+    their Merkle root is the checkpoint root."""
+
+    roots: tuple[bytes, ...]
+    """State root after each interval that is published."""
+    states: Mapping[int, str] = field(default_factory=dict)
+    """Number of intervals done -> address of the state after them."""
+    complete: bool = True
+    """Whether nothing will be added: the run has ended."""
+    job: str | None = None
+    """Address of the job's directory, if it is published beside."""
+
+    def starts(self) -> list[int]:
+        """Numbers of intervals after which a state is published that another interval starts from, with 0 for the
+        initial state; ascending."""
+        return [0, *sorted(done for done in self.states if 0 < done < len(self.roots))]
+
+    def start(self, done: int, initial_root: bytes) -> Start:
+        """The state after `done` intervals as a start."""
+        if done == 0:
+            return Start(root=initial_root, address=None)
+        return Start(root=self.roots[done - 1], address=self.states[done])
+
+
+Look = Callable[[], Listing]
+"""Shows what is published now."""
+
+
+def settled(listing: Listing) -> Look:
+    """The look at a run that has ended."""
+    return lambda: listing
+
+
+CHECKPOINTS_FILE = "checkpoints.json"
+"""Name of the list in a directory of logs."""
+
+_FORMAT, _VERSION = "tiebreak checkpoints", 2
+_BYTES_AN_INTERVAL = 400
+MAX_LIST_BYTES = 1 << 26
+"""Most bytes of a list, whatever its spec says: 800,000 intervals. Its text takes many times as much memory."""
+_ROOT = re.compile("[0-9a-f]{64}")
+_ADDRESS = re.compile("[!-~]{1,200}")
+
+
+class ListingError(ValueError):
+    """A list of published checkpoints that cannot be used. The message is one clause."""
+
+
+def write_listing(directory: Path, spec: TrainingSpec, listing: Listing) -> None:
+    """Replaces the list in a directory. Raises OSError."""
+    write_record(
+        directory / CHECKPOINTS_FILE,
+        {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "run_id": spec.run_id.hex(),
+            "job": listing.job,
+            "state_roots": [root.hex() for root in listing.roots],
+            "states": {str(done): address for done, address in sorted(listing.states.items())},
+        },
+    )
+
+
+def most_list_bytes(spec: TrainingSpec) -> int:
+    """Most bytes of the list of a run of this spec that a reader takes."""
+    return min(4096 + _BYTES_AN_INTERVAL * spec.intervals, MAX_LIST_BYTES)
+
+
+def read_listing(path: Path, spec: TrainingSpec) -> Listing:
+    """The list at a path, of a run of this spec. Raises ListingError."""
+    try:
+        record = read_record(path, max_bytes=most_list_bytes(spec))
+    except StorageError as error:
+        raise ListingError(f"the list of checkpoints {error.reason}") from error
+    job = _job_of(record)
+    if record["run_id"] != spec.run_id.hex():
+        raise ListingError("the list of checkpoints is of another run")
+    roots, states = record["state_roots"], record["states"]
+    if not isinstance(roots, list) or not all(isinstance(root, str) and _ROOT.fullmatch(root) for root in roots):
+        raise ListingError("the list of checkpoints has something in it that is no root")
+    if len(roots) > spec.intervals:
+        raise ListingError(f"the list of checkpoints has {len(roots)} roots of {spec.intervals} intervals")
+    if not isinstance(states, dict) or not all(_is_place(done, len(roots)) for done in states):
+        raise ListingError("the list of checkpoints has states of intervals that it does not have")
+    if not all(isinstance(address, str) and _ADDRESS.fullmatch(address) for address in states.values()):
+        raise ListingError("the list of checkpoints has something in it that is no address")
+    return Listing(
+        roots=tuple(map(bytes.fromhex, roots)),
+        states={int(done): address for done, address in states.items()},
+        complete=len(roots) == spec.intervals,
+        job=job,
+    )
+
+
+def read_address_of_job(path: Path) -> str | None:
+    """The address of the job in the list at a path, of which nothing else is looked at; None if it names none. Raises
+    ListingError."""
+    try:
+        return _job_of(read_record(path, max_bytes=MAX_LIST_BYTES))
+    except StorageError as error:
+        raise ListingError(f"the list of checkpoints {error.reason}") from error
+
+
+def _job_of(record: object) -> str | None:
+    keys = {"format", "version", "run_id", "job", "state_roots", "states"}
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        raise ListingError("the list of checkpoints has another format")
+    if type(record.get("version")) is not int or record["version"] != _VERSION:
+        raise ListingError(f"the list of checkpoints has another version than {_VERSION}")
+    job = record.get("job")
+    if record.keys() != keys or not (job is None or (isinstance(job, str) and _ADDRESS.fullmatch(job))):
+        raise ListingError("the list of checkpoints has another format")
+    return job
+
+
+def _is_place(text: str, most: int) -> bool:
+    return re.fullmatch("[1-9][0-9]{0,18}", text) is not None and int(text) <= most
+
+
+def listing_of_run(run_dir: Path, spec: TrainingSpec) -> Listing:
+    """Listing of a run directory at present, with the paths of its checkpoints as addresses. Raises OSError, and
+    StorageError for roots that the run did not write down for this job, so that neither a damaged file nor the run of
+    another job accuses anybody."""
+    roots = recorded(run_dir, spec)
+    # A run writes a root's sum before the root, so sums that are read later are there for all.
+    sums = _recorded(run_dir / "roots.sums", spec)
+    if roots and not sums:
+        raise StorageError(run_dir / "roots.sums", "is not there, or empty, and says whether the roots are whole")
+    for interval, (root, written) in enumerate(zip(roots, sums, strict=False)):
+        if root_sum(spec.run_id, interval, root) != written:
+            why = f"has another root of interval {interval} than the run wrote there, or is of another job's run"
+            raise StorageError(run_dir / "roots", why)
+    roots = roots[: len(sums)]
+    paths = {done: checkpoint_path(run_dir, done * spec.interval) for done in range(1, len(roots))}
+    states = {done: str(path) for done, path in paths.items() if path.exists()}
+    return Listing(roots=tuple(roots), states=states, complete=len(roots) == spec.intervals)
+
+
+def recorded(run_dir: Path, spec: TrainingSpec) -> list[bytes]:
+    """The state roots that a run has recorded so far. A record of another's run is not trusted. Raises OSError,
+    StorageError."""
+    return _recorded(run_dir / "roots", spec)
+
+
+def _recorded(path: Path, spec: TrainingSpec) -> list[bytes]:
+    try:
+        with open_regular(path) as file:
+            data = file.read(32 * spec.intervals)
+    except FileNotFoundError:
+        return []
+    return [data[32 * i : 32 * i + 32] for i in range(len(data) // 32)]
+
+
+class Publisher:
+    """Publisher of every m-th checkpoint of an own run, each once, which keeps the list beside the run's logs."""
+
+    def __init__(
+        self, spec: TrainingSpec, run_dir: Path, every: int, add: Callable[[Path], str], job: str | None = None
+    ) -> None:
+        """every: m. add: publishes a file and returns its address. job: address of the published job."""
+        self._spec, self._run_dir, self._every, self._add, self._job = spec, run_dir, every, add, job
+        self._states: dict[int, str] = {}
+        self.told = 0
+        """Number of intervals that the last list tells of."""
+
+    def due(self) -> int:
+        """Number of intervals that the next list will tell of: all, or as many as end with an m-th checkpoint."""
+        done = len(recorded(self._run_dir, self._spec))
+        return done if done == self._spec.intervals else done // self._every * self._every
+
+    def publish(self, mended: Iterable[int] = ()) -> Listing:
+        """Publishes what the run has kept so far. A checkpoint that it did not keep is left out. mended: intervals at
+        whose end a checkpoint was damaged and is right now, which is published again. Raises OSError, StorageError, and
+        what `add` raises."""
+        for interval in mended:
+            self._states.pop(interval + 1, None)
+        done = self.due()
+        roots = recorded(self._run_dir, self._spec)[:done]
+        for number in range(self._every, min(done + 1, self._spec.intervals), self._every):
+            path = checkpoint_path(self._run_dir, number * self._spec.interval)
+            if number not in self._states and path.exists():
+                self._states[number] = self._add(path)
+        listing = Listing(
+            roots=tuple(roots),
+            states=dict(self._states),
+            complete=done == self._spec.intervals,
+            job=self._job,
+        )
+        (self._run_dir / "log").mkdir(exist_ok=True)
+        write_listing(self._run_dir / "log", self._spec, listing)
+        self.told = done
+        return listing

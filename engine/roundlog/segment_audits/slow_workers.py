@@ -14,7 +14,7 @@ import torch
 
 from roundlog.segment_audits.plan import Plan
 from roundlog.segment_audits.segment import Segment
-from roundlog.segment_audits.worker_pool import Assignment, WorkerPool
+from roundlog.segment_audits.workers import Assignment, WorkerPool
 
 SLOW = 4.0
 """A worker that takes so many times as long as the slowest so far is not waited for alone."""

@@ -1,4 +1,5 @@
-"""Workers on this machine: processes behind `concurrent.futures.Executor`, one call at a time each."""
+"""Workers on this machine, processes behind `concurrent.futures.Executor` that execute one call at a time each, and a
+pool of workers, wherever they are, of which some get lost, and some are not believed."""
 
 from __future__ import annotations
 
@@ -6,17 +7,26 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
 from contextlib import contextmanager
-from multiprocessing.connection import wait
+from dataclasses import dataclass, field
+from enum import Enum
+from multiprocessing import connection
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from roundlog.segment_audits.segment import Answer, MakeWorker, SegmentOrder, audit_segment
 
-MakeWorker = Callable[[int], Executor]
-"""Makes the worker of a number (from 0): an executor of one call at a time. Its calls raise BrokenExecutor once the
-worker is lost, and `shutdown(wait=False, cancel_futures=True)` ends it at once, whatever it does."""
+T = TypeVar("T")
 
 _SAFE_PATH = "PYTHONSAFEPATH"
 _starting = threading.Lock()
@@ -87,7 +97,7 @@ def _begin(threads: int | None) -> None:
     sentinel = parent.sentinel
 
     def follow() -> None:
-        wait([sentinel])
+        connection.wait([sentinel])
         os._exit(1)
 
     threading.Thread(target=follow, name="parent", daemon=True).start()
@@ -95,3 +105,169 @@ def _begin(threads: int | None) -> None:
         import torch
 
         torch.set_num_threads(threads)
+
+
+_SHOWN = 80
+"""Most characters of a name that a worker gives itself."""
+
+
+_MOST_WORDS = 300
+"""Most characters of a worker's words about what went wrong."""
+
+
+def plainly(text: object, most: int = _MOST_WORDS) -> str:
+    """A worker's words, which nothing controls a terminal with, and which are no longer than that."""
+    try:
+        shown = str(text)
+    except Exception:  # an exception's class may be anybody's
+        shown = "it cannot be shown"
+    return "".join(c if c.isprintable() and c.isascii() else "?" for c in shown[:most])
+
+
+class NoWorkersError(RuntimeError):
+    """No worker is left to go on with. The message is one sentence."""
+
+
+class Purpose(Enum):
+    """Why a worker was given an order."""
+
+    AUDIT = "audit"
+    REPEAT = "repeat"
+    """Another worker has answered the same order."""
+    DOUBLE = "double"
+    """Another worker takes very long with the same order."""
+
+
+@dataclass(slots=True)
+class Assignment:
+    """An order in the hands of a worker."""
+
+    order: SegmentOrder
+    purpose: Purpose
+    future: Future[Answer]
+    repeats: Report | None = None
+    """Answer of another worker to the same order."""
+    since: float = field(default_factory=time.monotonic)
+    is_answered: bool = False
+    """Whether another worker, or this process, has answered the same order meanwhile."""
+    is_told: bool = False
+    """Whether people were told that its worker may hang."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One worker of a pool. A lost one is replaced under the same number."""
+
+    number: int
+    executor: Executor
+    task: Assignment | None = None
+    names: set[str] = field(default_factory=set)
+    """All names under which it has answered."""
+
+    @property
+    def told(self) -> str:
+        """Its name for people."""
+        return max(self.names, default=f"worker {self.number + 1}")
+
+    def name(self, answer: Answer) -> str:
+        """The name of this worker, with what it calls itself."""
+        name = f"worker {self.number + 1} ({plainly(answer.worker, _SHOWN)})"
+        self.names.add(name)
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """End of a task: an answer, or the error that the call has raised, or neither: the worker is lost."""
+
+    worker: Worker
+    task: Assignment
+    answer: Answer | None = None
+    error: Exception | None = None
+
+
+class WorkerPool:
+    """Workers of the numbers 0 to `count` - 1, made by `make`. `close` it in any case."""
+
+    def __init__(self, make: MakeWorker, count: int) -> None:
+        self._make = make
+        self.workers = [Worker(number, make(number)) for number in range(count)]
+        self.lost = 0
+        """Workers that got lost."""
+
+    def idle(self) -> list[Worker]:
+        """Workers without a task."""
+        return [worker for worker in self.workers if worker.task is None]
+
+    def tasks(self) -> list[tuple[Worker, Assignment]]:
+        """Workers with a task, with it."""
+        return [(worker, worker.task) for worker in self.workers if worker.task is not None]
+
+    def give(self, worker: Worker, order: SegmentOrder, purpose: Purpose, repeats: Report | None = None) -> None:
+        """Gives an order to an idle worker."""
+        try:
+            future = worker.executor.submit(audit_segment, order)
+        except (BrokenExecutor, RuntimeError) as error:
+            future = Future()
+            future.set_exception(error if isinstance(error, BrokenExecutor) else BrokenExecutor(str(error)))
+        worker.task = Assignment(order, purpose, future, repeats)
+
+    def wait(self, seconds: float) -> list[Report]:
+        """Ends of tasks, once one has, or after so many seconds."""
+        tasks = self.tasks()
+        if not tasks:
+            time.sleep(seconds)
+            return []
+        wait([task.future for _, task in tasks], seconds, FIRST_COMPLETED)
+        return [self._report(worker, task) for worker, task in tasks if task.future.done()]
+
+    def _report(self, worker: Worker, task: Assignment) -> Report:
+        worker.task = None
+        try:
+            answer = task.future.result()
+        except (BrokenExecutor, CancelledError):
+            self.lost += 1
+            worker.executor.shutdown(wait=False, cancel_futures=True)
+            worker.executor = self._make(worker.number)
+            return Report(worker, task)
+        except Exception as error:
+            return Report(worker, task, error=error)
+        if (why := _malformed(answer, task.order)) is not None:
+            return Report(worker, task, error=ValueError(why))
+        return Report(worker, task, answer)
+
+    def has_ends(self) -> bool:
+        """Whether `wait` would report something at once."""
+        return any(task.future.done() for _, task in self.tasks())
+
+    def dismiss(self, worker: Worker) -> Assignment | None:
+        """Ends a worker for good; returns the task that it had."""
+        self.workers.remove(worker)
+        worker.executor.shutdown(wait=False, cancel_futures=True)
+        task, worker.task = worker.task, None
+        return task
+
+    def close(self) -> None:
+        """Ends all workers at once."""
+        for worker in self.workers:
+            worker.executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _malformed(answer: object, order: SegmentOrder) -> str | None:
+    """Fault in the form of an answer, in one clause; None if there is none."""
+    if not isinstance(answer, Answer) or not isinstance(answer.worker, str) or not isinstance(answer.roots, tuple):
+        return "it answers something else than was asked for"
+    if any(not isinstance(root, bytes) or len(root) != 32 for root in answer.roots):
+        return "it answers with something that is no root"
+    if any(text is not None and not isinstance(text, str) for text in (answer.unusable, answer.stopped)):
+        return "it answers with something that is no sentence"
+    if not isinstance(answer.seconds, int | float) or not 0 <= answer.seconds < 1e9:
+        return "it answers with something that is no time"
+    if type(answer.fetched) is not int or not 0 <= answer.fetched < 1 << 63:
+        return "it answers with something that is no number of bytes"
+    most = len(order.segment)
+    if answer.unusable is not None:
+        return "it answers with roots from no state" if answer.roots or order.start.address is None else None
+    if (len(answer.roots) >= most) if answer.stopped is not None else (len(answer.roots) != most):
+        return f"it answers with {len(answer.roots)} roots for {most} intervals"
+    return None

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from roundlog import lazy_face
 
 if TYPE_CHECKING:
-    from roundlog.training.audit_record import MAX_ADDRESS, MAX_REASON, AuditRecord, WrongInterval, interval_ranges
-    from roundlog.training.auditor import Auditor
+    from roundlog.training.auditor import Auditor, LogStanding, Verdict, audit
     from roundlog.training.export import load_into, trained_state
     from roundlog.training.fabricated_values import noted_stop
     from roundlog.training.helpers import Helpers, help_with_runs
-    from roundlog.training.history import HISTORY_FILE, read_history
     from roundlog.training.job import (
+        DATA,
+        JOB_FILES,
         JOB_STAGES,
         Job,
         JobError,
@@ -37,7 +37,17 @@ if TYPE_CHECKING:
         read_validation_rows,
     )
     from roundlog.training.rank_runs import agree, agree_without_job, by_ranks, help_rank_0
-    from roundlog.training.receipt import MAX_RECEIPT_BYTES, Receipt, ReceiptError, read_receipt
+    from roundlog.training.receipt import (
+        MAX_ADDRESS,
+        MAX_REASON,
+        MAX_RECEIPT_BYTES,
+        AuditRecord,
+        Receipt,
+        ReceiptError,
+        WrongInterval,
+        interval_ranges,
+        read_receipt,
+    )
     from roundlog.training.repetition import (
         Repetition,
         draw_intervals,
@@ -50,37 +60,36 @@ if TYPE_CHECKING:
     from roundlog.training.run import Run, root_sum
     from roundlog.training.run_files import (
         BEFORE_THE_PROGRAM,
-        DATA,
-        JOB_FILES,
+        HISTORY_FILE,
         checkpoint_path,
         kept_bytes,
         most_interval_bytes,
         most_job_bytes,
         most_state_bytes,
+        read_history,
         wrong_checkpoints,
         wrong_state,
     )
     from roundlog.training.sameness import Sameness
     from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
-    from roundlog.training.verdict import LogStanding, Verdict, audit
 
 _FILES = {
-    "AuditRecord": "audit_record",
+    "AuditRecord": "receipt",
     "Auditor": "auditor",
     "BEFORE_THE_PROGRAM": "run_files",
-    "DATA": "run_files",
+    "DATA": "job",
     "DEFAULT_OPTIONS": "options",
     "Execution": "options",
-    "HISTORY_FILE": "history",
+    "HISTORY_FILE": "run_files",
     "Helpers": "helpers",
-    "JOB_FILES": "run_files",
+    "JOB_FILES": "job",
     "JOB_STAGES": "job",
     "Job": "job",
     "JobError": "job",
     "JobLimits": "job",
-    "LogStanding": "verdict",
-    "MAX_ADDRESS": "audit_record",
-    "MAX_REASON": "audit_record",
+    "LogStanding": "auditor",
+    "MAX_ADDRESS": "receipt",
+    "MAX_REASON": "receipt",
     "MAX_RECEIPT_BYTES": "receipt",
     "Receipt": "receipt",
     "ReceiptError": "receipt",
@@ -93,18 +102,18 @@ _FILES = {
     "Trainer": "trainer",
     "TrainingResult": "trainer",
     "Validation": "options",
-    "Verdict": "verdict",
-    "WrongInterval": "audit_record",
+    "Verdict": "auditor",
+    "WrongInterval": "receipt",
     "agree": "rank_runs",
     "agree_without_job": "rank_runs",
-    "audit": "verdict",
+    "audit": "auditor",
     "by_ranks": "rank_runs",
     "checkpoint_path": "run_files",
     "draw_intervals": "repetition",
     "draws_numbers": "options",
     "help_rank_0": "rank_runs",
     "help_with_runs": "helpers",
-    "interval_ranges": "audit_record",
+    "interval_ranges": "receipt",
     "kept_bytes": "run_files",
     "load_into": "export",
     "log_header": "trainer",
@@ -113,7 +122,7 @@ _FILES = {
     "most_job_bytes": "run_files",
     "most_state_bytes": "run_files",
     "noted_stop": "fabricated_values",
-    "read_history": "history",
+    "read_history": "run_files",
     "read_program": "job",
     "read_receipt": "receipt",
     "read_validation_rows": "options",

@@ -25,7 +25,7 @@ from roundlog.execution.ranks import (
     await_dismissal,
     dismiss,
 )
-from roundlog.execution.ranks.stragglers import Wait
+from roundlog.execution.ranks.membership import Wait
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import Execution

@@ -4,14 +4,14 @@ readers trust none of them."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from roundlog.commitments import BLOCK_SIZE, CommitmentError, state_root, tensor_root
+from roundlog.commitments import BLOCK_SIZE, CommitmentError, MerkleTree, state_root, tensor_root
 from roundlog.data import (
     HELD_BYTES,
     BlockCache,
@@ -46,14 +46,52 @@ from roundlog.storage import (
     save_state,
     save_tensors,
 )
-from roundlog.training.run_files import BLOCKS, CACHE, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC, StoredState
 
 if TYPE_CHECKING:
     from roundlog.capture import Task
     from roundlog.training.sameness import Sameness
 
+PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = JOB_FILES = (
+    "program.json",
+    "spec.json",
+    "initial.safetensors",
+    "schedule.safetensors",
+    "data.safetensors",
+    "data.blocks",
+)
+CACHE = "data.cache"
+"""Name of the file beside a job's, where the data lie elsewhere, that keeps blocks of them."""
+
 JOB_STAGES = ("captures a step", "compares the program with the task's own steps", "hashes state and data")
 """Stages of `Job.from_task`, one after the other."""
+
+
+class StoredState(Mapping[str, torch.Tensor]):
+    """A state in a file, by name, in program order. Each tensor is read whenever it is asked for, and has the root that
+    it had when the state was made: whoever writes to the file meanwhile is found out."""
+
+    def __init__(self, stored: StoredTensors) -> None:
+        """Reads every tensor once. Raises StorageError, and CommitmentError for a tensor that has no root."""
+        self._stored = stored
+        self._roots = {name: tensor_root(tensor) for name, tensor in stored.items()}
+
+    @property
+    def root(self) -> bytes:
+        """The state root."""
+        return MerkleTree(list(self._roots.values())).root
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Raises StorageError if it cannot be read, or has changed."""
+        tensor = self._stored[name]
+        if tensor_root(tensor) != self._roots[name]:
+            raise StorageError(self._stored.path, f"tensor {name!r} has changed since its root was taken: restore it")
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
 
 
 class JobError(ValueError):

@@ -26,10 +26,9 @@ from roundlog.json_text import parse_json
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import StepInputs
 from roundlog.storage import open_regular
-from roundlog.training.job import Job, JobLimits
+from roundlog.training.job import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC, Job, JobLimits
 from roundlog.training.options import Execution, RunOptions
 from roundlog.training.run import RunError, usable
-from roundlog.training.run_files import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC
 
 
 class RankMismatchError(RuntimeError):

@@ -4,7 +4,7 @@
     roots                      32 bytes an interval: the state root at its end, appended and fsynced
     roots.sums                 32 bytes an interval: SHA-256 of the run, the interval and that root, likewise
     checkpoints/00000005.safetensors    the state after that many steps
-    history.jsonl              loss and seconds of every step (roundlog.training.history); no result depends on it
+    history.jsonl              loss and seconds of every step (roundlog.training.run_files); no result depends on it
 
 A root is recorded only after everything else of its interval is on disk. A run resumes at the newest kept checkpoint
 whose root is the recorded one, and computes everything after it again. A damaged older checkpoint is not used;
@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -47,10 +46,9 @@ from roundlog.storage import (
     write_record,
 )
 from roundlog.training.fabricated_values import FabricatedValues, Stop, note_stop, state_after_stop
-from roundlog.training.history import History
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
-from roundlog.training.run_files import checkpoint_path, wrong_checkpoint
+from roundlog.training.run_files import History, checkpoint_path, wrong_checkpoint
 
 _MEND_RECORD = (
     "if this is your own run of this job, remove that file and run the same command again, and nothing is lost; or "
@@ -67,10 +65,11 @@ def root_sum(run_id: bytes, interval: int, root: bytes) -> bytes:
     return sha256(run_id + interval.to_bytes(8, "big") + root).digest()
 
 
-class IntervalHooks(Protocol):
-    """Hooks of a role in a run: its rounding, and its work before and after intervals and steps."""
+class IntervalHooks:
+    """Hooks of a role in a run: its rounding, and its work before and after intervals and steps: none, here."""
 
-    rounding: Rounding
+    def __init__(self, rounding: Rounding) -> None:
+        self.rounding = rounding
 
     def resume(self, done: int) -> None:
         """Called once, before all other hooks, with the directory locked: the run resumes after `done` intervals."""

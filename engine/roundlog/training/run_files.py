@@ -1,37 +1,58 @@
-"""Files of jobs and runs: their names, their most bytes, checks of states in them, and the initial state of a job,
-which a run reads once.
+"""Files of jobs and runs: their most bytes, checks of states in them, and the history of a run.
 
 Most bytes follow from spec and program: a reader fetches no more. Each is the size beyond which the reader of that
 file refuses it, so that no right file is larger. Of a job whose program is not known yet, only `SPEC` and `PROGRAM`
-have a bound; the program has the root that the spec commits to, and decides the others."""
+have a bound; the program has the root that the spec commits to, and decides the others.
+
+The history of a run has the loss and the seconds of every step, in a file beside the roots, for people and plots:
+
+history.jsonl    JSON, a line a step, in the order of the steps:
+    {"step":12,"loss":2.31,"seconds":0.04,"schedule":{"0/lr":0.001}}
+    {"step":12,"validation":2.4,"seconds":0.2}    loss on a validation set, of the state before that step
+
+Numbers are the shortest decimals that are the FP32 numbers of the run; null where a step stopped without a loss.
+Nothing is committed to: the file changes no root, no log and no finding, and a run goes on without it where it cannot
+be written.
+
+Every line is handed to the operating system as soon as its step is done, so that a kill loses no more than a torn last
+line; the file is synced to the disk when the run ends. A resumed run cuts the lines of the steps that it repeats.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import errno
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
+from typing import Any, BinaryIO
 
-import torch
+import numpy as np
 
-from roundlog.commitments import CommitmentError, MerkleTree, state_root, tensor_root
+from roundlog.commitments import CommitmentError, state_root
 from roundlog.data import block_roots_bytes, most_data_bytes
+from roundlog.json_text import parse_json
 from roundlog.log import most_log_bytes
 from roundlog.operators import Inexact, operator
 from roundlog.program import DType, Program, TensorType
 from roundlog.program.program_text import MAX_TEXT_BYTES
 from roundlog.rounding.policies import payload_format
 from roundlog.spec import MAX_JSON_BYTES, TrainingSpec
-from roundlog.storage import StorageError, StoredTensors, entry_of, load_tensors, most_tensor_bytes
-
-PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = JOB_FILES = (
-    "program.json",
-    "spec.json",
-    "initial.safetensors",
-    "schedule.safetensors",
-    "data.safetensors",
-    "data.blocks",
+from roundlog.storage import (
+    StorageError,
+    entry_of,
+    load_tensors,
+    most_tensor_bytes,
+    open_regular,
+    reading,
+    require_regular,
+    sync_file,
 )
-CACHE = "data.cache"
-"""Name of the file beside a job's, where the data lie elsewhere, that keeps blocks of them."""
+from roundlog.training.job import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC, Job
 
 BEFORE_THE_PROGRAM = {SPEC: MAX_JSON_BYTES, PROGRAM: MAX_TEXT_BYTES}
 """Most bytes of the two files of a job by which the others are bounded."""
@@ -101,29 +122,198 @@ def wrong_checkpoints(
             yield path, why
 
 
-class StoredState(Mapping[str, torch.Tensor]):
-    """A state in a file, by name, in program order. Each tensor is read whenever it is asked for, and has the root that
-    it had when the state was made: whoever writes to the file meanwhile is found out."""
+HISTORY_FILE = "history.jsonl"
+MAX_LINE_BYTES = 64 * 1024
+MAX_BYTES = 1 << 30
+"""Most bytes of a history that are read: ten million steps."""
 
-    def __init__(self, stored: StoredTensors) -> None:
-        """Reads every tensor once. Raises StorageError, and CommitmentError for a tensor that has no root."""
-        self._stored = stored
-        self._roots = {name: tensor_root(tensor) for name, tensor in stored.items()}
+MAX_COLUMNS = 64
+MAX_COLUMN_NAME = 100
+"""Columns of the schedule behind the first `MAX_COLUMNS`, and such with longer names, are left out: they stand in the
+job."""
+
+_MAX_STEP = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One line of a history."""
+
+    step: int
+    seconds: float
+    loss: float | None = None
+    """Loss of the step on its batch; NaN where it stopped; None in a line about a validation."""
+    validation: float | None = None
+    """Loss on the validation set, of the state before the step; NaN if it is not finite; None in a line about a
+    step."""
+    schedule: dict[str, float] = field(default_factory=dict)
 
     @property
-    def root(self) -> bytes:
-        """The state root."""
-        return MerkleTree(list(self._roots.values())).root
+    def place(self) -> tuple[int, bool]:
+        """The place of the line: a step's validation stands before the step."""
+        return self.step, self.validation is None
 
-    def __getitem__(self, name: str) -> torch.Tensor:
-        """Raises StorageError if it cannot be read, or has changed."""
-        tensor = self._stored[name]
-        if tensor_root(tensor) != self._roots[name]:
-            raise StorageError(self._stored.path, f"tensor {name!r} has changed since its root was taken: restore it")
-        return tensor
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
+class History:
+    """The history of a run that is going on. A history that cannot be written is given up, and the run goes on."""
 
-    def __len__(self) -> int:
-        return len(self._stored)
+    def __init__(self, run_dir: Path, job: Job, first_step: int) -> None:
+        """Cuts off what is torn or damaged, and the lines of `first_step` and later steps, which are run again."""
+        self.path = run_dir / HISTORY_FILE
+        self.problem: str | None = None
+        """Reason why lines are missing, in one clause; None if the run has written all of its own."""
+        self._job = job
+        names = job.program.schedule_names[:MAX_COLUMNS]
+        self._columns = [(slot, name) for slot, name in enumerate(names) if len(name) <= MAX_COLUMN_NAME]
+        self._last = (-1, True)
+        self._size = 0
+        self._file: BinaryIO | None = None
+        try:
+            self._file = self._open(first_step)
+        except OSError as error:
+            self._give_up(error)
+
+    def _open(self, first_step: int) -> BinaryIO:
+        # Unbuffered: what is written is handed over. Without O_NONBLOCK, opening a pipe would wait for its other end.
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        file = os.fdopen(descriptor, "r+b", buffering=0)
+        try:
+            require_regular(descriptor, self.path)
+            end = 0
+            with open_regular(self.path) as reader:
+                try:
+                    for end_of_line, entry in _lines(reader, self.path):
+                        if entry.place > (first_step, False):
+                            break
+                        end, self._last = end_of_line, entry.place
+                except StorageError as error:
+                    self.problem = f"{error}: the lines from there on were dropped"
+            if os.fstat(descriptor).st_size != end:
+                file.truncate(end)
+            self._size = file.seek(end)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def add_step(self, step: int, loss: float, seconds: float) -> None:
+        """Writes the line of a step."""
+        row = self._job.schedule[step].tolist() if self._columns else []
+        line: dict[str, Any] = {"step": step, "loss": _plain(loss), "seconds": round(seconds, 6)}
+        if self._columns:
+            line["schedule"] = {name: _plain(row[slot]) for slot, name in self._columns}
+        self._write(line, (step, True))
+
+    def lacks_validation(self, step: int) -> bool:
+        """Whether there is no line yet about a validation of the state before this step."""
+        return self._file is not None and (step, False) > self._last
+
+    def add_validation(self, step: int, loss: float, seconds: float) -> None:
+        """Writes the line of a validation."""
+        self._write({"step": step, "validation": _plain(loss), "seconds": round(seconds, 6)}, (step, False))
+
+    def close(self) -> None:
+        """Syncs the file to the disk and closes it."""
+        if self._file is None:
+            return
+        try:
+            sync_file(self._file)
+            self._file.close()
+        except OSError as error:
+            self._give_up(error)
+        self._file = None
+
+    def _write(self, line: dict[str, Any], place: tuple[int, bool]) -> None:
+        if self._file is None or place <= self._last:
+            return
+        data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        self._size += len(data)
+        self._last = place
+        if self._size > MAX_BYTES:
+            self._give_up(OSError(errno.EFBIG, f"it would exceed {MAX_BYTES} bytes"))
+            return
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """Ends the history: no run is lost for it. The next process cuts off what is torn."""
+        self.problem = f"{self.path} cannot be written ({error.strerror or error})"
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+
+def read_history(run_dir: Path) -> Iterator[HistoryEntry]:
+    """The lines of a run's history, in order; a torn last line is left out. The file is not trusted.
+
+    Raises StorageError if there is none, it is too large, or a line is not one of a history."""
+    path = run_dir / HISTORY_FILE
+    with reading(path) as file:
+        for _, entry in _lines(file, path):
+            yield entry
+
+
+def _lines(file: BufferedReader, path: Path) -> Iterator[tuple[int, HistoryEntry]]:
+    """(byte behind the line, its entry) of every whole line. Raises StorageError, OSError."""
+    if os.fstat(file.fileno()).st_size > MAX_BYTES:
+        raise StorageError(path, f"has more than the {MAX_BYTES} bytes of a history that are read")
+    number, end, last = 0, 0, (-1, True)
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise StorageError(path, f"line {number} is longer than {MAX_LINE_BYTES} bytes")
+        if not line.endswith(b"\n"):
+            return
+        try:
+            entry = _entry(line)
+        except ValueError as error:
+            raise StorageError(path, f"line {number} is not a line of a history: {error}") from error
+        if entry.place <= last:
+            raise StorageError(path, f"line {number} is of step {entry.step}, out of order")
+        last = entry.place
+        end += len(line)
+        yield end, entry
+
+
+def _entry(line: bytes) -> HistoryEntry:
+    """The entry of one line. Raises ValueError."""
+    found = parse_json(line)
+    if not isinstance(found, dict):
+        raise ValueError("it is not a JSON object")
+    kind = "validation" if "validation" in found else "loss"
+    if found.keys() - {"schedule"} != {"step", kind, "seconds"}:
+        raise ValueError("it has other keys than step, loss, seconds and schedule, or step, validation and seconds")
+    step = found["step"]
+    if type(step) is not int or not 0 <= step <= _MAX_STEP:
+        raise ValueError(f"its step is not an integer of 0 to {_MAX_STEP}")
+    schedule = found.get("schedule", {})
+    if not isinstance(schedule, dict) or len(schedule) > MAX_COLUMNS:
+        raise ValueError(f"its schedule is not an object of at most {MAX_COLUMNS} columns")
+    columns = {name: _number(value) for name, value in schedule.items()}
+    value = _number(found[kind])
+    if kind == "validation":
+        return HistoryEntry(step, _number(found["seconds"]), validation=value, schedule=columns)
+    return HistoryEntry(step, _number(found["seconds"]), loss=value, schedule=columns)
+
+
+def _plain(value: float) -> float | None:
+    """The shortest decimal that is this FP32 number; None for NaN and infinities."""
+    return float(str(np.float32(value))) if math.isfinite(value) else None
+
+
+def _number(value: object) -> float:
+    if value is None:
+        return math.nan
+    if type(value) not in (int, float):
+        raise ValueError("one of its values is not a number")
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError("one of its numbers is too large")
+    return number

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from roundlog.commitments import MerkleTree
 from roundlog.log import LogError, LogHeader, LogWriter
-from roundlog.rounding import RecordingRounding, Rounding, payload_format, recorder, summarise
+from roundlog.rounding import RecordingRounding, payload_format, recorder, summarise
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
-from roundlog.training.run import Run
+from roundlog.training.run import IntervalHooks, Run
 
 
 def log_header(job: Job, interval: int) -> LogHeader:
@@ -109,14 +109,14 @@ class Trainer:
             return True
 
 
-class _Recording:
+class _Recording(IntervalHooks):
     """Hooks of the trainer, which write the log."""
 
     def __init__(self, job: Job, directory: Path, chosen: RecordingRounding | None) -> None:
         self.job = job
         self.directory = directory
         self._recorder = chosen or recorder(job.spec)
-        self.rounding: Rounding = self._recorder
+        super().__init__(self._recorder)
         self._writer: LogWriter | None = None
         self.resumed_at = 0
         """Intervals that earlier processes have finished."""
@@ -128,9 +128,6 @@ class _Recording:
         self._writer = LogWriter(
             log_path(self.directory, interval), log_header(self.job, interval), payload_format(self.job.spec)
         )
-
-    def before_step(self, step: int) -> None:
-        pass
 
     def after_step(self, step: int) -> None:
         assert self._writer is not None

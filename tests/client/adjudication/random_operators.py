@@ -12,8 +12,7 @@ from contract_answers import STEPS, Memory, tree_of
 from roundlog.adjudication.adjudicate import DisputedStep, encode
 from roundlog.definitions import FLOATS, code_names, signatures
 from roundlog.descriptors import Descriptor, DescriptorError, Family, Input, Row
-from roundlog.descriptors.check import check_descriptor
-from roundlog.descriptors.descriptor import REDUCTIONS
+from roundlog.descriptors.descriptor import REDUCTIONS, check_descriptor
 from roundlog.program import DType, Stored
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL

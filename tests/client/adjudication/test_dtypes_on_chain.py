@@ -12,9 +12,7 @@ from eth_abi.abi import encode
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.definitions import Family, signatures
 from roundlog.descriptors import Descriptor, DescriptorError, Input, Row
-from roundlog.descriptors.check import check_descriptor
-from roundlog.descriptors.descriptor import REDUCTIONS
-from roundlog.descriptors.encoding import STRUCT, _plain
+from roundlog.descriptors.descriptor import REDUCTIONS, STRUCT, _plain, check_descriptor
 from roundlog.program import DType
 from web3.exceptions import Web3Exception
 

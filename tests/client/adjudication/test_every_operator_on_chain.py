@@ -21,7 +21,7 @@ from roundlog.execution import Executor
 from roundlog.operators.registry import StepInputs
 from roundlog.program import Program
 from roundlog.randomness import batch_rows
-from roundlog.rounding.record import Recorder
+from roundlog.rounding.resolve import Recorder
 from tiebreak.game.moves import opening_arguments
 
 pytestmark = pytest.mark.slow

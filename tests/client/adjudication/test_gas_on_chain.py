@@ -15,8 +15,8 @@ from roundlog.adjudication.adjudicate import DisputedStep, place_in_field
 from roundlog.adjudication.partial import start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, leaf_hash, node_hash, tensor_bytes
 from roundlog.descriptors import Descriptor, Family, Input, Row, describe, encode_descriptor
+from roundlog.descriptors.describe import GAS_BUDGET, GAS_PER_F16_READ, gas, terms_per_segment
 from roundlog.descriptors.descriptor import REDUCTIONS
-from roundlog.descriptors.segments import GAS_BUDGET, GAS_PER_F16_READ, gas, terms_per_segment
 from roundlog.operators import operator
 from roundlog.program import DType, Node, Program, TensorType
 

@@ -14,8 +14,7 @@ from random_operators import case, sound
 from roundlog.adjudication.adjudicate import NoAnswer
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.descriptors import Descriptor, DescriptorError, Family
-from roundlog.descriptors.check import check_descriptor
-from roundlog.descriptors.encoding import STRUCT, _plain
+from roundlog.descriptors.descriptor import STRUCT, _plain, check_descriptor
 from roundlog.program import DType
 from web3.exceptions import Web3Exception
 

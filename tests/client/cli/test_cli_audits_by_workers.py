@@ -15,7 +15,7 @@ from audit_workers import honest
 from cli_world import Run, refused
 from roundlog import segment_audits
 from roundlog.commitments import MerkleTree, state_root
-from roundlog.segment_audits.listing import CHECKPOINTS_FILE, read_listing
+from roundlog.segment_audits.segment import CHECKPOINTS_FILE, read_listing
 from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.job import Job
 from roundlog.training.run import Run as TrainingRun

@@ -13,7 +13,7 @@ import torch
 from cli_world import Run, Trained, refused
 from roundlog.capture import Task
 from roundlog.commitments import state_root
-from roundlog.log.entries import LogError
+from roundlog.log.payload import LogError
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training.job import Job
 from roundlog.training.run_files import wrong_state

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cli_world import Run, Trained, refused
 from crafted_blocks import Blocks, repeated
-from roundlog.training.run_files import JOB_FILES
+from roundlog.training.job import JOB_FILES
 from tiebreak.store.dag_reader import MAX_ENTRIES
 from tiebreak.store.dagpb import RAW, SYMLINK, Cid, UnixFsNode, decode
 

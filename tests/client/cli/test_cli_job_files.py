@@ -16,8 +16,7 @@ from cli_world import Chain, Run, Trained, refused
 from http_stand_in import serving
 from roundlog import segment_audits
 from roundlog.data import RemoteDataError
-from roundlog.training.job import Job, JobLimits
-from roundlog.training.run_files import JOB_FILES
+from roundlog.training.job import JOB_FILES, Job, JobLimits
 from tasks import linear_task
 from test_cli_ranks import by_hand, ended
 from test_store_ranges import with_ranges

@@ -22,11 +22,10 @@ from cli_world import Run, refused
 from http_stand_in import Request, giving_blocks, serving
 from roundlog import segment_audits
 from roundlog.commitments import state_root
-from roundlog.segment_audits.listing import CHECKPOINTS_FILE
+from roundlog.segment_audits.segment import CHECKPOINTS_FILE
 from roundlog.storage import load_tensors, save_tensors
-from roundlog.training.audit_record import parse_audit_record
 from roundlog.training.job import Job
-from roundlog.training.receipt import Receipt, read_receipt
+from roundlog.training.receipt import Receipt, parse_audit_record, read_receipt
 from roundlog.training.run_files import checkpoint_path
 from tasks import linear_task
 from tiebreak.cli.app import app

@@ -8,7 +8,7 @@ from pathlib import Path
 from cli_world import Run, Trained, refused
 from crafted_blocks import everything
 from roundlog.commitments import MerkleTree, state_root
-from roundlog.segment_audits.listing import CHECKPOINTS_FILE, read_listing
+from roundlog.segment_audits.segment import CHECKPOINTS_FILE, read_listing
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from tiebreak.store import FolderStore

@@ -12,8 +12,8 @@ from operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
 from oracle.array import FORMATS, Array, from_torch
 from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate
 from roundlog.definitions import DEFINITIONS, FLOATS
-from roundlog.descriptors.check import check_descriptor
 from roundlog.descriptors.describe import rule_for
+from roundlog.descriptors.descriptor import check_descriptor
 from roundlog.operators import REGISTRY, Direct, Inexact, OperatorKind, Source, compute_narrow
 from roundlog.operators.elementwise import convert
 from roundlog.program import DType

@@ -29,10 +29,8 @@ from roundlog.descriptors import (
     decode_descriptor,
     encode_descriptor,
 )
-from roundlog.descriptors.check import MAX_ENCODED_BYTES, check_descriptor
-from roundlog.descriptors.describe import Subject, rule_for
-from roundlog.descriptors.encoding import STRUCT
-from roundlog.descriptors.segments import GAS_BUDGET, chunks_read, gas
+from roundlog.descriptors.describe import GAS_BUDGET, Subject, chunks_read, gas, rule_for
+from roundlog.descriptors.descriptor import MAX_ENCODED_BYTES, STRUCT, check_descriptor
 from roundlog.program import DType, ProgramError
 
 NAMES = sorted(CASES)

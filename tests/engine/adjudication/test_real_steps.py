@@ -33,8 +33,8 @@ from roundlog.adjudication.partial import decode_partial, start
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, state_root, tensor_bytes, tensor_root
 from roundlog.data import data_tree
 from roundlog.descriptors import Descriptor, Family, describe
+from roundlog.descriptors.describe import leaves
 from roundlog.descriptors.descriptor import REDUCTIONS
-from roundlog.descriptors.segments import leaves
 from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
 from roundlog.program import Stored

@@ -16,7 +16,7 @@ from elementary_series import FUNCTIONS as SERIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import elementary_functions, round_function
+from roundlog.arithmetic import exact_sums, round_function
 from roundlog.definitions import Family, of_family
 
 INFINITY, NAN = float("inf"), float("nan")
@@ -171,7 +171,7 @@ def test_the_series_agree_with_mpmath_to_300_bits(name: str) -> None:
 def test_other_threads_that_use_mpmath_change_nothing() -> None:
     x = np.random.default_rng(4).uniform(-9, 9, 2000).astype(np.float32)
     alone = round_function("exp", x)
-    elementary_functions._round_one.cache_clear()
+    exact_sums._round_one.cache_clear()
     stop = threading.Event()
 
     def disturb() -> None:
@@ -179,7 +179,7 @@ def test_other_threads_that_use_mpmath_change_nothing() -> None:
             for _ in range(50):
                 mpmath.mp.prec = 20
             round_function("tanh", x[:1])
-            elementary_functions._round_one.cache_clear()
+            exact_sums._round_one.cache_clear()
 
     interval, precision = sys.getswitchinterval(), mpmath.mp.prec
     sys.setswitchinterval(1e-6)
@@ -198,16 +198,16 @@ def test_other_threads_that_use_mpmath_change_nothing() -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_start_at_too_little_precision_only_takes_longer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Hardly any FP32 argument needs more than the 80 bits at the start, so the loop is tried from further below.
-    monkeypatch.setattr(elementary_functions, "_START_BITS", 26)
-    elementary_functions._round_one.cache_clear()
+    monkeypatch.setattr(exact_sums, "_START_BITS", 26)
+    exact_sums._round_one.cache_clear()
     check(name, np.random.default_rng(5).uniform(-9, 9, 100).astype(np.float32).astype(np.float64).tolist())
-    elementary_functions._round_one.cache_clear()
+    exact_sums._round_one.cache_clear()
 
 
 def test_a_value_that_the_precision_does_not_decide_is_an_error_and_no_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elementary_functions, "_START_BITS", 26)
-    monkeypatch.setattr(elementary_functions, "_LIMIT_BITS", 26)
-    elementary_functions._round_one.cache_clear()
+    monkeypatch.setattr(exact_sums, "_START_BITS", 26)
+    monkeypatch.setattr(exact_sums, "_LIMIT_BITS", 26)
+    exact_sums._round_one.cache_clear()
     with pytest.raises(ArithmeticError, match="not decided"):
         round_function("exp", np.linspace(1, 2, 50, dtype=np.float32))
-    elementary_functions._round_one.cache_clear()
+    exact_sums._round_one.cache_clear()

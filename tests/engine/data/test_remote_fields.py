@@ -34,8 +34,7 @@ from roundlog.data import (
 from roundlog.log import LogError
 from roundlog.storage import StorageError
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import Job, JobError
-from roundlog.training.run_files import JOB_FILES
+from roundlog.training.job import JOB_FILES, Job, JobError
 from roundlog.training.trainer import Trainer
 from test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, task_of
 

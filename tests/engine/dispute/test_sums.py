@@ -15,8 +15,8 @@ from roundlog.adjudication.openings import Material
 from roundlog.adjudication.partial import ExactSum, RunningResult, start
 from roundlog.definitions import FLOATS
 from roundlog.descriptors import Family
-from roundlog.dispute import partial_results as sums
-from roundlog.dispute.partial_results import running_sums
+from roundlog.dispute import disputed_operator as sums
+from roundlog.dispute.disputed_operator import running_sums
 from roundlog.program import DType
 
 SUMS = ["sum", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "avg_pool2d"]

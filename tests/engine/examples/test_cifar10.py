@@ -15,8 +15,7 @@ import pytest
 import torch
 from roundlog.capture import CaptureError, Task
 from roundlog.examples import cifar10
-from roundlog.examples.resnet import resnet50
-from roundlog.examples.vgg import vgg11
+from roundlog.examples.cifar10 import resnet50, vgg11
 from trainings import trained_and_audited
 
 ROWS = 3

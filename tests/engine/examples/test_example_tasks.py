@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task
+from roundlog.examples.cifar10 import resnet50, vgg11
 from roundlog.examples.digits import digits
 from roundlog.examples.gpt import gpt
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
-from roundlog.examples.resnet import resnet50
-from roundlog.examples.vgg import vgg11
 from roundlog.program import DType
 from trainings import trained_and_audited
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from roundlog.capture import CaptureError
-from roundlog.examples import text
+from roundlog.examples import gpt
 from roundlog.examples.gpt2 import gpt2
 from trainings import trained_and_audited
 
@@ -36,7 +36,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_bytes_are_tokens_in_windows_that_overlap_by_one(file: Path) -> None:
-    rows = text.load(file, None, context=10, vocabulary=256)["tokens"]
+    rows = gpt.load(file, None, context=10, vocabulary=256)["tokens"]
     content = TEXT.encode()
     assert rows.dtype == torch.int64
     assert rows.tolist() == [list(content[i : i + 11]) for i in range(0, len(content) - 10, 10)]
@@ -50,7 +50,7 @@ def test_a_tokenizer_gives_its_tokens_from_each_of_its_files(file: Path, tokeniz
     ids = expected.encode(TEXT).ids
     assert len(ids) < len(TEXT)
     for place in (tokenizers, tokenizers / "whole", tokenizers / "whole" / "tokenizer.json"):
-        rows = text.load(file, place, context=5, vocabulary=280)["tokens"]
+        rows = gpt.load(file, place, context=5, vocabulary=280)["tokens"]
         assert rows.tolist() == [ids[i : i + 6] for i in range(0, len(ids) - 5, 5)]
 
 
@@ -73,7 +73,7 @@ def test_a_vocabulary_that_is_too_small_is_refused(file: Path, tokenizers: Path)
 
 def refused(message: str, file: Path, tokenizer: Path | None = None, context: int = 5, vocabulary: int = 280) -> None:
     with pytest.raises(CaptureError, match=message) as caught:
-        text.load(file, tokenizer, context=context, vocabulary=vocabulary)
+        gpt.load(file, tokenizer, context=context, vocabulary=vocabulary)
     assert "\n" not in str(caught.value)
 
 
@@ -84,7 +84,7 @@ def test_texts_that_do_not_do_are_refused(file: Path, tmp_path: Path, monkeypatc
     (tmp_path / "empty.txt").write_text("")
     refused("has 0 tokens, at least 6", tmp_path / "empty.txt")
     refused("has a token 195, the model only 128", file, vocabulary=128)
-    monkeypatch.setattr(text, "_MAX_TEXT", 100)
+    monkeypatch.setattr(gpt, "_MAX_TEXT", 100)
     refused("has more than the 100 bytes", file)
 
 
@@ -93,7 +93,7 @@ def test_texts_that_no_tokenizer_can_take_are_refused(file: Path, tokenizers: Pa
     refused("is not UTF-8 at byte 5", file, tokenizers)
     file.write_text("")
     refused("has 0 tokens", file, tokenizers)
-    monkeypatch.setattr(text, "_MAX_TOKENIZED", 10)
+    monkeypatch.setattr(gpt, "_MAX_TOKENIZED", 10)
     file.write_text(TEXT)
     refused("has more than the 10 bytes", file, tokenizers)
 
@@ -125,10 +125,10 @@ def test_a_folder_that_lacks_one_of_the_two_files_is_refused(file: Path, tokeniz
 def test_without_the_library_a_tokenizer_file_is_refused_and_bytes_are_not(file: Path) -> None:
     code = (
         "import sys; sys.modules['tokenizers'] = None\n"
-        "from pathlib import Path; from roundlog.examples import text\n"
+        "from pathlib import Path; from roundlog.examples import gpt\n"
         f"path = Path({str(file)!r})\n"
-        "print(len(text.load(path, None, context=5, vocabulary=256)['tokens']))\n"
-        "text.load(path, path, context=5, vocabulary=256)"
+        "print(len(gpt.load(path, None, context=5, vocabulary=256)['tokens']))\n"
+        "gpt.load(path, path, context=5, vocabulary=256)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.stdout.strip().isdigit()

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 import torch
 from roundlog.definitions import DEFINITIONS, opcodes
-from roundlog.kernels import compiled_tape
+from roundlog.kernels import machine_code
 from roundlog.kernels import tape as of
-from roundlog.kernels.compiled_tape import Chain, TapeOperand
-from roundlog.kernels.machine_code import LANES, Form, MachineCode, _Loops
+from roundlog.kernels.machine_code import LANES, Chain, Form, MachineCode, TapeOperand, _Loops
 from roundlog.kernels.tape import BOOL, F32, Assignments, Tape
 from roundlog.kernels.threads import own_threads
 
@@ -83,7 +82,7 @@ class Played:
         """Whether all checks passed, each way. Asserts that the outputs are the same."""
         results = []
         for worth in (1 << 62, -1):
-            monkeypatch.setattr(compiled_tape, "WORTH", worth)
+            monkeypatch.setattr(machine_code, "WORTH", worth)
             chained = Chain(self.tape, self.operands, self.kinds, self.size)
             results.append(self.play(chained))
             assert (chained._played.code is None) == (worth > 0)
@@ -117,9 +116,9 @@ def tape_of(*instructions: tuple[int, int, int, int, int], inputs: int) -> Tape:
     return Tape(np.array(rows), np.array([inputs + len(rows) - 1]), inputs + len(rows))
 
 
-@pytest.mark.parametrize("size", [compiled_tape._CACHED, compiled_tape._CACHED + 5])
+@pytest.mark.parametrize("size", [machine_code._CACHED, machine_code._CACHED + 5])
 def test_what_is_written_past_the_cache_is_the_same(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_tape, "WORTH", -1)
+    monkeypatch.setattr(machine_code, "WORTH", -1)
     x = torch.randn(size)
     tape = tape_of((of.MUL, 0, 0, 0, 1), (of.SQRT, 1, 1, 0, 1), inputs=1)
     operand = TapeOperand(F32, 1, size)
@@ -185,7 +184,7 @@ def test_the_code_for_arm_rounds_products_and_compares_as_everywhere() -> None:
 
 
 def test_parts_of_threads_make_the_same_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_tape, "WORTH", -1)
+    monkeypatch.setattr(machine_code, "WORTH", -1)
     size = 1_000_003
     x = np.arange(size, dtype=np.float32)
     tape = tape_of((of.MUL, 0, 0, 0, 1), inputs=1)
@@ -207,7 +206,7 @@ def test_parts_of_threads_make_the_same_whole(monkeypatch: pytest.MonkeyPatch) -
 
 def test_code_is_made_when_interpreting_has_cost_as_much_and_shared_by_what_has_one_form() -> None:
     tape = tape_of((of.ADD, 0, 1, 0, 0), (of.FLOOR, 2, 2, 0, 0), inputs=2)
-    size = compiled_tape.WORTH // 8
+    size = machine_code.WORTH // 8
     x, out = np.ones(size, dtype=np.float32), np.empty(size, dtype=np.float32)
     large = Chain(tape, [TapeOperand(F32, 1, size), TapeOperand(F32, 1, 1)], [F32], size)
     small = Chain(tape, [TapeOperand(F32, 1, 40), TapeOperand(F32, 1, 1)], [F32], 40)

@@ -17,12 +17,12 @@ import pytest
 import torch
 from elementary_series import FUNCTIONS as SERIES
 from roundlog.arithmetic import round_function
-from roundlog.definitions.pointwise_operators import RELATIVE_ERROR
+from roundlog.definitions.definition import RELATIVE_ERROR
 from roundlog.kernels import elementary
 from roundlog.kernels.elementary import evaluate, mark_function
 from roundlog.operators import Inexact, operator
 from roundlog.operators.bounds import Ambiguous, RelativeBound, mark_by_reference
-from roundlog.operators.transcendental import ABSOLUTE_BOUND
+from roundlog.operators.elementwise import ABSOLUTE_BOUND
 from roundlog.rounding.resolve import resolve
 
 U = Fraction(1, 2**53)

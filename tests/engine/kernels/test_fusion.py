@@ -8,7 +8,7 @@ from roundlog.capture.builder import Builder
 from roundlog.definitions import DEFINITIONS, opcodes
 from roundlog.execution import Batches, Executor, NonFiniteError
 from roundlog.execution.fusion import MAX_GROUP, Group, peak_bytes, plan
-from roundlog.kernels import compiled_tape
+from roundlog.kernels import machine_code
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Program, TensorType
 from roundlog.rounding import Recorder
@@ -21,7 +21,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0**-149, -(2.0**-126), 3.4028234663852886e38,
 @pytest.fixture(autouse=True, params=["interpreted", "compiled"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way in which chains are played, from the first step on."""
-    monkeypatch.setattr(compiled_tape, "WORTH", 1 << 62 if request.param == "interpreted" else -1)
+    monkeypatch.setattr(machine_code, "WORTH", 1 << 62 if request.param == "interpreted" else -1)
 
 
 def step(program: Program, states: list[torch.Tensor]) -> StepInputs:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from roundlog.kernels import rounding_loops
 from roundlog.log import Decision, Entries
-from roundlog.log.entries import PayloadError
+from roundlog.log.payload import PayloadError
 from roundlog.number_format import FLOAT32
 from roundlog.operators.bounds import Ambiguous
 from roundlog.rounding.follow import ElementVerdict, weigh, weigh_by_reference

@@ -14,11 +14,10 @@ import torch
 from roundlog.adjudication.binary32 import ROUNDED, SCALARS
 from roundlog.capture.builder import Builder
 from roundlog.execution import Executor, NonFiniteError, fusion
-from roundlog.execution.executor import InGroups, InOrder
+from roundlog.execution.executor import CheckedProgram, InGroups, InOrder, RunningStep
 from roundlog.execution.fusion import Group, plan
-from roundlog.execution.running_step import CheckedProgram, RunningStep
 from roundlog.execution.stops import DeferredChecks
-from roundlog.kernels import compiled_tape
+from roundlog.kernels import machine_code
 from roundlog.number_format import BFLOAT16, FLOAT32
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Program, TensorType
@@ -34,7 +33,7 @@ BINARY = (*ARITHMETIC, "maximum", "minimum", "eq", "lt", "le")
 @pytest.fixture(autouse=True, params=["interpreted", "compiled"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way in which chains are played, from the first step on."""
-    monkeypatch.setattr(compiled_tape, "WORTH", 1 << 62 if request.param == "interpreted" else -1)
+    monkeypatch.setattr(machine_code, "WORTH", 1 << 62 if request.param == "interpreted" else -1)
 
 
 def of_words(words: Words) -> torch.Tensor:
@@ -273,7 +272,7 @@ def test_a_check_sees_what_becomes_infinite_when_it_is_rounded(size: int) -> Non
 
 
 def test_what_is_written_past_the_cache_is_the_same() -> None:
-    x = torch.randn(compiled_tape._CACHED + 5).bfloat16()
+    x = torch.randn(machine_code._CACHED + 5).bfloat16()
     states = [x, x.flip(0)]
     program = program_of(lambda builder, values: [builder.op("mul", *values), builder.op("add", *values)], states)
     assert all(unit.chain._form.streamed for unit in plan(program) if isinstance(unit, Group))

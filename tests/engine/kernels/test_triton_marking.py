@@ -124,7 +124,7 @@ def test_the_kernels_are_tried_on_a_few_numbers_before_they_are_used(interpreter
 
 
 def _agrees_with_flushed_subnormals() -> bool:
-    from roundlog.kernels.cuda import triton_marking as kernels
+    from roundlog.kernels.cuda import triton_kernels as kernels
 
     right = kernels._round
 
@@ -157,7 +157,7 @@ COMPILED = {
 def _compiled(kernel: str, form: int, fusion: bool, **other: str) -> str:
     """Instructions for an A100, and for every number that says how large something is its usual type or `other`."""
     import triton
-    from roundlog.kernels.cuda import triton_marking as kernels
+    from roundlog.kernels.cuda import triton_kernels as kernels
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def _uniform(key: tuple[int, int], size: int) -> torch.Tensor:
-    from roundlog.kernels.cuda import triton_philox as philox
+    from roundlog.kernels.cuda import triton_kernels as philox
 
     return philox.uniform(key, size, torch.device("cuda") if torch.cuda.is_available() else CPU).cpu()
 
@@ -39,7 +39,7 @@ def test_it_is_tried_before_it_is_used(interpreter: ProcessPoolExecutor) -> None
 
 
 def _agrees_with_another_generator() -> bool:
-    from roundlog.kernels.cuda import triton_philox as philox
+    from roundlog.kernels.cuda import triton_kernels as philox
 
     right = philox.uniform
     # One word further.
@@ -52,7 +52,7 @@ def _agrees_with_another_generator() -> bool:
 
 def _compiled() -> str:
     import triton
-    from roundlog.kernels.cuda import triton_philox as philox
+    from roundlog.kernels.cuda import triton_kernels as philox
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 

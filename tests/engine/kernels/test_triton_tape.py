@@ -28,7 +28,7 @@ CHILD = "import sys, test_triton_tape; sys.exit(test_triton_tape.fuse_with_trito
 def fuse_with_triton() -> int:
     """The tests of fused chains, in a process whose executor works as on a device."""
     interpret()
-    from roundlog.kernels.cuda import triton_tape as tape
+    from roundlog.kernels.cuda import triton_kernels as tape
 
     played, play = [], tape.play
 
@@ -69,7 +69,7 @@ def _agrees_where_subnormal_numbers_are_flushed(by: int) -> bool:
     """True if results agree where one instruction flushes subnormal numbers, as compilers may have it do.
 
     by: the code of that instruction."""
-    from roundlog.kernels.cuda import triton_tape as tape
+    from roundlog.kernels.cuda import triton_kernels as tape
 
     tl, right = tape.tl, tape._do
 
@@ -88,7 +88,7 @@ def _agrees_where_subnormal_numbers_are_flushed(by: int) -> bool:
 def _compiled(fusion: bool) -> str:
     """Every instruction, every check, every kind of input and output, for an A100."""
     import triton
-    from roundlog.kernels.cuda import triton_tape as tape
+    from roundlog.kernels.cuda import triton_kernels as tape
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 

@@ -20,7 +20,7 @@ from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.number_format import narrow_float32
 from roundlog.program import DType, Node, Program, TensorType
-from roundlog.rounding import Follower, Recorder, record
+from roundlog.rounding import Follower, Recorder, resolve
 from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
 
 
@@ -181,13 +181,13 @@ def note(seen: dict[DType, set[str]], dtype: DType, x: torch.Tensor) -> None:
 
 
 def test_a_sum_that_is_rounded_to_fp32_first_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    certify = record.certify
+    certify = resolve.certify
 
     def twice(operator: Any, inputs: Any, attributes: Any, scale: float, kind: Any) -> Any:
         rounded, marked = certify(operator, inputs, attributes, scale, narrow_float32(32))
         return rounded, marked.of(slice(0, 0))
 
-    monkeypatch.setattr(record, "certify", twice)
+    monkeypatch.setattr(resolve, "certify", twice)
     with pytest.raises(AssertionError):
         for seed in range(40):
             check_by_oracle(seed)

@@ -22,13 +22,13 @@ from roundlog.definitions import (
     Signature,
     code_name,
     code_names,
+    definition,
     of_family,
     opcodes,
-    pointwise_operators,
     tensor_operators,
 )
 from roundlog.descriptors import Descriptor, decode_descriptor, describe, encode_descriptor
-from roundlog.descriptors import check as descriptor_check
+from roundlog.descriptors import descriptor as descriptor_check
 from roundlog.descriptors.descriptor import DTYPE_CODES
 from roundlog.execution import Executor
 from roundlog.execution.microbatch import MicrobatchExecutor
@@ -43,7 +43,6 @@ from roundlog.operators import (
     StepInputs,
     compute_narrow,
     elementwise,
-    transcendental,
 )
 from roundlog.operators.elementwise import Elementwise
 from roundlog.operators.registry import enter
@@ -92,7 +91,7 @@ def test_every_number_is_given_once() -> None:
         assert sorted(code for code, _ in names) == list(range(len(names))), family
     assert sorted(opcodes().values()) == list(range(len(opcodes())))
     assert {one.family for one in DEFINITIONS.values()} == set(Family)
-    groups = [group for module in (pointwise_operators, tensor_operators) for group in vars(module).values()]
+    groups = [group for module in (definition, tensor_operators) for group in vars(module).values()]
     members_of = [one for group in groups if isinstance(group, tuple) for one in group]
     rows = [one for one in members_of if isinstance(one, OperatorDefinition)]
     assert len(rows) == len(DEFINITIONS)
@@ -107,7 +106,7 @@ def test_kernels_and_reference_compute_what_is_defined() -> None:
         assert isinstance(REGISTRY[name], classes.get(one.kind, Direct)), name
         assert (one.kind is OperatorKind.INEXACT) == bool(one.relative_error or one.bound), name
     assert set(elementwise.KERNELS) == {one.name for one in of_family(Family.MAP)}
-    assert set(transcendental.KERNELS) == {one.name for one in of_family(Family.FUNCTION)}
+    assert set(elementwise.FUNCTION_KERNELS) == {one.name for one in of_family(Family.FUNCTION)}
     assert set(binary32.SCALARS) == {name for _, name in code_names(Family.MAP)}
     assert set(fixed_point._FUNCTIONS) == {one.name for one in of_family(Family.FUNCTION)}
 

@@ -17,8 +17,7 @@ from roundlog.arithmetic import as_float32, format_of, held, round_signed, torch
 from roundlog.log import Entries
 from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format, narrow_float32
 from roundlog.operators import REGISTRY, Inexact, compute_narrow, elementwise
-from roundlog.operators.elementwise import check_narrow, convert
-from roundlog.operators.transcendental import KERNELS
+from roundlog.operators.elementwise import KERNELS, check_narrow, convert
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
 from roundlog.rounding import Follower, Recorder
 from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder

@@ -11,8 +11,8 @@ import on_ranks
 import torch
 from roundlog.arithmetic import DisturbedError
 from roundlog.execution.ranks import Ranks, RanksExecutor, dismiss, serve
+from roundlog.execution.ranks.membership import Wait
 from roundlog.execution.ranks.ranks_executor import RankStep
-from roundlog.execution.ranks.stragglers import Wait
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from roundlog.training.helpers import Helpers, help_with_runs

@@ -7,8 +7,8 @@ import re
 import pytest
 from on_stragglers import PATIENCE
 from rank_processes import call
-from roundlog.execution.ranks import stragglers
-from roundlog.execution.ranks.stragglers import LATE, MOST, Lateness, Progress, StragglerMonitor, Wait, lateness
+from roundlog.execution.ranks import membership
+from roundlog.execution.ranks.membership import LATE, MOST, Lateness, Progress, StragglerMonitor, Wait, lateness
 
 BUSY, OTHERS, ORDER, RUN = Wait.NOTHING, Wait.OTHERS, Wait.ORDER, Wait.RUN
 
@@ -58,7 +58,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(stragglers, "time", made)
+    monkeypatch.setattr(membership, "time", made)
     return made
 
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from roundlog.execution.ranks import LostRankError, Ranks, group
-from roundlog.execution.ranks.membership import Membership
-from roundlog.execution.ranks.stragglers import StragglerMonitor
+from roundlog.execution.ranks.membership import Membership, StragglerMonitor
 from roundlog.execution.ranks.wire import Gloo, Nccl, Staged, within
 
 CPU = torch.device("cpu")

@@ -14,9 +14,8 @@ import torch
 from deaths import Point, killed_at
 from roundlog.program import Node
 from roundlog.storage import StorageError, save_tensors
-from roundlog.training import history
+from roundlog.training import run_files
 from roundlog.training.auditor import Auditor
-from roundlog.training.history import History, HistoryEntry, read_history
 from roundlog.training.job import Job
 from roundlog.training.options import (
     RunOptions,
@@ -27,6 +26,7 @@ from roundlog.training.options import (
     program_up_to_loss,
     read_validation_rows,
 )
+from roundlog.training.run_files import History, HistoryEntry, read_history
 from roundlog.training.trainer import Trainer, TrainingResult
 from tasks import conv_task, linear_task
 
@@ -42,7 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def lines(directory: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (directory / history.HISTORY_FILE).read_text().splitlines()]
+    return [json.loads(line) for line in (directory / run_files.HISTORY_FILE).read_text().splitlines()]
 
 
 def without_times(directory: Path) -> list[dict[str, object]]:
@@ -90,7 +90,7 @@ def test_a_killed_run_ends_with_the_history_of_a_whole_one(point: Point, trained
 def test_a_torn_last_line_is_left_out_and_replaced(cut: int, trained: Trained, tmp_path: Path) -> None:
     directory, job, result, _ = trained
     shutil.copytree(directory / "run", tmp_path / "run")
-    path = tmp_path / "run" / history.HISTORY_FILE
+    path = tmp_path / "run" / run_files.HISTORY_FILE
     path.write_bytes(path.read_bytes()[:-cut])
     kept = list(read_history(tmp_path / "run"))
     assert 0 < len(kept) < 6
@@ -103,7 +103,7 @@ def test_a_torn_last_line_is_left_out_and_replaced(cut: int, trained: Trained, t
 def test_damage_costs_the_lines_behind_it_and_no_result(trained: Trained, tmp_path: Path) -> None:
     directory, job, result, _ = trained
     shutil.copytree(directory / "run", tmp_path / "run")
-    path = tmp_path / "run" / history.HISTORY_FILE
+    path = tmp_path / "run" / run_files.HISTORY_FILE
     text = path.read_text().splitlines(keepends=True)
     path.write_text("".join([text[0], "{}\n", *text[2:]]))
     again = Trainer(job, tmp_path / "run").run()
@@ -115,7 +115,7 @@ def test_damage_costs_the_lines_behind_it_and_no_result(trained: Trained, tmp_pa
 def test_a_run_without_a_history_goes_on_with_one(trained: Trained, tmp_path: Path) -> None:
     directory, job, _, _ = trained
     shutil.copytree(directory / "run", tmp_path / "run")
-    (tmp_path / "run" / history.HISTORY_FILE).unlink()
+    (tmp_path / "run" / run_files.HISTORY_FILE).unlink()
     for name in ("roots", "roots.sums"):
         (tmp_path / "run" / name).write_bytes((directory / "run" / name).read_bytes()[:64])
     Trainer(job, tmp_path / "run").run()
@@ -149,7 +149,7 @@ def test_a_full_disk_ends_the_history_and_not_the_run(
 
     def cramped(self: History, run_dir: Path, job: Job, first_step: int) -> None:
         make(self, run_dir, job, first_step)
-        size = len((directory / "run" / history.HISTORY_FILE).read_text().splitlines()[0])
+        size = len((directory / "run" / run_files.HISTORY_FILE).read_text().splitlines()[0])
         self._file = Full(self._file, size * 5 // 2)  # type: ignore[assignment]
 
     with monkeypatch.context() as patch:
@@ -164,7 +164,7 @@ def test_a_full_disk_ends_the_history_and_not_the_run(
 def test_a_history_that_is_no_file_does_not_end_a_run(kind: str, trained: Trained, tmp_path: Path) -> None:
     _, job, result, _ = trained
     (tmp_path / "run").mkdir()
-    path = tmp_path / "run" / history.HISTORY_FILE
+    path = tmp_path / "run" / run_files.HISTORY_FILE
     if kind == "directory":
         path.mkdir()
     elif kind == "pipe":
@@ -179,11 +179,11 @@ def test_a_history_that_is_no_file_does_not_end_a_run(kind: str, trained: Traine
 
 def test_a_history_is_bounded(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory, job, result, _ = trained
-    monkeypatch.setattr(history, "MAX_BYTES", 200)
+    monkeypatch.setattr(run_files, "MAX_BYTES", 200)
     bounded = Trainer(job, tmp_path / "run").run()
     assert bounded.state_roots == result.state_roots
     assert bounded.history_problem is not None and "200 bytes" in bounded.history_problem
-    assert (tmp_path / "run" / history.HISTORY_FILE).stat().st_size <= 200
+    assert (tmp_path / "run" / run_files.HISTORY_FILE).stat().st_size <= 200
     with pytest.raises(StorageError, match="200 bytes"):
         list(read_history(directory / "run"))
 
@@ -210,7 +210,7 @@ HOSTILE = {
     "a schedule that is a list": GOOD.replace('{"0/lr":0.1}', "[0.1]"),
     "a column that is none": GOOD.replace("0.1}", "[]}"),
     "many columns": GOOD.replace('"0/lr":0.1', ",".join(f'"{n}":1' for n in range(65))),
-    "a line without end": GOOD[:-1] + " " * history.MAX_LINE_BYTES + "}",
+    "a line without end": GOOD[:-1] + " " * run_files.MAX_LINE_BYTES + "}",
     "deep": "[" * 60000,
     "no text": "\udcff",
     "the same step again": '{"step":0,"loss":1,"seconds":1}',
@@ -220,7 +220,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_line_is_refused_by_its_number(name: str, tmp_path: Path) -> None:
     text = f'{{"step":0,"loss":null,"seconds":0.1}}\n{HOSTILE[name]}\n'
-    (tmp_path / history.HISTORY_FILE).write_bytes(text.encode(errors="surrogateescape"))
+    (tmp_path / run_files.HISTORY_FILE).write_bytes(text.encode(errors="surrogateescape"))
     found = read_history(tmp_path)
     assert next(found).step == 0
     with pytest.raises(StorageError, match="line 2 ") as refused:
@@ -229,7 +229,7 @@ def test_a_hostile_line_is_refused_by_its_number(name: str, tmp_path: Path) -> N
 
 
 def test_the_good_line_is_good(tmp_path: Path) -> None:
-    (tmp_path / history.HISTORY_FILE).write_text(GOOD + "\n" + '{"step":2,"validation":null,"seconds":1}\n')
+    (tmp_path / run_files.HISTORY_FILE).write_text(GOOD + "\n" + '{"step":2,"validation":null,"seconds":1}\n')
     first, second = read_history(tmp_path)
     assert first == HistoryEntry(1, 0.1, loss=2.5, schedule={"0/lr": 0.1})
     assert second.loss is None and second.validation is not None and second.validation != second.validation

@@ -16,8 +16,8 @@ from roundlog.commitments import state_root
 from roundlog.data import data_tree, field_of
 from roundlog.execution import Batches
 from roundlog.segment_audits.audit import audit_by_segments
-from roundlog.segment_audits.listing import settled
-from roundlog.segment_audits.result import Sharing
+from roundlog.segment_audits.plan import Sharing
+from roundlog.segment_audits.segment import settled
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.storage import load_tensors
 from roundlog.training.auditor import Auditor

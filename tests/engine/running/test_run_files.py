@@ -14,9 +14,8 @@ from roundlog.execution.batches import TensorsOf
 from roundlog.program import DType, TensorType
 from roundlog.storage import StorageError, StoredTensors, save_state, save_tensors
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import Job
+from roundlog.training.job import Job, StoredState
 from roundlog.training.run import Run
-from roundlog.training.run_files import StoredState
 from tasks import TASKS
 
 

@@ -13,11 +13,10 @@ import pytest
 from roundlog.commitments import MerkleTree
 from roundlog.rounding import LogFindingKind
 from roundlog.spec import POLICY_THRESHOLD
-from roundlog.training.auditor import Auditor
+from roundlog.training.auditor import BY_LOG, Auditor, LogStanding, audit
 from roundlog.training.job import Job
 from roundlog.training.run import RunError
 from roundlog.training.trainer import Trainer, TrainingResult, log_path
-from roundlog.training.verdict import BY_LOG, LogStanding, audit
 from tasks import halfway_task, linear_task
 
 LogChange = Callable[[Path, Path], Path]

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from roundlog.segment_audits.listing import Listing
 from roundlog.segment_audits.local import Directories
-from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.segment import Answer, Listing, SegmentOrder, audit_segment
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run_files import checkpoint_path
 

@@ -10,9 +10,8 @@ import torch
 from audit_workers import honest, listing_of, source_of
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.segment_audits.audit import audit_by_segments
-from roundlog.segment_audits.listing import Listing, settled
-from roundlog.segment_audits.result import Reports, SegmentAudit, Sharing
-from roundlog.segment_audits.workers import MakeWorker
+from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing
+from roundlog.segment_audits.segment import Listing, MakeWorker, settled
 from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions

@@ -11,9 +11,8 @@ import pytest
 from audit_workers import source_of
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.segment_audits.audit import audit_by_segments
-from roundlog.segment_audits.listing import Listing
-from roundlog.segment_audits.result import SegmentAudit, Sharing
-from roundlog.segment_audits.segment import Answer, audit_segment
+from roundlog.segment_audits.plan import SegmentAudit, Sharing
+from roundlog.segment_audits.segment import Answer, Listing, audit_segment
 
 TURN = 0.1
 """Time between two looks. The trainer takes 1 for an interval."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from roundlog.segment_audits.listing import (
+from roundlog.segment_audits.segment import (
     CHECKPOINTS_FILE,
     Listing,
     ListingError,

@@ -23,11 +23,10 @@ from audit_workers import Stand, named
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.data import RemoteDataError
 from roundlog.segment_audits import slow_workers
-from roundlog.segment_audits.result import Reports, SegmentAudit
+from roundlog.segment_audits.plan import Reports, SegmentAudit
 from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
 from roundlog.segment_audits.slow_workers import NotNeeded, StandIn
-from roundlog.segment_audits.worker_pool import NoWorkersError
-from roundlog.segment_audits.workers import ProcessWorker
+from roundlog.segment_audits.workers import NoWorkersError, ProcessWorker
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,8 @@ import pytest
 from audit_workers import Behaviour, named, source_of
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.segment_audits.audit import audit_by_segments
-from roundlog.segment_audits.listing import Listing
-from roundlog.segment_audits.result import Sharing
-from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.plan import Sharing
+from roundlog.segment_audits.segment import Answer, Listing, SegmentOrder, audit_segment
 from roundlog.training.options import RunOptions
 
 

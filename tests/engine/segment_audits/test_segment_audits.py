@@ -11,12 +11,9 @@ import pytest
 from audit_workers import Stand, honest, named, source_of
 from published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
 from roundlog.segment_audits.audit import audit_by_segments
-from roundlog.segment_audits.listing import Listing, settled
-from roundlog.segment_audits.plan import draw_sample, fewest_parts, miss_probability
-from roundlog.segment_audits.result import Reports, Sharing
-from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
-from roundlog.segment_audits.worker_pool import NoWorkersError
-from roundlog.segment_audits.workers import MakeWorker, process_workers
+from roundlog.segment_audits.plan import Reports, Sharing, draw_sample, fewest_parts, miss_probability
+from roundlog.segment_audits.segment import Answer, Listing, MakeWorker, SegmentOrder, audit_segment, settled
+from roundlog.segment_audits.workers import NoWorkersError, process_workers
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.training.job import Job
 from roundlog.training.run import Run, RunError

@@ -16,12 +16,10 @@ import torch
 
 from roundlog.execution import fusion
 from roundlog.execution.batches import held
-from roundlog.execution.executor import Executor, Observe
+from roundlog.execution.executor import Executor, Observe, StepResult
 from roundlog.execution.microbatch.analysis import Analysis, analyse, samples_of
 from roundlog.execution.microbatch.slicing import Samples, bytes_in_parts, ranges, summation, terms_of
-from roundlog.execution.microbatch.stages import Part, Parts, cut, part_of
-from roundlog.execution.microbatch.values import Reads, Values
-from roundlog.execution.running_step import StepResult
+from roundlog.execution.microbatch.stages import Part, Parts, Reads, Values, cut, part_of
 from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError, Watch
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact, StepInputs, check, operator

@@ -1,8 +1,7 @@
 """Execution of steps by ranks, processes that share the samples of every batch: the same bits on many machines
 (docs/numerics.md)."""
 
-from roundlog.execution.ranks.group import Ranks, connect, disconnect
-from roundlog.execution.ranks.launch import Launch, LaunchError, joined
+from roundlog.execution.ranks.group import Launch, LaunchError, Ranks, connect, disconnect, joined
 from roundlog.execution.ranks.membership import LostRankError
 from roundlog.execution.ranks.orders import DisagreementError
 from roundlog.execution.ranks.rank_program import samples_of_ranks

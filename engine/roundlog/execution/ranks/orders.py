@@ -20,7 +20,7 @@ import torch
 from roundlog.arithmetic import DisturbedError
 from roundlog.commitments import canonical
 from roundlog.execution.ranks.group import Ranks
-from roundlog.execution.ranks.stragglers import Wait
+from roundlog.execution.ranks.membership import Wait
 from roundlog.log import Entries
 from roundlog.log.payload import decode, encode
 from roundlog.number_format import Format

@@ -14,11 +14,10 @@ import torch
 
 from roundlog.arithmetic import DisturbedError
 from roundlog.execution.batches import LazyTensors
-from roundlog.execution.executor import Executor
+from roundlog.execution.executor import Executor, StepResult
 from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.microbatch.slicing import Samples
-from roundlog.execution.microbatch.stages import Part, Parts
-from roundlog.execution.microbatch.values import Reads, Scratch, Values, sliced_source
+from roundlog.execution.microbatch.stages import Part, Parts, Reads, Scratch, Values, sliced_source
 from roundlog.execution.ranks.batch_sums import BatchSum, batch_sum, sums_over
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.orders import RankRounding
@@ -34,7 +33,6 @@ from roundlog.execution.ranks.rank_program import (
     samples_of_ranks,
 )
 from roundlog.execution.ranks.rank_states import Ownership
-from roundlog.execution.running_step import StepResult
 from roundlog.number_format import Format
 from roundlog.operators import Inexact, Source, StepInputs, operator
 from roundlog.operators.registry import Attributes, Tensors

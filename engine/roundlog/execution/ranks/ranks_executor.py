@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from roundlog.arithmetic import DisturbedError
-from roundlog.execution.executor import Executor, Observe, StepExecutor
+from roundlog.execution.executor import Executor, Observe, StepExecutor, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor, micro_batches_of
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.orders import (
@@ -35,7 +35,6 @@ from roundlog.execution.ranks.orders import (
 from roundlog.execution.ranks.rank_passes import InOnePass, InPasses, RankPart, passes_of
 from roundlog.execution.ranks.rank_program import analyse_for
 from roundlog.execution.ranks.rank_states import KeptStates, SharedStates, ownership
-from roundlog.execution.running_step import StepResult
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import StepInputs, check, operator
 from roundlog.operators.elementwise import check_narrow

@@ -37,7 +37,7 @@ def works(device: torch.device) -> bool:
 
 def marking_agrees(device: torch.device) -> bool:
     """Whether the kernels mark some numbers near rounding boundaries, of every size, as the CPU does."""
-    from roundlog.kernels.cuda import triton_marking as marking
+    from roundlog.kernels.cuda import triton_kernels as marking
 
     rng = np.random.default_rng(0)
     y = rng.choice([1.0, -1.0], 5000) * 2.0 ** rng.integers(-160, 130, 5000)
@@ -54,7 +54,7 @@ def marking_agrees(device: torch.device) -> bool:
 
 def tape_agrees(device: torch.device) -> bool:
     """Whether a tape with every instruction there is gives, of special numbers and others, what it gives on the CPU."""
-    from roundlog.kernels.cuda import triton_tape as on_device
+    from roundlog.kernels.cuda import triton_kernels as on_device
 
     numbers = [
         0.0,
@@ -96,7 +96,7 @@ def tape_agrees(device: torch.device) -> bool:
 
 def philox_agrees(device: torch.device) -> bool:
     """Whether the kernel for random numbers gives NumPy's words."""
-    from roundlog.kernels.cuda import triton_philox as philox
+    from roundlog.kernels.cuda import triton_kernels as philox
 
     key = 2**64 - 3, 2**63 + 5
     words = np.random.Philox(key=np.array(key, dtype=np.uint64)).random_raw(1500).astype("<u8").view("<u4")

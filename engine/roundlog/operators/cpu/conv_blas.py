@@ -1,5 +1,9 @@
 """Convolutions of FP32 numbers and their gradients by numpy's BLAS, panel by panel: windows written out, multiplied,
-rounded and marked while they are in the cache, every panel by one thread. `roundlog.operators.cpu.conv` says when."""
+rounded and marked while they are in the cache, every panel by one thread. `roundlog.operators.cpu.conv` says when.
+
+`forward_runs`, `to_input_runs` and `to_weight_runs` are the two runs of numbers that an element is the sum of
+products of, as `roundlog.kernels.exact_products` reads them. The letters are those of
+`roundlog.operators.convolution`."""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ import torch
 
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.convolution_sums import add_columns, write_columns
+from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.marking import AmbiguousPart, mark_product
 from roundlog.kernels.scratch import scratch
 from roundlog.kernels.threads import in_parts, one_by_one, threads_for
@@ -302,3 +307,89 @@ def _weight_panels(g: torch.Tensor, x: torch.Tensor, shape: Shape, use: Callable
             for more in others:
                 np.add(total, more, out=total)
             use(slice(group * each, (group + 1) * each), slice(0, terms), total)
+
+
+Both = tuple[Runs, Runs, I64, I64]
+"""Runs of the two factors, and for every chosen element which of them, int64[n] each."""
+
+
+def _flat(x: torch.Tensor) -> npt.NDArray[np.float32]:
+    memory: npt.NDArray[np.float32] = x.contiguous().view(-1).numpy()
+    return memory
+
+
+def _origins(first: I64, y: I64 | int, x: I64 | int) -> I64:
+    return np.stack(np.broadcast_arrays(first, y, x), axis=1).astype(np.int64)
+
+
+def forward_runs(x: torch.Tensor, w: torch.Tensor, shape: Shape, elements: I64) -> Both:
+    """Kernels, and windows of the images; elements: int64[n], flat indices of g."""
+    h, wd, i, j, p, q, sh, sw, ph, pw, dh, dw = shape.geometry.tolist()
+    groups, inner = shape.groups, shape.channels // shape.groups
+    plane, place = np.divmod(elements, p * q)
+    sample, o = np.divmod(plane, shape.outputs)
+    group = o // (shape.outputs // groups)
+    kernels, of_w = numbered(o, shape.outputs)
+    windows, of_x = numbered((sample * groups + group) * (p * q) + place, shape.samples * groups * p * q)
+    plane, place = np.divmod(windows, p * q)
+    terms = inner * i * j
+    return (
+        Runs.strided(_flat(w), kernels * terms, terms, 1),
+        Runs(
+            _flat(x),
+            _origins(plane * (inner * h * wd), place // q * sh - ph, place % q * sw - pw),
+            (inner, h * wd, i, dh, 1, h, wd, j, dw, 1, wd, 1),
+        ),
+        of_w,
+        of_x,
+    )
+
+
+def to_input_runs(g: torch.Tensor, w: torch.Tensor, shape: Shape, elements: I64) -> Both:
+    """Runs of the kernels' numbers for a channel, and of gradients around a position; elements: flat indices of x."""
+    h, wd, i, j, p, q, sh, sw, ph, pw, dh, dw = shape.geometry.tolist()
+    groups, inner, each = shape.groups, shape.channels // shape.groups, shape.outputs // shape.groups
+    plane, place = np.divmod(elements, h * wd)
+    sample, channel = np.divmod(plane, shape.channels)
+    kernels, of_w = numbered(channel, shape.channels)
+    windows, of_g = numbered((sample * groups + channel // inner) * (h * wd) + place, shape.samples * groups * h * wd)
+    plane, place = np.divmod(windows, h * wd)
+    return (
+        Runs(
+            _flat(w),
+            _origins((kernels // inner * each * inner + kernels % inner) * (i * j), 0, 0),
+            (each, inner * i * j, i, 1, 1, i, j, j, 1, 1, j, 1),
+        ),
+        Runs(
+            _flat(g),
+            _origins(plane * (each * p * q), place // wd + ph, place % wd + pw),
+            (each, p * q, i, -dh, sh, p, q, j, -dw, sw, q, 1),
+        ),
+        of_w,
+        of_g,
+    )
+
+
+def to_weight_runs(g: torch.Tensor, x: torch.Tensor, shape: Shape, elements: I64) -> Both:
+    """Gradients of one output channel, and what a tap reads of a channel; elements: flat indices of w."""
+    h, wd, i, j, p, q, sh, sw, ph, pw, dh, dw = shape.geometry.tolist()
+    channels, outputs, inner = shape.channels, shape.outputs, shape.channels // shape.groups
+    line, tap = np.divmod(elements, i * j)
+    o, c = np.divmod(line, inner)
+    gradients, of_g = numbered(o, outputs)
+    taps, of_x = numbered((o // (outputs // shape.groups) * inner + c) * (i * j) + tap, channels * i * j)
+    channel, tap = np.divmod(taps, i * j)
+    return (
+        Runs(
+            _flat(g),
+            _origins(gradients * (p * q), 0, 0),
+            (shape.samples, outputs * p * q, 1, 0, 1, 1, 0, p * q, 1, 1, p * q, 1),
+        ),
+        Runs(
+            _flat(x),
+            _origins(channel * (h * wd), tap // j * dh - ph, tap % j * dw - pw),
+            (shape.samples, channels * h * wd, p, sh, 1, h, wd, q, sw, 1, wd, 1),
+        ),
+        of_g,
+        of_x,
+    )

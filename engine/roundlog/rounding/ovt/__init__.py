@@ -2,8 +2,15 @@
 operator is rounded from FP64 as this machine computed it, the trainer logs on which side of which boundary it was, and
 the auditor goes the same way. Unlike under `certified`, the log decides, and without it there is no one answer."""
 
-from roundlog.rounding.ovt.threshold_rounding import Divergence, ThresholdFollower, ThresholdRecorder
-from roundlog.rounding.ovt.thresholds import MAX_THRESHOLDS_BYTES, MIN_THRESHOLD, ThresholdError, Thresholds
+from roundlog.rounding.ovt.threshold_rounding import (
+    MAX_THRESHOLDS_BYTES,
+    MIN_THRESHOLD,
+    Divergence,
+    ThresholdError,
+    ThresholdFollower,
+    ThresholdRecorder,
+    Thresholds,
+)
 from roundlog.rounding.ovt.trits import TRITS, TritLog, Trits
 
 __all__ = [
