@@ -77,7 +77,7 @@ def target_machine() -> llvm.TargetMachine:
 
 
 def target_features() -> str:
-    """What that machine's processor has beyond, and has not of, what its name says, as LLVM takes it: `+name` or
+    """Features that this machine's processor has beyond those of its name, or lacks, as LLVM takes them: `+name` or
     `-name`, comma-separated."""
     settings: Any = config
     features: str | None = settings.CPU_FEATURES

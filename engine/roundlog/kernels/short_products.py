@@ -55,7 +55,7 @@ def worth_it(terms: int, factor: float, at_once: int) -> bool:
 
 
 def roundings_of(at_once: int) -> F64:
-    """How many FP32 roundings a term goes through, by its place, where the processor adds so many products at once."""
+    """FP32 roundings of a term, by its place, where the processor adds so many products at once."""
     return ROUNDINGS_OF_PAIRS if at_once > 1 else ROUNDINGS
 
 
