@@ -78,10 +78,16 @@ def target_machine() -> llvm.TargetMachine:
     llvm.initialize_native_asmprinter()
     settings: Any = config
     cpu = settings.CPU_NAME or llvm.get_host_cpu_name()
-    features = settings.CPU_FEATURES
-    if features is None:
-        features = llvm.get_host_cpu_features().flatten()
-    return llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=2, jit=True)
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(cpu=cpu, features=target_features(), opt=2, jit=True)
+
+
+def target_features() -> str:
+    """Features that this machine's processor has beyond those of its name, or lacks, as LLVM takes them: `+name` or
+    `-name`, comma-separated."""
+    settings: Any = config
+    features: str | None = settings.CPU_FEATURES
+    return llvm.get_host_cpu_features().flatten() if features is None else features
 
 
 class MachineCode:

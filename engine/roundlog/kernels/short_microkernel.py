@@ -27,9 +27,7 @@ ROUNDINGS = np.array(
 """float64[TERMS]: how many FP32 roundings a term goes through, by its place."""
 
 RELATIVE = 2.0**-22
-ABSOLUTE = 2.0**-134
-"""Additions to an error bound: this times the magnitude, for rounding the ends of the interval to FP32, and this for
-products and sums that are too small for FP32, of at most 2^14 terms."""
+"""Times the magnitude it is added to an error bound, for rounding the ends of the interval to FP32."""
 
 _SINGLE, _DOUBLE, _INDEX, _WORD = ir.FloatType(), ir.DoubleType(), ir.IntType(64), ir.IntType(32)
 _LARGEST = float(np.finfo(np.float32).max)
@@ -50,7 +48,7 @@ left_width = constant_of(lambda tile: max(tile.rows, width_of(tile.lanes)))
 """Rows of a strip of the left operand: those of one or more tiles."""
 
 
-class _Code:
+class ShortCode:
     """Instructions for FP32 vectors, where a builder is. Addresses are integers, of bytes."""
 
     def __init__(self, builder: Any, tile: Tile) -> None:
@@ -70,6 +68,15 @@ class _Code:
 
     def all(self, kind: Any, number: Any) -> Any:
         return ir.Constant(kind, [number] * kind.count)
+
+    def sum_of(self, numbers: Any) -> Any:
+        """The sum of a vector's numbers."""
+        builder, left = self.builder, numbers.type.count
+        while left > 1:
+            left //= 2
+            halves = [ir.Constant(ir.VectorType(_WORD, left), list(range(n, n + left))) for n in (0, left)]
+            numbers = builder.fadd(*(builder.shuffle_vector(numbers, numbers, half) for half in halves))
+        return builder.extract_element(numbers, ir.Constant(_WORD, 0))
 
 
 @instructions
@@ -109,7 +116,7 @@ def _block_function(module: Any, tile: Tile) -> Any:
     function.linkage = "internal"
     function.attributes.add("noinline")
     builder = ir.IRBuilder(function.append_basic_block())
-    code = _Code(builder, tile)
+    code = ShortCode(builder, tile)
     left, right, singles, sums_before, terms, more, done, add = function.args
     aligned, pitch = 4 * code.width, max(tile.rows, code.width)
     of_row = 4 * tile.vectors * code.width
@@ -148,24 +155,23 @@ def _block_function(module: Any, tile: Tile) -> Any:
 
 
 @instructions
-def mark_short_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, x: Any, out: Any) -> Any:
+def mark_short_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, least: Any, x: Any, out: Any) -> Any:
     """Rounds float64[short_columns] to an array such as x, BF16, and returns a bit for every element that may have to
     be rounded otherwise: the FP32 numbers that lie a little outside of y - d and y + d round to two numbers, or are not
-    finite. d = scale * norms[c], float32; norms is aligned to a vector."""
+    finite. d = scale * norms[c] + least, float32; norms is aligned to a vector."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = _Code(builder, TILES[len(lanes)])
-        row, norms, scale, _, out = arguments[1:]
-        scale, found, aligned = everywhere(builder, scale, code.width), _constant(0), 4 * code.width
+        code = ShortCode(builder, TILES[len(lanes)])
+        row, norms, scale, least, _, out = arguments[1:]
+        scale, least = (everywhere(builder, number, code.width) for number in (scale, least))
+        found, aligned = _constant(0), 4 * code.width
         largest = code.all(code.singles, _LARGEST)
         for n in range(code.tile.vectors):
             wide = code.load(code.at(row, 2 * aligned * n), code.doubles, aligned)
             y = builder.fptrunc(wide, code.singles)
             magnitude = intrinsic(builder, "fabs", code.singles, y)
             d = builder.fmul(scale, code.load(code.at(norms, aligned * n), code.singles, aligned))
-            slack = builder.fadd(
-                builder.fmul(magnitude, code.all(code.singles, RELATIVE)), code.all(code.singles, ABSOLUTE)
-            )
+            slack = builder.fadd(builder.fmul(magnitude, code.all(code.singles, RELATIVE)), least)
             reach = builder.fadd(d, slack)
             low, high = builder.fsub(y, reach), builder.fadd(y, reach)
             ends = [_nearest(code, end) for end in (low, high)]
@@ -180,10 +186,10 @@ def mark_short_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any,
             store_words(builder, x, target, builder.fadd(ends[0], code.all(code.singles, 0.0)))
         return found
 
-    return types.int64(lanes, types.int64, types.int64, types.float32, x, types.int64), generate
+    return types.int64(lanes, types.int64, types.int64, types.float32, types.float32, x, types.int64), generate
 
 
-def _nearest(code: _Code, numbers: Any) -> Any:
+def _nearest(code: ShortCode, numbers: Any) -> Any:
     """FP32 numbers rounded to BF16, to nearest, ties to even, of finite ones; subnormal numbers are no exception."""
     builder, words = code.builder, code.builder.bitcast(numbers, code.words)
     odd = builder.and_(builder.lshr(words, code.all(code.words, 16)), code.all(code.words, 1))
@@ -208,7 +214,7 @@ def dot_short(typingctx: Any, lanes: Any, left: Any, right: Any, pairs: Any) -> 
     order; pairs > 0."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = _Code(builder, TILES[len(lanes)])
+        code = ShortCode(builder, TILES[len(lanes)])
         left, right, count = arguments[1:]
 
         def step(k: Any, sums: list[Any]) -> list[Any]:
@@ -222,11 +228,6 @@ def dot_short(typingctx: Any, lanes: Any, left: Any, right: Any, pairs: Any) -> 
             ]
 
         even, odd = loop_over(builder, count, [code.all(code.doubles, 0.0)] * 2, step)
-        total, left = builder.fadd(even, odd), code.width
-        while left > 1:
-            left //= 2
-            halves = [ir.Constant(ir.VectorType(_WORD, left), list(range(n, n + left))) for n in (0, left)]
-            total = builder.fadd(*(builder.shuffle_vector(total, total, half) for half in halves))
-        return builder.extract_element(total, ir.Constant(_WORD, 0))
+        return code.sum_of(builder.fadd(even, odd))
 
     return types.float64(lanes, types.int64, types.int64, types.int64), generate

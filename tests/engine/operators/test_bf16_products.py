@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.kernels import gemm_microkernel
+from roundlog.kernels.pair_microkernel import adds_pairs
 from roundlog.log import Entries
 from roundlog.number_format import BFLOAT16
 from roundlog.operators import Inexact, operator
@@ -22,8 +23,10 @@ from roundlog.rounding import Follower, Recorder
 
 GUARD = 4
 NARROW = torch.bfloat16
-LANES = (8, 4, 2, 0)
-"""Lanes of tiles; 0: none, FP32 copies by BLAS."""
+TILES = ((8, 1), (4, 1), (2, 1), *(((8, 2),) if adds_pairs(8) > 1 else ()))
+"""Lanes of tiles, and how many products are added at once in FP32."""
+KERNELS = (*TILES, (0, 1))
+"""With no tiles: FP32 copies by BLAS."""
 
 
 def words_of(x: torch.Tensor) -> np.ndarray:
@@ -114,6 +117,29 @@ def zeros(rng: np.random.Generator, rows: int, terms: int, columns: int) -> tupl
     return a, b
 
 
+def biased(rng: np.random.Generator, rows: int, terms: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums beside ties, behind what FP32 loses of a large first term and many small ones, rounding towards one side."""
+    a, b = torch.ones(rows, terms, dtype=torch.float64), torch.ones(terms, columns, dtype=torch.float64)
+    # Nearly half a place of the first term's sum, or, in sums of eight or sixteen, nearly halves of places of these.
+    shares = np.array([0.498, 0.502, -0.498, 0.186, 0.311, 0.0312, 0.0938, -0.436])
+    a[:, 0] = torch.from_numpy(rng.integers(128, 256, rows) + 0.0)
+    if terms > 2:
+        a[:, 1:] = torch.from_numpy(rng.choice(shares, (rows, 1)) * 2.0**-16)
+        a[:, terms // 2 :] *= torch.from_numpy(rng.choice([0.0, 1.0], (rows, 1)))
+        lost = a.to(NARROW).double()[:, 1:-1].sum(1)
+        # What is left of the tie's half by FP32's errors, a little more, or a little less.
+        b[-1], a[:, -1] = 1.0, 0.5 - lost * torch.from_numpy(rng.choice([0.0, 0.5, 1.0, 1.004], rows))
+    return a.to(NARROW), b.to(NARROW)
+
+
+def with_subnormal(rng: np.random.Generator, rows: int, terms: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Subnormal numbers meet large ones: what is lost by taking them as zeros counts."""
+    a, b = gaussian(rng, rows, terms).double(), gaussian(rng, terms, columns).double()
+    small = 2.0**-116 * torch.from_numpy(rng.choice([1.0, 2.0**-9], terms))
+    of_a, of_b = (small, 1 / small) if terms % 2 else (1 / small, small)
+    return (a * of_a).to(NARROW), (b * of_b[:, None]).to(NARROW)
+
+
 KINDS = {
     "Gaussian": lambda rng, m, k, n: (gaussian(rng, m, k), gaussian(rng, k, n)),
     "cancelling": cancelling,
@@ -122,10 +148,12 @@ KINDS = {
     "subnormal": of_size(-130, 0),
     "products below FP32": of_size(-80, -75),
     "products at the end of FP32": of_size(60, 64),
+    "biased": biased,
+    "subnormal beside large": with_subnormal,
     "infinite": infinite,
     "zeros": zeros,
 }
-TERMS = (1, 15, 16, 17, 256, 3072)
+TERMS = (1, 15, 16, 17, 70, 256, 5000)
 
 
 def layouts(x: torch.Tensor) -> list[torch.Tensor]:
@@ -136,11 +164,13 @@ def layouts(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 @contextmanager
-def by(lanes: int, fast: bool) -> Iterator[None]:
+def by(kernel: tuple[int, int], fast: bool) -> Iterator[None]:
+    lanes, at_once = kernel
     with (
         patch.object(gemm_microkernel, "tile_lanes", lambda: lanes),
+        patch.object(gemm, "adds_pairs", lambda lanes: at_once),
         patch.object(gemm, "fast_short_products", lambda: fast),
-        patch.object(gemm, "worth_it", lambda terms, factor: True),
+        patch.object(gemm, "worth_it", lambda terms, factor, at_once: True),
     ):
         yield
 
@@ -168,28 +198,28 @@ def same(one: Entries, other: Entries) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kernel_gives_the_exact_sums_rounded_once(kind: str, terms: int) -> None:
     rng = np.random.default_rng([terms, *map(ord, kind)])
-    rows, columns = (19, 53) if terms < 3072 else (9, 26)
+    rows, columns = (19, 53) if terms < 5000 else (9, 26)
     a, b = KINDS[kind](rng, rows, terms, columns)
     right = exactly(a, b)
-    for lanes in LANES:
+    for kernel in KERNELS:
         for x, y in zip(layouts(a), reversed(layouts(b)), strict=True):
             logs = []
-            for fast in (False, True)[: 1 + (lanes > 0)]:
-                with by(lanes, fast):
+            for fast in (False, True)[: 1 + (kernel in TILES)]:
+                with by(kernel, fast):
                     found, log = recorded(x, y)
-                assert np.array_equal(found, right), (lanes, fast)
+                assert np.array_equal(found, right), (kernel, fast)
                 logs.append(log)
-            assert same(logs[0], logs[-1]), lanes
+            assert same(logs[0], logs[-1]), kernel
 
 
-@pytest.mark.parametrize("lanes", LANES[:-1])
-def test_logs_do_not_depend_on_the_kernel(lanes: int) -> None:
+@pytest.mark.parametrize("kernel", TILES)
+def test_logs_do_not_depend_on_the_kernel(kernel: tuple[int, int]) -> None:
     """With a large guard, and multiples of 1/256: one in some thirty is a tie."""
-    rng = np.random.default_rng(lanes)
+    rng = np.random.default_rng(kernel)
     a, b = ((gaussian(rng, *shape) * 16).round() / 16 for shape in ((70, 300), (300, 130)))
     found = []
     for fast in (False, True):
-        with by(lanes, fast):
+        with by(kernel, fast):
             found.append(gemm.certify_product(a[None], b[None], 2.0**12))
     (one, marked), (other, marked_too) = found
     assert len(marked.indices) > 0
@@ -208,10 +238,10 @@ def test_what_fp64_adds_exactly_is_not_logged_by_any_kernel(terms: int) -> None:
     assert isinstance(op, MatMul)
     y = a.double() @ b.double()
     assert int((y.to(NARROW).double() - y).abs().eq(2.0**-8 * 2 ** y.abs().log2().floor()).sum()) > 50, "ties"
-    for lanes in LANES:
-        with by(lanes, lanes > 0):
+    for kernel in KERNELS:
+        with by(kernel, kernel in TILES):
             found, log = recorded(a, b)
-        assert np.array_equal(found, right) and not len(log.indices), lanes
+        assert np.array_equal(found, right) and not len(log.indices), kernel
     recorder = Recorder(GUARD)
     parts = InParts(op, terms, 2, lambda part: [a[:, part::2], b[part::2]])
     assert np.array_equal(words_of(recorder.round(0, parts, [], {}, BFLOAT16)), right) and not recorder.take()
@@ -238,8 +268,8 @@ def test_an_element_of_lines_that_fp64_does_not_add_exactly_is_still_logged() ->
     rng = np.random.default_rng(3)
     a, b = tied(rng, 30, 40, 20)
     logs = []
-    for lanes in LANES:
-        with by(lanes, lanes > 0):
+    for kernel in KERNELS:
+        with by(kernel, kernel in TILES):
             found, log = recorded(a, b)
         assert np.array_equal(found, exactly(a, b))
         logs.append(log)
@@ -250,18 +280,18 @@ def test_an_element_of_lines_that_fp64_does_not_add_exactly_is_still_logged() ->
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["FP64 tiles", "FP32 first"])
-@pytest.mark.parametrize("lanes", LANES[:-1])
-def test_batches_are_products_one_by_one(lanes: int, fast: bool) -> None:
+@pytest.mark.parametrize("kernel", TILES)
+def test_batches_are_products_one_by_one(kernel: tuple[int, int], fast: bool) -> None:
     rng = np.random.default_rng(7)
     a, b = gaussian(rng, 5, 33, 200), gaussian(rng, 5, 57, 200).mT
-    with by(lanes, fast):
+    with by(kernel, fast):
         found, _ = recorded(a, b)
         singles = [recorded(x, y)[0] for x, y in zip(a, b, strict=True)]
     assert np.array_equal(found, np.concatenate(singles))
 
 
-@pytest.mark.parametrize("lanes", LANES[:-1])
-def test_where_too_much_is_in_doubt_fp64_tiles_take_over(lanes: int) -> None:
+@pytest.mark.parametrize("kernel", TILES)
+def test_where_too_much_is_in_doubt_fp64_tiles_take_over(kernel: tuple[int, int]) -> None:
     rng = np.random.default_rng(11)
     a, b = tied(rng, 40, 256, 90)
     refused = []
@@ -271,12 +301,14 @@ def test_where_too_much_is_in_doubt_fp64_tiles_take_over(lanes: int) -> None:
         refused.append(certify(*arguments) is None)
         return certify(*arguments)
 
-    with by(lanes, True), patch.object(gemm, "certify_short", watched):
+    with by(kernel, True), patch.object(gemm, "certify_short", watched):
         found, _ = recorded(a, b)
     assert all(refused) and refused
     assert np.array_equal(found, exactly(a, b))
 
 
 def test_short_sums_and_long_ones_are_left_to_fp64_tiles() -> None:
-    assert [gemm.worth_it(terms, 9.0) for terms in (1, 127, 128, 1025, 1026)] == [False, False, True, True, False]
-    assert not gemm.worth_it(512, 2.0**13)
+    lengths = (1, 127, 128, 4096, 4097, 8192, 8193)
+    assert [gemm.worth_it(terms, 9.0, 1) for terms in lengths] == [False, False, True, True, False, False, False]
+    assert [gemm.worth_it(terms, 9.0, 2) for terms in lengths] == [False, False, True, True, True, True, False]
+    assert not gemm.worth_it(512, 2.0**13, 1)
