@@ -255,8 +255,8 @@ class KernelInvocation:
         )
 
     def moved(self, result: int, truth: torch.Tensor, rounded: torch.dtype) -> torch.Tensor:
-        """How far a result moves where every number that the kernel reads moves by 2^-24 of itself, up or down, f64: 0
-        where it works element by element, or draws. truth: the result in FP64; rounded: the dtype of PyTorch's."""
+        """The change of a result, f64, where each number that the kernel reads changes by 2^-24 of itself, up or down.
+        0 where it works element by element, or draws. truth: the result in FP64; rounded: the dtype of PyTorch's."""
         most = torch.zeros_like(truth)
         if self.is_local or torch.Tag.nondeterministic_seeded in self._func.tags:
             return most
