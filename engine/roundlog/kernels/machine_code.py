@@ -22,6 +22,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba.core import config
+from numba.core.codegen import get_host_cpu_features
 
 from roundlog.kernels import tape
 from roundlog.kernels.number_words import from_words, nearest_numbers, upper_halves
@@ -87,7 +88,7 @@ def target_features() -> str:
     `-name`, comma-separated."""
     settings: Any = config
     features: str | None = settings.CPU_FEATURES
-    return llvm.get_host_cpu_features().flatten() if features is None else features
+    return str(get_host_cpu_features()) if features is None else features  # type: ignore[no-untyped-call]
 
 
 class MachineCode:

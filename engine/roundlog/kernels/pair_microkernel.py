@@ -16,11 +16,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import types
 
 from roundlog.kernels.gemm_microkernel import TILES, Tile, everywhere, intrinsic, loop_over
-from roundlog.kernels.machine_code import target_features
+from roundlog.kernels.machine_code import target_machine
 from roundlog.kernels.number_words import instructions, widen_pairs
 from roundlog.kernels.short_microkernel import ShortCode
 
@@ -41,7 +42,13 @@ ROUNDINGS = np.array(
 )
 """float64[2 * PAIRS * BLOCKS]: how many FP32 roundings a term goes through, by its place, in any order of a pair's."""
 
-_FEATURE = "avx512bf16"
+_NARROW = """
+define void @f(ptr %to, <16 x float> %x) {
+  %y = fptrunc <16 x float> %x to <16 x bfloat>
+  store <16 x bfloat> %y, ptr %to
+  ret void
+}
+"""
 _INDEX, _WORD = ir.IntType(64), ir.IntType(32)
 
 
@@ -62,13 +69,14 @@ class _ShortFloat(ir.types.Type):  # type: ignore[misc]
 def adds_pairs(lanes: int) -> int:
     """Products that tiles of so many lanes add at once in a lane: 2, or 1 if the processor that numba compiles for has
     no instruction for it."""
-    return 2 if lanes == LANES and has_pairs(target_features()) else 1
+    return 2 if lanes == LANES and has_pairs(target_machine()) else 1
 
 
-def has_pairs(features: str) -> bool:
-    """Whether a processor has it; features: as LLVM takes them, `+name` or `-name`, the last one counts."""
-    told = [one for one in features.split(",") if one[1:] == _FEATURE]
-    return bool(told) and told[-1][0] == "+"
+def has_pairs(machine: llvm.TargetMachine) -> bool:
+    """Whether LLVM has the instruction for a machine, asked by another one of the same extension: it makes something
+    else of that where a processor lacks it, or may not use it, whatever its list of features says."""
+    lines = machine.emit_assembly(llvm.parse_assembly(_NARROW)).splitlines()
+    return any("vcvtneps2bf16" in line and "%zmm" in line for line in lines)
 
 
 def _constant(number: int) -> Any:

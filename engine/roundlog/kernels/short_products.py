@@ -48,10 +48,14 @@ MOST_FACTOR = 2.0**12
 """Largest factor of bounds that the proof allows."""
 
 
-def worth_it(terms: int, factor: float, at_once: int) -> bool:
-    """Whether products are multiplied in FP32 first, and their bounds taken from `ShortBounds` in any case. at_once:
-    products that the processor adds at once, 1 or 2."""
-    return LEAST_TERMS <= terms <= MOST_TERMS[at_once - 1] and factor <= MOST_FACTOR
+def has_short_bounds(terms: int, factor: float) -> bool:
+    """Whether bounds of products are taken from `ShortBounds`: on every processor the same, as marks and logs are."""
+    return LEAST_TERMS <= terms <= max(MOST_TERMS) and factor <= MOST_FACTOR
+
+
+def worth_it(terms: int, at_once: int) -> bool:
+    """Whether such products are multiplied in FP32 first. at_once: products that the processor adds at once, 1 or 2."""
+    return terms <= MOST_TERMS[at_once - 1]
 
 
 def roundings_of(at_once: int) -> F64:

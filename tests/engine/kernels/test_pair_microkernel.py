@@ -8,6 +8,7 @@ import sys
 from fractions import Fraction
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from numba import njit
@@ -151,9 +152,25 @@ def test_a_pair_of_products_is_rounded_once(lanes: int, at_once: int) -> None:
         assert abs(Fraction(float(found)) - value) <= bound
 
 
-def test_a_processor_has_what_its_features_say() -> None:
-    assert has_pairs("+avx512f,+avx512bf16") and not has_pairs("+avx512f,-avx512bf16")
-    assert not has_pairs("") and not has_pairs("+avx512bf16,-avx512bf16") and not has_pairs("+avx512f")
+@pytest.mark.parametrize(
+    ("name", "features", "has"),
+    [
+        ("znver4", "", True),
+        ("sapphirerapids", "", True),
+        ("skylake-avx512", "", False),
+        ("skylake-avx512", "+avx512bf16", True),
+        # What takes a feature away takes along what is built on it.
+        ("skylake-avx512", "+avx512bf16,-avx512bw", False),
+        ("znver4", "-avx512f", False),
+        ("znver4", "-avx512bf16", False),
+        ("haswell", "", False),
+    ],
+)
+def test_llvm_is_asked_whether_a_processor_adds_pairs(name: str, features: str, has: bool) -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
+    assert has_pairs(target.create_target_machine(cpu=name, features=features, opt=2)) == has
 
 
 @has_instruction
@@ -164,15 +181,23 @@ def test_a_processor_has_what_its_features_say() -> None:
         ({"ATEN_CPU_CAPABILITY": "avx2"}, 1),
         ({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}, 1),
         ({"NUMBA_CPU_NAME": "skylake-avx512", "NUMBA_CPU_FEATURES": ""}, 1),
+        ({"NUMBA_ENABLE_AVX": "0"}, 1),
     ],
 )
 def test_settings_of_a_process_decide_what_is_added_at_once(settings: dict[str, str], at_once: int) -> None:
     told = (
+        "import torch\n"
         "from roundlog.kernels.pair_microkernel import adds_pairs\n"
         "from roundlog.kernels.gemm_microkernel import tile_lanes\n"
+        "from roundlog.number_format import BFLOAT16\n"
+        "from roundlog.operators import operator\n"
+        "from roundlog.rounding import Recorder\n"
+        "x = torch.ones(16, 256, dtype=torch.bfloat16)\n"
+        "assert (Recorder(4).round(0, operator('matmul'), [x, x.T], {}, BFLOAT16) == 256).all()\n"
         "print(adds_pairs(tile_lanes()))"
     )
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATEN_", "NUMBA_CPU_"))}
+    others = ("ATEN_", "NUMBA_CPU_", "NUMBA_ENABLE_AVX")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     run = [sys.executable, "-c", told]
     found = subprocess.run(run, env=kept | settings, cwd=Path.cwd(), capture_output=True, text=True, check=True)
     assert int(found.stdout) == at_once

@@ -170,7 +170,8 @@ def by(kernel: tuple[int, int], fast: bool) -> Iterator[None]:
         patch.object(gemm_microkernel, "tile_lanes", lambda: lanes),
         patch.object(gemm, "adds_pairs", lambda lanes: at_once),
         patch.object(gemm, "fast_short_products", lambda: fast),
-        patch.object(gemm, "worth_it", lambda terms, factor, at_once: True),
+        patch.object(gemm, "has_short_bounds", lambda terms, factor: True),
+        patch.object(gemm, "worth_it", lambda terms, at_once: True),
     ):
         yield
 
@@ -309,6 +310,26 @@ def test_where_too_much_is_in_doubt_fp64_tiles_take_over(kernel: tuple[int, int]
 
 def test_short_sums_and_long_ones_are_left_to_fp64_tiles() -> None:
     lengths = (1, 127, 128, 4096, 4097, 8192, 8193)
-    assert [gemm.worth_it(terms, 9.0, 1) for terms in lengths] == [False, False, True, True, False, False, False]
-    assert [gemm.worth_it(terms, 9.0, 2) for terms in lengths] == [False, False, True, True, True, True, False]
-    assert not gemm.worth_it(512, 2.0**13, 1)
+    assert [gemm.has_short_bounds(terms, 9.0) for terms in lengths] == [False, False, True, True, True, True, False]
+    assert [gemm.worth_it(terms, 1) for terms in lengths[2:]] == [True, True, False, False, False]
+    assert [gemm.worth_it(terms, 2) for terms in lengths[2:]] == [True, True, True, True, False]
+    assert not gemm.has_short_bounds(512, 2.0**13)
+
+
+@pytest.mark.parametrize("terms", [4096, 4097, 8192, 8193])
+def test_every_processor_marks_the_same_elements_with_the_same_bounds(terms: int) -> None:
+    rng = np.random.default_rng(terms)
+    a, b = tied(rng, 20, terms, 50)
+    # Squares that FP64 does not add exactly, of terms that do not move the sums.
+    a[:, -100:], b[-100:] = torch.from_numpy(rng.standard_normal((20, 100)) * 2.0**-18).to(NARROW), 0.0
+    found = []
+    for lanes, at_once in TILES:
+        with (
+            patch.object(gemm_microkernel, "tile_lanes", lambda lanes=lanes: lanes),
+            patch.object(gemm, "adds_pairs", lambda lanes, at_once=at_once: at_once),
+        ):
+            out, near = gemm.certify_product(a[None], b[None], 1_000.0)
+        found.append((out, near.indices, near.y, near.d))
+    assert len(found[0][1])
+    for others in found[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(found[0], others, strict=True))

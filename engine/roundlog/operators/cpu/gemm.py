@@ -27,6 +27,7 @@ from roundlog.kernels.short_products import (
     ShortBounds,
     ShortProduct,
     certify_short,
+    has_short_bounds,
     roundings_of,
     worth_it,
 )
@@ -54,7 +55,7 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
     out = empty((batches, rows, columns), a.dtype)
     flat, factor, block = words_of(out), interval_factor(scale), longest_block(terms)
     of_a, of_b, elements = words_around(a), words_around(b), out.numel() * terms // 16
-    in_singles = a.dtype == torch.bfloat16 and worth_it(terms, factor, adds_pairs(lanes))
+    in_singles = a.dtype == torch.bfloat16 and has_short_bounds(terms, factor)
     short = _Short(lanes, a, b, factor) if in_singles else None
     parts = parts_of(lanes, batches, rows, columns, threads_for(batches * rows * columns, elements))
     found: list[AmbiguousPart] = []
@@ -95,7 +96,7 @@ class _Short:
 
     def certify(self, part: tuple[Range, Range, Range], out: Words) -> AmbiguousPart | None:
         """A part by FP32 sums, or None if FP64 tiles have to do it."""
-        if not fast_short_products():
+        if not (fast_short_products() and worth_it(self._terms, self._at_once)):
             return None
         block = longest_block(self._terms)
         product = ShortProduct(self._left, self._right, *part, self._terms, block, self._of_rows, self._of_columns)
