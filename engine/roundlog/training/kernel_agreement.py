@@ -40,6 +40,9 @@ _NORMS = tuple(f"native_{kind}_norm{way}" for kind in ("layer", "group", "batch"
 _ROOM = 24.0
 """Allowed distance from PyTorch's FP64, as a multiple of that of PyTorch's FP32, and of what last bits move."""
 
+_FLUSHED = 2.0**-116
+"""Size of what a thousand terms lose where each is less than 2^-126 and taken for 0."""
+
 _NUDGES = 3
 """Times that last bits are moved: by chance, a result may hardly move once."""
 
@@ -184,7 +187,7 @@ def agrees_with_kernel(ours: torch.Tensor, theirs: torch.Tensor, result: int, ca
     if not is_short(ours.dtype):
         return bool((off <= room + _FP32 * size).all()) and bool((apart <= apart_room + _FP32 * size).all())
     ulp = _ulps(truth, ours.dtype)
-    flushed = torch.finfo(ours.dtype).tiny if ours.dtype is torch.bfloat16 and not call.is_local else 0.0
+    flushed = _FLUSHED if ours.dtype is torch.bfloat16 and not call.is_local else 0.0
     return bool(((off <= ulp / 2 + room) & (apart <= ulp + apart_room + flushed)).all())
 
 
