@@ -17,7 +17,7 @@ from roundlog.arithmetic import as_float32, format_of, held, round_signed, torch
 from roundlog.log import Entries
 from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format, narrow_float32
 from roundlog.operators import REGISTRY, Inexact, compute_narrow, elementwise
-from roundlog.operators.elementwise import KERNELS, check_narrow, convert
+from roundlog.operators.elementwise import FUNCTION_KERNELS, check_narrow, convert
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
 from roundlog.rounding import Follower, Recorder
 from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
@@ -216,7 +216,7 @@ def test_ties_of_long_sums_go_to_even_and_what_lies_beside_them_decides(out: For
 
 
 @pytest.mark.parametrize("out", SHORT, ids=str)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", FUNCTION_KERNELS)
 def test_functions_round_once(name: str, out: Format) -> None:
     rng = np.random.default_rng([len(name), out.width, ord(name[0])])
     for given in SHORT:

@@ -60,12 +60,13 @@ class LaterSteps:
         self._steps = steps
         self._tracer = tracer
         self._snapshot = snapshot
+        # No value itself: what is found to hold a list is taken for code that may read it.
         every = [
-            (container.name_of(key), Place(container, key), value)
+            (container.name_of(key), Place(container, key), _is_number(value))
             for container in snapshot.containers
             for key, value in container.saved.items()
         ]
-        self._own = [place for name, place, value in every if _is_number(value) and name in own]
+        self._own = [place for name, place, is_number in every if is_number and name in own]
         theirs = [phase.called("optimizer") for phase in tracer.optimizers.phases if not is_own(phase.optimizer)]
         self._changed_elsewhere = tuple(f"{name}." for name in theirs)
         states = {f"{name}.state" for name in theirs}
@@ -76,8 +77,8 @@ class LaterSteps:
         """The numbers that steps change, by name."""
         self._logged: dict[str, Place] = {}
         """The numbers that steps compute from their values, by name."""
-        for name, place, value in every:
-            if _is_number(value) and name in after_one.unsteady:
+        for name, place, is_number in every:
+            if is_number and name in after_one.unsteady:
                 self._logged[self._unused(name)] = place
         self._growing = {
             container.path: self._places_of(container.list)
