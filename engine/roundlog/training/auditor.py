@@ -1,6 +1,6 @@
 """The auditor: executes a job again and compares the trainer's log with its own results.
 
-One audit is one run in one directory. `roundlog.training.auditor` uses it to decide whether a claim is right.
+One audit is one run in one directory. `audit` uses it to decide whether a claim is right.
 
 Its hooks compare the log with computed decisions, or follow it, and record findings:
 

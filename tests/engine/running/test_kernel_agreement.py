@@ -17,6 +17,7 @@ from roundlog.training.kernel_agreement import (
     agrees_with_kernel,
 )
 from torch import Tensor
+from torch.nn import functional as F
 
 aten = torch.ops.aten
 BF16 = torch.bfloat16
@@ -216,11 +217,18 @@ def test_gradients_of_softmax_that_cancel_may_be_what_rounding_leaves() -> None:
     assert not is_let_pass((ours.float() + 1e-3 * y).to(BF16), theirs, func, *given)
 
 
-def test_what_draws_or_jumps_has_no_room_for_last_bits() -> None:
-    x = torch.full((64,), 3.0)
-    for func, args in ((aten.floor.default, (x,)), (aten.bernoulli.p, (x, 0.5))):
-        call = KernelInvocation(func, args, {})
-        assert not call.moved(0, x.double(), torch.float32).any()
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+def test_what_is_steep_or_jumps_has_no_room_for_last_bits(dtype: torch.dtype) -> None:
+    p, target = torch.tensor([1.0, 0.5, 0.25], dtype=dtype), torch.zeros(3, dtype=dtype)
+    right = F.binary_cross_entropy(p, target, reduction="none")
+    wrong = right * torch.tensor([0.5, 1.0, 1.0], dtype=dtype)
+    assert is_let_pass(right, right, aten.binary_cross_entropy.default, p, target, None, 0)
+    assert not is_let_pass(wrong, right, aten.binary_cross_entropy.default, p, target, None, 0)
+    x = torch.randn(4, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[1] = torch.finfo(dtype).min
+    wrong = x.softmax(1)
+    wrong[1] = 0.0
+    assert not is_let_pass(wrong, x.softmax(1), aten._softmax.default, x, 1, False)
 
 
 def test_products_of_bf16_may_take_subnormal_numbers_for_zero() -> None:
