@@ -165,8 +165,8 @@ class BlockTree:
 
     @classmethod
     def over(cls, size: int, pieces: Iterable[Bytes]) -> BlockTree:
-        """The tree of a tensor whose bytes come in pieces, of which all but the last are whole blocks. Raises
-        CommitmentError if they are not `size` bytes."""
+        """The tree of a tensor whose bytes come in pieces; all but the last are whole blocks. Raises CommitmentError
+        if they are not `size` bytes."""
         roots, seen = bytearray(), 0
         for piece in pieces:
             if seen % BLOCK_SIZE:
@@ -194,8 +194,8 @@ class BlockTree:
         return start, min(BLOCK_SIZE, self.size - start)
 
     def first_wrong(self, blocks: Sequence[int], data: Bytes) -> int | None:
-        """The first of some blocks, in ascending order, of which `data` does not have the bytes; None if it has all of
-        them, one behind the other. Raises CommitmentError for another number of bytes."""
+        """The first of some blocks, in ascending order, whose bytes `data` does not have; None if it has those of all,
+        one behind the other. Raises CommitmentError for another number of bytes."""
         if len(data) != sum(self.span(block)[1] for block in blocks):
             raise CommitmentError(f"{len(blocks)} blocks have other than {len(data)} bytes")
         found = block_roots(data, self.size)
@@ -228,7 +228,7 @@ def blocks_of(size: int) -> int:
 
 
 def block_roots(data: Bytes, size: int) -> bytes:
-    """Roots of the blocks that bytes are cut into, the last of which may be shorter, of a tensor of `size` bytes."""
+    """Roots of the blocks of a tensor of `size` bytes; the last block may be shorter."""
     height = min(depth_of(max(1, -(-size // CHUNK_SIZE))), BLOCK_HEIGHT)
     return _padded(leaf_hashes(data, CHUNK_SIZE), height)[height]
 

@@ -183,21 +183,32 @@ def sum_products(typingctx: Any, lanes: Any, left: Any, right: Any, tile: Any, t
     signature = types.void(lanes, types.int64, types.int64, types.int64, types.int64, types.boolean)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.call(_products(builder.module, TILES[len(lanes)]), arguments[1:])
+        tile = TILES[len(lanes)]
+        function = function_of_tiles(builder.module, "sum_products", tile, 4, 1, _write_products)
+        builder.call(function, arguments[1:])
         return context.get_dummy_value()
 
     return signature, generate
 
 
-def _products(module: Any, tile: Tile) -> Any:
-    """A function of its own: among other code the compiler would keep tiles where registers are wanted."""
-    name = f"roundlog.sum_products_{tile.lanes}"
+def function_of_tiles(
+    module: Any, name: str, tile: Tile, numbers: int, flags: int, write: Callable[[Any, Tile], None]
+) -> Any:
+    """A function of a module's, of int64 and then of boolean arguments: among other code the compiler would keep tiles
+    where registers are wanted. write: fills it, where the module has none of that name for such tiles."""
+    name = f"roundlog.{name}_{tile.lanes}"
     function = module.globals.get(name)
-    if function is not None:
-        return function
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_INDEX] * 4 + [ir.IntType(1)]), name)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
+    if function is None:
+        function = ir.Function(
+            module, ir.FunctionType(ir.VoidType(), [_INDEX] * numbers + [ir.IntType(1)] * flags), name
+        )
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        write(function, tile)
+    return function
+
+
+def _write_products(function: Any, tile: Tile) -> None:
     vectors = _Vectors(ir.IRBuilder(function.append_basic_block()), tile)
     builder = vectors.builder
     left, right, sums_before = (vectors.numbers(address) for address in function.args[:3])
@@ -216,7 +227,6 @@ def _products(module: Any, tile: Tile) -> Any:
         before = builder.select(function.args[4], vectors.load(sums_before, at), vectors.zeros(tile.kind))
         vectors.store(sums_before, at, builder.fadd(before, total))
     builder.ret_void()
-    return function
 
 
 def _squares(together: int) -> Any:

@@ -20,7 +20,7 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import types
 
-from roundlog.kernels.gemm_microkernel import TILES, Tile, everywhere, intrinsic, loop_over
+from roundlog.kernels.gemm_microkernel import TILES, Tile, everywhere, function_of_tiles, intrinsic, loop_over
 from roundlog.kernels.machine_code import target_machine
 from roundlog.kernels.number_words import instructions, widen_pairs
 from roundlog.kernels.short_microkernel import ShortCode
@@ -112,21 +112,15 @@ def sum_pair_tile(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if len(paired) > 1:
-            builder.call(_tile_function(builder.module, TILES[len(lanes)]), arguments[2:])
+            tile = TILES[len(lanes)]
+            function = function_of_tiles(builder.module, "sum_pair_tile", tile, 4, 1, _write_tile)
+            builder.call(function, arguments[2:])
         return context.get_dummy_value()
 
     return signature, generate
 
 
-def _tile_function(module: Any, tile: Tile) -> Any:
-    """A function of its own, as that of FP64 sums."""
-    name = f"roundlog.sum_pair_tile_{tile.lanes}"
-    function = module.globals.get(name)
-    if function is not None:
-        return function
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_INDEX] * 4 + [ir.IntType(1)]), name)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
+def _write_tile(function: Any, tile: Tile) -> None:
     builder = ir.IRBuilder(function.append_basic_block())
     code = ShortCode(builder, tile)
     left, right, sums_before, blocks, add = function.args
@@ -165,7 +159,6 @@ def _tile_function(module: Any, tile: Tile) -> Any:
     groups = builder.sdiv(builder.add(blocks, _constant(BLOCKS - 1)), _constant(BLOCKS))
     loop_over(builder, groups, [], group)
     builder.ret_void()
-    return function
 
 
 @instructions

@@ -13,7 +13,15 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from roundlog.kernels.gemm_microkernel import TILES, Tile, constant_of, everywhere, intrinsic, loop_over
+from roundlog.kernels.gemm_microkernel import (
+    TILES,
+    Tile,
+    constant_of,
+    everywhere,
+    function_of_tiles,
+    intrinsic,
+    loop_over,
+)
 from roundlog.kernels.number_words import instructions, load_vector, store_words, widen_pairs
 
 BLOCK, BLOCKS = 16, 4
@@ -99,22 +107,15 @@ def sum_short_block(
     signature = types.void(lanes, *[types.int64] * 5, *[types.boolean] * 3)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.call(_block_function(builder.module, TILES[len(lanes)]), arguments[1:])
+        tile = TILES[len(lanes)]
+        function = function_of_tiles(builder.module, "sum_short_block", tile, 5, 3, _write_block)
+        builder.call(function, arguments[1:])
         return context.get_dummy_value()
 
     return signature, generate
 
 
-def _block_function(module: Any, tile: Tile) -> Any:
-    """A function of its own, as that of FP64 sums."""
-    name = f"roundlog.sum_short_block_{tile.lanes}"
-    function = module.globals.get(name)
-    if function is not None:
-        return function
-    flag = ir.IntType(1)
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_INDEX] * 5 + [flag] * 3), name)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
+def _write_block(function: Any, tile: Tile) -> None:
     builder = ir.IRBuilder(function.append_basic_block())
     code = ShortCode(builder, tile)
     left, right, singles, sums_before, terms, more, done, add = function.args
@@ -151,7 +152,6 @@ def _block_function(module: Any, tile: Tile) -> Any:
                 before = builder.select(add, code.load(place, code.doubles, aligned), code.all(code.doubles, 0.0))
                 code.store(place, builder.fadd(before, wide), aligned)
         builder.ret_void()
-    return function
 
 
 @instructions

@@ -135,9 +135,9 @@ def pack_short(
 def pack_pairs(
     lanes: Any, x: Any, at: int, line: int, lines: int, terms: int, width: int, pairs: int, room: int, strips: Any
 ) -> None:
-    """strips[l // width][k][l % width] = words at + l * line + 2 k and the next one of x, of `pairs` pairs of which
-    `terms` may leave some or a half empty, and 0 where there is no term or no line l; strips: uint16, one has room for
-    `room` pairs; `width` is a multiple of the FP32 vector's numbers."""
+    """strips[l // width][k][l % width] = words at + l * line + 2 k and the next one of x, k < `pairs`; 0 where there is
+    no term, as `terms` may be fewer, or no line l. strips: uint16, one has room for `room` pairs; `width` is a multiple
+    of the FP32 vector's numbers."""
     vector, size = 2 * len(lanes), 2 * room * width
     source, target = x.ctypes.data + at * 2, strips.ctypes.data
     if lines % width:

@@ -135,6 +135,12 @@ def _sum_tile(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _steps_of(terms: int, at_once: int) -> int:
+    """Places for a line's terms in a strip: for each term, or for each of whole groups of PAIRS pairs."""
+    return terms if at_once == 1 else -(-terms // (2 * PAIRS)) * PAIRS
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _sum_rows(
     lanes: Any, paired: Any, left: Any, row: int, end: int, room: int, panel: int, singles: int, tiles: int, steps: int
 ) -> None:
@@ -297,7 +303,7 @@ def _multiply(
     left, panel, tile_singles, tiles, row_of_words, column_singles, doubtful = room
     wide, width, seen = left_width(lanes), short_columns(lanes), 0
     least = _ABSOLUTE[products_at_once(paired) - 1]
-    steps = terms if products_at_once(paired) == 1 else -(-terms // (2 * PAIRS)) * PAIRS
+    steps = _steps_of(terms, products_at_once(paired))
     _pack(lanes, paired, x, first_row, of_row, rows, terms, wide, steps, left)
     for first in range(0, columns, width):
         across = min(width, columns - first)
@@ -398,7 +404,7 @@ def certify_short(
     high, many = end_row - first_row, end_column - first_column
     wide, width = max(tile.rows, width_of(lanes)), tile.vectors * width_of(lanes)
     tall = -(-high // wide) * wide
-    steps = -(-part.terms // (2 * PAIRS)) * PAIRS if at_once > 1 else part.terms
+    steps = _steps_of(part.terms, at_once)
     room = (
         scratch_numbers("left", -(-tall * (steps + _APART) // 2)).view(np.float32),
         scratch_numbers("panel", -(-width * (steps + _APART) // 2)).view(np.float32),

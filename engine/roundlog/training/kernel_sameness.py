@@ -248,16 +248,16 @@ class _Parts:
         """Number of results of the next call that have a place in the program."""
         return len(self._results[self._next])
 
-    def of_next(self, theirs: Sequence[torch.Tensor]) -> tuple[list[tuple[int, torch.Tensor]], set[float]]:
+    def of_next(self, theirs: Sequence[torch.Tensor]) -> tuple[list[tuple[int, torch.Tensor]], list[torch.Tensor]]:
         """(result, its value by the program) of the next call, by PyTorch's values of what came before, and the single
         numbers that the program reads there; PyTorch's own are what later calls read. theirs: results of the call."""
         results, number = self._results[self._next], self._next
         found: list[tuple[int, torch.Tensor]] = []
-        read = set[float]()
+        read: list[torch.Tensor] = []
         for result, place in results:
             values = self._evaluated(place)
             found.append((result, values[place]))
-            read |= {float(x) for x in values.values() if x.numel() == 1 and x.is_floating_point()}
+            read += (x for x in values.values() if x.numel() == 1 and x.is_floating_point())
         self._next += 1
         for result, place in results:
             self._cut.add(place)
@@ -286,7 +286,8 @@ class _Parts:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
 
 
-def _is_in(number: float, read: Collection[float]) -> bool:
+def _is_in(number: float, read: Iterable[torch.Tensor]) -> bool:
     """Whether a number is among others, as a format of programs has it."""
     exact = torch.tensor(number, dtype=torch.float64)
-    return any(float(exact.to(dtype)) in read for dtype in (torch.float32, torch.bfloat16, torch.float16))
+    forms = {float(exact.to(dtype)) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+    return any(float(x) in forms for x in read)

@@ -411,7 +411,7 @@ def median(c: Context, x: Value) -> Value:
 
 @rule("histc", at_capture=True)
 def histogram(c: Context, x: Value, bins: int = 100, low: Scalar = 0, high: Scalar = 0) -> Value:
-    """Number of elements in each of the equal bins between two numbers, the last of which includes its end."""
+    """Number of elements in each of the equal bins between two numbers; the last bin includes its end."""
     count = prod(c.shape(x))
     if low == high and bins == 1:  # all are between the least and the largest
         return c.builder.constant(count, c.dtype(x), (1,))
