@@ -17,13 +17,13 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 
 import torch
 from roundlog.adjudication.adjudicate import segments
 from roundlog.commitments import state_root
 from roundlog.descriptors import describe
-from roundlog.descriptors import describe as segments_of
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.examples.gpt import gpt
 from roundlog.storage import save_tensors
@@ -238,13 +238,15 @@ def table(bills: list[Bill]) -> str:
 
 
 def main() -> None:
+    # By its name: the package exports a function of the same one.
+    descriptors = import_module("roundlog.descriptors.describe")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chain", choices=("auto", "anvil", "embedded"), default="auto")
     parser.add_argument("--layers", type=int, default=10, help="of the GPT; 10 give over 5,000 operators")
-    parser.add_argument("--segment-gas", type=int, default=segments_of.GAS_BUDGET, help="largest estimate of a segment")
+    parser.add_argument("--segment-gas", type=int, default=descriptors.GAS_BUDGET, help="largest estimate of a segment")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    segments_of.GAS_BUDGET = options.segment_gas
+    descriptors.GAS_BUDGET = options.segment_gas
     job = the_job(options.layers)
     print(f"{STEPS:,} steps of {len(job.program.nodes):,} operators, a checkpoint every {INTERVAL} steps", flush=True)
     bills = []

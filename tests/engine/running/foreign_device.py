@@ -146,8 +146,8 @@ def _dispatch(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         _count(function, plain_args, result, moves and target != NAME)
     if target != NAME:
         return result
-    if function.overloadpacket in _ROUNDING and not _is_exact(function.overloadpacket, plain_args, result):
-        may = 1.0 if function.overloadpacket is not torch.ops.aten.sum else _inexact_sums(*plain_args)
+    if function.overloadpacket in _ROUNDING:
+        may = _inexact(function.overloadpacket, plain_args)
         result = tree_map(lambda x: _moved(x, may), result)
     owners: dict[int, Foreign] = {id(x.raw): x for x in there}
 
@@ -161,22 +161,33 @@ def _dispatch(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return tree_map(wrapped, result)
 
 
-def _is_exact(kernel: Any, args: Any, result: Any) -> bool:
-    """Whether there is nothing to round: a single product, a sum over axes of one element."""
+def _inexact(kernel: Any, args: Any) -> torch.Tensor:
+    """1 for a result that a kernel may have to round on its way, 0 for one whose every partial sum is an FP64 number:
+    no device errs there. What is not a sum or a product is always rounded."""
+    if kernel is torch.ops.aten.sum:
+        x = args[0]
+        axes = (args[1] if len(args) > 1 else None) or list(range(x.ndim))
+        keepdim = len(args) > 2 and args[2]
+        return _rounded(x.double().abs().sum(axes, keepdim), _last_place(x).amin(axes, keepdim))
     if kernel in (torch.ops.aten.mm, torch.ops.aten.bmm):
-        return bool(args[0].shape[-1] < 2)
-    return kernel is torch.ops.aten.sum and result.numel() == args[0].numel()
+        a, b = args
+        if a.shape[-1] < 2:
+            return torch.zeros(())
+        place = _last_place(a).amin(-1).unsqueeze(-1) + _last_place(b).amin(-2).unsqueeze(-2)
+        return _rounded(kernel(a.double().abs(), b.double().abs()), place)
+    return torch.ones(())
 
 
-def _inexact_sums(x: torch.Tensor, dims: list[int] | None = None, keepdim: bool = False) -> torch.Tensor:
-    """1 for a sum that may have to be rounded on its way, 0 for one whose every partial sum is an FP64 number."""
+def _last_place(x: torch.Tensor) -> torch.Tensor:
+    """The exponent of the last place of every significand; far above all others for 0."""
     fraction, exponent = torch.frexp(x.double())
     whole = (fraction * 2.0**53).to(torch.int64)
-    # All terms are multiples of the least last place of a significand; below 2^53 times that nothing is rounded.
-    place = torch.where(whole != 0, torch.frexp((whole & -whole).double())[1] - 1 + exponent, 2000)
-    axes = dims or list(range(x.ndim))
-    magnitude = x.double().abs().sum(axes, keepdim)
-    return (~(torch.frexp(magnitude)[1] <= place.amin(axes, keepdim)) & (magnitude != 0)).double()
+    return torch.where(whole != 0, torch.frexp((whole & -whole).double())[1] - 1 + exponent - 53, 2000)
+
+
+def _rounded(magnitude: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """f64: 1 where terms whose magnitudes sum to this, multiples of this place, are more than 2^53 of them."""
+    return (~(torch.frexp(magnitude)[1] <= place + 53) & (magnitude != 0)).double()
 
 
 def _moved(x: Any, may: Any) -> Any:
