@@ -166,9 +166,9 @@ def test_arguments_are_noted_as_they_were_before_a_kernel_writes_into_them() -> 
     assert args[0].tolist() == [1, 1, 1] and kwargs == {"alpha": 2} and given[0].tolist() == [3, 3, 3]
 
 
-def cancelling(rows: int) -> Tensor:
+def cancelling(rows: int, columns: int = 4) -> Tensor:
     """FP32 rows whose exact sums are less than what FP32 rounds by on the way."""
-    x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(7))
+    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(7))
     x[-1] = -x[:-1].double().sum(0).float()
     return x
 
@@ -191,6 +191,12 @@ def test_sums_that_cancel_wholly_may_be_what_rounding_leaves(func: Any) -> None:
     wrong = (exact + 1e-3 * x.double().abs().sum(0)) / divisor
     assert not is_let_pass(wrong.float(), other_order / divisor, func, x, [0])
     assert not is_let_pass((exact / divisor).float(), (other_order + x[0]) / divisor, func, x, [0])
+
+
+@pytest.mark.parametrize("rows", [3, 4, 6])
+def test_all_of_many_short_sums_that_cancel_may_be_what_rounding_leaves(rows: int) -> None:
+    x = cancelling(rows, 10_000)
+    assert is_let_pass(x.double().sum(0).float(), one_by_one(x), aten.sum.dim_IntList, x, [0])
 
 
 def test_means_that_a_norm_takes_of_normed_numbers_may_be_what_rounding_leaves() -> None:
