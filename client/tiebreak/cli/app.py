@@ -17,7 +17,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Hold whoever trains your model to account: bit-exact audits of training, disputes settled on a chain.",
+    help="Hold the trainer of your model to account: bit-exact audits of training, disputes settled on a chain.",
 )
 
 

@@ -2,7 +2,7 @@
 
 It is correct by induction: the state before the first interval is the job's; if every interval, started from a state
 with the root claimed before it, ends in the root claimed after it, the last root is right. So states may come from
-whoever claims them: one with another root is not used, and costs the work of its intervals, not the verdict.
+the party that claims them: one with another root is not used, and costs the work of its intervals, not the verdict.
 
 One wrong interval is enough, and it need not be the first: `state_roots` of the result are then the claimed ones, but
 for the wrong one. The leftmost leaf in which the two trees differ is that interval. What stands before it is agreed,

@@ -238,7 +238,7 @@ def draw_sample(listing: Listing, share: float) -> frozenset[int]:
 
 
 def miss_probability(count: int, drawn: int, wrong: int) -> float:
-    """The probability that of `count` parts, `drawn` of which are drawn at random, none of `wrong` wrong ones is."""
+    """The probability that `drawn` parts, drawn at random from `count`, are none of the `wrong` wrong ones."""
     return prod(max(count - drawn - k, 0) / (count - k) for k in range(min(wrong, count)))
 
 

@@ -282,7 +282,7 @@ def read_listing(path: Path, spec: TrainingSpec) -> Listing:
 
 
 def read_address_of_job(path: Path) -> str | None:
-    """The address of the job in the list at a path, of which nothing else is looked at; None if it names none. Raises
+    """The address of the job in the list at a path; None if it names none. Nothing else of the list is checked. Raises
     ListingError."""
     try:
         return _job_of(read_record(path, max_bytes=MAX_LIST_BYTES))

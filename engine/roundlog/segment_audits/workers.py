@@ -1,5 +1,5 @@
 """Workers on this machine, processes behind `concurrent.futures.Executor` that execute one call at a time each, and a
-pool of workers, wherever they are, of which some get lost, and some are not believed."""
+pool of workers, wherever they are: some get lost, and some are not believed."""
 
 from __future__ import annotations
 

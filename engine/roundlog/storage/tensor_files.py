@@ -1,6 +1,6 @@
 """States, datasets and schedules as safetensors files.
 
-Written by the safetensors library, but for states, of which the library would need all tensors at once. Read here,
+Written by the safetensors library, except for states: the library would need all their tensors at once. Read here,
 from one open file and by the header that was checked, since the library allocates what a file asks for and maps it: a
 mapped file that somebody truncates later ends the process by SIGBUS. The format:
 https://github.com/huggingface/safetensors#format.
@@ -200,7 +200,7 @@ def load_tensors(
 class StoredTensors(Mapping[str, torch.Tensor]):
     """The tensors of a file, which stay there: each is read, on the CPU, whenever it is asked for.
 
-    The file is as for `load_tensors`, and stays open: whoever replaces it changes nothing here."""
+    The file is as for `load_tensors`, and stays open: replacing it changes nothing here."""
 
     def __init__(self, path: Path, expected: Mapping[str, TensorType]) -> None:
         """Raises StorageError, as `load_tensors`."""

@@ -188,7 +188,7 @@ class LaterSteps:
         return {name: self._tracer.optimizers.rates[name](min(step, self._steps - 1)) for name in self._rates}
 
     def _number_of(self, graphs: list[fx.GraphModule], graph: fx.GraphModule) -> int:
-        """Number of a graph among those that compute something else, at the end of which it is put if it is new."""
+        """Number of a graph among graphs that differ from each other. A new one is put at their end."""
         for number, other in enumerate(graphs):
             if difference(other, graph) is None:
                 return number

@@ -266,7 +266,7 @@ class PartsByNumbers(TorchFunctionMode):
                 )
             if copy.base._version != copy.version:
                 raise CaptureError(
-                    "the step writes into a tensor of which it has taken a part at a place that depends on values"
+                    "the step writes into a tensor after taking a part of it at a place that depends on values"
                     f"{copy.line}: take the part of a copy (.clone())"
                 )
 

@@ -1,6 +1,6 @@
 """A group of ranks: processes that execute one step together, and what they send each other.
 
-All is sent by torch.distributed (`roundlog.execution.ranks.wire`), of which one promise is enough: what arrives are
+All is sent by torch.distributed (`roundlog.execution.ranks.wire`). One promise of it is enough: what arrives are
 the bytes that were sent. Every rank has to call the same methods in the same order.
 
 A launcher (torchrun) sets RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment of every
@@ -109,8 +109,8 @@ class Ranks:
         """Parts of all ranks for this one, by rank. parts: what this one has for every rank, flat and in pieces.
         incoming: the numbers of elements that come from each.
 
-        Sums are exchanged by it too, in place of a reduce-scatter: gloo's is an all-reduce of which all but a share is
-        thrown away."""
+        Sums are exchanged by it too, in place of a reduce-scatter: gloo's is an all-reduce that throws all but a
+        share away."""
         outgoing = [sum(map(len, pieces)) for pieces in parts]
         pieces = [piece for pieces in parts for piece in pieces]
         like = pieces[0] if pieces else torch.empty(0, dtype=torch.int64, device=self.device)
