@@ -42,7 +42,7 @@ from tiebreak.game.moves import Need, NeedChunk, NeedRow
 from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.player import call_of
-from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.node import ChainNode, connect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
@@ -80,7 +80,7 @@ class Bill:
     gas: Counter[str] = field(default_factory=Counter)
     largest: int = 0
 
-    def add(self, part: str, receipt: Receipt) -> None:
+    def add(self, part: str, receipt: TransactionReceipt) -> None:
         self.moves[part] += 1
         self.gas[part] += receipt.gas_used
         self.largest = max(self.largest, receipt.gas_used)

@@ -18,7 +18,7 @@ from tiebreak.contract.contract_calls import ContractCall, GameCalls
 from tiebreak.contract.events import Event
 from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.contract.structs import Answer, AuditView, GameView, JobView
-from tiebreak.rpc.answers import Log, Receipt, Topic
+from tiebreak.rpc.answers import Log, Topic, TransactionReceipt
 from tiebreak.rpc.chain_errors import (
     REVERTED,
     AccountError,
@@ -176,7 +176,7 @@ class VerificationGame(GameCalls):
 
     # calls
 
-    def send(self, call: ContractCall) -> Receipt:
+    def send(self, call: ContractCall) -> TransactionReceipt:
         """Makes a call and waits for its receipt.
 
         Raises ContractError if the contract refuses, AccountError without an account, NodesDisagree if something new
@@ -245,7 +245,7 @@ class VerificationGame(GameCalls):
         found = (self._abi.decode_event(log) for log in logs if log.address == self.address)
         return [event for event in found if event is not None]
 
-    def event(self, receipt: Receipt, kind: type[E]) -> E:
+    def event(self, receipt: TransactionReceipt, kind: type[E]) -> E:
         """The one event of a kind in a receipt. Raises InvalidAnswer if there is none, or more."""
         found = [event for event in self.decode(receipt.logs) if isinstance(event, kind)]
         if len(found) != 1:

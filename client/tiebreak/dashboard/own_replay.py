@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class RootComparison:
     """Our own root of one level beside the two sides'."""
 
     level: str
@@ -43,7 +43,7 @@ class Agreement:
 class OwnReplay:
     """Comparison of a game with our own run."""
 
-    levels: list[Agreement]
+    levels: list[RootComparison]
     waiting: bool
     """Whether a level is being executed again."""
     trouble: str = ""
@@ -90,7 +90,7 @@ class Replays:
         """Comparison of a game with the followed run; None if none is followed."""
         if not self._local.runs(job):
             return None
-        found: list[Agreement] = []
+        found: list[RootComparison] = []
         place: tuple[int, ...] = ()
         sum_of: tuple[int, int] | None = None
         for level in game.levels:
@@ -101,7 +101,7 @@ class Replays:
             if root is None:
                 break
             agrees = level.roots[Side.TRAINER] == root, level.roots[Side.CHALLENGER] == root
-            found.append(Agreement(LEVELS[level.level][0], "0x" + root.hex(), agrees))
+            found.append(RootComparison(LEVELS[level.level][0], "0x" + root.hex(), agrees))
             if agrees == (False, False):
                 break  # what lies below is of neither side's tree
             place = (*place, level.index)

@@ -15,7 +15,7 @@ from tiebreak.contract.structs import AuditView, ClaimView, GameView, JobView
 from tiebreak.dashboard import showing, words
 from tiebreak.dashboard.account_list import read_accounts
 from tiebreak.dashboard.background_work import BackgroundWork
-from tiebreak.dashboard.chain_reader import PATIENCE, Busy, HeadMonitor, Missing, Moment, Readings, Sight, Source
+from tiebreak.dashboard.chain_reader import PATIENCE, Busy, ContractPages, HeadMonitor, Missing, Moment, Readings, Sight
 from tiebreak.dashboard.game_history import GameHistory, Receipts, first_block, read_history, verdict
 from tiebreak.dashboard.local_files import LocalFiles
 from tiebreak.dashboard.own_replay import Replays
@@ -79,7 +79,7 @@ class Site:
         self.explorer = explorer.rstrip("/")
         self.head_monitor = HeadMonitor(contract.node, every=every)
         self.readings = Readings(patience=patience)
-        self.source = Source(contract)
+        self.source = ContractPages(contract)
         self.receipts = Receipts(contract)
         self.work = BackgroundWork(self.head_monitor.announce)
         self.local = LocalFiles(self.work, files=files, follow=follow, store=store)

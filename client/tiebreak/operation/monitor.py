@@ -45,7 +45,7 @@ EMPTY_FILE = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 """The CID of the empty file: a store is asked whether it has it, and any answer will do."""
 
 
-class LogFile:
+class RotatingLog:
     """The file `path`, and `path.1` to `path.9` with what was before. Raises OSError if it cannot be opened; later, a
     disk that is full costs lines and never ends the role. Thread-safe."""
 
@@ -95,7 +95,7 @@ class RoleMonitor:
         tell: Notify = ignore,
         *,
         messenger: Messenger | None = None,
-        log: LogFile | None = None,
+        log: RotatingLog | None = None,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], float] = time.time,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.chain_errors import printable
 from tiebreak.store.transfers import OnTransfer, Transfer
 
@@ -52,7 +52,7 @@ class Notice:
     done: int = 0
     total: int = 0
     loss: float | None = None
-    receipt: Receipt | None = None
+    receipt: TransactionReceipt | None = None
     at: float = field(default_factory=time.time)
 
 

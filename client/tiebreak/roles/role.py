@@ -13,7 +13,7 @@ from tiebreak.roles.background_jobs import Interrupted
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Look, Notice, Progress, Warnings, What
 from tiebreak.roles.transaction_queue import Order
-from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.chain_errors import AccountError, ChainError, ContractError
 from tiebreak.store import StoreError
 
@@ -97,7 +97,7 @@ class Role(ABC):
         *,
         job: int | None = None,
         game: int | None = None,
-        receipt: Receipt | None = None,
+        receipt: TransactionReceipt | None = None,
     ) -> None:
         """Tells a notice; a warning only if it is new."""
         notice = Notice(role=self.name, what=what, text=text, job=job, game=game, receipt=receipt)
@@ -112,7 +112,7 @@ class Role(ABC):
         """Orders a call of the contract, to be sent with this look. If the contract refuses it, mostly because another
         account was faster, the next look sees that. False if the call is under way already, or held back."""
 
-        def sent(receipt: Receipt) -> None:
+        def sent(receipt: TransactionReceipt) -> None:
             self.tell(What.SENT, text, job=job, game=game, receipt=receipt)
 
         def failed(error: ChainError) -> None:

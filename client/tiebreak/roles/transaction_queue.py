@@ -19,7 +19,7 @@ from tiebreak.contract.contract_watch import ContractWatch, News
 from tiebreak.contract.events import JobPosted
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, JobView
-from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.block_pace import block_time
 from tiebreak.rpc.chain_errors import ChainError, ContractError, NodesDisagree, RpcRefused
 from tiebreak.rpc.node import DEVELOPMENT_CHAINS
@@ -50,7 +50,7 @@ class Order:
     """A call of the contract, ordered by a role. `sent` is called with the receipt, `failed` with the error."""
 
     call: ContractCall
-    sent: Callable[[Receipt], None]
+    sent: Callable[[TransactionReceipt], None]
     failed: Callable[[ChainError], None]
 
 
@@ -222,7 +222,7 @@ class TransactionQueue:
         head = self.watch.head
         return max(self.watch.now(), 0 if head is None else head.timestamp)
 
-    def _settle(self, name: str, order: Order, receipt: Receipt | None) -> None:
+    def _settle(self, name: str, order: Order, receipt: TransactionReceipt | None) -> None:
         """Takes in what an undertaking has come to; None: it was not sent."""
         if order.call.function not in UNDERTAKINGS or self.spending is None:
             return

@@ -16,8 +16,8 @@ from tiebreak.rpc.answers import (
     Block,
     Fees,
     Log,
-    Receipt,
     Topic,
+    TransactionReceipt,
     fits,
     is_removed,
     read_block,
@@ -204,7 +204,7 @@ class ChainNode:
         """Hands a signed transaction to the node and returns its hash."""
         return answers.data(self.ask("eth_sendRawTransaction", "0x" + signed.hex()), "a transaction hash", 32)
 
-    def receipt(self, transaction: bytes) -> Receipt | None:
+    def receipt(self, transaction: bytes) -> TransactionReceipt | None:
         """The receipt of a transaction; None as long as no block has it."""
         answer = self.ask("eth_getTransactionReceipt", "0x" + transaction.hex())
         return None if answer is None else read_receipt(answer, transaction)

@@ -141,7 +141,7 @@ class Loss(Direct):
 
 
 @register("store")
-class Store(Direct):
+class NextState(Direct):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         self.need_form(inputs, attributes)
         return inputs[0]

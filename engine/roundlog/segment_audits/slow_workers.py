@@ -26,7 +26,7 @@ FIRST = 600.0
 """Seconds after which it does so while nobody knows how long an interval takes."""
 
 
-class Pace:
+class AuditPace:
     """Pace of an audit."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class StandIn:
     def __init__(
         self,
         plan: Plan,
-        pace: Pace,
+        pace: AuditPace,
         interval: int,
         compute: Callable[[Segment], object],
         event: Callable[[str], None],
@@ -146,7 +146,7 @@ class StandIn:
             )
 
 
-def _all_may_hang(pool: WorkerPool, pace: Pace) -> bool:
+def _all_may_hang(pool: WorkerPool, pace: AuditPace) -> bool:
     """Whether workers have tasks, and none of them is likely to answer."""
     tasks = pool.tasks()
     return bool(tasks) and all(pace.may_hang(task) for _, task in tasks)

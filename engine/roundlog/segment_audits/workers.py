@@ -24,7 +24,7 @@ from enum import Enum
 from multiprocessing import connection
 from typing import Any, TypeVar
 
-from roundlog.segment_audits.segment import Answer, MakeWorker, SegmentOrder, audit_segment
+from roundlog.segment_audits.segment import MakeWorker, SegmentOrder, WorkerAnswer, audit_segment
 
 T = TypeVar("T")
 
@@ -144,8 +144,8 @@ class Assignment:
 
     order: SegmentOrder
     purpose: Purpose
-    future: Future[Answer]
-    repeats: Report | None = None
+    future: Future[WorkerAnswer]
+    repeats: WorkerReport | None = None
     """Answer of another worker to the same order."""
     since: float = field(default_factory=time.monotonic)
     is_answered: bool = False
@@ -169,7 +169,7 @@ class Worker:
         """Its name for people."""
         return max(self.names, default=f"worker {self.number + 1}")
 
-    def name(self, answer: Answer) -> str:
+    def name(self, answer: WorkerAnswer) -> str:
         """The name of this worker, with what it calls itself."""
         name = f"worker {self.number + 1} ({plainly(answer.worker, _SHOWN)})"
         self.names.add(name)
@@ -177,12 +177,12 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WorkerReport:
     """End of a task: an answer, or the error that the call has raised, or neither: the worker is lost."""
 
     worker: Worker
     task: Assignment
-    answer: Answer | None = None
+    answer: WorkerAnswer | None = None
     error: Exception | None = None
 
 
@@ -203,7 +203,7 @@ class WorkerPool:
         """Workers with a task, with it."""
         return [(worker, worker.task) for worker in self.workers if worker.task is not None]
 
-    def give(self, worker: Worker, order: SegmentOrder, purpose: Purpose, repeats: Report | None = None) -> None:
+    def give(self, worker: Worker, order: SegmentOrder, purpose: Purpose, repeats: WorkerReport | None = None) -> None:
         """Gives an order to an idle worker."""
         try:
             future = worker.executor.submit(audit_segment, order)
@@ -212,7 +212,7 @@ class WorkerPool:
             future.set_exception(error if isinstance(error, BrokenExecutor) else BrokenExecutor(str(error)))
         worker.task = Assignment(order, purpose, future, repeats)
 
-    def wait(self, seconds: float) -> list[Report]:
+    def wait(self, seconds: float) -> list[WorkerReport]:
         """Ends of tasks, once one has, or after so many seconds."""
         tasks = self.tasks()
         if not tasks:
@@ -221,7 +221,7 @@ class WorkerPool:
         wait([task.future for _, task in tasks], seconds, FIRST_COMPLETED)
         return [self._report(worker, task) for worker, task in tasks if task.future.done()]
 
-    def _report(self, worker: Worker, task: Assignment) -> Report:
+    def _report(self, worker: Worker, task: Assignment) -> WorkerReport:
         worker.task = None
         try:
             answer = task.future.result()
@@ -229,12 +229,12 @@ class WorkerPool:
             self.lost += 1
             worker.executor.shutdown(wait=False, cancel_futures=True)
             worker.executor = self._make(worker.number)
-            return Report(worker, task)
+            return WorkerReport(worker, task)
         except Exception as error:
-            return Report(worker, task, error=error)
+            return WorkerReport(worker, task, error=error)
         if (why := _malformed(answer, task.order)) is not None:
-            return Report(worker, task, error=ValueError(why))
-        return Report(worker, task, answer)
+            return WorkerReport(worker, task, error=ValueError(why))
+        return WorkerReport(worker, task, answer)
 
     def has_ends(self) -> bool:
         """Whether `wait` would report something at once."""
@@ -255,7 +255,11 @@ class WorkerPool:
 
 def _malformed(answer: object, order: SegmentOrder) -> str | None:
     """Fault in the form of an answer, in one clause; None if there is none."""
-    if not isinstance(answer, Answer) or not isinstance(answer.worker, str) or not isinstance(answer.roots, tuple):
+    if (
+        not isinstance(answer, WorkerAnswer)
+        or not isinstance(answer.worker, str)
+        or not isinstance(answer.roots, tuple)
+    ):
         return "it answers something else than was asked for"
     if any(not isinstance(root, bytes) or len(root) != 32 for root in answer.roots):
         return "it answers with something that is no root"

@@ -9,7 +9,7 @@ from audit_workers import Stand
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.commitments import MerkleTree
 from roundlog.segment_audits import slow_workers
-from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 
@@ -50,7 +50,7 @@ def test_an_audit_ends_though_no_interval_explains_the_challenge(
         liar.lie(interval, consistent=consistent)
     orders: list[SegmentOrder] = []
 
-    def works(order: SegmentOrder) -> Answer:
+    def works(order: SegmentOrder) -> WorkerAnswer:
         orders.append(order)
         assert len(orders) < 10 * INTERVALS, "the same order again and again"
         return audit_segment(order)

@@ -24,7 +24,7 @@ from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.data import RemoteDataError
 from roundlog.segment_audits import slow_workers
 from roundlog.segment_audits.plan import Reports, SegmentAudit
-from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.segment_audits.slow_workers import NotNeeded, StandIn
 from roundlog.segment_audits.workers import NoWorkersError, ProcessWorker
 
@@ -41,7 +41,7 @@ def test_workers_that_die_hang_and_fail_change_no_verdict(trained: Trained, tmp_
     for seed in range(10):
         chance = random.Random(seed)
 
-        def dies(order: SegmentOrder, chance: random.Random = chance) -> Answer | None:
+        def dies(order: SegmentOrder, chance: random.Random = chance) -> WorkerAnswer | None:
             return None if chance.random() < 0.3 else audit_segment(order)
 
         def make(number: int, chance: random.Random = chance) -> Stand:
@@ -64,7 +64,7 @@ def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(
     liar.lie(4, consistent=True)
     orders: list[SegmentOrder] = []
 
-    def works(order: SegmentOrder) -> Answer:
+    def works(order: SegmentOrder) -> WorkerAnswer:
         orders.append(order)
         assert len(orders) < 10 * INTERVALS, "the same order again and again"
         return audit_segment(order)
@@ -89,7 +89,7 @@ def test_what_a_liar_answers_while_it_is_found_out_counts_for_nothing(
     trainer.lie(3, consistent=True)
     lies: list[SegmentOrder] = []
 
-    def lying(order: SegmentOrder) -> Answer:
+    def lying(order: SegmentOrder) -> WorkerAnswer:
         """Says of every interval what the trainer claims."""
         if lies and fails:
             raise RuntimeError("it was about to be found out")
@@ -115,7 +115,7 @@ def test_what_kills_every_worker_is_told(trained: Trained, tmp_path: Path) -> No
     with pytest.raises(NoWorkersError, match=r"10 workers in a row were lost over interval [12]: .*memory"):
         trained.audit(tmp_path / "audit", make=lambda number: Stand(lambda order: None))
 
-    def fails(order: SegmentOrder) -> Answer:
+    def fails(order: SegmentOrder) -> WorkerAnswer:
         raise OSError("the disk is full")
 
     with pytest.raises(NoWorkersError, match=r"no worker is left: worker 2.*\(OSError: the disk is full\)"):
@@ -125,7 +125,7 @@ def test_what_kills_every_worker_is_told(trained: Trained, tmp_path: Path) -> No
 def test_what_a_worker_has_answered_before_its_data_were_lost_is_believed(trained: Trained, tmp_path: Path) -> None:
     answered: list[SegmentOrder] = []
 
-    def loses(order: SegmentOrder) -> Answer:
+    def loses(order: SegmentOrder) -> WorkerAnswer:
         if answered:
             raise RemoteDataError(Path("data.safetensors"), "block 3 of the field x cannot be used")
         answered.append(order)
@@ -135,7 +135,7 @@ def test_what_a_worker_has_answered_before_its_data_were_lost_is_believed(traine
         trained.audit(tmp_path / "audit", make=lambda number: Stand(loses), workers=1)
     orders: list[SegmentOrder] = []
 
-    def carries_on(order: SegmentOrder) -> Answer:
+    def carries_on(order: SegmentOrder) -> WorkerAnswer:
         orders.append(order)
         return replace(audit_segment(order), fetched=5)
 
@@ -235,7 +235,7 @@ class Slow(Stand):
     def __init__(self, seconds: float | None = None) -> None:
         """seconds: after which it answers; None until `answer` is called."""
         super().__init__(audit_segment)
-        self.given: list[tuple[SegmentOrder, Future[Answer]]] = []
+        self.given: list[tuple[SegmentOrder, Future[WorkerAnswer]]] = []
         self._seconds = seconds
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

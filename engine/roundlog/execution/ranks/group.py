@@ -29,7 +29,18 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from roundlog.execution.batches import CPU
 from roundlog.execution.ranks.membership import TERMINATED, LostRankError, Membership
-from roundlog.execution.ranks.wire import FOREVER, PATIENCE, Gloo, Nccl, Staged, Wire, by_nccl, card, suit_nccl, within
+from roundlog.execution.ranks.wire import (
+    FOREVER,
+    PATIENCE,
+    Gloo,
+    Nccl,
+    StagedWire,
+    Wire,
+    by_nccl,
+    card,
+    suit_nccl,
+    within,
+)
 from roundlog.kernels.scratch import empty
 
 _SECONDS_TO_CLOSE = 10.0
@@ -54,7 +65,7 @@ class Ranks:
         """The device on which this rank computes."""
         self._cards: list[str] = []
         self._between_cpus: Wire = Gloo(group, membership)
-        self._between_devices: Wire = Staged(self._between_cpus, rank)
+        self._between_devices: Wire = StagedWire(self._between_cpus, rank)
 
     def use(self, device: torch.device) -> None:
         """Chooses the device on which this rank computes, and with all others the wire between their devices. All ranks
@@ -68,7 +79,7 @@ class Ranks:
         before, self._cards = self._cards, cards
         self.device = device
         if not suit_nccl(cards):
-            self._between_devices = Staged(self._between_cpus, self.rank)
+            self._between_devices = StagedWire(self._between_cpus, self.rank)
         elif cards != before:
             self._between_devices = by_nccl(self.membership, device)
             # The first collective connects all: what is wrong with that is said now.
