@@ -10,10 +10,9 @@ import torch
 from torch import fx
 
 from roundlog.capture.builder import Builder, ProgramStates, Value, from_constants
-from roundlog.capture.captured import DrawnValue, ExecutionPath
+from roundlog.capture.captured import CallTrail, DrawnValue, ExecutionPath, OnPath, trails_of
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.graph_lowering import GraphLowering
-from roundlog.capture.kernel_calls import CallTrail, OnPath, trails_of
 from roundlog.capture.tracing.traced_step import Course, Result, TracedStep, is_fork
 from roundlog.capture.variants import Columns, Comparison, LoweredStep, Variants
 from roundlog.data import Field, widened

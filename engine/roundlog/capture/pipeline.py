@@ -15,8 +15,7 @@ from torch.torch_version import TorchVersion
 from roundlog.capture.captured import Captured, Origin, model_tensors
 from roundlog.capture.constants import written
 from roundlog.capture.draws import GENERATOR
-from roundlog.capture.errors import CaptureError, UnknownValueError, reason
-from roundlog.capture.lines import place_of_error
+from roundlog.capture.errors import CaptureError, UnknownValueError, place_of_error, reason
 from roundlog.capture.lowering import lowered
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.python_state import (

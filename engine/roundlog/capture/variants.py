@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from roundlog.capture.builder import Builder, Value, evaluated, needed
-from roundlog.capture.captured import ExecutionPath
+from roundlog.capture.captured import ExecutionPath, OnPath
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.kernel_calls import OnPath
 from roundlog.execution.stops import StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Node, TensorType

@@ -22,7 +22,6 @@ from pathlib import Path
 
 from roundlog.commitments import MerkleTree
 from roundlog.data import fetched_bytes
-from roundlog.segment_audits import slow_workers
 from roundlog.segment_audits.local import Computed, compute_here
 from roundlog.segment_audits.plan import (
     Facts,
@@ -36,11 +35,12 @@ from roundlog.segment_audits.plan import (
     units,
 )
 from roundlog.segment_audits.segment import Listing, Look, Segment, SegmentOrder, StateSource, WorkerAnswer, settled
-from roundlog.segment_audits.slow_workers import AuditPace, StandIn
 from roundlog.segment_audits.workers import (
     Assignment,
+    AuditPace,
     NoWorkersError,
     Purpose,
+    StandIn,
     Worker,
     WorkerPool,
     WorkerReport,
@@ -245,7 +245,7 @@ class _Audit:
     def _can_be_repeated(self, pool: WorkerPool, answered: WorkerReport) -> bool:
         """Whether a second worker may repeat an answer; one that hangs, or waits for a place in a cluster, may not."""
         others = [worker.task for worker in pool.workers if worker is not answered.worker]
-        return any(task is None or not self._pace.is_late(task, slow_workers.PATIENCE) for task in others)
+        return any(task is None or not self._pace.is_late(task, patiently=True) for task in others)
 
     def _late(self, pool: WorkerPool, worker: Worker) -> Assignment | None:
         """A task that takes another worker very long, and that nobody else has or has answered: that worker may

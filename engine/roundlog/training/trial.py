@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from roundlog.capture import Captured, CaptureError, Task
+from roundlog.capture.checkpoint import SpilledTensor, SpillFile
 from roundlog.capture.draws import Replay
 from roundlog.capture.errors import reason
 from roundlog.capture.python_state import Snapshot
-from roundlog.capture.spill_file import SpilledTensor, SpillFile
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.data import materialized, widened
 from roundlog.execution import Executor, StoppedError

@@ -22,11 +22,9 @@ import torch
 from audit_workers import Stand, named
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.data import RemoteDataError
-from roundlog.segment_audits import slow_workers
 from roundlog.segment_audits.plan import Reports, SegmentAudit
 from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
-from roundlog.segment_audits.slow_workers import NotNeeded, StandIn
-from roundlog.segment_audits.workers import NoWorkersError, ProcessWorker
+from roundlog.segment_audits.workers import NotNeeded, NoWorkersError, ProcessWorker, StandIn
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +57,7 @@ def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one hangs, as an actor does for which a cluster has no processor."""
-    monkeypatch.setattr(slow_workers, "PATIENCE", 0.2)
+    monkeypatch.setattr("roundlog.segment_audits.workers.PATIENCE", 0.2)
     liar = Liar(trained, tmp_path / "liar")
     liar.lie(4, consistent=True)
     orders: list[SegmentOrder] = []
@@ -177,7 +175,7 @@ class Stopped:
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
     for name in ("PATIENCE", "HANGING", "FIRST"):
-        monkeypatch.setattr(slow_workers, name, 0.2 if name == "PATIENCE" else 2.0)
+        monkeypatch.setattr(f"roundlog.segment_audits.workers.{name}", 0.2 if name == "PATIENCE" else 2.0)
     return Stopped()
 
 
@@ -272,7 +270,7 @@ def test_workers_that_answer_after_all_get_the_rest_at_once(
 ) -> None:
     """This process gives way between two steps, and leaves nothing behind."""
     for name in ("FIRST", "HANGING", "SLOW"):
-        monkeypatch.setattr(slow_workers, name, 0.1)
+        monkeypatch.setattr(f"roundlog.segment_audits.workers.{name}", 0.1)
     made = Slow()
 
     def answer(stand_in: StandIn) -> None:
@@ -290,7 +288,7 @@ def test_where_nobody_knows_how_long_an_interval_takes_this_process_finds_it_out
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker with a long segment is honest for long."""
-    monkeypatch.setattr(slow_workers, "FIRST", 0.1)
+    monkeypatch.setattr("roundlog.segment_audits.workers.FIRST", 0.1)
     ends = ends_of_stand_ins(monkeypatch, lambda stand_in: time.sleep(0.2))
     # 16 steps of 0.2 s: more than 12 s are honest.
     made = Slow(seconds=2.0)
@@ -301,7 +299,7 @@ def test_where_nobody_knows_how_long_an_interval_takes_this_process_finds_it_out
 def test_a_process_without_memory_leaves_the_work_to_workers(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slow_workers, "FIRST", 0.1)
+    monkeypatch.setattr("roundlog.segment_audits.workers.FIRST", 0.1)
 
     def fails(*given: object) -> None:
         raise torch.OutOfMemoryError("no memory")

@@ -14,22 +14,24 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
 from roundlog.arithmetic import is_short
-from roundlog.capture.captured import model_tensors
+from roundlog.capture.captured import TracedCalls, model_tensors
 from roundlog.capture.constants import written, written_by
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import (
     CaptureError,
     DefectError,
+    SourceLines,
     UnknownValueError,
     a_kind,
     asks_for_values,
     control_flow,
     is_own_error,
+    place_of_error,
+    places_of,
     reason,
+    source_of,
 )
-from roundlog.capture.kernel_calls import TracedCalls
-from roundlog.capture.lines import SourceLines, place_of_error, places_of, source_of
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.portable import OutVariants
 from roundlog.capture.python_state import (

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
+from roundlog.capture.captured import KernelCall, in_call_path, note_trails
 from roundlog.capture.constants import written
 from roundlog.capture.draws import in_path
-from roundlog.capture.kernel_calls import KernelCall, in_call_path, note_trails
 from roundlog.capture.tracing.decisions import MOST_PATHS, Decisions, PathDecision
 
 NUMBERS = 48
