@@ -46,8 +46,7 @@ from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.node import ChainNode, connect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
-from tiebreak_demo.adversary.cunning import cunning
-from tiebreak_demo.adversary.engines import execution_of
+from tiebreak_demo.adversary.engines import cunning, execution_of
 from tiebreak_demo.adversary.tampering import Lie, tampered
 
 STEPS, INTERVAL = 80_000, 16

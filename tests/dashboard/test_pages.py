@@ -17,10 +17,9 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.dashboard.chain_reader import NEWEST_GAMES, PAGE, ContractPages
 from tiebreak.dashboard.game_history import event_words
 from tiebreak.dashboard.own_replay import OwnReplay
-from tiebreak.dashboard.showing import LONGEST, content, facts
+from tiebreak.dashboard.showing import LONGEST, content, facts, status_words, tone
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import make_app
-from tiebreak.dashboard.words import status_words, tone
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.rpc.chain_errors import ContractError
 

@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 
 ROOM = Path(tiebreak.dashboard.__file__).parent
 
-KEYS = ("tiebreak.transactions", "tiebreak.devnet", "tiebreak.contract.batch")
+KEYS = ("tiebreak.transactions", "tiebreak.devnet", "tiebreak.roles.transaction_queue")
 """Rooms and a module that sign, send, or know keys."""
 
 

@@ -11,7 +11,7 @@ from tiebreak.contract.struct_bases import ANYONE
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.dashboard.chain_reader import ContractPages
 from tiebreak.dashboard.game_history import Receipts, mover
-from tiebreak.dashboard.words import SIDES, is_settled
+from tiebreak.dashboard.showing import SIDES, is_settled
 
 JOBS, GAMES = 100, 100
 """Newest jobs and games from which accounts are gathered."""

@@ -17,8 +17,7 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.path import half_of, left_to_search, step_of
-from tiebreak.dashboard.showing import Names, Number
-from tiebreak.dashboard.words import ENDS, EVENTS, FINDINGS, LEVELS, OUTCOMES, SIDES, name_words
+from tiebreak.dashboard.showing import ENDS, EVENTS, FINDINGS, LEVELS, OUTCOMES, SIDES, Names, Number, name_words
 from tiebreak.game.moves import stride
 from tiebreak.rpc.answers import TransactionReceipt
 

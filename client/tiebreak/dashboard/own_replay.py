@@ -15,7 +15,7 @@ from tiebreak.contract.enums import Level, Side
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.dashboard.background_work import BackgroundWork
 from tiebreak.dashboard.local_files import LocalFiles
-from tiebreak.dashboard.words import LEVELS, SIDES
+from tiebreak.dashboard.showing import LEVELS, SIDES
 
 if TYPE_CHECKING:
     from tiebreak.roles.engine import DisputeTrees

@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiebreak.dashboard import showing, words
+from tiebreak.dashboard import showing
 from tiebreak.dashboard.chain_reader import Sight
 from tiebreak.dashboard.site import Busy, Missing, Site
 from tiebreak.loopback import names_this_machine
@@ -127,7 +127,7 @@ class _Pages:
             "instant": in_utc,
             "hexed": showing.hexed,
             "short": showing.short,
-            "words": words.name_words,
+            "words": showing.name_words,
         }
 
     # Pages.

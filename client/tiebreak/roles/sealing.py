@@ -20,9 +20,8 @@ from roundlog.storage import StorageError, read_record, replace_file
 from tiebreak.contract.structs import JobView, NextRoot
 from tiebreak.game.moves import Leaves, Row
 from tiebreak.roles.job_on_chain import JobOnChain
-from tiebreak.roles.long_work import LongWork
+from tiebreak.roles.long_work import LongWork, PublishedAddresses
 from tiebreak.roles.notices import What
-from tiebreak.roles.publishing import PublishedAddresses
 
 _MOST_BYTES = 1 << 16
 SALT_BYTES = 32

@@ -27,8 +27,7 @@ from tiebreak.rpc.answers import (
     wanted_topic,
 )
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
-from tiebreak.rpc.node_agreement import NodeAgreement
-from tiebreak.rpc.transport import HttpTransport, Transport, backwards, forwards
+from tiebreak.rpc.transport import HttpTransport, NodeAgreement, Transport, backwards, forwards
 
 if TYPE_CHECKING:
     from web3 import Web3

@@ -26,9 +26,8 @@ from tiebreak.rpc.answers import quantity as read_quantity
 from tiebreak.rpc.answers import sequence as read_sequence
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, WrongChain
 from tiebreak.rpc.node import ChainNode, connect, transport_to
-from tiebreak.rpc.node_agreement import Contradictions, NodeAgreement
 from tiebreak.rpc.quorum_members import Member, NewestBlocks, Said, ask_together, names, other_chain
-from tiebreak.rpc.transport import Transport, as_json
+from tiebreak.rpc.transport import Contradictions, NodeAgreement, Transport, as_json
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.chain_errors import ChainError
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.node_agreement import UNDERTAKINGS
+from tiebreak.rpc.transport import UNDERTAKINGS
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.spending import DAY, Spending, SpendingLimit
