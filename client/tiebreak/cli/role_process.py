@@ -106,8 +106,8 @@ class RoleSetup:
         Raises CommandError and AccountError, the latter also for a directory in which another process works, and
         DeploymentError once the chain has said the same several times."""
         from tiebreak.deadlines import Pauses
-        from tiebreak.roles.notices import of_warnings
-        from tiebreak.roles.role import LOOKS, sentence
+        from tiebreak.roles.notices import of_warnings, sentence
+        from tiebreak.roles.role import LOOKS
         from tiebreak.rpc.chain_errors import AccountError, ChainError, DeploymentError
         from tiebreak.store import StoreError
 

@@ -16,17 +16,19 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address, to_checksum_address
 
-from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.chain_errors import DeploymentError, InvalidAnswer, NoCode
-from tiebreak.rpc.node import ChainNode
-from tiebreak.transactions.sender import Sender
+
+if TYPE_CHECKING:
+    from tiebreak.rpc.answers import TransactionReceipt
+    from tiebreak.rpc.node import ChainNode
+    from tiebreak.transactions.sender import Sender
 
 _PUSH_20 = 0x73
 """A deployed library begins with this instruction and its own address (Solidity, "Call Protection For Libraries")."""

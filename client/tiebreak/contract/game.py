@@ -16,9 +16,6 @@ from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game, why_broken
 from tiebreak.contract.contract_calls import ContractCall, GameCalls
 from tiebreak.contract.events import Event
-from tiebreak.contract.struct_bases import PostedSpec
-from tiebreak.contract.structs import Answer, AuditView, GameView, JobView
-from tiebreak.rpc.answers import Log, Topic, TransactionReceipt
 from tiebreak.rpc.chain_errors import (
     REVERTED,
     AccountError,
@@ -30,12 +27,16 @@ from tiebreak.rpc.chain_errors import (
     TransactionFailed,
 )
 from tiebreak.rpc.node import ChainNode
-from tiebreak.transactions.sender import Sender
 
 if TYPE_CHECKING:
     from web3 import Web3
     from web3.contract import Contract
     from web3.providers import BaseProvider
+
+    from tiebreak.contract.struct_bases import PostedSpec
+    from tiebreak.contract.structs import Answer, AuditView, GameView, JobView
+    from tiebreak.rpc.answers import Log, Topic, TransactionReceipt
+    from tiebreak.transactions.sender import Sender
 
 _PAGE = 256
 _MOST_ENTRIES = 1_000_000

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from tiebreak.operation.alarms import STUCK_SECONDS, Alarms, Alert, Cause, Probe, Situation, due_of, games_of
 from tiebreak.operation.messenger import Messenger
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.notices import Look, Notice, Notify, What, ignore, plain
-from tiebreak.roles.role import sentence
+from tiebreak.roles.notices import Look, Notice, Notify, What, ignore, plain, sentence
 from tiebreak.rpc.chain_errors import ChainError, printable
 from tiebreak.store import StoreError
 from tiebreak.transactions.signer import funds

@@ -15,8 +15,8 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.fetched_content import Refused
 from tiebreak.roles.job_on_chain import Action, Decisions, JobOnChain, Leave, Tell, WholeLook
 from tiebreak.roles.long_work import LongWork
-from tiebreak.roles.notices import Progress, What, together
-from tiebreak.roles.role import OUTAGES, Ending, Role, sentence
+from tiebreak.roles.notices import OUTAGES, Progress, What, sentence, together
+from tiebreak.roles.role import Ending, Role
 from tiebreak.rpc.chain_errors import AccountError
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from roundlog import training as engine
 from roundlog.arithmetic import MachineError
@@ -15,17 +15,18 @@ from roundlog.segment_audits import Publisher
 from roundlog.storage import StorageError
 from roundlog.training import StepEvent, checkpoint_path
 
-from tiebreak.contract.structs import JobView
 from tiebreak.deadlines import Pauses
 from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Lane, Priority
-from tiebreak.roles.context import RoleContext
-from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import Damaged, Refused, fetch_job, read_files
-from tiebreak.roles.notices import Notice, What
+from tiebreak.roles.notices import OUTAGES, Notice, What, sentence
 from tiebreak.roles.policy import MeasuredPace, least_clock
-from tiebreak.roles.role import OUTAGES, sentence
 from tiebreak.rpc.chain_errors import AccountError
 from tiebreak.store.store_errors import causes
+
+if TYPE_CHECKING:
+    from tiebreak.contract.structs import JobView
+    from tiebreak.roles.context import RoleContext
+    from tiebreak.roles.engine import DisputeTrees
 
 T = TypeVar("T")
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.deadlines import Pauses
 from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles.background_jobs import Interrupted
-from tiebreak.roles.context import RoleContext
-from tiebreak.roles.notices import Look, Notice, Progress, Warnings, What
+from tiebreak.roles.notices import OUTAGES, Look, Notice, Progress, Warnings, What, sentence
 from tiebreak.roles.transaction_queue import Order
-from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.chain_errors import AccountError, ChainError, ContractError
-from tiebreak.store import StoreError
 
-OUTAGES = (ChainError, StoreError, OSError)
-"""Errors of outages, which end by themselves or by hand: the chain or the store is away, the disk is full or
-read-only."""
+if TYPE_CHECKING:
+    from tiebreak.contract.contract_calls import ContractCall
+    from tiebreak.roles.context import RoleContext
+    from tiebreak.rpc.answers import TransactionReceipt
 
 LOOKS = 3
 """Times in a row that a role has to see the same reason. A single answer may come from a node that lags behind, or from
@@ -129,14 +127,6 @@ class Role(ABC):
         if credit:
             self.order(f"withdraw {in_ether(credit)}", self.context.contract.withdraw())
         return credit > 0
-
-
-def sentence(error: BaseException) -> str:
-    """An error in one sentence."""
-    if isinstance(error, OSError) and error.strerror:
-        where = f" {error.filename}" if error.filename else ""
-        return f"the disk cannot be used now ({error.strerror}{where}): make room, or make it writable"
-    return str(error) or type(error).__name__
 
 
 class Pulse:

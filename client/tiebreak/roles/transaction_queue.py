@@ -10,24 +10,27 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from eth_typing import ChecksumAddress
 
 from tiebreak.contract.code import is_adjudicator
-from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.contract_watch import ContractWatch, News
 from tiebreak.contract.events import JobPosted
-from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.structs import GameView, JobView
-from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.block_pace import block_time
 from tiebreak.rpc.chain_errors import ChainError, ContractError, NodesDisagree, RpcRefused
 from tiebreak.rpc.node import DEVELOPMENT_CHAINS
 from tiebreak.rpc.transport import UNDERTAKINGS
 from tiebreak.transactions.pending_transactions import Sent, purpose_of
-from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.signer import GAS_MARGIN, Funds, funds
 from tiebreak.transactions.spending import UNDERTAKING_GAS, Spending, SpendingLimit
+
+if TYPE_CHECKING:
+    from tiebreak.contract.contract_calls import ContractCall
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.contract.structs import GameView, JobView
+    from tiebreak.rpc.answers import TransactionReceipt
+    from tiebreak.transactions.sender import Sender
 
 BATCH_GAS = 12_000_000
 """Largest gas limit of a batch; the protocol allows 16.78 million a transaction (EIP-7825)."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tiebreak.rpc.answers import Block
-from tiebreak.rpc.node import ChainNode
+if TYPE_CHECKING:
+    from tiebreak.rpc.answers import Block
+    from tiebreak.rpc.node import ChainNode
 
 _SLOWEST = 60.0
 """Seconds. A development chain without transactions has hours between two blocks, which says nothing about the next."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import rlp
 from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address, to_checksum_address
 
-from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.chain_errors import ChainError, InvalidAnswer, RpcRefused
-from tiebreak.rpc.node import ChainNode
-from tiebreak.transactions.journal import Entry
+
+if TYPE_CHECKING:
+    from tiebreak.rpc.answers import TransactionReceipt
+    from tiebreak.rpc.node import ChainNode
+    from tiebreak.transactions.journal import Entry
 
 MOST_SCANNED = 20_000
 """Blocks that are looked through for a hash, where a node does not know older states."""
