@@ -17,9 +17,9 @@ from roundlog.descriptors import describe
 from roundlog.dispute import half_of
 from roundlog.program import first_store
 from roundlog.training import Auditor, Run, Trainer
+from tiebreak.contract.contract_calls import Shares
 from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import ElementProven
-from tiebreak.contract.payouts import Shares
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import JobRole

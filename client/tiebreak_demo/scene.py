@@ -198,7 +198,7 @@ class Page:
 
     def __init__(self, port: int) -> None:
         """port: 0 for any. Raises ServerError if it is taken."""
-        from tiebreak.dashboard.server import listen  # its libraries are an extra
+        from tiebreak.dashboard.web import listen  # its libraries are an extra
 
         with listen("127.0.0.1", port) as found:
             self.port: int = found.getsockname()[1]

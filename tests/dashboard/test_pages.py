@@ -16,7 +16,7 @@ from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.game import VerificationGame
 from tiebreak.dashboard.chain_reader import NEWEST_GAMES, PAGE, ContractPages
 from tiebreak.dashboard.game_history import event_words
-from tiebreak.dashboard.own_replay import OwnReplay
+from tiebreak.dashboard.local_files import OwnReplay
 from tiebreak.dashboard.showing import LONGEST, content, facts, status_words, tone
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import make_app

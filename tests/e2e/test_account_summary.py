@@ -13,7 +13,7 @@ from tiebreak.cli.summary_text import LiveScreen, account_text, games_text, jobs
 from tiebreak.cli.views import game_text, job_text
 from tiebreak.contract.enums import Outcome, Side
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.role import Role
+from tiebreak.roles.job_role import Role
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak_demo.adversary.parties import lying_auditor

@@ -15,8 +15,8 @@ from tiebreak.operation.alarms import OUTAGE_SECONDS, Cause
 from tiebreak.operation.messenger import Messenger
 from tiebreak.operation.metrics import Metrics
 from tiebreak.operation.monitor import RoleMonitor, RotatingLog
+from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import Look, Notice, Progress, What
-from tiebreak.roles.role import Role
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.node import ChainNode

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from roundlog.commitments import depth_of
 
+from tiebreak.contract.contract_calls import fee_at, place_of
 from tiebreak.contract.enums import AuditStatus, JobStatus, Level, Outcome, Phase, Side
-from tiebreak.contract.payouts import fee_at, place_of
 from tiebreak.game.moves import moves_in
 
 if TYPE_CHECKING:

@@ -27,9 +27,8 @@ from tiebreak.contract.events import (
     RowShown,
     VerdictOverturned,
 )
-from tiebreak.rpc.block_pace import BlockPace
 from tiebreak.rpc.chain_errors import ContractError, InvalidAnswer, NotConfirmed
-from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
+from tiebreak.rpc.node import MAX_REORGANISATION, BlockPace, ChainNode
 
 if TYPE_CHECKING:
     from tiebreak.contract.game import VerificationGame

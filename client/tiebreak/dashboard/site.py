@@ -7,18 +7,17 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tiebreak.contract.contract_calls import fee_at, place_of
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.events import Attested
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.payouts import fee_at, place_of
 from tiebreak.contract.structs import AuditView, ClaimView, GameView, JobView
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.account_list import read_accounts
 from tiebreak.dashboard.background_work import BackgroundWork
 from tiebreak.dashboard.chain_reader import PATIENCE, Busy, ContractPages, HeadMonitor, Missing, Moment, Readings, Sight
 from tiebreak.dashboard.game_history import GameHistory, Receipts, first_block, read_history, verdict
-from tiebreak.dashboard.local_files import LocalFiles
-from tiebreak.dashboard.own_replay import Replays
+from tiebreak.dashboard.local_files import LocalFiles, Replays
 from tiebreak.dashboard.path import rungs
 from tiebreak.rpc.chain_errors import ChainError
 

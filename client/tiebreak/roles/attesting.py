@@ -12,8 +12,8 @@ from functools import partial
 
 from roundlog.training import checkpoint_path, wrong_state
 
+from tiebreak.contract.contract_calls import fee_at, place_of, sure_fee
 from tiebreak.contract.enums import AuditStatus, JobStatus
-from tiebreak.contract.payouts import fee_at, place_of, sure_fee
 from tiebreak.contract.structs import AuditView, JobView
 from tiebreak.quantities import in_ether, in_utc
 from tiebreak.roles.auditing import BLIND, Auditing

@@ -17,9 +17,8 @@ from eth_typing import ChecksumAddress
 from tiebreak.contract.code import is_adjudicator
 from tiebreak.contract.contract_watch import ContractWatch, News
 from tiebreak.contract.events import JobPosted
-from tiebreak.rpc.block_pace import block_time
 from tiebreak.rpc.chain_errors import ChainError, ContractError, NodesDisagree, RpcRefused
-from tiebreak.rpc.node import DEVELOPMENT_CHAINS
+from tiebreak.rpc.node import DEVELOPMENT_CHAINS, block_time
 from tiebreak.rpc.transport import UNDERTAKINGS
 from tiebreak.transactions.pending_transactions import Sent, purpose_of
 from tiebreak.transactions.signer import GAS_MARGIN, Funds, funds
