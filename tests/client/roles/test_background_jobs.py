@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from inline_jobs import Inline
 from roundlog.arithmetic import MachineError
-from tiebreak.roles.background_jobs import BackgroundJob, Inline, Interrupted, Lane, Priority, Threads
+from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Lane, Priority, Threads
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import Progress, ignore
