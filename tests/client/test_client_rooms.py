@@ -12,6 +12,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from measure_house import depth_of_imports
 
 ROOT = Path(__file__).resolve().parents[2] / "client" / "tiebreak"
 DEMO = ROOT.with_name("tiebreak_demo")
@@ -22,6 +23,9 @@ FILES = [*ROOT.rglob("*.py"), *DEMO.rglob("*.py")]
 
 LEVELS = 8
 """Most levels of imports at the top of files within a room."""
+CHAIN = 10
+"""Most files in a chain of imports at the top of files, through all rooms. What only annotations name is imported for
+the type checker alone."""
 SHORTEST, LONGEST = 60, 500
 """Lines of a file. A room's `__init__` is its face, and may be shorter."""
 
@@ -86,6 +90,10 @@ def test_a_room_has_few_levels_and_no_circle(room: Path) -> None:
     for name in TopologicalSorter(at_the_top).static_order():
         levels[name] = 1 + max((levels[one] for one in at_the_top[name]), default=0)
     assert max(levels.values()) <= LEVELS
+
+
+def test_no_chain_of_imports_is_long() -> None:
+    assert 4 < depth_of_imports(ROOT) <= CHAIN
 
 
 def test_the_client_imports_the_engine_by_its_faces() -> None:

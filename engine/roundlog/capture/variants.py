@@ -167,14 +167,14 @@ class Variants:
 
     def path(self, paths: Sequence[ExecutionPath], stand: Sequence[Callable[[int], int]]) -> ExecutionPath:
         """Draws of the lowered steps, and the gradients that they have, chosen as their values are. stand: as
-        `standing` gives it."""
+        `representatives` gives it."""
         placed = [path.placed(there) for path, there in zip(paths, stand, strict=True)]
         result = placed[0]
         for number in range(1, len(placed)):
             result = ExecutionPath.of(self.condition(number), placed[number], result)
         return result
 
-    def standing(self, results: Sequence[Value], count: int) -> list[Callable[[int], int]]:
+    def representatives(self, results: Sequence[Value], count: int) -> list[Callable[[int], int]]:
         """By lowered step (`count` of them: a short job does not come to all): its values -> those that stand
         for them in what the program computes, results."""
         alive = needed(self._builder.nodes, results)
@@ -183,10 +183,10 @@ class Variants:
             if merged in alive:
                 for number, value in enumerate(several):
                     stand[number].setdefault(value, merged)
-        return [partial(_standing, here) for here in stand]
+        return [partial(_representative, here) for here in stand]
 
 
-def _standing(merged: Mapping[int, int], value: int) -> int:
+def _representative(merged: Mapping[int, int], value: int) -> int:
     return merged.get(value, value)
 
 

@@ -94,7 +94,7 @@ class Tracer:
         self._snapshot = snapshot
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
         self._carried = {one.location: one for one in carried}
-        self._standing = {id(one): one.before for one in carried}
+        self._current = {id(one): one.before for one in carried}
         old = {name: tensor for one in carried if not one.is_new for name, tensor in one.leaves(one.before).items()}
         tensors = {**model_tensors(model), **attributes, **old}
         snapshot.refuse_views(tensors)
@@ -130,12 +130,12 @@ class Tracer:
 
     def carried_as(self, thing: object) -> Carried | None:
         """The place whose tensors are part of the state and stand in something; None if it is none of these."""
-        return next((one for one in self._carried.values() if self._standing[id(one)] is thing), None)
+        return next((one for one in self._carried.values() if self._current[id(one)] is thing), None)
 
     def stand_in(self, one: Carried, thing: Any) -> None:
         """Put what stands in a place from now on, where no state was before the first step. Raises CaptureError for
         tensors that share memory with others."""
-        self._standing[id(one)] = thing
+        self._current[id(one)] = thing
         for name, tensor in one.leaves(thing).items():
             memory = tensor.untyped_storage()._cdata
             for other, original in self.originals.items():
