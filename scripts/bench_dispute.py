@@ -42,12 +42,11 @@ from tiebreak.game.moves import Need, NeedChunk, NeedRow
 from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.player import call_of
-from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.node import ChainNode, connect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
-from tiebreak_demo.adversary.cunning import cunning
-from tiebreak_demo.adversary.engines import execution_of
+from tiebreak_demo.adversary.engines import cunning, execution_of
 from tiebreak_demo.adversary.tampering import Lie, tampered
 
 STEPS, INTERVAL = 80_000, 16
@@ -80,7 +79,7 @@ class Bill:
     gas: Counter[str] = field(default_factory=Counter)
     largest: int = 0
 
-    def add(self, part: str, receipt: Receipt) -> None:
+    def add(self, part: str, receipt: TransactionReceipt) -> None:
         self.moves[part] += 1
         self.gas[part] += receipt.gas_used
         self.largest = max(self.largest, receipt.gas_used)

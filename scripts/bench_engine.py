@@ -37,7 +37,7 @@ from roundlog.commitments import state_root
 from roundlog.examples.baseline import PlainTraining
 from roundlog.examples.cifar10 import resnet50, vgg11
 from roundlog.examples.digits import digits
-from roundlog.examples.gpt import Block
+from roundlog.examples.gpt import TransformerBlock
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
 from roundlog.execution import Batches, Executor
@@ -57,7 +57,7 @@ class GPT(nn.Module):
     def __init__(self, vocabulary: int = 5000, width: int = 384, layers: int = 6, context: int = 64) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*(Block(width, 6, 0.1) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, 6, 0.1) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.token.weight

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 from roundlog.capture import Task
-from roundlog.examples.gpt import Block
+from roundlog.examples.gpt import TransformerBlock
 from roundlog.examples.logistic import logistic
 from roundlog.execution import Batches, Executor
 from roundlog.execution.microbatch import MicrobatchExecutor, peak_bytes
@@ -39,7 +39,7 @@ class GPT(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(1000, 192), nn.Embedding(64, 192)
-        self.blocks = nn.Sequential(*(Block(192, 6, 0.1) for _ in range(4)))
+        self.blocks = nn.Sequential(*(TransformerBlock(192, 6, 0.1) for _ in range(4)))
         self.norm, self.head = nn.LayerNorm(192), nn.Linear(192, 1000, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

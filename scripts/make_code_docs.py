@@ -18,7 +18,7 @@ from typer.main import get_command
 _FILE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "codes.md"
 
 READ_IN_THE_CODE = {
-    "TIEBREAK_PRIVATE_KEY": "Private key of the account, where no keystore is named. It is seen by whoever sees the "
+    "TIEBREAK_PRIVATE_KEY": "Private key of the account, where no keystore is named. It is seen by those who see the "
     "process's environment: for development chains.",
     "TIEBREAK_KEYSTORE_PASSWORD": "Password of the keystore; without it the password is asked for.",
     "TIEBREAK_IMPORT_PASSWORD": "Password of the keystore that `account import --from` reads.",

@@ -17,9 +17,9 @@ from roundlog.descriptors import describe
 from roundlog.dispute import half_of
 from roundlog.program import first_store
 from roundlog.training import Auditor, Run, Trainer
+from tiebreak.contract.contract_calls import Shares
 from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import ElementProven
-from tiebreak.contract.payouts import Shares
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import JobRole
@@ -29,9 +29,8 @@ from tiebreak_demo.adversary.dishonest_queues import RememberingQueue
 from tiebreak_demo.adversary.frauds import Fraud, FraudKind, fraudulent_challenger, fraudulent_trainer
 from tiebreak_demo.adversary.places import all_frauds
 from tiebreak_demo.adversary.trainings import TRAININGS, Training
-from tiebreak_demo.ledger import gas_by_level
 from tiebreak_demo.report import Dispute, LiePlace, Report, StoryName
-from tiebreak_demo.scene import PACE, Party, Scene
+from tiebreak_demo.scene import PACE, Party, Scene, gas_by_level
 from tiebreak_demo.screen import QuietScreen, Screen
 from tiebreak_demo.stage import TERMS, Stage
 

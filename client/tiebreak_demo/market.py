@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from roundlog.commitments import MerkleTree
+from tiebreak.contract.contract_calls import Shares, fee_share
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
-from tiebreak.contract.payouts import Shares, fee_share
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import JobRole

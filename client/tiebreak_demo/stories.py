@@ -7,8 +7,8 @@ from pathlib import Path
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.storage import load_tensors
 from roundlog.training import Job
+from tiebreak.contract.contract_calls import Shares
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
-from tiebreak.contract.payouts import Shares
 from tiebreak.contract.structs import GameView
 
 from tiebreak_demo.scene import Party

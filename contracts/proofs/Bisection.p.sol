@@ -4,8 +4,8 @@ pragma solidity ^0.8.30;
 import {Bisection, Bisections, Descent, Search, Side} from "../src/game/Bisection.sol";
 import {Merkle, Node} from "../src/Merkle.sol";
 
-/// @notice A move that the contract takes leads to the first difference of the two rows, which hashes force, and to a search of which the
-///         same is true: of a node of each side, which differ, and of the row below that of the side which has moved.
+/// @notice A move that the contract takes leads to the first difference of the two rows, which hashes force, and to a search with the same
+///         property: it holds a node of each side, which differ, and the row below that of the side which has moved.
 contract BisectionProof {
     using Bisections for Search;
 

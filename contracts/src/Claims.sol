@@ -159,7 +159,7 @@ library Claims {
     }
 
     /// @notice The challenge that an audit turned out to be, which was sealed before the claim was opened.
-    /// @dev It is never refused: its bond is paid, and whoever does not open loses it.
+    /// @dev It is never refused: its bond is paid, and lost if it is not opened.
     function challengeSealed(Job storage job, mapping(GameId => Game) storage games, JobId id, GameId gameId, Node root) external {
         games[gameId].wasSealed = true;
         enterChallenge(job, games, id, gameId, [job.claim.checkpointRoot, root]);

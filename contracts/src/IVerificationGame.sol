@@ -25,7 +25,7 @@ import {Answer, AuditView, GameView, JobView} from "./Views.sol";
 ///            disputeSum, openPartials by either, bisect x moves(PARTIAL), proveSegment      if its terms make several segments.
 ///      A challenge for which there is no place waits (QUEUED) until an earlier game is over, in the order of the challenges.
 ///      At any point claimTimeout once a clock has run out; then releaseBond by the other challengers, and withdraw.
-///      An undisputed claim: postJob, commit, (attest), finalize, collect by whoever attested with a bond, withdraw.
+///      An undisputed claim: postJob, commit, (attest), finalize, collect by those who attested with a bond, withdraw.
 ///      Blind audits: sealClaim and sealAudit instead of commit and attest; then openClaim, openAudit, and startGame for each challenge.
 ///      Bonded attestations against a game that a challenger has won: appeal, a game of its own; then finalize.
 ///      Errors of proofs and openings: see `Merkle`, `Bisections`, `Clocks`, and the adjudicator that the spec names.

@@ -36,7 +36,7 @@ library Limits {
     /// @notice A blind audit repeats the whole run.
     uint256 internal constant MIN_AUDIT_WINDOW = 1 hours;
     uint256 internal constant MAX_AUDIT_WINDOW = 90 days;
-    /// @notice Whoever opens too late loses its bond.
+    /// @notice A party that opens too late loses its bond.
     uint256 internal constant MIN_OPENING_WINDOW = 1 hours;
     /// @notice Seconds between two blocks of Ethereum, and blocks until a transaction that was just too late for one stands in the next.
     uint256 internal constant BLOCK_TIME = 12;

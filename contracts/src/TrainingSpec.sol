@@ -18,7 +18,7 @@ struct TrainingSpec {
     bytes32 initialStateRoot;
     /// Tensors in a state, that is leaves under a state root.
     uint64 stateCount;
-    /// Merkle root over the tensor roots of the data set's fields, of which the program says how many there are.
+    /// Merkle root over the tensor roots of the data set's fields. The program says how many there are.
     bytes32 dataRoot;
     /// Rows of the data set. Each field has as many.
     uint64 dataRows;

@@ -121,7 +121,7 @@ struct GameView {
     uint64 ahead;
     uint128 trainerBond;
     uint128 challengerBond;
-    /// Whether the bond of whoever began the game is still escrowed, the challenger's or the appellant's; once the outcome is VOID,
+    /// Whether the bond of the party that began the game, challenger or appellant, is still escrowed; once the outcome is VOID,
     /// `releaseBond` returns it.
     bool bondHeld;
     /// By Side.

@@ -8,7 +8,7 @@ from stage import ETHER, Stage
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase
 from tiebreak.contract.events import Appealed, Challenged, JobPosted
 from tiebreak.rpc.transport import HttpTransport
-from tiebreak_demo.ledger import transactions
+from tiebreak_demo.scene import transactions
 
 UNDECIDED = (JobStatus.OPEN, JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPEALABLE)
 """Statuses of a job that is not over."""

@@ -12,8 +12,8 @@ from tiebreak.cli import option_groups
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.role_process import RoleSetup, play
 from tiebreak.roles.context import RoleContext
+from tiebreak.roles.job_role import Role
 from tiebreak.roles.policy import Policy
-from tiebreak.roles.role import Role
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.dishonest_queues import cheating, silenced
 from tiebreak_demo.adversary.parties import fabricating_trainer, log_forging_trainer, lying_auditor, poisoning_trainer

@@ -19,7 +19,7 @@ from tiebreak.contract.structs import Terms
 from tiebreak.game.moves import Leaves, Move, Need, NeedRow, Place, Trace, Tree, next_root_of
 from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.player import call_of
-from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
@@ -96,7 +96,7 @@ class Run:
         return Trace(StepTrace(operators=computed + stored, states=self.slots(step), stop=None))
 
 
-def made(contract: VerificationGame, call: ContractCall) -> tuple[Any, Receipt]:
+def made(contract: VerificationGame, call: ContractCall) -> tuple[Any, TransactionReceipt]:
     """The result of a call, as its event tells it: a job, a game (None: it was an attestation), an amount."""
     receipt = contract.send(call)
     match call.function:
@@ -125,7 +125,7 @@ class Party:
     def __post_init__(self) -> None:
         self.known = Known()
 
-    def move(self, game: int) -> Receipt | None:
+    def move(self, game: int) -> TransactionReceipt | None:
         """Makes the move that is due from this side, if one is."""
         self.known.rows = None
         while True:
@@ -177,7 +177,7 @@ class Cast:
             )
         )
 
-    def attest(self, job: int, checkpoint_root: bytes) -> Receipt:
+    def attest(self, job: int, checkpoint_root: bytes) -> TransactionReceipt:
         return self.auditor.send(self.auditor.attest(job, spec_hash=self.spec().hash, checkpoint_root=checkpoint_root))
 
     def challenge(self, job: int, checkpoint_root: bytes, bond: int = TERMS.challenger_bond) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from disputes import TERMS, Cast, Run
-from tiebreak.contract.batch import BATCH_BYTES, BATCH_GAS, MoveBatches
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
+from tiebreak.roles.transaction_queue import BATCH_BYTES, BATCH_GAS, MoveBatches
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import Transport

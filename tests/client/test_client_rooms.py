@@ -7,10 +7,12 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from measure_house import depth_of_imports
 
 ROOT = Path(__file__).resolve().parents[2] / "client" / "tiebreak"
 DEMO = ROOT.with_name("tiebreak_demo")
@@ -21,6 +23,9 @@ FILES = [*ROOT.rglob("*.py"), *DEMO.rglob("*.py")]
 
 LEVELS = 8
 """Most levels of imports at the top of files within a room."""
+CHAIN = 10
+"""Most files in a chain of imports at the top of files, through all rooms. What only annotations name is imported for
+the type checker alone."""
 SHORTEST, LONGEST = 60, 500
 """Lines of a file. A room's `__init__` is its face, and may be shorter."""
 
@@ -87,6 +92,10 @@ def test_a_room_has_few_levels_and_no_circle(room: Path) -> None:
     assert max(levels.values()) <= LEVELS
 
 
+def test_no_chain_of_imports_is_long() -> None:
+    assert 4 < depth_of_imports(ROOT) <= CHAIN
+
+
 def test_the_client_imports_the_engine_by_its_faces() -> None:
     """A room of one file, such as `roundlog.spec`, is its own face."""
     known = faces()
@@ -119,15 +128,23 @@ def test_files_are_neither_tiny_nor_huge() -> None:
     assert [path.name for path, count in lines.items() if count < SHORTEST and path.name not in faces] == []
 
 
-def test_every_public_class_has_a_name_of_its_own() -> None:
-    names = [
+def public_classes(files: Iterable[Path]) -> list[str]:
+    return [
         node.name
-        for path in FILES
+        for path in files
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
+
+
+def test_every_public_class_has_a_name_of_its_own() -> None:
+    """In the engine, too, whose own tests look at its classes alone."""
+    names = public_classes(FILES)
     assert len(names) > 300
     assert sorted({name for name in names if names.count(name) > 1}) == []
+    engine = {*public_classes(ENGINE.rglob("*.py"))}
+    assert len(engine) > 200
+    assert sorted({*names} & engine) == []
 
 
 def test_no_honest_room_imports_the_demo_or_dishonest_parties() -> None:

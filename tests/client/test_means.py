@@ -9,8 +9,7 @@ from canned_node import ADDRESS, Canned, block
 from tiebreak.process_resources import usable_memory
 from tiebreak.quantities import in_ether
 from tiebreak.roles.context import RoleLimits
-from tiebreak.rpc.block_pace import block_time
-from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.node import ChainNode, block_time
 from tiebreak.transactions.signer import funds
 
 GIB, ROOM = 1 << 30, 256 << 20

@@ -12,9 +12,9 @@ from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.launcher import RpcServer
 from tiebreak.rpc.chain_errors import ChainUnavailable, NodesDisagree, WrongChain
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.node_agreement import CALM_SECONDS, UNDERTAKINGS
 from tiebreak.rpc.quorum import connect_all, quorum_of
 from tiebreak.rpc.quorum_members import TURN_SECONDS
+from tiebreak.rpc.transport import CALM_SECONDS, UNDERTAKINGS
 
 
 class Watch:

@@ -22,10 +22,9 @@ from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.rpc import quorum, quorum_members
 from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer, NodesDisagree, RpcRefused
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.node_agreement import FORK_SECONDS
 from tiebreak.rpc.quorum import QuorumTransport, quorum_of
 from tiebreak.rpc.quorum_members import TURN_SECONDS
-from tiebreak.rpc.transport import HttpTransport, Transport
+from tiebreak.rpc.transport import FORK_SECONDS, HttpTransport, Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.signer import funds

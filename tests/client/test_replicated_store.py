@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from http_stand_in import Request, serving
-from tiebreak.store import FolderStore, open_stores
+from tiebreak.store import FolderStore, locations, open_stores
 from tiebreak.store.dag_reader import as_file
 from tiebreak.store.dagpb import FILE, RAW, Cid, Link, UnixFsNode, encode
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
-from tiebreak.store.location import locations
 from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, FetchTooSlow, StoreUnavailable, UnsupportedFile

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from test_deadlines import server
-from tiebreak.store import FolderStore, open_store
+from tiebreak.store import FolderStore, kubo_address, open_store
 from tiebreak.store.kubo import KuboStore
-from tiebreak.store.location import kubo_address
 from tiebreak.store.store_errors import CorruptBlock, DestinationExists, StoreUnavailable
 
 NO_SPACE = OSError(28, "No space left on device")

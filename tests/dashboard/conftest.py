@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from disputes import Cast
 from starlette.testclient import TestClient
-from tiebreak.dashboard.server import Server, listen
 from tiebreak.dashboard.site import Site
-from tiebreak.dashboard.web import make_app
+from tiebreak.dashboard.web import Server, listen, make_app
 from tiebreak.devnet.embedded import embedded_node
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from disputes import JOB_CID, TERMS, Cast, Party, Run
 from looking import AXE, Look
 from tiebreak.contract.enums import Phase, Side
-from tiebreak.dashboard.server import Server, listen
 from tiebreak.dashboard.site import Site
+from tiebreak.dashboard.web import Server, listen
 from tiebreak.devnet.embedded import embedded_node
 
 if TYPE_CHECKING:

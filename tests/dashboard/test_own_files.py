@@ -25,8 +25,7 @@ from tiebreak.contract.enums import Level
 from tiebreak.contract.struct_bases import ANYONE, PostedSpec
 from tiebreak.contract.structs import JobView, LevelView
 from tiebreak.dashboard.background_work import BackgroundWork, passes
-from tiebreak.dashboard.local_files import LocalFiles
-from tiebreak.dashboard.own_replay import OwnReplay, Replays
+from tiebreak.dashboard.local_files import LocalFiles, OwnReplay, Replays
 from tiebreak.dashboard.showing import UNKNOWN
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.segment_audits.stored_jobs import fetch_without_data

@@ -14,13 +14,12 @@ from starlette.testclient import TestClient
 from tiebreak.contract import events
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.game import VerificationGame
-from tiebreak.dashboard.chain_reader import NEWEST_GAMES, PAGE, Source
+from tiebreak.dashboard.chain_reader import NEWEST_GAMES, PAGE, ContractPages
 from tiebreak.dashboard.game_history import event_words
-from tiebreak.dashboard.own_replay import OwnReplay
-from tiebreak.dashboard.showing import LONGEST, content, facts
+from tiebreak.dashboard.local_files import OwnReplay
+from tiebreak.dashboard.showing import LONGEST, content, facts, status_words, tone
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import make_app
-from tiebreak.dashboard.words import status_words, tone
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.rpc.chain_errors import ContractError
 
@@ -282,7 +281,7 @@ def endless(posted: tuple[VerificationGame, int, int]) -> Endless:
 @pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("page", [1, 2, 100_000, 200_000, 10**17])
 def test_of_millions_of_jobs_a_page_reads_a_few(endless: Endless, page: int) -> None:
-    found = Source(endless).jobs(page, 1)  # type: ignore[arg-type]
+    found = ContractPages(endless).jobs(page, 1)  # type: ignore[arg-type]
     assert len(found.jobs) == PAGE and found.pages == 5_000_000 // PAGE
     assert len(endless.requests) <= 2 and sum(endless.requests) <= 2 + PAGE + NEWEST_GAMES
     assert found.jobs[0][0] == 5_000_000 - (found.number - 1) * PAGE
@@ -290,7 +289,7 @@ def test_of_millions_of_jobs_a_page_reads_a_few(endless: Endless, page: int) -> 
 
 @pytest.mark.parametrize("page", [1, 7, 10**17])
 def test_of_millions_of_games_a_page_reads_a_few(endless: Endless, page: int) -> None:
-    found = Source(endless).job(1, page, 1)  # type: ignore[arg-type]
+    found = ContractPages(endless).job(1, page, 1)  # type: ignore[arg-type]
     assert len(found.games) == PAGE
     assert len(endless.requests) <= 3 and sum(endless.requests) <= 2 + PAGE
 
@@ -301,7 +300,7 @@ def test_all_pages_of_jobs_together_have_each_job_once(cast: Cast) -> None:
     for _ in range(PAGE + 3):
         cast.post(terms)
     block = cast.customer.node.head().number
-    source = Source(cast.customer)
+    source = ContractPages(cast.customer)
     pages = [source.jobs(page, block).jobs for page in (1, 2)]
     assert [number for page in pages for number, _ in page] == list(range(PAGE + 3, 0, -1))
 

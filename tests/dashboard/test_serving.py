@@ -18,16 +18,15 @@ import requests
 import tiebreak.dashboard
 from disputes import Cast
 from tiebreak.cli.app import app
-from tiebreak.dashboard import server as serving
-from tiebreak.dashboard.server import Server, ServerError, listen
+from tiebreak.dashboard import web as serving
 from tiebreak.dashboard.site import Site
-from tiebreak.dashboard.web import MOST_STREAMS
+from tiebreak.dashboard.web import MOST_STREAMS, Server, ServerError, listen
 from troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS, seconds_until_cut_off, silent, status
 from typer.testing import CliRunner
 
 ROOM = Path(tiebreak.dashboard.__file__).parent
 
-KEYS = ("tiebreak.transactions", "tiebreak.devnet", "tiebreak.contract.batch")
+KEYS = ("tiebreak.transactions", "tiebreak.devnet", "tiebreak.roles.transaction_queue")
 """Rooms and a module that sign, send, or know keys."""
 
 

@@ -31,8 +31,7 @@ from tiebreak.dashboard import showing
 from tiebreak.dashboard.game_history import GameHistory, verdict
 from tiebreak.dashboard.local_files import HEIGHT, POINTS, curve
 from tiebreak.dashboard.path import LEAST, WIDTH, depth, rungs
-from tiebreak.dashboard.showing import Names
-from tiebreak.dashboard.words import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES
+from tiebreak.dashboard.showing import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES, Names
 
 ETHER = 10**18
 NONE = bytes(32)

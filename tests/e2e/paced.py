@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from tiebreak.roles.background_jobs import BackgroundJob, Inline, Lane, Priority
+from inline_jobs import Inline
+from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 
 T = TypeVar("T")
 

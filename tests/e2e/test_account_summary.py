@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 from rich.console import Console, RenderableType
-from tiebreak.cli.account_summary import AccountSummary, Part, Reader
+from tiebreak.cli.account_summary import AccountRole, AccountSummary, Reader
 from tiebreak.cli.summary_text import LiveScreen, account_text, games_text, jobs_table, plain_summary
 from tiebreak.cli.views import game_text, job_text
 from tiebreak.contract.enums import Outcome, Side
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.role import Role
+from tiebreak.roles.job_role import Role
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak_demo.adversary.parties import lying_auditor
@@ -50,7 +50,7 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
     assert nobody.jobs == () and "no job yet" in printed(jobs_table(nobody))
     customer = summary(world, "customer")
     assert (customer.escrow, customer.bonds) == (TERMS.reward, 0)
-    assert [job.parts for job in customer.jobs] == [(Part.CUSTOMER,)]
+    assert [job.parts for job in customer.jobs] == [(AccountRole.CUSTOMER,)]
     assert "commit, in" in printed(account_text(customer), jobs_table(customer))
 
     trainer = TrainerRole(world.context("trainer"), world.job)
@@ -99,7 +99,7 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
 def test_a_job_and_its_games_fit_a_terminal_with_every_hash_whole(world: World) -> None:
     world.post()
     world.run(TrainerRole(world.context("trainer"), world.job), AuditorRole(world.context("auditor"), world.job))
-    assert summary(world, "auditor").jobs[0].parts == (Part.AUDITOR,)
+    assert summary(world, "auditor").jobs[0].parts == (AccountRole.AUDITOR,)
     world.run(lying_auditor(world.context("second"), world.job, first_wrong_step=4))
     job = world.contract.job(world.job)
     text = printed(job_text(world.job, job, world.node.now()), game_text(1, world.game(), world.node.now()))

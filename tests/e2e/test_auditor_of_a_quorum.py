@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from inline_jobs import Inline
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.background_jobs import Inline
 from tiebreak.roles.context import RoleContext
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.quorum import quorum_of

@@ -34,9 +34,8 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.shared_audits import SHARED, Workers
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store.store_errors import StoreUnavailable
-from tiebreak_demo.adversary.dishonest_logs import spoiling, withholding
 from tiebreak_demo.adversary.engines import execution_of, lying
-from tiebreak_demo.adversary.parties import PoisonedBatches
+from tiebreak_demo.adversary.parties import PoisonedBatches, spoiling, withholding
 from tiebreak_demo.adversary.tampering import Lie, hiding, tampered, turned
 from world import TERMS, Ticks, World, ended, linear_task
 

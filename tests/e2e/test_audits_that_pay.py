@@ -21,7 +21,7 @@ from tiebreak.store import ContentStore
 from tiebreak.store.dag_reader import Plan
 from tiebreak.store.store_errors import FetchTooSlow
 from tiebreak.transactions.signer import Funds
-from tiebreak_demo.adversary.dishonest_logs import withholding
+from tiebreak_demo.adversary.parties import withholding
 from world import Ticks, World, ended
 
 

@@ -19,8 +19,8 @@ from market import (
     sealed,
     statuses,
 )
+from tiebreak.contract.contract_calls import Shares
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
-from tiebreak.contract.payouts import Shares
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.quantities import in_ether
 from tiebreak.roles.auditor_role import AuditorRole

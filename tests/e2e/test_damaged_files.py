@@ -10,7 +10,7 @@ from audit_workers import Stand
 from market import OPEN, audit
 from roundlog.data import files
 from roundlog.segment_audits.plan import Sharing
-from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
 from tiebreak.contract.enums import Outcome, Phase, Side
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditing import ALONE
@@ -206,7 +206,7 @@ def test_workers_go_on_once_their_files_are_mended(tmp_path: Path, monkeypatch: 
     world.run(trainer)
     orders: list[SegmentOrder] = []
 
-    def behaviour(order: SegmentOrder) -> Answer:
+    def behaviour(order: SegmentOrder) -> WorkerAnswer:
         orders.append(order)
         if len(orders) == 2:
             flip(file_of(world, "auditor", DATA))

@@ -15,8 +15,8 @@ from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus, Outcome, Phase
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.background_jobs import Threads
+from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import What
-from tiebreak.roles.role import Role
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak_demo.adversary.dishonest_queues import silenced

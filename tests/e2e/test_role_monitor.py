@@ -14,9 +14,9 @@ from tiebreak.contract.enums import Outcome, Side
 from tiebreak.operation.alarms import OUTAGE_SECONDS, Cause
 from tiebreak.operation.messenger import Messenger
 from tiebreak.operation.metrics import Metrics
-from tiebreak.operation.monitor import LogFile, RoleMonitor
+from tiebreak.operation.monitor import RoleMonitor, RotatingLog
+from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import Look, Notice, Progress, What
-from tiebreak.roles.role import Role
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.node import ChainNode
@@ -49,7 +49,7 @@ class Watched:
             name,
             self.told.append,
             messenger=self.messenger,
-            log=LogFile(self.log),
+            log=RotatingLog(self.log),
             metrics=self.metrics,
             clock=lambda: self.seconds,
             today=lambda: 1_000_000 + self.seconds,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.cli.account_summary import AccountSummary, Part, Reader
+from tiebreak.cli.account_summary import AccountRole, AccountSummary, Reader
 from tiebreak.cli.summary_text import next_step
 from tiebreak.contract.contract_watch import find_rows
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
@@ -72,7 +72,7 @@ def test_sealed_bonds_are_counted_until_they_are_collected(world: World) -> None
         world.contract.seal_audit(world.job, spec_hash=posted.spec_hash, seal=bytes(31) + b"2", bond=BOND)
     )
     assert stakes(world) == escrow | {"trainer": BLIND.trainer_bond, "second": BOND}
-    assert dict(summaries(world))["second"].jobs[0].parts == (Part.AUDITOR,)
+    assert dict(summaries(world))["second"].jobs[0].parts == (AccountRole.AUDITOR,)
     audits = world.contract.job(world.job).audits
     assert all(said.startswith("seal audits, in") for said in steps(world, "trainer", "second", "customer"))
     assert steps(world, "second")[0].endswith("; audit 1, fee 0.0001 ether")

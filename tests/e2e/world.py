@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from inline_jobs import Inline
 from roundlog.capture import Task
 from roundlog.descriptors import Family, describe
 from roundlog.spec import TrainingSpec
@@ -15,13 +16,12 @@ from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.contract.structs import GameView, Terms
-from tiebreak.roles.background_jobs import Inline
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer_role import CustomerRole, post_job
+from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import Notice, Progress
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.referee_role import RefereeRole
-from tiebreak.roles.role import Role
 from tiebreak.rpc.node import ChainNode
 from tiebreak.store import FolderStore
 from tiebreak.transactions.keys import devnet_account

@@ -17,12 +17,12 @@ from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing
 from roundlog.segment_audits.segment import (
-    Answer,
     Listing,
     Look,
     MakeWorker,
     SegmentOrder,
     StateSource,
+    WorkerAnswer,
     audit_segment,
     listing_of_run,
     settled,
@@ -103,7 +103,7 @@ def whole(it: Auditing, *, by_processes: bool) -> str:
 def _behaviour(draw: Random, kind: str) -> Behaviour:
     if kind == "lies":
 
-        def answer(order: SegmentOrder) -> Answer | None:
+        def answer(order: SegmentOrder) -> WorkerAnswer | None:
             found = audit_segment(order)
             roots = tuple(root if draw.random() < 0.5 else draw.randbytes(32) for root in found.roots)
             return replace(found, roots=roots)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from roundlog.commitments import depth_of
 
+from tiebreak.contract.contract_calls import fee_at, place_of
 from tiebreak.contract.enums import AuditStatus, JobStatus, Level, Outcome, Phase, Side
-from tiebreak.contract.payouts import fee_at, place_of
 from tiebreak.game.moves import moves_in
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ UNDECIDED = (JobStatus.OPEN, *_CLAIMED)
 """Statuses in which the contract holds a trainer's bond, and those in which it holds the reward."""
 
 
-class Part(StrEnum):
+class AccountRole(StrEnum):
     """The part that an account plays in a job."""
 
     CUSTOMER = "customer"
@@ -82,7 +82,7 @@ class JobSummary:
 
     number: int
     view: JobView
-    parts: tuple[Part, ...]
+    parts: tuple[AccountRole, ...]
     games: tuple[GameSummary, ...]
     audit: AuditView | None = None
     place: int = 0
@@ -92,7 +92,7 @@ class JobSummary:
     def bond(self) -> int:
         """Wei of this account that are held as bonds."""
         terms = self.view.terms
-        trainers = terms.trainer_bond if self.view.status in _CLAIMED and Part.TRAINER in self.parts else 0
+        trainers = terms.trainer_bond if self.view.status in _CLAIMED and AccountRole.TRAINER in self.parts else 0
         attested = terms.attestation_bond if self.collects else 0
         return trainers + attested + sum(game.bond for game in self.games)
 
@@ -111,7 +111,7 @@ class JobSummary:
     @property
     def escrow(self) -> int:
         """Wei of this account that are held as the reward and the audit fee."""
-        held = self.view.status in UNDECIDED and Part.CUSTOMER in self.parts
+        held = self.view.status in UNDECIDED and AccountRole.CUSTOMER in self.parts
         return self.view.terms.reward + self.view.terms.audit_fee if held else 0
 
     @property
@@ -200,12 +200,12 @@ def _job(game: VerificationGame, number: int, account: ChecksumAddress | None) -
     place = None if account is None else place_of(audits, account)
     audit = None if place is None else audits[place]
     plays = {
-        Part.CUSTOMER: view.customer == account,
-        Part.TRAINER: view.claim.trainer == account,
-        Part.AUDITOR: audit is not None
+        AccountRole.CUSTOMER: view.customer == account,
+        AccountRole.TRAINER: view.claim.trainer == account,
+        AccountRole.AUDITOR: audit is not None
         or any(one.side is Side.CHALLENGER for one in games)
         or (view.attestations > 0 and account is not None and game.has_attested(number, account)),
-        Part.REFEREE: view.spec.referee == account and any(one.view.phase is Phase.REFEREE for one in games),
+        AccountRole.REFEREE: view.spec.referee == account and any(one.view.phase is Phase.REFEREE for one in games),
     }
     parts = tuple(part for part, does in plays.items() if does)
     found = JobSummary(number=number, view=view, games=games, parts=parts, audit=audit)

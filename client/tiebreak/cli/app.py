@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import accounts, chain, dashboard, demo, devnet, jobs, logs, models, plot, receipts, roles, training
+from tiebreak.cli import chain, dashboard, demo, devnet, jobs, logs, models, plot, receipts, roles, training
 from tiebreak.cli.failures import OneSentenceErrors
 from tiebreak.cli.ranks import end_at_once
 
@@ -17,7 +17,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Hold whoever trains your model to account: bit-exact audits of training, disputes settled on a chain.",
+    help="Hold the trainer of your model to account: bit-exact audits of training, disputes settled on a chain.",
 )
 
 
@@ -52,7 +52,7 @@ app.add_typer(roles.trainer, name="trainer")
 app.add_typer(roles.auditor, name="auditor")
 app.add_typer(roles.referee, name="referee")
 app.add_typer(logs.app, name="log")
-app.add_typer(accounts.app, name="account")
+app.add_typer(chain.accounts, name="account")
 
 
 def main() -> None:

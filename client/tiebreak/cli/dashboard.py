@@ -70,13 +70,12 @@ def dashboard(
     if explorer is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?", explorer):
         raise WrongUsage(f"{explorer} is not the address of a block explorer: use the form https://etherscan.io.")
     try:
-        from tiebreak.dashboard.server import Server, listen
+        from tiebreak.dashboard.web import Server, listen
     except ModuleNotFoundError as error:
         raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
 
     from tiebreak.dashboard.site import Site
-    from tiebreak.store import open_stores
-    from tiebreak.store.location import locations
+    from tiebreak.store import locations, open_stores
 
     site = Site(
         chain.open_game(),

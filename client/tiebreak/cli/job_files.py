@@ -11,9 +11,8 @@ import typer
 
 from tiebreak import quantities
 from tiebreak.cli import option_groups, output
-from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import CommandError
-from tiebreak.cli.network import ContractOptions
+from tiebreak.cli.network import ContentOptions, ContractOptions
 from tiebreak.cli.option_groups import examples, takes_groups
 
 if TYPE_CHECKING:

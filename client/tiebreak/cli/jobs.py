@@ -288,7 +288,7 @@ def collect(
 ) -> None:
     """Wait for the end of a job; then fetch its model, or the refund."""
     from tiebreak.roles.context import RoleContext
-    from tiebreak.roles.role import Role
+    from tiebreak.roles.job_role import Role
 
     def make(context: RoleContext) -> Role:
         from tiebreak.roles.customer_role import CustomerRole

@@ -55,7 +55,7 @@ class Operation:
     def monitor(self, role: str, tell: Notify) -> Iterator[RoleMonitor]:
         """The monitor of a role, until the block ends. Raises CommandError, WrongUsage."""
         from tiebreak.operation.messenger import Messenger, target
-        from tiebreak.operation.monitor import LogFile, RoleMonitor
+        from tiebreak.operation.monitor import RoleMonitor, RotatingLog
         from tiebreak.roles.notices import Notice, What
 
         try:
@@ -64,7 +64,7 @@ class Operation:
             raise WrongUsage(str(error)) from None
         metrics = _metrics(role) if self.metrics is not None else None
         try:
-            log = LogFile(self.log_file) if self.log_file is not None else None
+            log = RotatingLog(self.log_file) if self.log_file is not None else None
         except OSError as error:
             raise CommandError(
                 f"the log file {self.log_file} cannot be written ({error.strerror}): choose another place."

@@ -20,9 +20,8 @@ import typer
 
 from tiebreak import quantities
 from tiebreak.cli import option_groups, output
-from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
-from tiebreak.cli.network import ContractOptions
+from tiebreak.cli.network import ContentOptions, ContractOptions
 from tiebreak.cli.option_groups import panel
 from tiebreak.cli.segment_audits import WorkerOptions, plain_audit, show_audit
 
@@ -205,7 +204,7 @@ def audit_published(
 
 def require_places(content: ContentOptions, address: str) -> None:
     """Raises CommandError, WrongUsage or StoreError unless stores are named that can be there; none is made."""
-    from tiebreak.store.location import is_folder
+    from tiebreak.store import is_folder
 
     folders = [Path(place) for place in content.places() if is_folder(place)]
     absent = next((folder for folder in folders if not folder.is_dir()), None)

@@ -13,9 +13,9 @@ import typer
 from tiebreak import quantities
 from tiebreak.cli import network, option_groups, output
 from tiebreak.cli.audit_output import about_data
-from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import check_roots, fetched, read_claim, read_job
+from tiebreak.cli.network import ContentOptions
 from tiebreak.cli.option_groups import examples, panel, takes_groups
 from tiebreak.cli.output import Listener
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from tiebreak.contract.game import VerificationGame
     from tiebreak.operation.monitor import RoleMonitor
     from tiebreak.roles.context import RoleContext
+    from tiebreak.roles.job_role import Role
     from tiebreak.roles.notices import Notify, OnLook, Progress
     from tiebreak.roles.policy import Policy
-    from tiebreak.roles.role import Role
     from tiebreak.transactions.signer import Key
 
 
@@ -106,8 +106,8 @@ class RoleSetup:
         Raises CommandError and AccountError, the latter also for a directory in which another process works, and
         DeploymentError once the chain has said the same several times."""
         from tiebreak.deadlines import Pauses
-        from tiebreak.roles.notices import of_warnings
-        from tiebreak.roles.role import LOOKS, sentence
+        from tiebreak.roles.job_role import LOOKS
+        from tiebreak.roles.notices import of_warnings, sentence
         from tiebreak.rpc.chain_errors import AccountError, ChainError, DeploymentError
         from tiebreak.store import StoreError
 

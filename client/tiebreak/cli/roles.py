@@ -9,10 +9,9 @@ import typer
 
 from tiebreak import quantities
 from tiebreak.cli import option_groups
-from tiebreak.cli.content import PublishEvery, Retention, published_every
 from tiebreak.cli.failures import WrongUsage
 from tiebreak.cli.job_terms import AcceptedTerms
-from tiebreak.cli.network import PartyOptions
+from tiebreak.cli.network import PartyOptions, PublishEvery, Retention, published_every
 from tiebreak.cli.operation import Operation
 from tiebreak.cli.option_groups import DEFAULT_POLL, Poll, SpendingLimits, examples, takes_groups, taking_part_option
 from tiebreak.cli.ranks import refuse_ranks
@@ -21,7 +20,7 @@ from tiebreak.cli.segment_audits import WorkerOptions
 
 if TYPE_CHECKING:
     from tiebreak.roles.context import RoleContext
-    from tiebreak.roles.role import Role
+    from tiebreak.roles.job_role import Role
     from tiebreak.roles.shared_audits import Workers
 
 trainer = typer.Typer(no_args_is_help=True, help="Train jobs and claim their rewards.")

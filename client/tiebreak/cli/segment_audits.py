@@ -13,9 +13,9 @@ import typer
 from tiebreak import quantities
 from tiebreak.cli import option_groups, output
 from tiebreak.cli.audit_output import about_data, about_states, claimed_states
-from tiebreak.cli.content import ContentOptions
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import fetched
+from tiebreak.cli.network import ContentOptions
 from tiebreak.cli.option_groups import panel
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tiebreak.cli import output
-from tiebreak.cli.account_summary import AccountSummary, GameSummary, JobSummary, Part, Reader
+from tiebreak.cli.account_summary import AccountRole, AccountSummary, GameSummary, JobSummary, Reader
 from tiebreak.cli.views import deadline, job_text, next_move, plain_game, plain_job
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.contract.structs import JobView
@@ -127,7 +127,7 @@ def games_text(summary: AccountSummary) -> Iterator[RenderableType]:
     """The live games of the summary, with both clocks."""
     for job in summary.jobs:
         for game in job.games:
-            if game.live and (game.side is not None or summary.account is None or Part.REFEREE in job.parts):
+            if game.live and (game.side is not None or summary.account is None or AccountRole.REFEREE in job.parts):
                 yield _game(job, game, summary)
 
 

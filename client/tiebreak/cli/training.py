@@ -10,9 +10,9 @@ import typer
 
 from tiebreak.cli import option_groups, output
 from tiebreak.cli.audit_output import about_data, claimed_states, is_no, plain_verdict, show_verdict
-from tiebreak.cli.content import ContentOptions, PublishEvery, published_every
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import check_roots, published_job, read_claim, read_job
+from tiebreak.cli.network import ContentOptions, PublishEvery, published_every
 from tiebreak.cli.option_groups import examples, panel, takes_groups
 from tiebreak.cli.output import Listener
 from tiebreak.cli.published_audit import PublishedOptions, audit_published, is_published

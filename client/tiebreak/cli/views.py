@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError
-from tiebreak.contract.payouts import fee_share
+from tiebreak.contract.contract_calls import fee_share
 from tiebreak.quantities import in_ether, in_time
 
 if TYPE_CHECKING:

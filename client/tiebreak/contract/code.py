@@ -16,17 +16,19 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address, to_checksum_address
 
-from tiebreak.rpc.answers import Receipt
 from tiebreak.rpc.chain_errors import DeploymentError, InvalidAnswer, NoCode
-from tiebreak.rpc.node import ChainNode
-from tiebreak.transactions.sender import Sender
+
+if TYPE_CHECKING:
+    from tiebreak.rpc.answers import TransactionReceipt
+    from tiebreak.rpc.node import ChainNode
+    from tiebreak.transactions.sender import Sender
 
 _PUSH_20 = 0x73
 """A deployed library begins with this instruction and its own address (Solidity, "Call Protection For Libraries")."""
@@ -72,7 +74,7 @@ class ContractCode:
 
     def deploy(
         self, sender: Sender, *, links: Mapping[str, ChecksumAddress] | None = None, argument: bytes = b""
-    ) -> Receipt:
+    ) -> TransactionReceipt:
         """Puts the contract on the chain; its address is `receipt.contract`. argument: the constructor's, encoded."""
         code = self.creation
         for library, places in self.links.items():
@@ -144,7 +146,7 @@ def deploy_adjudicator(sender: Sender) -> ChecksumAddress:
     return _address(ContractCode.load("Adjudicator").deploy(sender, argument=encode(["address"], [functions])))
 
 
-def deploy_game(sender: Sender, adjudicator: ChecksumAddress) -> Receipt:
+def deploy_game(sender: Sender, adjudicator: ChecksumAddress) -> TransactionReceipt:
     """Deploys the verification game with the libraries that it needs; `adjudicator` is the one that it shows."""
     game = ContractCode.load("VerificationGame")
     libraries = {name: _address(ContractCode.load(name).deploy(sender)) for name in game.links}
@@ -169,7 +171,7 @@ def is_adjudicator(node: ChainNode, address: ChecksumAddress) -> bool:
     return ContractCode.load("Functions").at(node, to_checksum_address(found.immutable[12:])) is not None
 
 
-def _address(receipt: Receipt) -> ChecksumAddress:
+def _address(receipt: TransactionReceipt) -> ChecksumAddress:
     assert receipt.contract is not None
     return receipt.contract
 

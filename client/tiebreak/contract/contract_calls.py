@@ -2,6 +2,11 @@
 
 `IVerificationGame.sol` says when each call is due. `VerificationGame.send` sends one and waits, `Sender.submit` and a
 role's queue send without waiting, and a batch carries several.
+
+Payments are computed as the contract does (`contracts/src/audits/Fees.sol`, `Bonds.sol`): shares of the audit fee and
+of a lost bond; docs/economics.md says why. The first attestations have one share of the audit fee each, as many as a
+job needs, by the places of their audits. A place is counted from 0 here, as in the contract, and from 1 where people
+read it.
 """
 
 from __future__ import annotations
@@ -12,12 +17,13 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.contract.enums import Side
-from tiebreak.contract.payouts import ANY_PLACE
+from tiebreak.contract.enums import AuditStatus, JobStatus, Side
 from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.contract.structs import (
+    AuditView,
     Descent,
     ElementProof,
+    JobView,
     LeafOpening,
     NextRoot,
     OperatorOpening,
@@ -25,6 +31,69 @@ from tiebreak.contract.structs import (
     SegmentProof,
     Terms,
 )
+
+ANY_PLACE = 2**64 - 1
+"""The last place, for an auditor that takes any."""
+
+
+def fee_share(terms: Terms) -> int:
+    """Wei of one share of the audit fee."""
+    return terms.audit_fee // terms.attestations_needed if terms.attestations_needed else 0
+
+
+def sure_fee(terms: Terms, place: int) -> int:
+    """Wei of the audit fee that an attestation at a place is sure of, whatever other auditors do."""
+    return fee_share(terms) if place < terms.attestations_needed else 0
+
+
+def place_of(audits: Sequence[AuditView], auditor: ChecksumAddress) -> int | None:
+    """The place of an account's audit among all of a job; None if it has none."""
+    return next((place for place, audit in enumerate(audits) if audit.auditor == auditor), None)
+
+
+def fee_at(job: JobView, audits: Sequence[AuditView], place: int) -> int:
+    """Wei of the audit fee that the audit at a place has as things stand: of a job that is over, in the end. Audits
+    that are still sealed before it count as attestations while they can be opened."""
+    if job.audits.lost or place >= len(audits):
+        return 0
+    if job.status in (JobStatus.SEALED, JobStatus.EXPIRED):
+        return sure_fee(job.terms, place)
+    if not _attests(job, audits[place]):
+        return 0
+    before = sum(_attests(job, audit) for audit in audits[:place])
+    return sure_fee(job.terms, before)
+
+
+def _attests(job: JobView, audit: AuditView) -> bool:
+    """Whether an audit attests to the claim, or may still. Only an attestation has addresses, which it keeps."""
+    may = audit.status is AuditStatus.SEALED and job.status is JobStatus.CLAIMED
+    return bool(audit.model_cid) or may
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Parts of a lost bond, in wei, as `contracts/src/audits/Bonds.sol` divides it. They come to the bond."""
+
+    gas: int
+    """Part of the winner, for the gas of its moves."""
+    half: int
+    """Part of the winning side: the trainer, or the earliest challenger with the root that won."""
+    quarter: int
+    """Part of the customer."""
+    burnt: int
+
+    @staticmethod
+    def of(bond: int, spent: int) -> Shares:
+        """spent: wei on the winner's meter (`GameView.spent`)."""
+        gas = min(spent, bond // 4)
+        rest = bond - gas
+        half, quarter = rest // 2, rest // 4
+        return Shares(gas=gas, half=half, quarter=quarter, burnt=rest - half - quarter)
+
+    @property
+    def winners(self) -> int:
+        """Wei for a winner that is the trainer, or the earliest challenger as well."""
+        return self.gas + self.half
 
 
 @dataclass(frozen=True, slots=True)

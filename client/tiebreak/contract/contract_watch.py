@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roundlog.commitments import leaf_hash
 
@@ -27,12 +27,13 @@ from tiebreak.contract.events import (
     RowShown,
     VerdictOverturned,
 )
-from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.structs import AuditView, Bisection, GameView, JobView
-from tiebreak.rpc.answers import Block
-from tiebreak.rpc.block_pace import BlockPace
 from tiebreak.rpc.chain_errors import ContractError, InvalidAnswer, NotConfirmed
-from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
+from tiebreak.rpc.node import MAX_REORGANISATION, BlockPace, ChainNode
+
+if TYPE_CHECKING:
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.contract.structs import AuditView, Bisection, GameView, JobView
+    from tiebreak.rpc.answers import Block
 
 _FIRST_STEP = 64
 

@@ -16,9 +16,6 @@ from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game, why_broken
 from tiebreak.contract.contract_calls import ContractCall, GameCalls
 from tiebreak.contract.events import Event
-from tiebreak.contract.struct_bases import PostedSpec
-from tiebreak.contract.structs import Answer, AuditView, GameView, JobView
-from tiebreak.rpc.answers import Log, Receipt, Topic
 from tiebreak.rpc.chain_errors import (
     REVERTED,
     AccountError,
@@ -30,12 +27,16 @@ from tiebreak.rpc.chain_errors import (
     TransactionFailed,
 )
 from tiebreak.rpc.node import ChainNode
-from tiebreak.transactions.sender import Sender
 
 if TYPE_CHECKING:
     from web3 import Web3
     from web3.contract import Contract
     from web3.providers import BaseProvider
+
+    from tiebreak.contract.struct_bases import PostedSpec
+    from tiebreak.contract.structs import Answer, AuditView, GameView, JobView
+    from tiebreak.rpc.answers import Log, Topic, TransactionReceipt
+    from tiebreak.transactions.sender import Sender
 
 _PAGE = 256
 _MOST_ENTRIES = 1_000_000
@@ -176,7 +177,7 @@ class VerificationGame(GameCalls):
 
     # calls
 
-    def send(self, call: ContractCall) -> Receipt:
+    def send(self, call: ContractCall) -> TransactionReceipt:
         """Makes a call and waits for its receipt.
 
         Raises ContractError if the contract refuses, AccountError without an account, NodesDisagree if something new
@@ -245,7 +246,7 @@ class VerificationGame(GameCalls):
         found = (self._abi.decode_event(log) for log in logs if log.address == self.address)
         return [event for event in found if event is not None]
 
-    def event(self, receipt: Receipt, kind: type[E]) -> E:
+    def event(self, receipt: TransactionReceipt, kind: type[E]) -> E:
         """The one event of a kind in a receipt. Raises InvalidAnswer if there is none, or more."""
         found = [event for event in self.decode(receipt.logs) if isinstance(event, kind)]
         if len(found) != 1:

@@ -150,8 +150,8 @@ class GameView(GameMethods[LevelView]):
     trainer_bond: int
     challenger_bond: int
     bond_held: bool
-    """Whether the bond of whoever began the game is still escrowed, the challenger's or the appellant's; once the
-    outcome is VOID, `releaseBond` returns it."""
+    """Whether the bond of the party that began the game, challenger or appellant, is still escrowed; once the outcome
+    is VOID, `releaseBond` returns it."""
     clocks: tuple[Clock, Clock]
     """By Side."""
     deadlines: tuple[int, int]

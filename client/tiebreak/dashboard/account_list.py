@@ -9,9 +9,9 @@ from tiebreak.contract.events import Event
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.struct_bases import ANYONE
 from tiebreak.contract.structs import GameView, JobView
-from tiebreak.dashboard.chain_reader import Source
+from tiebreak.dashboard.chain_reader import ContractPages
 from tiebreak.dashboard.game_history import Receipts, mover
-from tiebreak.dashboard.words import SIDES, is_settled
+from tiebreak.dashboard.showing import SIDES, is_settled
 
 JOBS, GAMES = 100, 100
 """Newest jobs and games from which accounts are gathered."""
@@ -72,7 +72,7 @@ class AccountsPage:
     """The first block whose transactions were counted."""
 
 
-def read_accounts(contract: VerificationGame, source: Source, receipts: Receipts, block: int) -> AccountsPage:
+def read_accounts(contract: VerificationGame, source: ContractPages, receipts: Receipts, block: int) -> AccountsPage:
     """The accounts as of a block. Raises ChainError."""
     jobs, games = source.newest(JOBS, GAMES, block)
     found: dict[str, Account] = {}

@@ -271,7 +271,7 @@ class JobPage:
     pages: int
 
 
-class Source:
+class ContractPages:
     """Views of a contract, a page with one or two requests. All methods raise ChainError, Missing."""
 
     def __init__(self, contract: VerificationGame) -> None:

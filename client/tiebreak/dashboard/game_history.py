@@ -17,10 +17,9 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.path import half_of, left_to_search, step_of
-from tiebreak.dashboard.showing import Names, Number
-from tiebreak.dashboard.words import ENDS, EVENTS, FINDINGS, LEVELS, OUTCOMES, SIDES, name_words
+from tiebreak.dashboard.showing import ENDS, EVENTS, FINDINGS, LEVELS, OUTCOMES, SIDES, Names, Number, name_words
 from tiebreak.game.moves import stride
-from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.answers import TransactionReceipt
 
 MOST_MOVES = 400
 """Transactions of one game that are shown; the longest game of a job that the contract takes has some 250."""
@@ -76,10 +75,10 @@ class Receipts:
     def __init__(self, contract: VerificationGame) -> None:
         self._contract = contract
         self._lock = threading.Lock()
-        self._receipts: OrderedDict[tuple[int, bytes], Receipt] = OrderedDict()
+        self._receipts: OrderedDict[tuple[int, bytes], TransactionReceipt] = OrderedDict()
         self._times: OrderedDict[int, int] = OrderedDict()
 
-    def receipt(self, event: Event) -> Receipt | None:
+    def receipt(self, event: Event) -> TransactionReceipt | None:
         """The receipt of an event's transaction; None if the node does not show it. Raises ChainError."""
         key = event.block, event.transaction
         with self._lock:
@@ -91,7 +90,7 @@ class Receipts:
                     _keep(self._receipts, key, found)
         return found
 
-    def games(self, receipt: Receipt) -> set[int]:
+    def games(self, receipt: TransactionReceipt) -> set[int]:
         """Games in which a transaction made moves."""
         found = self._contract.decode(receipt.logs)
         return {game for event in found if mover([event]) and (game := getattr(event, "game", None)) is not None}
@@ -246,7 +245,7 @@ def event_words(event: Event, first_step: int = 0, leaves: int = 1 << 64) -> str
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DisputedNumber:
     """The disputed number, as far as known. `claimed`: the trainer's; `computed`: the contract's, or the referee's."""
 
     subject: str
@@ -276,7 +275,7 @@ def subject(game: GameView, job: JobView, names: Names) -> str:
     return ", ".join(parts)
 
 
-def verdict(game: GameView, job: JobView, history: GameHistory, names: Names) -> Verdict | None:
+def verdict(game: GameView, job: JobView, history: GameHistory, names: Names) -> DisputedNumber | None:
     """Finding of the contract, or another end of the game; None as long as there is nothing to tell."""
     about, width = subject(game, job, names), game.operator.width
     if (proof := history.last(events.ElementProven)) is not None:
@@ -288,13 +287,15 @@ def verdict(game: GameView, job: JobView, history: GameHistory, names: Names) ->
     if game.disputed.known:
         claimed = showing.number(game.disputed.claimed, width)
         ended = _how(game) if game.outcome else "The contract has not computed it yet."
-        return Verdict(about, f"The trainer claims {claimed.bits} ({claimed.value}). {ended}", claimed)
+        return DisputedNumber(about, f"The trainer claims {claimed.bits} ({claimed.value}). {ended}", claimed)
     if not game.outcome:
         return None
-    return Verdict(about, _how(game))
+    return DisputedNumber(about, _how(game))
 
 
-def _element(game: GameView, proof: events.ElementProven, about: str, width: int, history: GameHistory) -> Verdict:
+def _element(
+    game: GameView, proof: events.ElementProven, about: str, width: int, history: GameHistory
+) -> DisputedNumber:
     if f"element {proof.element:,}" not in about:
         about = f"{about}, element {proof.element:,}"
     claimed = showing.number(proof.claimed, width)
@@ -304,16 +305,16 @@ def _element(game: GameView, proof: events.ElementProven, about: str, width: int
             f"The trainer claims {claimed.bits} ({claimed.value}), the contract computed {computed.bits} "
             f"({computed.value})."
         )
-        return Verdict(about, said, claimed, computed)
+        return DisputedNumber(about, said, claimed, computed)
     said = f"The trainer claims {claimed.bits} ({claimed.value}); the contract: {FINDINGS.get(proof.finding, '')}."
     if (answer := history.last(events.Adjudicated)) is not None:
         computed = showing.number(answer.bits, width)
         said += f" The referee says {computed.bits} ({computed.value})."
-        return Verdict(about, said, claimed, computed, by="the referee says")
-    return Verdict(about, said, claimed)
+        return DisputedNumber(about, said, claimed, computed, by="the referee says")
+    return DisputedNumber(about, said, claimed)
 
 
-def _segment(game: GameView, proof: events.SegmentProven, about: str, width: int) -> Verdict:
+def _segment(game: GameView, proof: events.SegmentProven, about: str, width: int) -> DisputedNumber:
     claimed = showing.number(game.disputed.claimed, width) if game.disputed.known else None
     wrong = {Outcome.CHALLENGER_WON: "trainer's", Outcome.TRAINER_WON: "challenger's"}.get(game.outcome, "")
     said = (
@@ -323,14 +324,14 @@ def _segment(game: GameView, proof: events.SegmentProven, about: str, width: int
     said += f": the {wrong} running result after it is wrong." if wrong else "."
     if claimed is not None:
         said += f" The trainer claims {claimed.bits} ({claimed.value}) for the whole sum."
-    return Verdict(about, said, claimed)
+    return DisputedNumber(about, said, claimed)
 
 
-def _store(game: GameView, proof: events.StoreProven, about: str) -> Verdict:
+def _store(game: GameView, proof: events.StoreProven, about: str) -> DisputedNumber:
     wrong = {Outcome.CHALLENGER_WON: "trainer", Outcome.TRAINER_WON: "challenger"}.get(game.outcome, "")
     kept = showing.short(showing.hexed(proof.payload))
     said = f"State slot {proof.slot:,} has to keep what was computed for it, the tensor with root {kept}"
-    return Verdict(about, f"{said}; the {wrong} claims another one." if wrong else f"{said}.")
+    return DisputedNumber(about, f"{said}; the {wrong} claims another one." if wrong else f"{said}.")
 
 
 def _how(game: GameView) -> str:

@@ -12,8 +12,7 @@ from itertools import pairwise
 
 from tiebreak.contract.enums import Level, Phase
 from tiebreak.contract.structs import GameView, JobView, LevelView
-from tiebreak.dashboard.showing import Names
-from tiebreak.dashboard.words import LEVELS, name_words
+from tiebreak.dashboard.showing import LEVELS, Names, name_words
 from tiebreak.game.moves import stride
 
 WIDTH = 1000.0

@@ -7,18 +7,17 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tiebreak.contract.contract_calls import fee_at, place_of
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.events import Attested
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.payouts import fee_at, place_of
 from tiebreak.contract.structs import AuditView, ClaimView, GameView, JobView
-from tiebreak.dashboard import showing, words
+from tiebreak.dashboard import showing
 from tiebreak.dashboard.account_list import read_accounts
 from tiebreak.dashboard.background_work import BackgroundWork
-from tiebreak.dashboard.chain_reader import PATIENCE, Busy, HeadMonitor, Missing, Moment, Readings, Sight, Source
+from tiebreak.dashboard.chain_reader import PATIENCE, Busy, ContractPages, HeadMonitor, Missing, Moment, Readings, Sight
 from tiebreak.dashboard.game_history import GameHistory, Receipts, first_block, read_history, verdict
-from tiebreak.dashboard.local_files import LocalFiles
-from tiebreak.dashboard.own_replay import Replays
+from tiebreak.dashboard.local_files import LocalFiles, Replays
 from tiebreak.dashboard.path import rungs
 from tiebreak.rpc.chain_errors import ChainError
 
@@ -79,7 +78,7 @@ class Site:
         self.explorer = explorer.rstrip("/")
         self.head_monitor = HeadMonitor(contract.node, every=every)
         self.readings = Readings(patience=patience)
-        self.source = Source(contract)
+        self.source = ContractPages(contract)
         self.receipts = Receipts(contract)
         self.work = BackgroundWork(self.head_monitor.announce)
         self.local = LocalFiles(self.work, files=files, follow=follow, store=store)
@@ -119,8 +118,8 @@ class Site:
             "job": job,
             "read": read.value,
             "trouble": read.trouble,
-            "status": words.status_words(job.status),
-            "tone": words.tone(job.status),
+            "status": showing.status_words(job.status),
+            "tone": showing.tone(job.status),
             "money": [one for one in showing.facts(job.terms) if one.kind == "money"],
             "windows": self._open_windows(job),
             "terms": [one for one in showing.facts(job.terms) if one.kind != "money"],
@@ -240,7 +239,7 @@ class Site:
 
     def _open_windows(self, job: JobView) -> list[tuple[str, int]]:
         """The windows of a job that is not settled: nobody can do anything any more in one that is."""
-        return [] if words.is_settled(job.status) else self._windows(job)
+        return [] if showing.is_settled(job.status) else self._windows(job)
 
     @staticmethod
     def _windows(job: JobView) -> list[tuple[str, int]]:
@@ -250,7 +249,7 @@ class Site:
         if job.claim.committed_at:
             ends.pop("commit_deadline")
         return [
-            (words.WINDOWS.get(name, words.field_words(name)), end)
+            (showing.WINDOWS.get(name, showing.field_words(name)), end)
             for name, end in ends.items()
             if name.endswith("_deadline") and end
         ]
@@ -263,8 +262,8 @@ class Site:
         return {
             "number": number,
             "job": job,
-            "name": words.name_words(job.status),
-            "tone": words.tone(job.status),
+            "name": showing.name_words(job.status),
+            "tone": showing.tone(job.status),
             "what": chosen[0],
             "until": chosen[1],
         }
@@ -273,7 +272,7 @@ class Site:
         return {
             "number": number,
             "game": game,
-            "at": words.LEVELS[game.current.level][0],
+            "at": showing.LEVELS[game.current.level][0],
             "headline": self._headline(game, sight),
             "deadline": _deadline(game),
             "tone": {1: "good", 2: "bad"}.get(game.outcome, "busy" if not game.outcome else "quiet"),
@@ -283,30 +282,30 @@ class Site:
     def _headline(game: GameView, sight: Sight) -> str:
         """The state of a game in one sentence."""
         if game.outcome:
-            why = words.ENDS.get(game.reason, words.name_words(game.reason))
-            return f"{words.OUTCOMES.get(game.outcome, words.name_words(game.outcome))} {why}."
+            why = showing.ENDS.get(game.reason, showing.name_words(game.reason))
+            return f"{showing.OUTCOMES.get(game.outcome, showing.name_words(game.outcome))} {why}."
         if game.phase is Phase.QUEUED:
             return f"Waits for its turn: {game.ahead:,} games start before it. No clock runs."
-        due = words.due_words(game.phase, game.current.level)
+        due = showing.due_words(game.phase, game.current.level)
         if game.phase is Phase.REFEREE:
             return f"The referee is asked to {due}."
         running = [side for side in Side if game.deadlines[side]]
         if not running:
-            return f"Under way: {words.name_words(game.phase)}."
+            return f"Under way: {showing.name_words(game.phase)}."
         late = [side for side in running if sight.now() > game.deadlines[side]]
         if len(late) == len(running):
-            who = " and the ".join(words.SIDES[side] for side in late)
+            who = " and the ".join(showing.SIDES[side] for side in late)
             return f"Time is out for the {who}: anybody may end the game."
         if len(running) == 2:
             return f"Both sides have to {due.replace('its', 'their')}."
-        return f"The {words.SIDES[running[0]]} is on move: it has to {due}."
+        return f"The {showing.SIDES[running[0]]} is on move: it has to {due}."
 
     @staticmethod
     def _clock(game: GameView, job: JobView, side: Side, sight: Sight) -> SideClock:
         deadline = 0 if game.outcome else game.deadlines[side]
         left = max(0, deadline - sight.now()) if deadline else game.clocks[side].remaining
         return SideClock(
-            side=words.SIDES[side],
+            side=showing.SIDES[side],
             account=game.party(side),
             left=left,
             total=max(job.terms.clock_allowance, left),

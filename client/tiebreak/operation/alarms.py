@@ -18,7 +18,7 @@ from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles.notices import Look
-from tiebreak.rpc.node_agreement import ALONE, NodeAgreement
+from tiebreak.rpc.transport import ALONE, NodeAgreement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

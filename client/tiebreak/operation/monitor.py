@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from tiebreak.operation.alarms import STUCK_SECONDS, Alarms, Alert, Cause, Probe, Situation, due_of, games_of
 from tiebreak.operation.messenger import Messenger
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.notices import Look, Notice, Notify, What, ignore, plain
-from tiebreak.roles.role import sentence
+from tiebreak.roles.notices import Look, Notice, Notify, What, ignore, plain, sentence
 from tiebreak.rpc.chain_errors import ChainError, printable
 from tiebreak.store import StoreError
 from tiebreak.transactions.signer import funds
@@ -45,7 +44,7 @@ EMPTY_FILE = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 """The CID of the empty file: a store is asked whether it has it, and any answer will do."""
 
 
-class LogFile:
+class RotatingLog:
     """The file `path`, and `path.1` to `path.9` with what was before. Raises OSError if it cannot be opened; later, a
     disk that is full costs lines and never ends the role. Thread-safe."""
 
@@ -95,7 +94,7 @@ class RoleMonitor:
         tell: Notify = ignore,
         *,
         messenger: Messenger | None = None,
-        log: LogFile | None = None,
+        log: RotatingLog | None = None,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], float] = time.time,

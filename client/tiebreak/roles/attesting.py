@@ -12,8 +12,8 @@ from functools import partial
 
 from roundlog.training import checkpoint_path, wrong_state
 
+from tiebreak.contract.contract_calls import fee_at, place_of, sure_fee
 from tiebreak.contract.enums import AuditStatus, JobStatus
-from tiebreak.contract.payouts import fee_at, place_of, sure_fee
 from tiebreak.contract.structs import AuditView, JobView
 from tiebreak.quantities import in_ether, in_utc
 from tiebreak.roles.auditing import BLIND, Auditing
@@ -21,11 +21,10 @@ from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import Refused, fetch_readable_log, fetch_state
 from tiebreak.roles.job_on_chain import Decisions, JobOnChain, Leave, MakeCall, Tell, WholeLook
-from tiebreak.roles.long_work import LongWork
+from tiebreak.roles.long_work import LongWork, PublishedAddresses, Publishing
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import end_claim, end_overdue, end_unopened, start_waiting
 from tiebreak.roles.policy import BLOCKS_A_MOVE, stakes
-from tiebreak.roles.publishing import PublishedAddresses, Publishing
 from tiebreak.roles.sealing import Sealing, Secret
 from tiebreak.store import StoreError
 

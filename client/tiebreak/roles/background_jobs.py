@@ -179,31 +179,6 @@ class BackgroundJobs(ABC):
         """Tells all jobs to stop, and waits at most `patience` seconds for that. Returns whether they all did."""
 
 
-class Inline(BackgroundJobs):
-    """Background jobs that are each done at once, while the role waits; for tests and stories that count steps."""
-
-    def __init__(self) -> None:
-        self._jobs: dict[Hashable, BackgroundJob[Any]] = {}
-
-    def ask(
-        self, lane: Lane, key: Hashable, work: Callable[[BackgroundJob[T]], T], priority: Priority, doing: str = ""
-    ) -> BackgroundJob[T]:
-        if key not in self._jobs:
-            self._jobs[key] = job = BackgroundJob(lane, key, work, priority, doing)
-            job.run()
-        return self._jobs[key]
-
-    def forget(self, key: Hashable) -> None:
-        if (job := self._jobs.pop(key, None)) is not None:
-            job.stop.set()
-
-    def promised(self, key: Hashable) -> float:
-        return 0.0
-
-    def close(self, patience: float = 1.0) -> bool:
-        return True
-
-
 class Threads(BackgroundJobs):
     """Background jobs in threads, which end with the process. `now`: the chain's clock, in seconds since 1970."""
 

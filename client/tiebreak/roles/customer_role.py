@@ -81,7 +81,7 @@ def require_time(context: RoleContext, job: engine.Job, terms: Terms) -> None:
         needed = least_clock(job.program, job.spec, pace, terms.concurrent_games)
     if terms.clock_allowance < needed:
         raise engine.JobError(
-            f"its clocks would run {terms.clock_allowance} seconds, and whoever is right needs {needed} here: give "
+            f"its clocks would run {terms.clock_allowance} seconds, and the right party needs {needed} here: give "
             "them that much, or make intervals shorter"
         )
 

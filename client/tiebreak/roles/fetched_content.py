@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from roundlog import training as engine
@@ -20,8 +21,6 @@ from roundlog.training import kept_bytes, log_header, log_path, most_job_bytes, 
 
 from tiebreak.contract.code import why_broken
 from tiebreak.contract.struct_bases import PostedSpec
-from tiebreak.contract.structs import JobView
-from tiebreak.roles.context import RoleContext
 from tiebreak.segment_audits.stored_jobs import fetch_named, job_plan, log_plan
 from tiebreak.store.staging import require_space, set_back, size_of
 from tiebreak.store.store_errors import (
@@ -32,6 +31,10 @@ from tiebreak.store.store_errors import (
     StoreUnavailable,
     UnsafeName,
 )
+
+if TYPE_CHECKING:
+    from tiebreak.contract.structs import JobView
+    from tiebreak.roles.context import RoleContext
 
 MOST_PROOF_BYTES = 120_000
 """Most bytes of a proof, a little less than the 128 KiB above which nodes do not relay a transaction."""

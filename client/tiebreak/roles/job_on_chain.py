@@ -13,17 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tiebreak.contract.contract_calls import ContractCall, GameCalls
 from tiebreak.contract.enums import Phase
-from tiebreak.contract.structs import AuditView, GameView, JobView
-from tiebreak.game.moves import Row
-from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Progress, What
 from tiebreak.rpc.chain_errors import ContractError, NotConfirmed
-from tiebreak.transactions.signer import Funds
 from tiebreak.transactions.spending import SpendingLimit
+
+if TYPE_CHECKING:
+    from tiebreak.contract.contract_calls import ContractCall, GameCalls
+    from tiebreak.contract.structs import AuditView, GameView, JobView
+    from tiebreak.game.moves import Row
+    from tiebreak.roles.context import RoleContext
+    from tiebreak.transactions.signer import Funds
 
 T = TypeVar("T")
 

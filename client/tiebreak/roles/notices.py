@@ -1,4 +1,4 @@
-"""Notices: messages of a role while it works, for a command line or a log."""
+"""Notices: messages of a role while it works, for a command line or a log; and errors as such messages say them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from tiebreak.rpc.answers import Receipt
-from tiebreak.rpc.chain_errors import printable
+from tiebreak.rpc.answers import TransactionReceipt
+from tiebreak.rpc.chain_errors import ChainError, printable
+from tiebreak.store.store_errors import StoreError
 from tiebreak.store.transfers import OnTransfer, Transfer
 
 
@@ -52,7 +53,7 @@ class Notice:
     done: int = 0
     total: int = 0
     loss: float | None = None
-    receipt: Receipt | None = None
+    receipt: TransactionReceipt | None = None
     at: float = field(default_factory=time.time)
 
 
@@ -192,3 +193,16 @@ class Warnings:
 
 
 _MOST_REMEMBERED = 10_000
+
+
+OUTAGES = (ChainError, StoreError, OSError)
+"""Errors of outages, which end by themselves or by hand: the chain or the store is away, the disk is full or
+read-only."""
+
+
+def sentence(error: BaseException) -> str:
+    """An error in one sentence."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f" {error.filename}" if error.filename else ""
+        return f"the disk cannot be used now ({error.strerror}{where}): make room, or make it writable"
+    return str(error) or type(error).__name__

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
-from tiebreak.contract.contract_calls import ContractCall, GameCalls
 from tiebreak.contract.enums import Level, Phase, Side
-from tiebreak.contract.structs import GameView, JobView
 from tiebreak.game.moves import (
     Bisect,
     ClaimTimeout,
@@ -39,10 +37,14 @@ from tiebreak.game.moves import (
 )
 from tiebreak.game.strategy import RUNNING, Known, forced_move, next_move, place_of, timeout_is_due
 from tiebreak.roles.background_jobs import Lane, Priority
-from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_on_chain import Decisions, JobOnChain, MakeCall, Tell
-from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import Progress, What
+
+if TYPE_CHECKING:
+    from tiebreak.contract.contract_calls import ContractCall, GameCalls
+    from tiebreak.contract.structs import GameView, JobView
+    from tiebreak.roles.engine import DisputeTrees
+    from tiebreak.roles.long_work import LongWork
 
 
 class Games:

@@ -16,7 +16,7 @@ from roundlog.dispute import half_of
 from roundlog.program import Program
 from roundlog.spec import TrainingSpec
 
-from tiebreak.contract.payouts import ANY_PLACE, sure_fee
+from tiebreak.contract.contract_calls import ANY_PLACE, sure_fee
 from tiebreak.contract.structs import JobView, Terms
 from tiebreak.quantities import in_ether, in_time
 

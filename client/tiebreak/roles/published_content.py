@@ -20,8 +20,7 @@ from roundlog.storage import StorageError, read_record, write_record
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import JobView
-from tiebreak.roles.notices import Notice, Notify, What, of_warnings
-from tiebreak.roles.role import OUTAGES, sentence
+from tiebreak.roles.notices import OUTAGES, Notice, Notify, What, of_warnings, sentence
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.store import ContentStore
 from tiebreak.store.dag_reader import Plan

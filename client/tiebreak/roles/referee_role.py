@@ -17,9 +17,8 @@ from tiebreak.contract.structs import GameView, JobView
 from tiebreak.roles.background_jobs import Lane, Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.fetched_content import Refused
-from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.job_role import JobRole, Role
 from tiebreak.roles.notices import Progress, What, together
-from tiebreak.roles.role import Role
 
 
 class RefereeRole(Role):

@@ -11,6 +11,7 @@ import json
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eth_abi.abi import encode
 from eth_typing import ChecksumAddress
@@ -18,11 +19,12 @@ from eth_utils.crypto import keccak
 from roundlog.storage import StorageError, read_record, replace_file
 
 from tiebreak.contract.structs import JobView, NextRoot
-from tiebreak.game.moves import Leaves, Row
-from tiebreak.roles.job_on_chain import JobOnChain
-from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import What
-from tiebreak.roles.publishing import PublishedAddresses
+
+if TYPE_CHECKING:
+    from tiebreak.game.moves import Leaves, Row
+    from tiebreak.roles.job_on_chain import JobOnChain
+    from tiebreak.roles.long_work import LongWork, PublishedAddresses
 
 _MOST_BYTES = 1 << 16
 SALT_BYTES = 32

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from roundlog.commitments import MerkleTree
 from roundlog.segment_audits import (
@@ -23,13 +24,15 @@ from roundlog.segment_audits import (
 )
 from roundlog.training import Job, JobLimits, Run
 
-from tiebreak.contract.structs import JobView
 from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Priority
-from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import Refused
-from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import What
 from tiebreak.segment_audits.stored_jobs import Stores
+
+if TYPE_CHECKING:
+    from tiebreak.contract.structs import JobView
+    from tiebreak.roles.engine import DisputeTrees
+    from tiebreak.roles.long_work import LongWork
 
 SHARED = "shared"
 """Name of such an audit's directory in the job's room."""

@@ -51,7 +51,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class TransactionReceipt:
     """Result of a transaction. `fee` in wei; `contract`: the address of the contract that it created, if any."""
 
     transaction: bytes
@@ -133,11 +133,11 @@ def read_log(item: object) -> Log:
     )
 
 
-def read_receipt(answer: object, transaction: bytes) -> Receipt:
+def read_receipt(answer: object, transaction: bytes) -> TransactionReceipt:
     """The receipt of the transaction with this hash, checked. Raises InvalidAnswer."""
     receipt = record(answer, "a receipt")
     gas = quantity(receipt.get("gasUsed"), "used gas", 2**40)
-    found = Receipt(
+    found = TransactionReceipt(
         data(receipt.get("transactionHash"), "a receipt's transaction", 32),
         quantity(receipt.get("blockNumber"), "a receipt's block", 2**64 - 1),
         data(receipt.get("blockHash"), "a receipt's block hash", 32),
@@ -177,7 +177,7 @@ def log_json(log: Log) -> dict[str, object]:
     return answer if log.transaction_index is None else answer | {"transactionIndex": hex(log.transaction_index)}
 
 
-def receipt_json(receipt: Receipt) -> dict[str, object]:
+def receipt_json(receipt: TransactionReceipt) -> dict[str, object]:
     """A receipt as a node gives it, with the fields that were checked."""
     return {
         "transactionHash": "0x" + receipt.transaction.hex(),

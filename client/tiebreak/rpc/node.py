@@ -1,10 +1,13 @@
-"""A chain behind typed methods that check every answer; no other module above the transport sees JSON."""
+"""A chain behind typed methods that check every answer; no other module above the transport sees JSON.
+And the pace of its blocks, so that nobody asks for the next one before it can be there."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +19,8 @@ from tiebreak.rpc.answers import (
     Block,
     Fees,
     Log,
-    Receipt,
     Topic,
+    TransactionReceipt,
     fits,
     is_removed,
     read_block,
@@ -27,12 +30,12 @@ from tiebreak.rpc.answers import (
     wanted_topic,
 )
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
-from tiebreak.rpc.node_agreement import NodeAgreement
-from tiebreak.rpc.transport import HttpTransport, Transport, backwards, forwards
+from tiebreak.rpc.transport import HttpTransport, NodeAgreement, Transport, backwards, forwards
 
 if TYPE_CHECKING:
     from web3 import Web3
     from web3.providers import BaseProvider
+
 
 MAX_BLOCKS = 1_000_000_000
 """Most blocks that are searched for events; a node that names more has made the number up."""
@@ -204,7 +207,7 @@ class ChainNode:
         """Hands a signed transaction to the node and returns its hash."""
         return answers.data(self.ask("eth_sendRawTransaction", "0x" + signed.hex()), "a transaction hash", 32)
 
-    def receipt(self, transaction: bytes) -> Receipt | None:
+    def receipt(self, transaction: bytes) -> TransactionReceipt | None:
         """The receipt of a transaction; None as long as no block has it."""
         answer = self.ask("eth_getTransactionReceipt", "0x" + transaction.hex())
         return None if answer is None else read_receipt(answer, transaction)
@@ -388,3 +391,64 @@ def _call(to: ChecksumAddress | None, data: bytes, sender: ChecksumAddress | Non
     if sender is not None:
         call["from"] = sender
     return call
+
+
+_SLOWEST = 60.0
+"""Seconds. A development chain without transactions has hours between two blocks, which says nothing about the next."""
+
+_WINDOW = 6
+"""Blocks from which the pace is taken."""
+
+
+def block_time(node: ChainNode, blocks: int = 50) -> float:
+    """Seconds a block, measured over the last `blocks`; 0.0 for a chain that has none yet. Two requests."""
+    head = node.head()
+    first = node.block(max(0, head.number - blocks))
+    if first is None or head.number <= first.number:
+        return 0.0
+    return max(0, head.timestamp - first.timestamp) / (head.number - first.number)
+
+
+class BlockPace:
+    """Predicts the next block from those that were seen. `clock`: seconds, as `time.monotonic`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: deque[tuple[Block, float]] = deque(maxlen=_WINDOW)
+
+    def observe(self, block: Block) -> None:
+        """Takes in the newest block as a node has just shown it."""
+        if not self._seen or block.number > self._seen[-1][0].number:
+            self._seen.append((block, self._clock()))
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds a block; None while fewer than two were seen."""
+        if len(self._seen) < 2:
+            return None
+        (first, since), (last, until) = self._seen[0], self._seen[-1]
+        blocks = last.number - first.number
+        by_the_chain = max(0, last.timestamp - first.timestamp) / blocks
+        by_our_clock = (until - since) / blocks
+        # Blocks are seen late by up to one interval. A development chain's clock says nothing about ours.
+        return min(by_the_chain, 1.5 * by_our_clock, _SLOWEST)
+
+    def due(self) -> float:
+        """Seconds until the next block is to be expected; 0.0 once it may be there."""
+        interval = self.interval
+        if interval is None:
+            return 0.0
+        last, until = self._seen[-1]
+        # Least time from a block's timestamp until it is there, by our clock.
+        delay = min(at - block.timestamp for block, at in self._seen)
+        expected = min(until, last.timestamp + delay) + interval
+        return max(0.0, expected - self._clock())
+
+    def now(self) -> int:
+        """The chain's time in seconds since 1970, without asking: the newest block's and what has passed since.
+
+        0 while no block was seen."""
+        if not self._seen:
+            return 0
+        last, until = self._seen[-1]
+        return last.timestamp + int(self._clock() - until)

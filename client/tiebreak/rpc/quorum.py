@@ -20,15 +20,14 @@ from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 
 from tiebreak.deadlines import Halted, pause
-from tiebreak.rpc.answers import Block, Log, Receipt, Topic, block_json, log_json, read_topic, receipt_json
+from tiebreak.rpc.answers import Block, Log, Topic, TransactionReceipt, block_json, log_json, read_topic, receipt_json
 from tiebreak.rpc.answers import data as read_data
 from tiebreak.rpc.answers import quantity as read_quantity
 from tiebreak.rpc.answers import sequence as read_sequence
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, WrongChain
 from tiebreak.rpc.node import ChainNode, connect, transport_to
-from tiebreak.rpc.node_agreement import Contradictions, NodeAgreement
 from tiebreak.rpc.quorum_members import Member, NewestBlocks, Said, ask_together, names, other_chain
-from tiebreak.rpc.transport import Transport, as_json
+from tiebreak.rpc.transport import Contradictions, NodeAgreement, Transport, as_json
 
 T = TypeVar("T")
 
@@ -260,7 +259,7 @@ class QuorumTransport(Transport):
             return found[len(found) // 2]
         return self._decided("the gas of a call", answers, at=self._head().number)
 
-    def _receipt(self, transaction: bytes) -> Receipt | None:
+    def _receipt(self, transaction: bytes) -> TransactionReceipt | None:
         """The receipt of a transaction, once the newest block that the nodes agree on has it."""
         said = self._together(self._usable(), lambda node: node.receipt(transaction))
         shown = [one.value for one in said if one.value is not None]

@@ -14,8 +14,7 @@ from tiebreak.deadlines import Pauses
 from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, WrongChain
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.node_agreement import Contradictions
-from tiebreak.rpc.transport import Transport
+from tiebreak.rpc.transport import Contradictions, Transport
 
 T = TypeVar("T")
 

@@ -27,8 +27,7 @@ from web3.types import RPCEndpoint, RPCResponse
 
 from tiebreak.process_resources import restore_recursion_limit
 from tiebreak.rpc.chain_errors import REVERTED, ChainError, ChainUnavailable, InvalidAnswer, RpcRefused
-from tiebreak.rpc.node_agreement import ALONE, NodeAgreement
-from tiebreak.rpc.transport import Transport, as_json, refusal, shown_url
+from tiebreak.rpc.transport import ALONE, NodeAgreement, Transport, as_json, refusal, shown_url
 
 restore_recursion_limit()
 

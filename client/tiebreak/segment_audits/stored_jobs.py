@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from roundlog.data import Unavailable
@@ -41,8 +42,10 @@ from roundlog.training import (
 from tiebreak.store import ContentStore, open_stores
 from tiebreak.store.dag_reader import MAX_ENTRIES, Plan
 from tiebreak.store.dagpb import Cid
-from tiebreak.store.store import Store
 from tiebreak.store.store_errors import DestinationExists, MalformedContent, StoreError, short
+
+if TYPE_CHECKING:
+    from tiebreak.store.store import Store
 
 _MOST_NAMED = 5
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.store.dagpb import MAX_BLOCK, Cid
-from tiebreak.store.http import HttpServer, NoAnswer, base_url, patiently
+from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently
 from tiebreak.store.store import Addition, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable, short
 from tiebreak.store.transfers import WIDTH, OnTransfer, untold
@@ -102,7 +102,7 @@ class GatewayStore(Store):
             method, f"/ipfs/{cid}", params=_RAW, headers=headers, seconds=seconds, most=MAX_BLOCK + 1
         )
         if answer.status in (429, 500, 502, 503, 504):
-            raise NoAnswer(f"status {answer.status}", answer.retry_after)
+            raise NoResponse(f"status {answer.status}", answer.retry_after)
         return answer
 
     def _refused(self, answer: HttpAnswer, what: str) -> StoreError:
@@ -127,7 +127,7 @@ class GatewayStore(Store):
             raise StoreUnavailable(
                 f"stopped while {self.name} was asked to {what}: run the same command again to carry on."
             ) from error
-        except NoAnswer as error:
+        except NoResponse as error:
             raise StoreUnavailable(
                 f"{self.name} did not {what} ({error}): try again later, or use another store."
             ) from error

@@ -28,7 +28,7 @@ _MOST_WAIT = 30.0
 """Longest pause in seconds that a server's Retry-After can ask for."""
 
 
-class NoAnswer(Exception):
+class NoResponse(Exception):
     """A server has not answered, or not with a whole answer. `wait`: seconds after which it asks to be tried again."""
 
     def __init__(self, why: str, wait: float = 0.0) -> None:
@@ -57,7 +57,7 @@ class HttpServer:
         most: int,
     ) -> HttpAnswer:
         """The answer to one request. `file`: content of a form with one file. `seconds`: for all of it. `most`: bytes
-        of the body that are read. Raises NoAnswer."""
+        of the body that are read. Raises NoResponse."""
         query = "?" + urllib.parse.urlencode(params) if params else ""
         content: dict[str, Any] = {"body": body}
         if file is not None:
@@ -79,14 +79,14 @@ class HttpServer:
             finally:
                 answer.close()  # gives nothing back to the pool that still has bytes on the way
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise NoAnswer(_plainly(error)) from error
+            raise NoResponse(_plainly(error)) from error
 
 
 def patiently(
     request: Callable[[float], T], *, attempts: int, each: float, seconds: float | None, stop: threading.Event | None
 ) -> T:
-    """The result of `request`, tried up to `attempts` times with growing pauses while it raises NoAnswer, CorruptBlock
-    or takes too long.
+    """The result of `request`, tried up to `attempts` times with growing pauses while it raises NoResponse or
+    CorruptBlock, or takes too long.
 
     `request` gets the seconds that it has. `each`: seconds of one attempt; `seconds`: of all together (None: as they
     come). Raises the last error, TooLate, and Halted when `stop` is set."""
@@ -99,10 +99,10 @@ def patiently(
         asked = 0.0
         try:
             return in_time(left, stop, lambda left=left: request(left))  # type: ignore[misc]
-        except (NoAnswer, CorruptBlock, TooLate) as error:
+        except (NoResponse, CorruptBlock, TooLate) as error:
             if attempt >= attempts:
                 raise
-            asked = min(_MOST_WAIT, error.wait) if isinstance(error, NoAnswer) else 0.0
+            asked = min(_MOST_WAIT, error.wait) if isinstance(error, NoResponse) else 0.0
         rest = max(asked, pauses.next())
         if ends is not None and time.monotonic() + rest >= ends:
             raise TooLate

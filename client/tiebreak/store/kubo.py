@@ -24,7 +24,7 @@ import urllib3
 
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
-from tiebreak.store.http import HttpServer, NoAnswer, base_url, patiently
+from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
 from tiebreak.store.transfers import WIDTH, OnTransfer, untold
@@ -254,7 +254,7 @@ class KuboStore(Store):
         except ipfs_errors.ErrorResponse as error:
             raise _Refusal(str(error)) from error
         except _NO_ANSWER as error:
-            raise NoAnswer(short(str(error))) from error
+            raise NoResponse(short(str(error))) from error
         except (ipfs_errors.Error, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             # The library asserts and indexes its way through answers, so a foreign server shows in many ways.
             raise self._foreign() from error
@@ -307,7 +307,7 @@ class KuboStore(Store):
             raise StoreError(
                 f"Kubo at {self._address} refused to {what} ({short(str(error))}): see the daemon's log."
             ) from error
-        except (TooLate, NoAnswer) as error:
+        except (TooLate, NoResponse) as error:
             raise StoreUnavailable(
                 f"no answer from Kubo at {self._address} to {what}: start it with `ipfs daemon`, or check the address."
             ) from error

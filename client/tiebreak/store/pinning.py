@@ -25,7 +25,7 @@ from roundlog.storage import open_regular
 
 from tiebreak.deadlines import Halted, TooLate, pause
 from tiebreak.store.dagpb import Cid
-from tiebreak.store.http import HttpServer, NoAnswer, base_url, patiently
+from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently
 from tiebreak.store.store_errors import InvalidCid, StoreError, StoreUnavailable, short
 from tiebreak.timed_http import HttpAnswer
 
@@ -212,7 +212,7 @@ class PinningService:
             method, path, params=params, headers=headers, body=content, seconds=seconds, most=_MOST_ANSWER
         )
         if answer.status == 429 or answer.status >= 500:
-            raise NoAnswer(f"status {answer.status}{self._reason(answer)}", answer.retry_after)
+            raise NoResponse(f"status {answer.status}{self._reason(answer)}", answer.retry_after)
         if answer.status == 404 and gone_is_fine:
             return None
         if answer.status in (401, 403):
@@ -253,7 +253,7 @@ class PinningService:
             return patiently(request, attempts=self._attempts, each=self._timeout, seconds=None, stop=self._stop)
         except Halted as error:
             raise self._stopped(what) from error
-        except NoAnswer as error:
+        except NoResponse as error:
             raise StoreUnavailable(
                 f"{self.name} did not {what} ({self._safe(str(error))}): try again later."
             ) from error

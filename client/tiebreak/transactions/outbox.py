@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from tiebreak.rpc.answers import Block
-from tiebreak.rpc.block_pace import BlockPace
 from tiebreak.rpc.chain_errors import (
     REVERTED,
     ChainUnavailable,
@@ -26,7 +25,7 @@ from tiebreak.rpc.chain_errors import (
     RpcRefused,
     SignerError,
 )
-from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
+from tiebreak.rpc.node import MAX_REORGANISATION, BlockPace, ChainNode
 from tiebreak.transactions.journal import Entry, Journal, Reserve
 from tiebreak.transactions.pending_transactions import Sent, Use, receipt_of, who_used
 from tiebreak.transactions.signer import Key, Signer

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import rlp
 from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address, to_checksum_address
 
-from tiebreak.rpc.answers import Receipt
 from tiebreak.rpc.chain_errors import ChainError, InvalidAnswer, RpcRefused
-from tiebreak.rpc.node import ChainNode
-from tiebreak.transactions.journal import Entry
+
+if TYPE_CHECKING:
+    from tiebreak.rpc.answers import TransactionReceipt
+    from tiebreak.rpc.node import ChainNode
+    from tiebreak.transactions.journal import Entry
 
 MOST_SCANNED = 20_000
 """Blocks that are looked through for a hash, where a node does not know older states."""
@@ -31,7 +34,7 @@ class Sent:
     """
 
     entry: Entry
-    receipt: Receipt | None = None
+    receipt: TransactionReceipt | None = None
     error: ChainError | None = None
     offered_at: int | None = None
     """The newest block when the node took the transaction last; None: it is not known to have it."""
@@ -80,7 +83,9 @@ def purpose_of(to: ChecksumAddress | None, data: bytes, value: int) -> str:
     return _UNNAMED + keccak(f"{to} {value} ".encode("ascii") + data).hex()
 
 
-def receipt_of(node: ChainNode, account: ChecksumAddress, entry: Entry, transaction: bytes) -> Receipt | None:
+def receipt_of(
+    node: ChainNode, account: ChecksumAddress, entry: Entry, transaction: bytes
+) -> TransactionReceipt | None:
     """The receipt of a transaction that was signed for an intention, None as long as no block has it.
 
     Raises InvalidAnswer for one that this transaction cannot have: what it offers at most, and the address of what it

@@ -13,7 +13,7 @@ from pathlib import Path
 from eth_typing import ChecksumAddress
 
 from tiebreak.deadlines import Halted, Pauses, pause
-from tiebreak.rpc.answers import Block, Receipt
+from tiebreak.rpc.answers import Block, TransactionReceipt
 from tiebreak.rpc.chain_errors import (
     ChainError,
     ChainUnavailable,
@@ -72,7 +72,7 @@ class Sender(Outbox):
         value: int = 0,
         purpose: str | None = None,
         confirmations: int | None = None,
-    ) -> Receipt:
+    ) -> TransactionReceipt:
         """Sends a call (or with `to` None a contract's creation code) and waits for its receipt.
 
         `value` in wei; `purpose` as in `submit`; `confirmations`: blocks that have to lie on it (None: the node's).
@@ -121,7 +121,7 @@ class Sender(Outbox):
                 raise
             return sent
 
-    def wait(self, sent: Sent, *, confirmations: int | None = None) -> Receipt:
+    def wait(self, sent: Sent, *, confirmations: int | None = None) -> TransactionReceipt:
         """The receipt, once it lies `confirmations` blocks deep (None: the node's), or the error that ended it."""
         depth = self._node.confirmations if confirmations is None else confirmations
         deadline = self._clock() + self._patience
@@ -210,7 +210,7 @@ class Sender(Outbox):
             self._find_receipt(sent)
             return False
 
-    def _heard(self, sent: Sent) -> Receipt:
+    def _heard(self, sent: Sent) -> TransactionReceipt:
         with self._lock:
             sent.entry.heard = True
             self._remember_end(sent)

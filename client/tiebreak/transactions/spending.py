@@ -1,6 +1,6 @@
 """Spending: what an account has put into new undertakings, on disk, and the limits on it by day and by job.
 
-Limits hold back what begins something (`tiebreak.rpc.node_agreement.UNDERTAKINGS`) and nothing else: a move in a live
+Limits hold back what begins something (`tiebreak.rpc.transport.UNDERTAKINGS`) and nothing else: a move in a live
 game, the opening of a seal or an appeal that is not made costs more than it saves.
 """
 

@@ -1,24 +1,105 @@
-"""Dishonest parties, for the demo and the tests. Each is an honest role whose context has one replaced part."""
+"""Dishonest parties, for the demo and the tests. Each is an honest role whose context has one replaced part:
+a store that publishes another log than the trainer has written, or keeps back what it says it publishes; or a queue, an
+engine or batches of other files."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import torch
 from roundlog.execution import CPU, Batches, StepExecutor
+from roundlog.log import Decision, Entries, LogReader, LogWriter
+from roundlog.operators import Inexact, operator
 from roundlog.program import first_store
-from roundlog.training import Job
+from roundlog.training import Job, log_header, log_path
 from tiebreak.contract.enums import Side
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.store import ContentStore
 
-from tiebreak_demo.adversary.dishonest_logs import forge, spoiling
 from tiebreak_demo.adversary.dishonest_queues import FabricatingQueue, ResigningQueue
 from tiebreak_demo.adversary.engines import CopyingEngine, execution_of, lying
 from tiebreak_demo.adversary.tampering import Lie, hiding, tampered
+
+
+def spoiling(store: ContentStore, spoil: Callable[[Path], None]) -> ContentStore:
+    """A store that publishes a changed copy in place of a log. spoil: changes the files of the copy."""
+    return cast(ContentStore, _SpoilingStore(store, spoil))
+
+
+class _SpoilingStore:
+    def __init__(self, store: ContentStore, spoil: Callable[[Path], None]) -> None:
+        self._store, self._spoil = store, spoil
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def add_directory(self, path: Path) -> str:
+        return self._store.add_directory(self._spoiled(path))
+
+    def address_of_directory(self, path: Path) -> str:
+        return self._store.address_of_directory(self._spoiled(path))
+
+    def _spoiled(self, path: Path) -> Path:
+        if path.name == "log":
+            copy = path.with_name("spoiled-log")
+            if not copy.exists():
+                shutil.copytree(path, copy)
+                self._spoil(copy)
+            path = copy
+        return path
+
+
+def forge(log_dir: Path) -> None:
+    """Swaps up and down in every decision of a log. Inexact operators without a decision get one for their first
+    element, because a small step may have no ambiguous element."""
+    job = Job.read(log_dir.parent.parent / "job")
+    sizes = [node.type.numel for node in job.program.nodes]
+    invented = {
+        index: Entries(np.zeros(1, np.int64), np.full(1, Decision.UP, np.uint8), np.zeros(0, np.uint32))
+        for index, node in enumerate(job.program.nodes)
+        if sizes[index] and isinstance(operator(node.op), Inexact)
+    }
+    for interval in range(job.spec.intervals):
+        header, path = log_header(job, interval), log_path(log_dir, interval)
+        honest = path.rename(path.with_suffix(".honest"))
+        with LogReader(honest, header, sizes) as reader, LogWriter(path, header) as writer:
+            for step in range(header.first_step, header.first_step + header.steps):
+                turned = {index: _turned(entries) for index, entries in reader.step(step).items()}
+                writer.append(step, {**invented, **turned})
+        honest.unlink()
+
+
+def _turned(entries: Entries) -> Entries:
+    decisions = entries.decisions.copy()
+    two_sided = decisions != int(Decision.VALUE)
+    decisions[two_sided] = int(Decision.UP) + int(Decision.DOWN) - decisions[two_sided]
+    return Entries(entries.indices, decisions.astype(np.uint8), entries.values)
+
+
+def withholding(store: ContentStore, *, log: bool = True, model: bool = True) -> ContentStore:
+    """A store that names the right addresses of a log, of a model or of both, and does not publish them."""
+    return cast(ContentStore, _WithholdingStore(store, log, model))
+
+
+class _WithholdingStore:
+    def __init__(self, store: ContentStore, log: bool, model: bool) -> None:
+        self._store, self._log, self._model = store, log, model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def add_directory(self, path: Path) -> str:
+        return self._store.address_of_directory(path) if self._log else self._store.add_directory(path)
+
+    def add_file(self, path: Path) -> str:
+        return self._store.address_of_file(path) if self._model else self._store.add_file(path)
 
 
 class PoisonedBatches(Batches):

@@ -22,11 +22,10 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.process_resources import usable_memory
 from tiebreak.quantities import interval
 from tiebreak.roles.context import RoleContext, RoleLimits
+from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import Notice, plain
-from tiebreak.roles.role import Role
 from tiebreak.rpc.node import connect
-from tiebreak.store import open_stores
-from tiebreak.store.location import locations
+from tiebreak.store import locations, open_stores
 from tiebreak.transactions.keys import load_account
 from tiebreak.transactions.sender import Sender
 

@@ -59,7 +59,7 @@ struct Partial {
 /// @title Functions of numbers
 interface IFunctions {
     /// @notice An exact function of one to three elements: IEEE 754-2019 for numbers, modulo 2^64 for int64.
-    /// @param code of `Family.MAP`, which says how many elements and of which dtypes (not checked)
+    /// @param code of `Family.MAP`, which says how many elements there are, and their dtypes (not checked)
     /// @param from dtype of the first element
     /// @param to dtype of the result
     function map(uint8 code, uint64[] calldata x, DType from, DType to) external pure returns (uint64 bits);

@@ -14,7 +14,7 @@ import {AuditStatus, GameId, JobId, JobStatus} from "../Types.sol";
 /// @title Attestations, sealed audits, and what they come to
 /// @notice A contract of its own for the sake of the limit on code; it works on the storage of the game that calls it.
 /// @dev Nobody is shut out. Who may not attest, the trainer or a friend of it, would attest from another account; and a limit on their number
-///      would let whoever is first keep all others out, and a job from getting what it needs.
+///      would let the first ones keep all others out, and a job from getting what it needs.
 library Auditing {
     using Bonds for Ledger;
     using Fees for Audits;
@@ -105,7 +105,7 @@ library Auditing {
         ledger.credit(auditor, amount);
     }
 
-    /// @dev A new audit, at the next place. Whoever sends it says up to which place it is worth its while, so that nobody who gets in front
+    /// @dev A new audit, at the next place. Its sender says up to which place it is worth its while, so that nobody who gets in front
     ///      of it, in the same block or by a reorganisation, makes it pay a bond for a place without a share.
     function enter(Job storage job, JobId id, uint64 lastPlace) private returns (Audit storage) {
         uint256 place = job.audits.all.length;

@@ -6,10 +6,10 @@ import {JobStatus} from "../Types.sol";
 
 /// @title Shares of the audit fee
 /// @notice A fee has as many equal shares as the job needs attestations, and the first that many have one each. First by the place of their
-///         audit, which `sealAudit` or `attest` gives it for good: so whoever holds a place knows what it is sure of, whoever comes later.
+///         audit, which `sealAudit` or `attest` gives it for good: so the holder of a place knows what it is sure of, however many come later.
 ///         A place whose audit was not opened as an attestation counts no more, and those behind it move up.
 /// @dev A share is paid whenever the bond of an opened attestation returns, and, of a sealed claim that is never opened, to the first places
-///      all the same: then it comes out of the trainer's bond, half of which is at least the fee (`Limits`). So nobody who is in league with
+///      all the same: then it comes out of the trainer's bond, whose half is at least the fee (`Limits`). So nobody who is in league with
 ///      the trainer takes a share back by ending the job in another way.
 library Fees {
     using Records for Job;

@@ -21,7 +21,7 @@ library Meter {
     /// @param gasPrice of the transaction
     /// @param baseFee of the block
     function cost(uint256 gas, uint256 gasPrice, uint256 baseFee) internal pure returns (uint256) {
-        // INVARIANT: the base fee is nobody's choice. A tip is, and may flow back to whoever paid it, so it counts up to the base fee only.
+        // INVARIANT: the base fee is nobody's choice. A tip is, and may flow back to its payer, so it counts up to the base fee only.
         uint256 most = 2 * baseFee;
         return gas * (gasPrice < most ? gasPrice : most);
     }

@@ -19,7 +19,7 @@ struct Ends {
 /// @notice `job.games` holds all games in the order of their challenges, and the first `job.started` of them have started. Besides, the
 ///         games with one root that are not lost are a list, so that the earliest of them is known.
 /// @dev INVARIANT: while a game waits, `terms.concurrentGames` others are live, but for blind audits: there no game starts before the
-///      audits are open, and whoever wants to starts them one by one. Every operation takes a bounded number of steps.
+///      audits are open, and anybody may start them one by one. Every operation takes a bounded number of steps.
 library Queue {
     using Records for Job;
     using Transitions for Job;
@@ -48,7 +48,7 @@ library Queue {
     function startNext(Job storage job, mapping(GameId => Game) storage games) internal returns (bool) {
         uint64 started = job.started;
         if (started == job.games.length || job.liveGames >= job.terms.concurrentGames) return false;
-        // INVARIANT: no verdict comes before the audits that were sealed are open. So whoever sealed one finds the claim as it was, and no
+        // INVARIANT: no verdict comes before the audits that were sealed are open. So a party that sealed one finds the claim as it was, and no
         // challenge that somebody makes upon the opening is decided before it.
         if (job.isBlind() && Time.now_() <= job.auditOpeningDeadline()) return false;
         GameId id = job.games[started];

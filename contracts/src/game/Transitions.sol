@@ -102,7 +102,7 @@ library Transitions {
     function stopClock(Game storage game, GameId gameId, Side side) internal {
         Clock memory clock = game.clocks.get(side);
         Timestamp current = Time.now_();
-        // INVARIANT: whoever is out of time cannot move any more, so a late move can never race a timeout claim.
+        // INVARIANT: a side that is out of time cannot move any more, so a late move can never race a timeout claim.
         if (clock.isOut(current)) revert IVerificationGame.ClockRanOut(gameId, side, clock.deadline());
         game.clocks = game.clocks.set(side, clock.stop(current));
     }

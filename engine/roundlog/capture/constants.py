@@ -1,9 +1,9 @@
 """Parts of a traced step that depend on no parameter, no data and no random number.
 
 Position tables, masks and interpolation weights are often made inside the step, by operators that programs do not
-have (bit operations, float64), or of which they need many (conversions of fractions to integers, remainders). What such
-a part computes is known at capture, so it is computed there, once, the same on every machine, and becomes data of the
-program."""
+have (bit operations, float64), or that take many of theirs (conversions of fractions to integers, remainders). What
+such a part computes is known at capture, so it is computed there, once, the same on every machine, and becomes data of
+the program."""
 
 from __future__ import annotations
 

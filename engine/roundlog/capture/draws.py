@@ -17,8 +17,7 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import is_of_torch, place_of_call
+from roundlog.capture.errors import CaptureError, is_of_torch, place_of_call
 
 GENERATOR = torch.Generator().manual_seed(0x2ED3_98E3_0725_C97C)
 """Generator of these numbers of Python: another than torch's, which activation checkpointing puts back."""

@@ -11,11 +11,10 @@ import torch
 from torch import fx
 
 from roundlog.capture.builder import Builder, ProgramStates, Value
+from roundlog.capture.captured import OnPath, calls_of
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
-from roundlog.capture.errors import CaptureError, told_from_refusals
-from roundlog.capture.kernel_calls import OnPath, calls_of
-from roundlog.capture.lines import source_of
+from roundlog.capture.errors import CaptureError, source_of, told_from_refusals
 from roundlog.capture.masked_rows import Axes, MaskedRows
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context
 from roundlog.capture.rules.numbers import OF_NUMBERS, refuse_numbers

@@ -10,11 +10,10 @@ import torch
 from torch import fx
 
 from roundlog.capture.builder import Builder, ProgramStates, Value, from_constants
-from roundlog.capture.captured import DrawnValue, ExecutionPath
+from roundlog.capture.captured import CallTrail, DrawnValue, ExecutionPath, OnPath, trails_of
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.graph_lowering import GraphLowering
-from roundlog.capture.kernel_calls import CallTrail, OnPath, trails_of
-from roundlog.capture.tracing.traced_step import Course, Result, TracedStep, is_fork
+from roundlog.capture.tracing.traced_step import JobSteps, Result, TracedStep, is_fork
 from roundlog.capture.variants import Columns, Comparison, LoweredStep, Variants
 from roundlog.data import Field, widened
 from roundlog.operators import StepInputs
@@ -37,25 +36,25 @@ class Lowered:
 
 
 def lowered(
-    traced: TracedStep, course: Course, fields: Mapping[str, Field], batch: Mapping[str, torch.Tensor], seed: int
+    traced: TracedStep, job_steps: JobSteps, fields: Mapping[str, Field], batch: Mapping[str, torch.Tensor], seed: int
 ) -> Lowered:
-    """One program of all steps. course: those of the job. fields: the dataset. batch: some rows of it. seed: that of
+    """One program of all steps. job_steps: those of the job. fields: the dataset. batch: some rows of it. seed: that of
     random numbers. Raises CaptureError, naming the operator and the user's source line, for what has no counterpart in
     a program."""
     builder = Builder()
     columns = Columns(builder, traced.schedule)
-    numbers = [columns.value(column) for column in course.numbers.T]
-    states = ProgramStates(builder, _own_states(traced, course.graphs))
+    numbers = [columns.value(column) for column in job_steps.numbers.T]
+    states = ProgramStates(builder, _own_states(traced, job_steps.graphs))
     size = next(iter(batch.values())).shape[0]
     steps = _StepLowering(builder, traced, states, numbers, fields, size)
-    variants = Variants(builder, columns, course.graph_of)
-    several = len(course.graphs) > 1
+    variants = Variants(builder, columns, job_steps.graph_of)
+    several = len(job_steps.graphs) > 1
     each = [
         steps.lower(graph, variants.condition(number) if several else None)
-        for number, graph in enumerate(course.graphs)
+        for number, graph in enumerate(job_steps.graphs)
     ]
     merged = [variants.one(found) for found in zip(*(one.results for one in each), strict=True)]
-    for step, graph in course.plain:
+    for step, graph in job_steps.plain:
         plain = steps.lower(graph)
         given = StepInputs(
             states=_near(states.initial().values()),
@@ -65,8 +64,8 @@ def lowered(
             step=step,
             device=torch.device("cpu"),
         )
-        Comparison(builder.nodes, columns, given).confirm(merged, each[course.graph_of[step]], plain)
-    stand = variants.standing(merged, len(each))
+        Comparison(builder.nodes, columns, given).confirm(merged, each[job_steps.graph_of[step]], plain)
+    stand = variants.representatives(merged, len(each))
     path = variants.path([one.path for one in each], stand)
     conditions = [Value(one) for one in path.conditions()]
     names, table = columns.kept([*merged, *conditions])
@@ -104,7 +103,7 @@ def lowered(
         paths=path.placed(lambda value: places.get(Value(value))),
         trails=tuple(
             trail
-            for graph, one, there in zip(course.graphs, each, stand, strict=True)
+            for graph, one, there in zip(job_steps.graphs, each, stand, strict=True)
             for trail in trails_of(graph, placed(one.on_paths, there), constants)
         ),
     )

@@ -15,8 +15,7 @@ from torch.torch_version import TorchVersion
 from roundlog.capture.captured import Captured, Origin, model_tensors
 from roundlog.capture.constants import written
 from roundlog.capture.draws import GENERATOR
-from roundlog.capture.errors import CaptureError, UnknownValueError, reason
-from roundlog.capture.lines import place_of_error
+from roundlog.capture.errors import CaptureError, UnknownValueError, place_of_error, reason
 from roundlog.capture.lowering import lowered
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.python_state import (
@@ -37,7 +36,7 @@ from roundlog.capture.task import STORED, OptimizerPhase, Task
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.tracing.trace import ChangedBuffersError, Tracer
 from roundlog.capture.tracing.traced_optimizers import TracedOptimizers
-from roundlog.capture.tracing.traced_step import Course, TracedStep
+from roundlog.capture.tracing.traced_step import JobSteps, TracedStep
 from roundlog.data import is_lazy_view
 
 _MOST_ROUNDS = 12
@@ -74,9 +73,9 @@ def _captured(task: Task, known: frozenset[str], *, decides: bool) -> Captured:
     """The task with these buffers as constants, as far as no step changes them. decides: whether the step may decide by
     values that it computes."""
     with snapshot_of(task) as snapshot:
-        trace, course, attributes = _traced(task, snapshot, known, decides=decides)
+        trace, job_steps, attributes = _traced(task, snapshot, known, decides=decides)
         try:
-            job = lowered(trace, course, task.fields(), task.batch(torch.arange(task.batch_size)), task.seed)
+            job = lowered(trace, job_steps, task.fields(), task.batch(torch.arange(task.batch_size)), task.seed)
         except CaptureError as error:
             raise UnknownValueError(str(error)) from error
     own = {**model_tensors(plain_model(task.model)), **attributes}
@@ -97,7 +96,7 @@ def _captured(task: Task, known: frozenset[str], *, decides: bool) -> Captured:
 
 def _traced(
     task: Task, snapshot: Snapshot, known: frozenset[str], *, decides: bool
-) -> tuple[TracedStep, Course, Named]:
+) -> tuple[TracedStep, JobSteps, Named]:
     """A step of the task, traced as the task stands; all steps of the job in terms of it, and of others that are traced
     after a step of the user's own; and the tensors beside parameters and buffers that are part of the state and stand
     somewhere before the first step. known: names of the buffers that are constants if no step changes them. decides:
@@ -110,7 +109,7 @@ def _traced(
         snapshot.move()  # whatever escapes the trace writes into copies
         tracer = Tracer(task, snapshot, attributes, known, list(places.values()), decides=decides)
         try:
-            first, course = _in_one_round(task, snapshot, tracer, attributes, list(places.values()))
+            first, job_steps = _in_one_round(task, snapshot, tracer, attributes, list(places.values()))
         except ChangedBuffersError as error:
             known -= error.names
             _refuse_other_dtypes(model_tensors(model), error.names)
@@ -125,14 +124,14 @@ def _traced(
             places |= new
             _refuse_one_name(places.values())
         else:
-            standing = (one for one in places.values() if not one.is_new)
-            return first, course, attributes | {n: t for one in standing for n, t in one.leaves(one.before).items()}
+            present = (one for one in places.values() if not one.is_new)
+            return first, job_steps, attributes | {n: t for one in present for n, t in one.leaves(one.before).items()}
     raise CaptureError("steps keep what they compute in more and more places: keep it in buffers of the model")
 
 
 def _in_one_round(
     task: Task, snapshot: Snapshot, tracer: Tracer, attributes: Named, places: Sequence[Carried]
-) -> tuple[TracedStep, Course]:
+) -> tuple[TracedStep, JobSteps]:
     """The first step, and all in terms of it. Raises MoreStateError for tensors that have to be states beside
     attributes and places, and ChangedBuffersError for buffers that are not known."""
     elsewhere = followed_elsewhere(tracer.optimizers.phases)
@@ -153,11 +152,11 @@ def _in_one_round(
     snapshot.put_back([*attributes.values(), *plain_model(task.model).buffers()])
     after = {change.location: change.after for change in made}
     for one in places:
-        standing = after.get(one.location, MISSING)
+        current = after.get(one.location, MISSING)
         if not one.is_new:
             one.container.put(one.key, one.before)
-        elif standing is not MISSING:
-            tracer.stand_in(one, standing)
+        elif current is not MISSING:
+            tracer.stand_in(one, current)
     own = {change.name for change in snapshot.changes() if change.name.startswith(elsewhere)}
     own = (own | tracer.optimizers.changing) - tracer.optimizers.rates.keys()
     with snapshot_of(task) as later:
@@ -166,10 +165,10 @@ def _in_one_round(
         others = [[change for change in changes if not tracer.follows(change.before)] for changes in shown]
         grown = grown_apart(others, snapshot.seen())
         after_one = AfterOne(snapshot, theirs, unsteady(shown, theirs), grown)
-        course = LaterSteps(task.steps, tracer, later, own, after_one).followed(first)
+        job_steps = LaterSteps(task.steps, tracer, later, own, after_one).followed(first)
     tracer.shared.refuse()
-    _refuse_counting(tracer.optimizers, course)
-    return first, course
+    _refuse_counting(tracer.optimizers, job_steps)
+    return first, job_steps
 
 
 def _first_step(snapshot: Snapshot, tracer: Tracer, places: Sequence[Carried]) -> tuple[TracedStep, list[list[Change]]]:
@@ -194,9 +193,9 @@ def _not_theirs(changes: Iterable[Change], elsewhere: tuple[str, ...]) -> list[C
     return [change for change in changes if not change.name.startswith(elsewhere)]
 
 
-def _refuse_counting(optimizers: TracedOptimizers, course: Course) -> None:
+def _refuse_counting(optimizers: TracedOptimizers, job_steps: JobSteps) -> None:
     """Raises CaptureError for an optimizer that takes steps within the loss, by a number that is its count."""
-    nodes = (node for graph in course.graphs for node in graph.graph.nodes)
+    nodes = (node for graph in job_steps.graphs for node in graph.graph.nodes)
     if optimizers.stepped is not None and any("_local_scalar_dense" in str(node.target) for node in nodes):
         who = "optimizer" if any(is_own(phase.optimizer) for phase in optimizers.phases) else "loss"
         raise CaptureError(

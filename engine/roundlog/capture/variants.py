@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from roundlog.capture.builder import Builder, Value, evaluated, needed
-from roundlog.capture.captured import ExecutionPath
+from roundlog.capture.captured import ExecutionPath, OnPath
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.kernel_calls import OnPath
 from roundlog.execution.stops import StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Node, TensorType
@@ -168,14 +167,14 @@ class Variants:
 
     def path(self, paths: Sequence[ExecutionPath], stand: Sequence[Callable[[int], int]]) -> ExecutionPath:
         """Draws of the lowered steps, and the gradients that they have, chosen as their values are. stand: as
-        `standing` gives it."""
+        `representatives` gives it."""
         placed = [path.placed(there) for path, there in zip(paths, stand, strict=True)]
         result = placed[0]
         for number in range(1, len(placed)):
             result = ExecutionPath.of(self.condition(number), placed[number], result)
         return result
 
-    def standing(self, results: Sequence[Value], count: int) -> list[Callable[[int], int]]:
+    def representatives(self, results: Sequence[Value], count: int) -> list[Callable[[int], int]]:
         """By lowered step (`count` of them: a short job does not come to all): its values -> those that stand
         for them in what the program computes, results."""
         alive = needed(self._builder.nodes, results)
@@ -184,10 +183,10 @@ class Variants:
             if merged in alive:
                 for number, value in enumerate(several):
                     stand[number].setdefault(value, merged)
-        return [partial(_standing, here) for here in stand]
+        return [partial(_representative, here) for here in stand]
 
 
-def _standing(merged: Mapping[int, int], value: int) -> int:
+def _representative(merged: Mapping[int, int], value: int) -> int:
     return merged.get(value, value)
 
 

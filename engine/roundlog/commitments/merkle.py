@@ -4,8 +4,8 @@
 
 The prefixes keep the three kinds of hash input apart, so that no payload can pose as an inner node (RFC
 6962, section 2.1) and no payload hashes to PAD. `n` leaves are padded with PAD to 2^depth, depth =
-ceil(log2(max(n, 1))), and every proof has exactly `depth` siblings. PAD alone does not bind `n`: whoever
-keeps a root keeps its count too (the training spec does), and `verify` refuses an index that is not below
+ceil(log2(max(n, 1))), and every proof has exactly `depth` siblings. PAD alone does not bind `n`: a
+root is kept with its count (the training spec does so), and `verify` refuses an index that is not below
 it.
 """
 

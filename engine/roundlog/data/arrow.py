@@ -1,6 +1,6 @@
 """Columns of Arrow tables as fields, read from the files that the tables map.
 
-A column is stored in batches, each of which has its numbers one behind the other
+A column is stored in batches. Each has its numbers one behind the other
 (https://arrow.apache.org/docs/format/Columnar.html). A field of it reads across them."""
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _field_of(name: str, column: Any, mapped: Sequence[_Mapped]) -> ArrowField:
         raise DataError(f"column {name} has {_rows_of(min(shapes))} and {_rows_of(max(shapes))}: {_ONE_LENGTH}")
     (shape,), (found,) = shapes, types
     if found == "bool":
-        raise DataError(f"column {name} is bool, of which Arrow packs eight into a byte: cast it to uint8")
+        raise DataError(f"column {name} is bool, and Arrow packs eight of them into a byte: cast it to uint8")
     if found not in _DTYPES:
         raise DataError(
             f"column {name} is {found}: give float32, float16, or integers of up to 64 bits (unsigned ones of up to 16)"

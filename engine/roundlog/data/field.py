@@ -196,7 +196,7 @@ def summarised(field: Field) -> FieldSummary:
 
 
 def is_unchanged(field: Field) -> bool:
-    """Whether a summarised field that lies in memory still is what was summarised. Whoever gave the memory may have
+    """Whether a summarised field that lies in memory still is what was summarised. The owner of the memory may have
     written to it. True of a field that is checked whenever it is used."""
     if not isinstance(field, HeldField) or field.is_own or field.summary is None:
         return True

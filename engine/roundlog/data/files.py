@@ -21,8 +21,8 @@ from roundlog.data.field import Field, HeldField, storage_dtype
 from roundlog.program import DType, FieldType, Stored
 from roundlog.storage import (
     DTYPE_NAMES,
-    Entry,
     StorageError,
+    TensorEntry,
     header_of,
     most_tensor_bytes,
     open_regular,
@@ -151,14 +151,14 @@ def layout_named(name: str) -> tuple[DType, Stored] | None:
     return next(((DType.I64, stored) for stored, known in _NAMES.items() if known == name), None)
 
 
-def entry_of(kind: FieldType, rows: int) -> Entry:
+def entry_of(kind: FieldType, rows: int) -> TensorEntry:
     """A field's tensor in a file: [rows, ...], or flat if its rows overlap or leave gaps."""
     plain = kind.stride == kind.row.numel
     name = DTYPE_NAMES[kind.row.dtype] if kind.stored is Stored.AS_READ else _NAMES[kind.stored]
-    return Entry(name, (rows, *kind.row.shape) if plain else (kind.elements(rows),), kind.nbytes(rows))
+    return TensorEntry(name, (rows, *kind.row.shape) if plain else (kind.elements(rows),), kind.nbytes(rows))
 
 
-def starts_of(entries: Mapping[str, Entry]) -> dict[str, int]:
+def starts_of(entries: Mapping[str, TensorEntry]) -> dict[str, int]:
     """The byte of the file at which each field begins, in a file of `write_fields` with these fields."""
     starts = accumulate((entry.nbytes for entry in entries.values()), initial=len(header_of(entries)))
     return dict(zip(entries, starts, strict=False))

@@ -115,7 +115,7 @@ class Attention(nn.Module):
         return mixed_BTC
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """One transformer block, layer norms first. [B, T, C] -> [B, T, C]."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -140,7 +140,7 @@ class GPT(nn.Module):
         super().__init__()
         self.token = nn.Embedding(BYTES, width)
         self.position = nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads, dropout) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, BYTES, bias=False)
 

@@ -25,7 +25,7 @@ POSITIONS = 1024
 GENERATED_ROWS = 256
 
 
-class Attention(nn.Module):
+class GPT2Attention(nn.Module):
     """Causal self-attention. [B, T, C] -> [B, T, C]."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -43,13 +43,13 @@ class Attention(nn.Module):
         return F.dropout(self.out(mixed_BHTC.transpose(1, 2).reshape(B, T, C)), self.dropout, self.training)
 
 
-class Block(nn.Module):
+class GPT2Block(nn.Module):
     """One transformer block. [B, T, C] -> [B, T, C]."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width, heads, dropout)
+        self.attention = GPT2Attention(width, heads, dropout)
         self.norm2 = nn.LayerNorm(width)
         self.up = nn.Linear(width, 4 * width)
         self.down = nn.Linear(4 * width, width)
@@ -69,7 +69,7 @@ class GPT2(nn.Module):
         self.token = nn.Embedding(vocabulary, width)
         self.position = nn.Embedding(positions, width)
         self.drop = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(GPT2Block(width, heads, dropout) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.token.weight

@@ -56,8 +56,8 @@ F64 = npt.NDArray[np.float64]
 
 MANY = 256
 _SHARED = 16
-"""Number of outputs of which one at least is decided by a superaccumulator, without double-double sums before it, if
-there are MANY such."""
+"""Outputs in doubt go to superaccumulators at once, without double-double sums before, if they are at least MANY, and
+at least one in `_SHARED` of all outputs."""
 
 
 class Contraction(Inexact):

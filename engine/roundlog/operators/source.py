@@ -130,21 +130,20 @@ class Uniform(Source):
         return uniform(inputs.seed, inputs.step, stream, kind.shape).to(device)
 
 
-@register("loss")
-class Loss(Direct):
+class _AsItIs(Direct):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         self.need_form(inputs, attributes)
         return inputs[0]
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return inputs[0]
+
+
+@register("loss")
+class Loss(_AsItIs):
+    """The loss of a step."""
 
 
 @register("store")
-class Store(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        return inputs[0]
-
-    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        return inputs[0]
+class NextState(_AsItIs):
+    """The next value of a state slot."""

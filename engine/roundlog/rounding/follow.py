@@ -145,7 +145,7 @@ class Follower:
 
     `share`: the probability with which a decision inside the ambiguous set is verified. With 1.0 all of them are, and
     the values are those of a run without a log, whatever the log says.
-    `generator`: the auditor's secret randomness for that sample; whoever can predict it can bend unsampled entries.
+    `generator`: the auditor's secret randomness for that sample; who can predict it can bend unsampled entries.
     """
 
     def __init__(self, guard: int, share: float, generator: np.random.Generator) -> None:

@@ -2,7 +2,7 @@
 
 It is correct by induction: the state before the first interval is the job's; if every interval, started from a state
 with the root claimed before it, ends in the root claimed after it, the last root is right. So states may come from
-whoever claims them: one with another root is not used, and costs the work of its intervals, not the verdict.
+the party that claims them: one with another root is not used, and costs the work of its intervals, not the verdict.
 
 One wrong interval is enough, and it need not be the first: `state_roots` of the result are then the claimed ones, but
 for the wrong one. The leftmost leaf in which the two trees differ is that interval. What stands before it is agreed,
@@ -22,12 +22,30 @@ from pathlib import Path
 
 from roundlog.commitments import MerkleTree
 from roundlog.data import fetched_bytes
-from roundlog.segment_audits import slow_workers
 from roundlog.segment_audits.local import Computed, compute_here
-from roundlog.segment_audits.plan import Fact, Facts, Plan, Reports, SegmentAudit, Sharing, Wrong, draw_sample, units
-from roundlog.segment_audits.segment import Answer, Listing, Look, Segment, SegmentOrder, StateSource, settled
-from roundlog.segment_audits.slow_workers import Pace, StandIn
-from roundlog.segment_audits.workers import Assignment, NoWorkersError, Purpose, Report, Worker, WorkerPool, plainly
+from roundlog.segment_audits.plan import (
+    Facts,
+    IntervalResult,
+    Plan,
+    Reports,
+    SegmentAudit,
+    Sharing,
+    Wrong,
+    draw_sample,
+    units,
+)
+from roundlog.segment_audits.segment import Listing, Look, Segment, SegmentOrder, StateSource, WorkerAnswer, settled
+from roundlog.segment_audits.workers import (
+    Assignment,
+    AuditPace,
+    NoWorkersError,
+    Purpose,
+    StandIn,
+    Worker,
+    WorkerPool,
+    WorkerReport,
+    plainly,
+)
 from roundlog.storage import StorageError
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
@@ -117,11 +135,11 @@ class _Audit:
         for fact, worker in self._record.read():
             self._plan.learn(fact, worker)
         self._plan.see(listing)
-        self._unsettled: list[Report] = []
+        self._unsettled: list[WorkerReport] = []
         """Answers that are to be repeated, and are not yet."""
         self._found: list[Wrong] = []
         self._losses: dict[Segment, int] = {}
-        self._pace = Pace()
+        self._pace = AuditPace()
         self._stand_in = StandIn(self._plan, self._pace, spec.interval, self._compute, self._reports.event)
         self._busy = 0.0
         self._fetched = 0
@@ -219,15 +237,15 @@ class _Audit:
             scratch=str(self._here.directory.resolve() / "scratch") if self._sharing.common_disk else None,
         )
 
-    def _repetition_for(self, pool: WorkerPool, worker: Worker) -> Report | None:
+    def _repetition_for(self, pool: WorkerPool, worker: Worker) -> WorkerReport | None:
         """An answer that this worker can repeat, since it was another one's."""
         in_hand = [task.repeats for _, task in pool.tasks()]
         return next((one for one in self._unsettled if one.worker is not worker and one not in in_hand), None)
 
-    def _can_be_repeated(self, pool: WorkerPool, answered: Report) -> bool:
+    def _can_be_repeated(self, pool: WorkerPool, answered: WorkerReport) -> bool:
         """Whether a second worker may repeat an answer; one that hangs, or waits for a place in a cluster, may not."""
         others = [worker.task for worker in pool.workers if worker is not answered.worker]
-        return any(task is None or not self._pace.is_late(task, slow_workers.PATIENCE) for task in others)
+        return any(task is None or not self._pace.is_late(task, patiently=True) for task in others)
 
     def _late(self, pool: WorkerPool, worker: Worker) -> Assignment | None:
         """A task that takes another worker very long, and that nobody else has or has answered: that worker may
@@ -242,7 +260,7 @@ class _Audit:
 
     # Taking answers.
 
-    def _take(self, pool: WorkerPool, report: Report) -> None:
+    def _take(self, pool: WorkerPool, report: WorkerReport) -> None:
         """Takes up how a task has ended."""
         worker, task, segment = report.worker, report.task, report.task.order.segment
         if worker not in pool.workers:
@@ -273,7 +291,7 @@ class _Audit:
         else:
             self._believe(pool, report, report.answer)
 
-    def _go_without(self, pool: WorkerPool, report: Report, why: str) -> None:
+    def _go_without(self, pool: WorkerPool, report: WorkerReport, why: str) -> None:
         """Uses the state no more that an answer says cannot be used."""
         segment = report.task.order.segment
         self._unusable.append(why)
@@ -283,7 +301,7 @@ class _Audit:
         if report.task.repeats is not None:
             self._arbitrate(pool, [report.task.repeats])
 
-    def _believe(self, pool: WorkerPool, report: Report, answer: Answer) -> None:
+    def _believe(self, pool: WorkerPool, report: WorkerReport, answer: WorkerAnswer) -> None:
         """Takes up what an answer says, and decides by whom it is to be repeated."""
         task, segment, name = report.task, report.task.order.segment, report.worker.name(answer)
         self._pace.answered(answer.seconds, len(segment))
@@ -310,7 +328,7 @@ class _Audit:
         else:
             self._plan.answered(task.order.segment, 0)
 
-    def _differs(self, report: Report) -> bool:
+    def _differs(self, report: WorkerReport) -> bool:
         """Whether an answer says that an interval is not as claimed, and all before it are."""
         assert report.answer is not None
         plan, segment, answer = self._plan, report.task.order.segment, report.answer
@@ -319,7 +337,7 @@ class _Audit:
             return False  # something else was published since
         return answer.roots[: len(claimed)] != claimed
 
-    def _arbitrate(self, pool: WorkerPool, reports: list[Report]) -> None:
+    def _arbitrate(self, pool: WorkerPool, reports: list[WorkerReport]) -> None:
         """Repeats a segment here, and believes the workers no more whose answers were others."""
         computed = self._compute(reports[0].task.order.segment)
         for report in reports:
@@ -354,18 +372,18 @@ class _Audit:
             raise NoWorkersError(f"no worker is left: {text}")
 
 
-def _facts(report: Report) -> list[Fact]:
+def _facts(report: WorkerReport) -> list[IntervalResult]:
     """Facts that an answer states."""
     assert report.answer is not None
     order = report.task.order
     starts = (order.start.root, *report.answer.roots)
     return [
-        Fact(interval, start, end)
+        IntervalResult(interval, start, end)
         for interval, (start, end) in enumerate(zip(starts, report.answer.roots, strict=False), order.segment.first)
     ]
 
 
-def _agrees(report: Report, computed: Computed) -> bool:
+def _agrees(report: WorkerReport, computed: Computed) -> bool:
     """Whether this process came to what an answer says, as far as both have gone."""
     assert report.answer is not None
     known = {(fact.interval, fact.start): fact.end for fact in computed.facts}

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from roundlog.commitments import state_root
-from roundlog.segment_audits.plan import Fact, Plan
+from roundlog.segment_audits.plan import IntervalResult, Plan
 from roundlog.segment_audits.segment import Listing, Segment, StateSource, UnusableState, execute, starting_state
 from roundlog.storage import StorageError, load_tensors, save_state
 from roundlog.training.job import Job, JobLimits
@@ -23,7 +23,7 @@ from roundlog.training.run_files import wrong_state
 class Computed:
     """Results of this process for a segment."""
 
-    facts: list[Fact] = field(default_factory=list)
+    facts: list[IntervalResult] = field(default_factory=list)
     """Intervals that came to a root without a stop."""
     wrong: tuple[int, bytes] | None = None
     """The first interval that is not as claimed, and the root that it comes to; none behind it was executed."""
@@ -54,7 +54,7 @@ def compute_here(
         if run.stopped is not None:
             found.wrong, found.stopped = (interval, root), str(run.stopped)
             raise _Ended
-        found.facts.append(Fact(interval, root_before, root))
+        found.facts.append(IntervalResult(interval, root_before, root))
         if root != plan.listing.roots[interval]:
             found.wrong = interval, root
             raise _Ended

@@ -36,7 +36,7 @@ from roundlog.storage import append_file, open_regular
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class IntervalResult:
     """Interval `interval`, started from the state with root `start`, ends in the state with root `end`."""
 
     interval: int
@@ -82,7 +82,7 @@ class Plan:
         # What somebody has found wrong before is looked at first.
         self._pending.extend(sorted(segments, key=lambda s: not any(map(self._is_doubted, range(s.first, s.stop)))))
 
-    def learn(self, fact: Fact, worker: str) -> None:
+    def learn(self, fact: IntervalResult, worker: str) -> None:
         """Takes up what a worker has computed."""
         self._facts.setdefault((fact.interval, fact.start), {}).setdefault(fact.end, set()).add(worker)
         if fact.interval in self._open and self.is_right(fact.interval):
@@ -238,7 +238,7 @@ def draw_sample(listing: Listing, share: float) -> frozenset[int]:
 
 
 def miss_probability(count: int, drawn: int, wrong: int) -> float:
-    """The probability that of `count` parts, `drawn` of which are drawn at random, none of `wrong` wrong ones is."""
+    """The probability that `drawn` parts, drawn at random from `count`, are none of the `wrong` wrong ones."""
     return prod(max(count - drawn - k, 0) / (count - k) for k in range(min(wrong, count)))
 
 
@@ -258,7 +258,7 @@ class Facts:
         self._path = directory / _NAME
         self._run_id = run_id
 
-    def read(self) -> list[tuple[Fact, str]]:
+    def read(self) -> list[tuple[IntervalResult, str]]:
         """(fact, worker) of every readable line, but for workers that are not believed any more. Raises OSError,
         StorageError."""
         try:
@@ -266,7 +266,7 @@ class Facts:
                 lines = file.read().split(b"\n")
         except FileNotFoundError:
             return []
-        found: list[tuple[Fact, str]] = []
+        found: list[tuple[IntervalResult, str]] = []
         distrusted: set[str] = set()
         for line in lines:
             entry = self._entry(line)
@@ -276,10 +276,10 @@ class Facts:
                 distrusted.add(str(entry["distrusted"]))
             else:
                 roots = bytes.fromhex(str(entry["start"])), bytes.fromhex(str(entry["end"]))
-                found.append((Fact(int(str(entry["interval"])), *roots), str(entry["worker"])))
+                found.append((IntervalResult(int(str(entry["interval"])), *roots), str(entry["worker"])))
         return [(fact, worker) for fact, worker in found if worker not in distrusted]
 
-    def add(self, facts: Iterable[Fact], worker: str) -> None:
+    def add(self, facts: Iterable[IntervalResult], worker: str) -> None:
         """Appends facts. Raises OSError."""
         self._append(
             {"interval": fact.interval, "start": fact.start.hex(), "end": fact.end.hex(), "worker": worker}

@@ -96,7 +96,7 @@ class SegmentOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class WorkerAnswer:
     """Answer of a worker to an order."""
 
     worker: str
@@ -113,7 +113,7 @@ class Answer:
     """Why the run stopped in the interval after the last of `roots`; None if it did not."""
 
 
-def audit_segment(order: SegmentOrder) -> Answer:
+def audit_segment(order: SegmentOrder) -> WorkerAnswer:
     """Executes a segment in this process. Raises JobError, ProgramError, RunError, MachineError, OSError,
     StorageError."""
     started = time.perf_counter()
@@ -122,7 +122,7 @@ def audit_segment(order: SegmentOrder) -> Answer:
     try:
         states = starting_state(run.job, order.source, order.segment.first, order.start)
     except UnusableState as error:
-        return Answer(worker=name(), seconds=time.perf_counter() - started, unusable=str(error))
+        return WorkerAnswer(worker=name(), seconds=time.perf_counter() - started, unusable=str(error))
     roots: list[bytes] = []
     stopped, data = None, run.job.dataset.values()
     before = fetched_bytes(data)
@@ -130,7 +130,7 @@ def audit_segment(order: SegmentOrder) -> Answer:
         execute(run, order.segment, states, lambda states: roots.append(state_root(states)))
     except StoppedError as error:
         stopped = str(error)
-    return Answer(
+    return WorkerAnswer(
         worker=name(),
         roots=tuple(roots),
         seconds=time.perf_counter() - started,
@@ -282,7 +282,7 @@ def read_listing(path: Path, spec: TrainingSpec) -> Listing:
 
 
 def read_address_of_job(path: Path) -> str | None:
-    """The address of the job in the list at a path, of which nothing else is looked at; None if it names none. Raises
+    """The address of the job in the list at a path; None if it names none. Nothing else of the list is checked. Raises
     ListingError."""
     try:
         return _job_of(read_record(path, max_bytes=MAX_LIST_BYTES))

@@ -29,8 +29,8 @@ from roundlog.storage.durable_files import (
 if TYPE_CHECKING:
     from roundlog.storage.tensor_files import (
         DTYPE_NAMES,
-        Entry,
         StoredTensors,
+        TensorEntry,
         entry_of,
         header_of,
         load_tensors,
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 __all__ = [
     "BESIDE",
     "DTYPE_NAMES",
-    "Entry",
     "StorageError",
     "StoredTensors",
+    "TensorEntry",
     "append_file",
     "commit_file",
     "create_file",

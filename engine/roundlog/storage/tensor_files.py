@@ -1,6 +1,6 @@
 """States, datasets and schedules as safetensors files.
 
-Written by the safetensors library, but for states, of which the library would need all tensors at once. Read here,
+Written by the safetensors library, except for states: the library would need all their tensors at once. Read here,
 from one open file and by the header that was checked, since the library allocates what a file asks for and maps it: a
 mapped file that somebody truncates later ends the process by SIGBUS. The format:
 https://github.com/huggingface/safetensors#format.
@@ -103,7 +103,7 @@ def _system_error(error: Exception) -> Exception:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorEntry:
     """A tensor in a file: the format's name of its dtype, its shape, and its bytes."""
 
     dtype: str
@@ -111,12 +111,12 @@ class Entry:
     nbytes: int
 
 
-def entry_of(kind: TensorType) -> Entry:
+def entry_of(kind: TensorType) -> TensorEntry:
     """A tensor of a program in a file."""
-    return Entry(DTYPE_NAMES[kind.dtype], kind.shape, kind.nbytes)
+    return TensorEntry(DTYPE_NAMES[kind.dtype], kind.shape, kind.nbytes)
 
 
-def header_of(entries: Mapping[str, Entry]) -> bytes:
+def header_of(entries: Mapping[str, TensorEntry]) -> bytes:
     """The bytes before those of the first tensor, in a file of these tensors in this order."""
     header: dict[str, object] = {}
     end = 0
@@ -128,12 +128,12 @@ def header_of(entries: Mapping[str, Entry]) -> bytes:
     return _LENGTH.pack(len(text)) + text
 
 
-def most_tensor_bytes(expected: Mapping[str, Entry]) -> int:
+def most_tensor_bytes(expected: Mapping[str, TensorEntry]) -> int:
     """Most bytes of a file of these tensors that a reader takes."""
     return _LENGTH.size + _header_limit(expected) + sum(entry.nbytes for entry in expected.values())
 
 
-def open_tensors(path: Path, expected: Mapping[str, Entry]) -> tuple[BufferedReader, dict[str, int]]:
+def open_tensors(path: Path, expected: Mapping[str, TensorEntry]) -> tuple[BufferedReader, dict[str, int]]:
     """The file at `path`, open, and the byte at which each of its tensors begins. Nothing of them is read; all else is
     as in `load_tensors`."""
     try:
@@ -200,7 +200,7 @@ def load_tensors(
 class StoredTensors(Mapping[str, torch.Tensor]):
     """The tensors of a file, which stay there: each is read, on the CPU, whenever it is asked for.
 
-    The file is as for `load_tensors`, and stays open: whoever replaces it changes nothing here."""
+    The file is as for `load_tensors`, and stays open: replacing it changes nothing here."""
 
     def __init__(self, path: Path, expected: Mapping[str, TensorType]) -> None:
         """Raises StorageError, as `load_tensors`."""
@@ -230,7 +230,7 @@ class StoredTensors(Mapping[str, torch.Tensor]):
         self._file.close()
 
 
-def _starts(file: BufferedReader, path: Path, expected: Mapping[str, Entry]) -> dict[str, int]:
+def _starts(file: BufferedReader, path: Path, expected: Mapping[str, TensorEntry]) -> dict[str, int]:
     """The byte of the file at which every expected tensor begins."""
     header, header_end = _read_header(file, path, _header_limit(expected))
     starts = _check_header(path, header, expected)
@@ -263,12 +263,12 @@ def _read_header(file: BufferedReader, path: Path, limit: int) -> tuple[dict[str
     return header, _LENGTH.size + length
 
 
-def _header_limit(expected: Mapping[str, Entry]) -> int:
+def _header_limit(expected: Mapping[str, TensorEntry]) -> int:
     # JSON writes a character of a name in at most 12 bytes (a surrogate pair of \uXXXX) and a number in at most 20.
     return 64 + sum(128 + 12 * len(name) + 22 * len(kind.shape) for name, kind in expected.items())
 
 
-def _check_header(path: Path, header: dict[str, Any], expected: Mapping[str, Entry]) -> dict[str, int]:
+def _check_header(path: Path, header: dict[str, Any], expected: Mapping[str, TensorEntry]) -> dict[str, int]:
     """The offset of every expected tensor in the data."""
     if unknown := sorted(header.keys() - expected.keys()):
         raise StorageError(path, f"has an unexpected tensor {unknown[0][:80]!r}")

@@ -73,9 +73,7 @@ def trained_state(source: Path, steps: int | None = None) -> TrainedState:
     if source.is_dir():
         steps, path = _kept(source, steps)
     elif steps is not None:
-        raise ExportError(
-            f"{source} is no directory of a run, of which one state among others could be taken: {_NO_STATE}"
-        )
+        raise ExportError(f"{source} is no directory of a run, so there are no states to choose from: {_NO_STATE}")
     else:
         path = source
     try:

@@ -25,7 +25,7 @@ from roundlog.execution.ranks import (
     await_dismissal,
     dismiss,
 )
-from roundlog.execution.ranks.membership import Wait
+from roundlog.execution.ranks.membership import RankWait
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import Execution
@@ -259,7 +259,7 @@ def help_with_runs(ranks: Ranks, limits: JobLimits, most_bytes: int = MAX_JOB_BY
 
 def _next_run(ranks: Ranks) -> str:
     """The next run that rank 0 orders, by its name; "" if there are no more."""
-    with ranks.membership.stragglers.expecting(Wait.RUN):
+    with ranks.membership.stragglers.expecting(RankWait.RUN):
         return ranks.broadcast_bytes(None).decode()
 
 

@@ -68,7 +68,7 @@ JOB_STAGES = ("captures a step", "compares the program with the task's own steps
 
 class StoredState(Mapping[str, torch.Tensor]):
     """A state in a file, by name, in program order. Each tensor is read whenever it is asked for, and has the root that
-    it had when the state was made: whoever writes to the file meanwhile is found out."""
+    it had when the state was made: a write to the file in the meantime is found."""
 
     def __init__(self, stored: StoredTensors) -> None:
         """Reads every tensor once. Raises StorageError, and CommitmentError for a tensor that has no root."""
@@ -306,7 +306,7 @@ def _read_data(directory: Path, program: Program, spec: TrainingSpec, elsewhere:
 
 
 def _require_sizes(program: Program, rows: int) -> None:
-    """Raises UnfitJobError for a field of data of which a contract can compute no element."""
+    """Raises UnfitJobError for a field of data with more elements than a contract can address."""
     for name, kind in program.fields.items():
         if kind.elements(rows) > MAX_ELEMENTS:
             raise UnfitJobError(

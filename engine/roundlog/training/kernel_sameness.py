@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.builder import evaluated, needed
-from roundlog.capture.kernel_calls import CallTrail, KernelCall, WatchedCalls
+from roundlog.capture.captured import CallTrail, KernelCall, WatchedCalls
 from roundlog.data import widened
 from roundlog.execution import StoppedError
 from roundlog.operators import StepInputs

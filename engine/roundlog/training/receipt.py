@@ -3,7 +3,7 @@
 What a receipt says is checked against itself when it is read. Whether it is true only a repetition shows
 (`roundlog.training.repetition`).
 
-An `AuditRecord` is the result of an audit as a file says it: what was audited of which claim, and what was found.
+An `AuditRecord` is the result of an audit in a file: the claim, what was audited of it, and what was found.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ _ALWAYS = frozenset(
     ]
 )
 _SIGNED = frozenset(["signer", "signature"])
-_AGAIN = "get the receipt again from whoever wrote it"
+_AGAIN = "get the receipt again from its author"
 
 
 class ReceiptError(ValueError):

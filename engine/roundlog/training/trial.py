@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from roundlog.capture import Captured, CaptureError, Task
+from roundlog.capture.checkpoint import SpilledTensor, SpillFile
 from roundlog.capture.draws import Replay
 from roundlog.capture.errors import reason
 from roundlog.capture.python_state import Snapshot
-from roundlog.capture.spill_file import SpilledTensor, SpillFile
 from roundlog.capture.tracing.eager import EagerTraining, plainly
 from roundlog.data import materialized, widened
 from roundlog.execution import Executor, StoppedError
@@ -142,15 +142,15 @@ class Trial:
             for step, batch in enumerate(self._batches):
                 gradients: dict[str, torch.Tensor] = {}
                 try:
-                    before = {name: tensor.clone() for name, tensor in self._standing().items()}
+                    before = {name: tensor.clone() for name, tensor in self._states_now().items()}
 
                     def around(
                         step: int = step, batch: Tensors = batch, before: Tensors = before
                     ) -> AbstractContextManager[object]:
-                        return nullcontext() if watching is None else watching(step, batch, before, self._standing())
+                        return nullcontext() if watching is None else watching(step, batch, before, self._states_now())
 
                     loss = self._step(training, step, batch, dtype, gradients, alone, around)
-                    after = self._standing()
+                    after = self._states_now()
                 except CaptureError:
                     raise
                 except Exception as error:
@@ -199,7 +199,7 @@ class Trial:
         finally:
             torch.set_default_dtype(default)
 
-    def _standing(self) -> dict[str, torch.Tensor]:
+    def _states_now(self) -> dict[str, torch.Tensor]:
         """Current states of the user's code, in the memory where it has them."""
         now = self._snapshot.now(self._origin.tensors.values())
         return {name: now[id(tensor)].detach() for name, tensor in self._origin.tensors.items()}

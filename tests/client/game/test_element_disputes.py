@@ -26,7 +26,7 @@ from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
 from tiebreak.game.moves import ProveSegment, ProveStore, Trace
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.referee_role import asked_operator, verdict
-from tiebreak_demo.adversary.cunning import cunning
+from tiebreak_demo.adversary.engines import cunning
 from tiebreak_demo.adversary.tampering import Lie, hiding, tampered
 
 STEP = (0, 0)

@@ -19,7 +19,7 @@ from tiebreak.operation.alarms import (
     due_of,
 )
 from tiebreak.roles.notices import Look, Progress
-from tiebreak.rpc.node_agreement import NodeAgreement
+from tiebreak.rpc.transport import NodeAgreement
 
 QUIET = Situation(
     at=1000.0,

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.operation.alarms import Probe, Situation
 from tiebreak.operation.metrics import Metrics
 from tiebreak.roles.notices import Look, Progress
-from tiebreak.rpc.node_agreement import NodeAgreement
+from tiebreak.rpc.transport import NodeAgreement
 
 FILE = Path(__file__).resolve().parents[3] / "docs" / "operating" / "alerts.yml"
 RULES: dict[str, dict[str, Any]] = {

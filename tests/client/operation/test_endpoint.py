@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.operation.alarms import Cause, GameState, Probe, Situation
 from tiebreak.operation.metrics import CONTENT_TYPE, Endpoint, Metrics
 from tiebreak.roles.notices import Look, Notice, Progress, What
-from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.answers import TransactionReceipt
 
 ACCOUNT = "0x" + "11" * 20
 
@@ -41,7 +41,7 @@ def test_a_role_that_has_not_begun_shows_no_alarm(metrics: Metrics) -> None:
 
 def test_metrics_are_what_the_role_told(metrics: Metrics) -> None:
     metrics.attach(ACCOUNT)
-    receipt = Receipt(
+    receipt = TransactionReceipt(
         transaction=bytes(32),
         block=1,
         block_hash=bytes(32),

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from tiebreak.operation import monitor
-from tiebreak.operation.monitor import LogFile
+from tiebreak.operation.monitor import RotatingLog
 
 
 def test_files_are_rotated_and_every_line_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "FILE_BYTES", 2000)
-    log = LogFile(tmp_path / "role.log")
+    log = RotatingLog(tmp_path / "role.log")
     for number in range(1000):
         log.write({"what": "sent", "text": f"move {number} \n\x1b"})
     log.close()
@@ -25,7 +25,7 @@ def test_files_are_rotated_and_every_line_is_whole(tmp_path: Path, monkeypatch: 
 
 def test_of_training_steps_one_a_minute_is_kept(tmp_path: Path) -> None:
     seconds = [0.0]
-    log = LogFile(tmp_path / "role.log", clock=lambda: seconds[0])
+    log = RotatingLog(tmp_path / "role.log", clock=lambda: seconds[0])
     for step in range(600):
         seconds[0] = float(step)
         log.write({"what": "step", "done": step})
@@ -39,7 +39,7 @@ def test_of_training_steps_one_a_minute_is_kept(tmp_path: Path) -> None:
 def test_a_full_disk_costs_lines_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
-    log = LogFile(Path("/dev/full"))
+    log = RotatingLog(Path("/dev/full"))
     for _ in range(3):
         log.write({"what": "sent"})
     assert log.lost == 3 and capfd.readouterr() == ("", "")
@@ -47,4 +47,4 @@ def test_a_full_disk_costs_lines_and_nothing_else(capfd: pytest.CaptureFixture[s
 
 def test_a_place_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(OSError):
-        LogFile(tmp_path)
+        RotatingLog(tmp_path)

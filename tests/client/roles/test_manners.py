@@ -17,9 +17,9 @@ from roundlog.training.run import Run
 from tiebreak.deadlines import Pauses
 from tiebreak.roles import engine
 from tiebreak.roles.engine import Engine
+from tiebreak.roles.job_role import LOOKS, Ending
 from tiebreak.roles.notices import Notice, Progress, Warnings, What, plain, together
 from tiebreak.roles.policy import MeasuredPace, least_clock, most_moves
-from tiebreak.roles.role import LOOKS, Ending
 
 
 def warning(text: str, job: int = 1) -> Notice:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from disputes import TERMS, Cast
+from inline_jobs import Inline
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import JobView
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.background_jobs import Inline
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobFollower, JobRole
 from tiebreak.roles.trainer_role import TrainerRole

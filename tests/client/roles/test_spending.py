@@ -12,10 +12,10 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.quantities import in_utc
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
-from tiebreak.rpc.answers import Receipt
+from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.chain_errors import ChainError
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.node_agreement import UNDERTAKINGS
+from tiebreak.rpc.transport import UNDERTAKINGS
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.spending import DAY, Spending, SpendingLimit
@@ -206,7 +206,7 @@ class Scene:
         self.queue = TransactionQueue(contract, self.sender)
         self.queue.spending = Spending(place, "x", per_day=per_day)
         self.failed: list[ChainError] = []
-        self.sent: list[Receipt] = []
+        self.sent: list[TransactionReceipt] = []
 
     def challenge(self, job: int) -> Order:
         seen = self.cast.customer.job(job)

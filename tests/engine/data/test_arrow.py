@@ -144,7 +144,7 @@ def test_a_file_that_is_cut_off_ends_in_a_sentence_and_not_in_a_signal(tmp_path:
 @pytest.mark.parametrize(
     ("columns", "names", "said"),
     [
-        ({"x": [True, False]}, None, "column x is bool, of which Arrow packs eight into a byte: cast it to uint8"),
+        ({"x": [True, False]}, None, "column x is bool, and Arrow packs eight of them into a byte: cast it to uint8"),
         ({"x": [1.5, 2.5]}, None, "column x is double: give float32"),
         ({"x": ["a", "b"]}, None, "column x is string: give float32"),
         ({"x": [1, None]}, None, "column x has missing values"),

@@ -22,7 +22,7 @@ from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.execution.microbatch.slicing import ranges
 from roundlog.execution.ranks import LostRankError, Ranks, RanksExecutor, batch_sums, dismiss, rank_passes, serve
 from roundlog.execution.ranks import batch_sums as sums_of_ranks
-from roundlog.execution.ranks.batch_sums import BatchSum, Terms, sums_over
+from roundlog.execution.ranks.batch_sums import BatchSum, BatchTerms, sums_over
 from roundlog.log.payload import decode, encode
 from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Inexact, StepInputs
@@ -167,7 +167,7 @@ def _case(ranks: Ranks, name: str, draw: Any, reader: int | None) -> Any:
         seen.append(found.at(places, torch.zeros(stop - start, device=ranks.device)).cpu())
         return Recorder(4).round(0, owned, (), {}, FLOAT32, Window((stop,), 0, start, stop))
 
-    terms = Terms(op, attributes, lambda _: part, 1, whole, ranks.size)
+    terms = BatchTerms(op, attributes, lambda _: part, 1, whole, ranks.size)
     found = BatchSum(TensorType(tuple(y.shape), DType.F32), FLOAT32, terms, round_share, reader)
     start, stop = found.share(ranks, ranks.rank)
     return found, right, bound.whole(y).reshape(-1)[start:stop], seen

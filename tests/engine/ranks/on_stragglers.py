@@ -11,7 +11,7 @@ import on_ranks
 import torch
 from roundlog.arithmetic import DisturbedError
 from roundlog.execution.ranks import Ranks, RanksExecutor, dismiss, serve
-from roundlog.execution.ranks.membership import Wait
+from roundlog.execution.ranks.membership import RankWait
 from roundlog.execution.ranks.ranks_executor import RankStep
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
@@ -26,7 +26,7 @@ def listen(ranks: Ranks) -> list[str]:
     """The sentences that this rank is going to tell."""
     told: list[str] = []
     ranks.membership.stragglers.on_late = told.append
-    ranks.membership.stragglers._patience = dict.fromkeys(Wait, PATIENCE)
+    ranks.membership.stragglers._patience = dict.fromkeys(RankWait, PATIENCE)
     return told
 
 

@@ -8,13 +8,13 @@ import pytest
 from on_stragglers import PATIENCE
 from rank_processes import call
 from roundlog.execution.ranks import membership
-from roundlog.execution.ranks.membership import LATE, MOST, Lateness, Progress, StragglerMonitor, Wait, lateness
+from roundlog.execution.ranks.membership import LATE, MOST, Lateness, RankProgress, RankWait, StragglerMonitor, lateness
 
-BUSY, OTHERS, ORDER, RUN = Wait.NOTHING, Wait.OTHERS, Wait.ORDER, Wait.RUN
+BUSY, OTHERS, ORDER, RUN = RankWait.NOTHING, RankWait.OTHERS, RankWait.ORDER, RankWait.RUN
 
 
-def progress(*of: tuple[int, Wait, float]) -> dict[int, Progress]:
-    return {rank: Progress(*one) for rank, one in enumerate(of)}
+def progress(*of: tuple[int, RankWait, float]) -> dict[int, RankProgress]:
+    return {rank: RankProgress(*one) for rank, one in enumerate(of)}
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ def progress(*of: tuple[int, Wait, float]) -> dict[int, Progress]:
     ],
 )
 def test_the_lowest_rank_that_waits_tells_of_those_that_have_not_come(
-    given: dict[int, Progress], found: Lateness | None
+    given: dict[int, RankProgress], found: Lateness | None
 ) -> None:
     assert lateness(given) == found
-    assert {rank: Progress.of(str(place)) for rank, place in given.items()} == given
+    assert {rank: RankProgress.of(str(place)) for rank, place in given.items()} == given
 
 
 class Clock:
@@ -76,7 +76,7 @@ def waits(one: StragglerMonitor, clock: Clock, seconds: float) -> list[float]:
 
 def test_a_wait_is_told_rarely_and_not_again_where_it_has_ended_by_itself(clock: Clock) -> None:
     one = StragglerMonitor(0, "rank {}".format)
-    one.others = {1: Progress(0, BUSY, 0)}
+    one.others = {1: RankProgress(0, BUSY, 0)}
     assert waits(one, clock, LATE - 1) == []
     assert waits(one, clock, 9 * LATE) == [2 * (LATE - 1), 4 * (LATE - 1), 8 * (LATE - 1)]
     # Who has worked for so long may do so again; but not for hours.
@@ -88,28 +88,28 @@ def test_a_wait_is_told_rarely_and_not_again_where_it_has_ended_by_itself(clock:
 
 def test_a_rank_that_waits_for_nobody_or_for_another_one_to_tell_says_nothing(clock: Clock) -> None:
     one = StragglerMonitor(1, "rank {}".format)
-    one.others = {0: Progress(1, OTHERS, 1e6), 2: Progress(0, BUSY, 0)}
+    one.others = {0: RankProgress(1, OTHERS, 1e6), 2: RankProgress(0, BUSY, 0)}
     assert waits(one, clock, 9 * LATE) == []
     assert one.problem is not None and one.problem.startswith("rank 2 has not come to what rank 0 has waited for, for ")
 
 
 def test_sentences_name_who_has_not_come_and_say_what_to_do(clock: Clock) -> None:
     one = StragglerMonitor(0, "rank {}".format)
-    one.others = {1: Progress(0, BUSY, 0), 2: Progress(0, BUSY, 0)}
+    one.others = {1: RankProgress(0, BUSY, 0), 2: RankProgress(0, BUSY, 0)}
     with one.waiting():
         clock.now += 600
         assert one.problem == (
             "rank 1 and rank 2 have not come to what rank 0 has waited for, for 10 minutes: look at them; "
             "once their processes are ended, the run can carry on, with any number of ranks"
         )
-        one.others = {1: Progress(1, OTHERS, 599), 2: Progress(1, OTHERS, 610)}
+        one.others = {1: RankProgress(1, OTHERS, 599), 2: RankProgress(1, OTHERS, 610)}
         assert one.problem == (
             "all ranks have come to what they do together, and it has not ended for 10 minutes: look at the network "
             "between them"
         )
-        one.others = {1: Progress(1, OTHERS, 599), 2: Progress(1, OTHERS, 2)}
+        one.others = {1: RankProgress(1, OTHERS, 599), 2: RankProgress(1, OTHERS, 2)}
         assert one.problem is None
-    one.others = {1: Progress(2, ORDER, 1e6)}
+    one.others = {1: RankProgress(2, ORDER, 1e6)}
     assert one.problem is None
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from roundlog.execution.ranks import LostRankError, Ranks, group
 from roundlog.execution.ranks.membership import Membership, StragglerMonitor
-from roundlog.execution.ranks.wire import Gloo, Nccl, Staged, within
+from roundlog.execution.ranks.wire import Gloo, Nccl, StagedWire, within
 
 CPU = torch.device("cpu")
 
@@ -192,7 +192,7 @@ def test_ranks_choose_nccl_once_where_all_have_cards_and_connect_at_once(monkeyp
     # Another run of a role, in which the other one has no card.
     ranks.cards = [""]
     ranks.use(CPU)
-    assert len(made) == ranks.gathered == 1 and isinstance(ranks._between_devices, Staged)
+    assert len(made) == ranks.gathered == 1 and isinstance(ranks._between_devices, StagedWire)
 
 
 def test_a_cuda_device_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +247,7 @@ class _Reversing:
 
 
 def test_what_lies_on_a_device_goes_through_cpu_memory_and_comes_back() -> None:
-    wire, x = Staged(_Reversing(), rank=1), torch.arange(4.0)
+    wire, x = StagedWire(_Reversing(), rank=1), torch.arange(4.0)
     received, whole = torch.empty(4), torch.empty(8)
     wire.to_owners(received, x, [4], [4])
     wire.gather(whole, x)

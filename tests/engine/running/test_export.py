@@ -204,7 +204,7 @@ def test_directories_without_a_state_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="has kept no checkpoint yet: let it reach its first one"):
         trained_state(tmp_path)
     run_of(ConvNet(), tmp_path)
-    with pytest.raises(ExportError, match="is no directory of a run, of which one state"):
+    with pytest.raises(ExportError, match="is no directory of a run, so there are no states"):
         trained_state(tmp_path / "checkpoints" / "00000004.safetensors", 4)
     with pytest.raises(CaptureError, match=r"the model is a dict: give a torch.nn.Module"):
         roundlog.load_into({}, tmp_path)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from roundlog.capture import CaptureError, capture
-from roundlog.capture.kernel_calls import CallTrail, KernelCall
+from roundlog.capture.captured import CallTrail, KernelCall
 from roundlog.training.sameness import confirm_same
 from short_steps import is_noticed, net, task_of, under_autocast
 from torch import Tensor, nn, optim

@@ -13,7 +13,7 @@ import pytest
 import torch
 from memory_limits import limit, more_memory
 from roundlog.capture import Captured, CaptureError, Task, capture
-from roundlog.capture.spill_file import SpillFile
+from roundlog.capture.checkpoint import SpillFile
 from roundlog.program import Program
 from roundlog.training.job import Job
 from roundlog.training.sameness import Sameness, confirm_same

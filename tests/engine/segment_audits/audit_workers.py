@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from roundlog.segment_audits.local import Directories
-from roundlog.segment_audits.segment import Answer, Listing, SegmentOrder, audit_segment
+from roundlog.segment_audits.segment import Listing, SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run_files import checkpoint_path
 
-Behaviour = Callable[[SegmentOrder], Answer | None]
+Behaviour = Callable[[SegmentOrder], WorkerAnswer | None]
 """What a worker answers to an order; None if it dies of it. It may raise."""
 
 
@@ -47,7 +47,7 @@ class Stand(Executor):
 def named(name: str, behaviour: Behaviour = audit_segment) -> Behaviour:
     """A behaviour under a worker's name of its own, since all of them are this process."""
 
-    def answer(order: SegmentOrder) -> Answer | None:
+    def answer(order: SegmentOrder) -> WorkerAnswer | None:
         found = behaviour(order)
         return None if found is None else replace(found, worker=name)
 

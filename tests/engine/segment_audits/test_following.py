@@ -12,7 +12,7 @@ from audit_workers import source_of
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import SegmentAudit, Sharing
-from roundlog.segment_audits.segment import Answer, Listing, audit_segment
+from roundlog.segment_audits.segment import Listing, WorkerAnswer, audit_segment
 
 TURN = 0.1
 """Time between two looks. The trainer takes 1 for an interval."""
@@ -28,7 +28,7 @@ class Clock:
     """The time, and the answers that are due at one."""
 
     now: float = 0.0
-    due: list[tuple[float, Future[Answer], Answer]] = field(default_factory=list)
+    due: list[tuple[float, Future[WorkerAnswer], WorkerAnswer]] = field(default_factory=list)
 
     def turn(self) -> None:
         self.now += TURN

@@ -8,8 +8,7 @@ import pytest
 from audit_workers import Stand
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.commitments import MerkleTree
-from roundlog.segment_audits import slow_workers
-from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
+from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 
@@ -44,13 +43,13 @@ def test_an_audit_ends_though_no_interval_explains_the_challenge(
     every: int, consistent: bool, hangs: bool, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies between a wrong interval and the next published state cannot be audited."""
-    monkeypatch.setattr(slow_workers, "FIRST", 0.1)
+    monkeypatch.setattr("roundlog.segment_audits.workers.FIRST", 0.1)
     liar = Liar(trained, tmp_path / "liar")
     for interval in (2, 5):
         liar.lie(interval, consistent=consistent)
     orders: list[SegmentOrder] = []
 
-    def works(order: SegmentOrder) -> Answer:
+    def works(order: SegmentOrder) -> WorkerAnswer:
         orders.append(order)
         assert len(orders) < 10 * INTERVALS, "the same order again and again"
         return audit_segment(order)

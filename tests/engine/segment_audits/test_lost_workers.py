@@ -22,11 +22,9 @@ import torch
 from audit_workers import Stand, named
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.data import RemoteDataError
-from roundlog.segment_audits import slow_workers
 from roundlog.segment_audits.plan import Reports, SegmentAudit
-from roundlog.segment_audits.segment import Answer, SegmentOrder, audit_segment
-from roundlog.segment_audits.slow_workers import NotNeeded, StandIn
-from roundlog.segment_audits.workers import NoWorkersError, ProcessWorker
+from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
+from roundlog.segment_audits.workers import NotNeeded, NoWorkersError, ProcessWorker, StandIn
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +39,7 @@ def test_workers_that_die_hang_and_fail_change_no_verdict(trained: Trained, tmp_
     for seed in range(10):
         chance = random.Random(seed)
 
-        def dies(order: SegmentOrder, chance: random.Random = chance) -> Answer | None:
+        def dies(order: SegmentOrder, chance: random.Random = chance) -> WorkerAnswer | None:
             return None if chance.random() < 0.3 else audit_segment(order)
 
         def make(number: int, chance: random.Random = chance) -> Stand:
@@ -59,12 +57,12 @@ def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one hangs, as an actor does for which a cluster has no processor."""
-    monkeypatch.setattr(slow_workers, "PATIENCE", 0.2)
+    monkeypatch.setattr("roundlog.segment_audits.workers.PATIENCE", 0.2)
     liar = Liar(trained, tmp_path / "liar")
     liar.lie(4, consistent=True)
     orders: list[SegmentOrder] = []
 
-    def works(order: SegmentOrder) -> Answer:
+    def works(order: SegmentOrder) -> WorkerAnswer:
         orders.append(order)
         assert len(orders) < 10 * INTERVALS, "the same order again and again"
         return audit_segment(order)
@@ -89,7 +87,7 @@ def test_what_a_liar_answers_while_it_is_found_out_counts_for_nothing(
     trainer.lie(3, consistent=True)
     lies: list[SegmentOrder] = []
 
-    def lying(order: SegmentOrder) -> Answer:
+    def lying(order: SegmentOrder) -> WorkerAnswer:
         """Says of every interval what the trainer claims."""
         if lies and fails:
             raise RuntimeError("it was about to be found out")
@@ -115,7 +113,7 @@ def test_what_kills_every_worker_is_told(trained: Trained, tmp_path: Path) -> No
     with pytest.raises(NoWorkersError, match=r"10 workers in a row were lost over interval [12]: .*memory"):
         trained.audit(tmp_path / "audit", make=lambda number: Stand(lambda order: None))
 
-    def fails(order: SegmentOrder) -> Answer:
+    def fails(order: SegmentOrder) -> WorkerAnswer:
         raise OSError("the disk is full")
 
     with pytest.raises(NoWorkersError, match=r"no worker is left: worker 2.*\(OSError: the disk is full\)"):
@@ -125,7 +123,7 @@ def test_what_kills_every_worker_is_told(trained: Trained, tmp_path: Path) -> No
 def test_what_a_worker_has_answered_before_its_data_were_lost_is_believed(trained: Trained, tmp_path: Path) -> None:
     answered: list[SegmentOrder] = []
 
-    def loses(order: SegmentOrder) -> Answer:
+    def loses(order: SegmentOrder) -> WorkerAnswer:
         if answered:
             raise RemoteDataError(Path("data.safetensors"), "block 3 of the field x cannot be used")
         answered.append(order)
@@ -135,7 +133,7 @@ def test_what_a_worker_has_answered_before_its_data_were_lost_is_believed(traine
         trained.audit(tmp_path / "audit", make=lambda number: Stand(loses), workers=1)
     orders: list[SegmentOrder] = []
 
-    def carries_on(order: SegmentOrder) -> Answer:
+    def carries_on(order: SegmentOrder) -> WorkerAnswer:
         orders.append(order)
         return replace(audit_segment(order), fetched=5)
 
@@ -177,7 +175,7 @@ class Stopped:
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
     for name in ("PATIENCE", "HANGING", "FIRST"):
-        monkeypatch.setattr(slow_workers, name, 0.2 if name == "PATIENCE" else 2.0)
+        monkeypatch.setattr(f"roundlog.segment_audits.workers.{name}", 0.2 if name == "PATIENCE" else 2.0)
     return Stopped()
 
 
@@ -235,7 +233,7 @@ class Slow(Stand):
     def __init__(self, seconds: float | None = None) -> None:
         """seconds: after which it answers; None until `answer` is called."""
         super().__init__(audit_segment)
-        self.given: list[tuple[SegmentOrder, Future[Answer]]] = []
+        self.given: list[tuple[SegmentOrder, Future[WorkerAnswer]]] = []
         self._seconds = seconds
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -272,7 +270,7 @@ def test_workers_that_answer_after_all_get_the_rest_at_once(
 ) -> None:
     """This process gives way between two steps, and leaves nothing behind."""
     for name in ("FIRST", "HANGING", "SLOW"):
-        monkeypatch.setattr(slow_workers, name, 0.1)
+        monkeypatch.setattr(f"roundlog.segment_audits.workers.{name}", 0.1)
     made = Slow()
 
     def answer(stand_in: StandIn) -> None:
@@ -290,7 +288,7 @@ def test_where_nobody_knows_how_long_an_interval_takes_this_process_finds_it_out
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker with a long segment is honest for long."""
-    monkeypatch.setattr(slow_workers, "FIRST", 0.1)
+    monkeypatch.setattr("roundlog.segment_audits.workers.FIRST", 0.1)
     ends = ends_of_stand_ins(monkeypatch, lambda stand_in: time.sleep(0.2))
     # 16 steps of 0.2 s: more than 12 s are honest.
     made = Slow(seconds=2.0)
@@ -301,7 +299,7 @@ def test_where_nobody_knows_how_long_an_interval_takes_this_process_finds_it_out
 def test_a_process_without_memory_leaves_the_work_to_workers(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slow_workers, "FIRST", 0.1)
+    monkeypatch.setattr("roundlog.segment_audits.workers.FIRST", 0.1)
 
     def fails(*given: object) -> None:
         raise torch.OutOfMemoryError("no memory")

@@ -17,7 +17,7 @@ from audit_workers import Behaviour, named, source_of
 from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import Sharing
-from roundlog.segment_audits.segment import Answer, Listing, SegmentOrder, audit_segment
+from roundlog.segment_audits.segment import Listing, SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.training.options import RunOptions
 
 
@@ -54,7 +54,7 @@ class Slow:
 
 
 def behaviour_of(draw: Random, kind: str) -> Behaviour:
-    def lie(order: SegmentOrder) -> Answer | None:
+    def lie(order: SegmentOrder) -> WorkerAnswer | None:
         found = audit_segment(order)
         cut = draw.randrange(len(found.roots) + 1)
         return draw.choice(
@@ -67,7 +67,7 @@ def behaviour_of(draw: Random, kind: str) -> Behaviour:
             ]
         )
 
-    def die(order: SegmentOrder) -> Answer | None:
+    def die(order: SegmentOrder) -> WorkerAnswer | None:
         return None if draw.random() < 0.3 else audit_segment(order)
 
     return {"honest": audit_segment, "lies": lie, "dies": die}[kind]

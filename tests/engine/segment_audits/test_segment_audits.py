@@ -12,7 +12,7 @@ from audit_workers import Stand, honest, named, source_of
 from published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import Reports, Sharing, draw_sample, fewest_parts, miss_probability
-from roundlog.segment_audits.segment import Answer, Listing, MakeWorker, SegmentOrder, audit_segment, settled
+from roundlog.segment_audits.segment import Listing, MakeWorker, SegmentOrder, WorkerAnswer, audit_segment, settled
 from roundlog.segment_audits.workers import NoWorkersError, process_workers
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.training.job import Job
@@ -53,7 +53,7 @@ def test_after_a_lie_the_search_ends_at_once(trained: Trained, tmp_path: Path) -
     liar.lie(0, consistent=True)
     orders: list[SegmentOrder] = []
 
-    def counted(order: SegmentOrder) -> Answer:
+    def counted(order: SegmentOrder) -> WorkerAnswer:
         orders.append(order)
         return audit_segment(order)
 
@@ -99,7 +99,7 @@ def test_of_many_lies_any_wins_a_game(trained: Trained, tmp_path: Path) -> None:
 def test_states_that_cannot_be_used_cost_one_more_run_at_most(trained: Trained, tmp_path: Path) -> None:
     executed: list[int] = []
 
-    def counted(order: SegmentOrder) -> Answer:
+    def counted(order: SegmentOrder) -> WorkerAnswer:
         answer = audit_segment(order)
         executed.append(len(answer.roots))
         return answer
@@ -123,10 +123,10 @@ def test_a_state_that_is_served_once_cannot_make_the_audit_quadratic(trained: Tr
     executed: list[int] = []
     served: set[str] = set()
 
-    def once(order: SegmentOrder) -> Answer:
+    def once(order: SegmentOrder) -> WorkerAnswer:
         address = order.start.address
         if address is not None and (address in served or int(Path(address).stem) % 4 == 0):
-            return Answer(worker="x", unusable="it is not there any more")
+            return WorkerAnswer(worker="x", unusable="it is not there any more")
         served.add(address or "")
         answer = audit_segment(order)
         executed.append(len(answer.roots))
@@ -206,7 +206,7 @@ def subsets(items: range) -> list[tuple[int, ...]]:
 def lie_about(*intervals: int) -> MakeWorker:
     """The first worker answers wrong about these intervals."""
 
-    def forged(order: SegmentOrder) -> Answer:
+    def forged(order: SegmentOrder) -> WorkerAnswer:
         answer = audit_segment(order)
         if order.segment.first in intervals and answer.roots:
             return replace(answer, roots=(*answer.roots[:-1], b"\x55" * 32))
@@ -224,8 +224,8 @@ def test_a_worker_that_accuses_is_not_believed_unheard(trained: Trained, tmp_pat
 def hush(trained: Trained, claimed: list[bytes]) -> MakeWorker:
     """The first worker says that everything is as claimed, without executing anything."""
 
-    def lazy(order: SegmentOrder) -> Answer:
-        return Answer(worker="", roots=tuple(claimed[order.segment.first : order.segment.stop]))
+    def lazy(order: SegmentOrder) -> WorkerAnswer:
+        return WorkerAnswer(worker="", roots=tuple(claimed[order.segment.first : order.segment.stop]))
 
     return lambda number: Stand(named("lazy", lazy)) if number == 0 else honest(number)
 
@@ -267,7 +267,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_answer_of_another_form_is_named_and_not_used(trained: Trained, tmp_path: Path, form: str) -> None:
-    def bent(order: SegmentOrder) -> Answer:
+    def bent(order: SegmentOrder) -> WorkerAnswer:
         return FORMS[form](audit_segment(order))
 
     make: MakeWorker = lambda number: Stand(bent) if number == 0 else honest(number)  # noqa: E731
@@ -276,7 +276,7 @@ def test_an_answer_of_another_form_is_named_and_not_used(trained: Trained, tmp_p
 
 
 def test_a_name_cannot_control_the_terminal(trained: Trained, tmp_path: Path) -> None:
-    def forged(order: SegmentOrder) -> Answer:
+    def forged(order: SegmentOrder) -> WorkerAnswer:
         return replace(audit_segment(order), worker="\x1b[31m" + "x" * 10**6, roots=(bytes(32),))
 
     make: MakeWorker = lambda number: Stand(forged) if number == 0 else honest(number)  # noqa: E731
@@ -295,7 +295,7 @@ class Unspeakable(RuntimeError):
     "error", [RuntimeError("\x1b[2J\u202e" + "x" * 10**7), Unspeakable(), OSError(5, "\n" * 10**6)]
 )
 def test_an_error_of_a_worker_is_told_in_few_plain_words(trained: Trained, tmp_path: Path, error: Exception) -> None:
-    def failing(order: SegmentOrder) -> Answer:
+    def failing(order: SegmentOrder) -> WorkerAnswer:
         raise error
 
     make: MakeWorker = lambda number: Stand(failing) if number == 0 else honest(number)  # noqa: E731
@@ -305,7 +305,7 @@ def test_an_error_of_a_worker_is_told_in_few_plain_words(trained: Trained, tmp_p
 
 
 def test_a_worker_says_in_few_plain_words_why_a_state_is_not_used(trained: Trained, tmp_path: Path) -> None:
-    def complains(order: SegmentOrder) -> Answer:
+    def complains(order: SegmentOrder) -> WorkerAnswer:
         found = audit_segment(order)
         return found if order.start.address is None else replace(found, roots=(), unusable="\x1b[2J" + "x" * 10**6)
 
@@ -333,7 +333,7 @@ def test_a_killed_audit_carries_on(trained: Trained, tmp_path: Path) -> None:
         file.write(b'{"interval": 7, "start"')
     orders: list[SegmentOrder] = []
 
-    def counted(order: SegmentOrder) -> Answer:
+    def counted(order: SegmentOrder) -> WorkerAnswer:
         orders.append(order)
         return audit_segment(order)
 

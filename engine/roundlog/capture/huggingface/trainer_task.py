@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import Trainer
 from collections.abc import Sequence
 
-from roundlog.capture.spill_file import SpillFile
+from roundlog.capture.checkpoint import SpillFile
 from roundlog.capture.task import STORED
 from roundlog.data import FileField
 from roundlog.program import DType, FieldType, Stored, TensorType

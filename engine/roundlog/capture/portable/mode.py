@@ -20,8 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from roundlog.capture.draws import draws
-from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import place_of_call
+from roundlog.capture.errors import CaptureError, place_of_call
 from roundlog.capture.portable.distributions import DRAWN
 from roundlog.capture.portable.own_arithmetic import OWN
 

@@ -66,12 +66,14 @@ class Container:
         except Exception:  # whatever a class of the user's does
             return []
         found = [Change(self, *pair) for pair in pairs if pair[1] is not pair[2] and not equal_numbers(*pair[1:])]
-        orders = tuple(Order(tuple(key for key in one if key in other)) for one, other in ((saved, now), (now, saved)))
-        return found if orders[0].keys == orders[1].keys else [*found, Change(self, Order, *orders)]
+        orders = tuple(
+            ItemOrder(tuple(key for key in one if key in other)) for one, other in ((saved, now), (now, saved))
+        )
+        return found if orders[0].keys == orders[1].keys else [*found, Change(self, ItemOrder, *orders)]
 
     def name_of(self, key: Any) -> str:
         """`model.layer.h`: an item in the user's words."""
-        if key is Order:
+        if key is ItemOrder:
             return f"the order of {self.path}"
         if type(key) is str and key.isidentifier():
             return f"{self.path}.{key}"[:_LONGEST_NAME] if self.path else key
@@ -86,7 +88,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ItemOrder:
     """Order of the items of a dictionary. As a key: the place where it stands."""
 
     keys: tuple[Any, ...]

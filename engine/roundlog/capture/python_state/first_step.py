@@ -23,8 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from roundlog.capture.constants import Constants, written
 from roundlog.capture.draws import draw_of
-from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import source_of
+from roundlog.capture.errors import CaptureError, source_of
 from roundlog.capture.python_state.containers import IMMUTABLE, MISSING, Change, attributes_of, is_a, slots_of
 from roundlog.capture.python_state.followed_places import tensors_in
 from roundlog.capture.python_state.replaced_builtins import is_logged

@@ -34,7 +34,7 @@ from roundlog.capture.python_state.followed_places import (
 )
 from roundlog.capture.python_state.replaced_builtins import LoggedNumber, is_logged
 from roundlog.capture.python_state.snapshot import Snapshot
-from roundlog.capture.tracing.traced_step import MOST_STEPS, NUMBERS, Course, TracedStep
+from roundlog.capture.tracing.traced_step import MOST_STEPS, NUMBERS, JobSteps, TracedStep
 
 if TYPE_CHECKING:
     from roundlog.capture.tracing.trace import Tracer
@@ -98,7 +98,7 @@ class LaterSteps:
         self._unread: list[Change] = []
         """Changes of tensors that no step has read by now."""
 
-    def followed(self, first: TracedStep) -> Course:
+    def followed(self, first: TracedStep) -> JobSteps:
         """All steps of the task. first: its first one, which is traced already. Raises CaptureError for one that
         cannot be followed, MoreStateError for tensors that have to be part of the state."""
         try:
@@ -115,7 +115,7 @@ class LaterSteps:
                 "loss each, which take their steps in turn (optimizer=[a, b], loss=[of_a, of_b])"
             ) from error
 
-    def _follows(self, first: fx.GraphModule) -> Course | None:
+    def _follows(self, first: fx.GraphModule) -> JobSteps | None:
         """As `_follow`; a number that becomes another by the values of a step comes from them."""
         try:
             return self._follow(first)
@@ -123,7 +123,7 @@ class LaterSteps:
             self._logged |= {name: self._counted.pop(name) for name in error.names}
             return None
 
-    def _follow(self, first: fx.GraphModule) -> Course | None:
+    def _follow(self, first: fx.GraphModule) -> JobSteps | None:
         """All steps, if they could be followed; otherwise more numbers have been found."""
         self._read, self._unread = set(), []
         numbers: dict[str, Number] = {name: place.first for name, place in self._counted.items()} | self._rates_at(1)
@@ -181,14 +181,14 @@ class LaterSteps:
             else:
                 self._compare(graphs[which[step]], graph, step, self._counted)
             self._tracer.optimizers.confirm_factors()
-        return Course(tuple(graphs), which[: self._steps], given[: self._steps], tuple(plain))
+        return JobSteps(tuple(graphs), which[: self._steps], given[: self._steps], tuple(plain))
 
     def _rates_at(self, step: int) -> dict[str, Number]:
         """The learning rates that optimizers of the user's read at a step."""
         return {name: self._tracer.optimizers.rates[name](min(step, self._steps - 1)) for name in self._rates}
 
     def _number_of(self, graphs: list[fx.GraphModule], graph: fx.GraphModule) -> int:
-        """Number of a graph among those that compute something else, at the end of which it is put if it is new."""
+        """Number of a graph among graphs that differ from each other. A new one is put at their end."""
         for number, other in enumerate(graphs):
             if difference(other, graph) is None:
                 return number

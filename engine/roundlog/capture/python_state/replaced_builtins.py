@@ -25,8 +25,7 @@ from numba.core.registry import cpu_target
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
-from roundlog.capture.errors import CaptureError, UnknownValueError
-from roundlog.capture.lines import place_of_call
+from roundlog.capture.errors import CaptureError, UnknownValueError, place_of_call
 from roundlog.capture.python_state.counters import Counter
 from roundlog.capture.tracing.decisions import noted
 

@@ -29,8 +29,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 
 from roundlog.capture.draws import generator_key
-from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import LIBRARIES
+from roundlog.capture.errors import LIBRARIES, CaptureError
 from roundlog.capture.python_state.containers import (
     IMMUTABLE,
     Container,

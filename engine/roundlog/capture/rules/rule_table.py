@@ -169,8 +169,8 @@ class Context(ABC):
         return position < len(self.node.args) and isinstance(self.node.args[position], fx.Node)
 
     def operands(self, a: Any, b: Any, *, floating: bool = False) -> tuple[Value, Value]:
-        """The first two arguments of the node, either of which may be a Python scalar, as tensors of the dtype that
-        PyTorch promotes them to."""
+        """The first two arguments of the node, tensors or Python scalars, as tensors of the dtype that PyTorch promotes
+        them to."""
         tensors = [self.is_tensor(0), self.is_tensor(1)]
         dtypes = [self.dtype(x) for x, tensor in zip((a, b), tensors, strict=True) if tensor]
         for x, tensor in zip((a, b), tensors, strict=True):

@@ -29,8 +29,7 @@ from torch.overrides import TorchFunctionMode
 
 from roundlog.capture.constants import known, node_of, written, written_by
 from roundlog.capture.draws import draw_of
-from roundlog.capture.errors import CaptureError, UnknownValueError
-from roundlog.capture.lines import is_captures, is_internal, place_of_call
+from roundlog.capture.errors import CaptureError, UnknownValueError, is_captures, is_internal, place_of_call
 from roundlog.capture.rules.numbers import OF_NUMBERS
 
 MOST_PATHS = 16

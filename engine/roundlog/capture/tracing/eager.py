@@ -21,8 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.draws import drawn_by_torch
-from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import place_of_call
+from roundlog.capture.errors import CaptureError, place_of_call
 from roundlog.capture.task import Task
 
 

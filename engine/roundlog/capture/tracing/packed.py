@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from roundlog.arithmetic import is_short
-from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import place_of_call
+from roundlog.capture.errors import CaptureError, place_of_call
 
 _MASK = "roundlog_mask"
 """Attribute of a packed sequence's `batch_sizes`: bool[steps, sequences], which words count."""

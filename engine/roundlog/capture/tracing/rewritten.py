@@ -28,8 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import is_of_torch, place_of_call
+from roundlog.capture.errors import CaptureError, is_of_torch, place_of_call
 from roundlog.capture.python_state import REPLACED, Counter, UnseenText, followed, load_compiler, with_logged
 from roundlog.capture.tracing import packed
 from roundlog.capture.tracing.decisions import decided, noted, passing

@@ -23,8 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from roundlog.capture.constants import node_of
-from roundlog.capture.errors import CaptureError
-from roundlog.capture.lines import place_of_call
+from roundlog.capture.errors import CaptureError, place_of_call
 from roundlog.capture.python_state import MoreStateError, UnseenText
 from roundlog.capture.task import STORED
 from roundlog.capture.tracing.eager import LEFT_BEHIND
@@ -266,7 +265,7 @@ class PartsByNumbers(TorchFunctionMode):
                 )
             if copy.base._version != copy.version:
                 raise CaptureError(
-                    "the step writes into a tensor of which it has taken a part at a place that depends on values"
+                    "the step writes into a tensor after taking a part of it at a place that depends on values"
                     f"{copy.line}: take the part of a copy (.clone())"
                 )
 

@@ -14,22 +14,24 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
 from roundlog.arithmetic import is_short
-from roundlog.capture.captured import model_tensors
+from roundlog.capture.captured import TracedCalls, model_tensors
 from roundlog.capture.constants import written, written_by
 from roundlog.capture.decompositions import decompositions
 from roundlog.capture.draws import Draws, draws
 from roundlog.capture.errors import (
     CaptureError,
     DefectError,
+    SourceLines,
     UnknownValueError,
     a_kind,
     asks_for_values,
     control_flow,
     is_own_error,
+    place_of_error,
+    places_of,
     reason,
+    source_of,
 )
-from roundlog.capture.kernel_calls import TracedCalls
-from roundlog.capture.lines import SourceLines, place_of_error, places_of, source_of
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.portable import OutVariants
 from roundlog.capture.python_state import (
@@ -92,7 +94,7 @@ class Tracer:
         self._snapshot = snapshot
         self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
         self._carried = {one.location: one for one in carried}
-        self._standing = {id(one): one.before for one in carried}
+        self._current = {id(one): one.before for one in carried}
         old = {name: tensor for one in carried if not one.is_new for name, tensor in one.leaves(one.before).items()}
         tensors = {**model_tensors(model), **attributes, **old}
         snapshot.refuse_views(tensors)
@@ -128,12 +130,12 @@ class Tracer:
 
     def carried_as(self, thing: object) -> Carried | None:
         """The place whose tensors are part of the state and stand in something; None if it is none of these."""
-        return next((one for one in self._carried.values() if self._standing[id(one)] is thing), None)
+        return next((one for one in self._carried.values() if self._current[id(one)] is thing), None)
 
     def stand_in(self, one: Carried, thing: Any) -> None:
         """Put what stands in a place from now on, where no state was before the first step. Raises CaptureError for
         tensors that share memory with others."""
-        self._standing[id(one)] = thing
+        self._current[id(one)] = thing
         for name, tensor in one.leaves(thing).items():
             memory = tensor.untyped_storage()._cdata
             for other, original in self.originals.items():

@@ -1,4 +1,4 @@
-"""A traced step with all paths through it, and the course of a job whose steps are not all the same.
+"""A traced step with all paths through it, and the steps of a job that are not all the same.
 
 Every path is traced as a whole, from the same beginning, and the graph that holds them all computes each of them. Its
 result is a tree: at every decision its condition, and what follows if it holds and if it does not. What paths have in
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
+from roundlog.capture.captured import KernelCall, in_call_path, note_trails
 from roundlog.capture.constants import written
 from roundlog.capture.draws import in_path
-from roundlog.capture.kernel_calls import KernelCall, in_call_path, note_trails
 from roundlog.capture.tracing.decisions import MOST_PATHS, Decisions, PathDecision
 
 NUMBERS = 48
@@ -30,7 +30,7 @@ MOST_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class JobSteps:
     """Steps of a job, 0, 1, ...: which of several traced steps each is, and the numbers of Python that it computes
     with."""
 

@@ -32,7 +32,7 @@ from roundlog.rounding.resolve import AT_ONCE, in_doubt
 
 
 @dataclass(frozen=True)
-class Terms:
+class BatchTerms:
     """This rank's terms of a sum over the batch."""
 
     operator: Summation
@@ -83,7 +83,7 @@ _WIDTH = {_Query.NOTHING: 0, _Query.SUMS: 3, _Query.EXACT: superaccumulator.LIMB
 class ElementQueries:
     """The questions of all ranks about some sums. Elements are counted over all of these sums, one after another."""
 
-    def __init__(self, ranks: Ranks, sums: Sequence[Terms], sizes: Sequence[int]) -> None:
+    def __init__(self, ranks: Ranks, sums: Sequence[BatchTerms], sizes: Sequence[int]) -> None:
         """sizes: of the sums' outputs, in elements."""
         self._ranks, self._sums = ranks, sums
         self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
@@ -158,7 +158,7 @@ class Owned(Inexact):
     name = "owned by a rank"
 
     def __init__(
-        self, queries: ElementQueries, number: int, terms: Terms, y: torch.Tensor, bound: Bound, first: int
+        self, queries: ElementQueries, number: int, terms: BatchTerms, y: torch.Tensor, bound: Bound, first: int
     ) -> None:
         """number: of the sum, among those that are asked about. y: f64[n], the approximations; first: the first
         element's index in the whole sum."""
@@ -194,7 +194,7 @@ class BatchSum:
 
     output: TensorType
     format: Format
-    terms: Terms
+    terms: BatchTerms
     round_share: RoundShare
     reader: int | None = None
     """The only rank that reads it; None: every rank does."""
@@ -225,7 +225,7 @@ def batch_sum(
     rounding: RankRounding,
     reader: int | None,
 ) -> BatchSum:
-    """The sum over the batch that operator `index` is. read, parts, parts_of_whole: as those of `Terms`. format and
+    """The sum over the batch that operator `index` is. read, parts, parts_of_whole: as those of `BatchTerms`. format,
     reader: as those of `BatchSum`."""
     node = program.nodes[index]
     of_whole = terms_of(node, [program.nodes[value].type for value in node.inputs])
@@ -237,7 +237,7 @@ def batch_sum(
     return BatchSum(
         node.type,
         format,
-        Terms(summation(node), node.attributes, read, parts, of_whole, parts_of_whole),
+        BatchTerms(summation(node), node.attributes, read, parts, of_whole, parts_of_whole),
         round_share,
         reader,
     )

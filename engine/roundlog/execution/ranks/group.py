@@ -1,6 +1,6 @@
 """A group of ranks: processes that execute one step together, and what they send each other.
 
-All is sent by torch.distributed (`roundlog.execution.ranks.wire`), of which one promise is enough: what arrives are
+All is sent by torch.distributed (`roundlog.execution.ranks.wire`). One promise of it is enough: what arrives are
 the bytes that were sent. Every rank has to call the same methods in the same order.
 
 A launcher (torchrun) sets RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment of every
@@ -29,7 +29,18 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from roundlog.execution.batches import CPU
 from roundlog.execution.ranks.membership import TERMINATED, LostRankError, Membership
-from roundlog.execution.ranks.wire import FOREVER, PATIENCE, Gloo, Nccl, Staged, Wire, by_nccl, card, suit_nccl, within
+from roundlog.execution.ranks.wire import (
+    FOREVER,
+    PATIENCE,
+    Gloo,
+    Nccl,
+    StagedWire,
+    Wire,
+    by_nccl,
+    card,
+    suit_nccl,
+    within,
+)
 from roundlog.kernels.scratch import empty
 
 _SECONDS_TO_CLOSE = 10.0
@@ -54,7 +65,7 @@ class Ranks:
         """The device on which this rank computes."""
         self._cards: list[str] = []
         self._between_cpus: Wire = Gloo(group, membership)
-        self._between_devices: Wire = Staged(self._between_cpus, rank)
+        self._between_devices: Wire = StagedWire(self._between_cpus, rank)
 
     def use(self, device: torch.device) -> None:
         """Chooses the device on which this rank computes, and with all others the wire between their devices. All ranks
@@ -68,7 +79,7 @@ class Ranks:
         before, self._cards = self._cards, cards
         self.device = device
         if not suit_nccl(cards):
-            self._between_devices = Staged(self._between_cpus, self.rank)
+            self._between_devices = StagedWire(self._between_cpus, self.rank)
         elif cards != before:
             self._between_devices = by_nccl(self.membership, device)
             # The first collective connects all: what is wrong with that is said now.
@@ -109,8 +120,8 @@ class Ranks:
         """Parts of all ranks for this one, by rank. parts: what this one has for every rank, flat and in pieces.
         incoming: the numbers of elements that come from each.
 
-        Sums are exchanged by it too, in place of a reduce-scatter: gloo's is an all-reduce of which all but a share is
-        thrown away."""
+        Sums are exchanged by it too, in place of a reduce-scatter: gloo's is an all-reduce that throws all but a
+        share away."""
         outgoing = [sum(map(len, pieces)) for pieces in parts]
         pieces = [piece for pieces in parts for piece in pieces]
         like = pieces[0] if pieces else torch.empty(0, dtype=torch.int64, device=self.device)

@@ -29,7 +29,7 @@ MOST = 3600.0
 a one is as yet nothing to tell."""
 
 
-class Wait(StrEnum):
+class RankWait(StrEnum):
     """Aim of a rank's wait."""
 
     NOTHING = "nothing"
@@ -43,24 +43,24 @@ class Wait(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RankProgress:
     """Progress of a rank: how many collectives it has come to, and what it waits for in the last one, for how long."""
 
     come: int
-    wait: Wait
+    wait: RankWait
     seconds: float
 
     def __str__(self) -> str:
         return f"{self.come} {self.wait} {self.seconds:.1f}"
 
     @classmethod
-    def of(cls, text: str) -> Progress:
+    def of(cls, text: str) -> RankProgress:
         """The progress that a rank has told."""
         come, wait, seconds = text.split()
-        return cls(int(come), Wait(wait), float(seconds))
+        return cls(int(come), RankWait(wait), float(seconds))
 
 
-START = Progress(0, Wait.NOTHING, 0.0)
+START = RankProgress(0, RankWait.NOTHING, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +69,27 @@ class Lateness:
 
     waiting: int
     """The rank that tells of it."""
-    wait: Wait
+    wait: RankWait
     seconds: float
     late: tuple[int, ...]
     """The ranks that have not come. None are named where all have, and nothing goes on."""
 
 
-def lateness(progress: Mapping[int, Progress]) -> Lateness | None:
+def lateness(progress: Mapping[int, RankProgress]) -> Lateness | None:
     """The wait of the lowest rank that waits for others; None if no rank does. progress: of all ranks."""
-    waiting = [(rank, own) for rank, own in sorted(progress.items()) if own.wait in (Wait.OTHERS, Wait.ORDER)]
+    waiting = [(rank, own) for rank, own in sorted(progress.items()) if own.wait in (RankWait.OTHERS, RankWait.ORDER)]
     for rank, own in waiting:
         # Where one rank alone sends, it need not wait for the others, and is ahead of them.
         behind = [one for one, other in sorted(progress.items()) if _is_behind(other, own)]
         if behind:
             return Lateness(rank, own.wait, own.seconds, tuple(behind))
     if waiting and len(waiting) == len(progress):
-        return Lateness(waiting[0][0], Wait.OTHERS, min(own.seconds for _, own in waiting), ())
+        return Lateness(waiting[0][0], RankWait.OTHERS, min(own.seconds for _, own in waiting), ())
     return None
 
 
-def _is_behind(other: Progress, waiting: Progress) -> bool:
-    return other.wait is Wait.NOTHING and other.come < waiting.come
+def _is_behind(other: RankProgress, waiting: RankProgress) -> bool:
+    return other.wait is RankWait.NOTHING and other.come < waiting.come
 
 
 class StragglerMonitor:
@@ -102,19 +102,19 @@ class StragglerMonitor:
         self.on_late: Callable[[str], None] = lambda sentence: None
         """Is told in one sentence for whom this rank waits, where it is the one to tell: rarely, and on its thread that
         waits."""
-        self.others: Mapping[int, Progress] = {}
+        self.others: Mapping[int, RankProgress] = {}
         """Places of the other ranks, some moments old."""
-        self._expected = Wait.OTHERS
+        self._expected = RankWait.OTHERS
         # One value, which another thread reads as a whole: collectives, the wait, its beginning.
-        self._at = (0, Wait.NOTHING, 0.0)
-        self._patience = {Wait.OTHERS: LATE, Wait.ORDER: LATE, Wait.RUN: MOST}
+        self._at = (0, RankWait.NOTHING, 0.0)
+        self._patience = {RankWait.OTHERS: LATE, RankWait.ORDER: LATE, RankWait.RUN: MOST}
         self._next = LATE
 
     @property
-    def own(self) -> Progress:
+    def own(self) -> RankProgress:
         """Progress of this rank."""
         come, wait, since = self._at
-        return Progress(come, wait, 0.0 if wait is Wait.NOTHING else time.monotonic() - since)
+        return RankProgress(come, wait, 0.0 if wait is RankWait.NOTHING else time.monotonic() - since)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -125,17 +125,17 @@ class StragglerMonitor:
         try:
             yield
         finally:
-            self._at = come, Wait.NOTHING, 0.0
+            self._at = come, RankWait.NOTHING, 0.0
         self._patience[wait] = min(max(self._patience[wait], 2 * (time.monotonic() - since)), MOST)
 
     @contextmanager
-    def expecting(self, wait: Wait) -> Iterator[None]:
+    def expecting(self, wait: RankWait) -> Iterator[None]:
         """A block in whose collectives this rank waits for something else than the others."""
         self._expected = wait
         try:
             yield
         finally:
-            self._expected = Wait.OTHERS
+            self._expected = RankWait.OTHERS
 
     def tell(self) -> None:
         """Tells `on_late` of a long wait, if that is due: after `LATE` seconds, and whenever it is twice as long. To be
@@ -150,11 +150,11 @@ class StragglerMonitor:
         """The sentence about ranks that keep others waiting in the midst of what all do together, this one included;
         None if there are none."""
         found = lateness(self._progress())
-        if found is None or found.wait is not Wait.OTHERS or found.seconds < self._patience[Wait.OTHERS]:
+        if found is None or found.wait is not RankWait.OTHERS or found.seconds < self._patience[RankWait.OTHERS]:
             return None
         return self._sentence(found)
 
-    def _progress(self) -> dict[int, Progress]:
+    def _progress(self) -> dict[int, RankProgress]:
         return {self._rank: self.own, **self.others}
 
     def _sentence(self, found: Lateness) -> str:
@@ -167,7 +167,9 @@ class StragglerMonitor:
         who, have, them, are = " and ".join(map(self._name, found.late)), "have", "them", "their processes are"
         if len(found.late) == 1:
             have, them, are = "has", "that machine", "its process is"
-        honest = "rank 0 may validate, publish or write between two steps, and if not, " * (found.wait is Wait.ORDER)
+        honest = "rank 0 may validate, publish or write between two steps, and if not, " * (
+            found.wait is RankWait.ORDER
+        )
         return (
             f"{who} {have} not come to what rank {found.waiting} has waited for, for {long}: {honest}look at {them}; "
             f"once {are} ended, the run can carry on, with any number of ranks"
@@ -320,7 +322,7 @@ class Membership:
             if other in self._left:
                 continue
             beat, _, seen = one.decode().partition(" ")
-            progress[other] = Progress.of(seen)
+            progress[other] = RankProgress.of(seen)
             if _is_gone(self._known[other], self._identity) and not self._store.check([f"left/{other}"]):
                 return f"{self.name(other)} is lost: its process has ended"
             count, since = self._beats[other]

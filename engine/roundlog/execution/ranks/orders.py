@@ -20,7 +20,7 @@ import torch
 from roundlog.arithmetic import DisturbedError
 from roundlog.commitments import canonical
 from roundlog.execution.ranks.group import Ranks
-from roundlog.execution.ranks.membership import Wait
+from roundlog.execution.ranks.membership import RankWait
 from roundlog.log import Entries
 from roundlog.log.payload import decode, encode
 from roundlog.number_format import Format
@@ -282,7 +282,7 @@ class Giver:
 def next_order(ranks: Ranks) -> RankOrder:
     """The next order of rank 0, on another rank."""
     header = torch.empty(_HEADER.size, dtype=torch.uint8)
-    with ranks.membership.stragglers.expecting(Wait.ORDER):
+    with ranks.membership.stragglers.expecting(RankWait.ORDER):
         ranks.broadcast(header)
     kind, number, *fields, coming, passes = _HEADER.unpack(header.numpy().tobytes())
     return RankOrder(OrderKind(kind), number, RoundingOrder(*fields), coming, passes)

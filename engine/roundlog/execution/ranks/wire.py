@@ -113,7 +113,7 @@ class Gloo(_OfGroup):
                 self._membership.stragglers.tell()
 
 
-class Staged:
+class StagedWire:
     """The way through CPU memory, for tensors on any device (implements Wire)."""
 
     def __init__(self, wire: Wire, rank: int) -> None:

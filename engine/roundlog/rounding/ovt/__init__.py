@@ -1,5 +1,5 @@
 """The `threshold` policy: OVT as published (Srivastava, Arora, Boneh 2024, section 5). Every output of every inexact
-operator is rounded from FP64 as this machine computed it, the trainer logs on which side of which boundary it was, and
+operator is rounded from FP64 as this machine computed it, the trainer logs the boundary and the side it was on, and
 the auditor goes the same way. Unlike under `certified`, the log decides, and without it there is no one answer."""
 
 from roundlog.rounding.ovt.threshold_rounding import (
