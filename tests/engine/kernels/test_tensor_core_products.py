@@ -77,6 +77,41 @@ def test_cases_are_near_the_ends(case: str) -> None:
     assert (missing > 0) == (case not in ("nearly_two", "wide"))
 
 
+@pytest.mark.parametrize(("name", "format"), [one for one in cases.DEFINED if one[1] != "fp16"])
+def test_the_least_results(name: str, format: str) -> None:
+    """Two products that cancel, and a third one that is all that is kept."""
+    kept = ARITHMETICS[name].fraction_bits
+    for place in (-130, -128, -127, -126, -125, -110):
+        of_left = (place + kept) // 2
+        of_right = place + kept - of_left
+        a = np.array([[1.0, -1.0, 2.0**-kept], [1.0, 1.0, 0.0]]) * 2.0**of_left
+        b = np.full((3, 1), 2.0**of_right)
+        pair = cases.numbers(format, a), cases.numbers(format, b)
+        check(name, format, *pair)
+        found = cases.product(name, format, *pair)
+        assert (0 in found.missing) == (place < -126)
+        assert place < -126 or float(found.sums[0, 0, 0]) == 2.0**place
+
+
+@pytest.mark.parametrize(("name", "format"), cases.DEFINED)
+def test_zeros_and_subnormal_numbers_near_the_largest_exponent(name: str, format: str) -> None:
+    """A product that loses bits, and one whose factor is a zero or subnormal, of an exponent a little above, the same,
+    or far enough below to be truncated, or not."""
+    bits_of_exponent, fraction = cases.FIELD_BITS[format]
+    least, kept = 2 - (1 << (bits_of_exponent - 1)), ARITHMETICS[name].fraction_bits
+    other = 10 if format == "fp16" else 60
+    for factor in (0.0, 2.0 ** (least - 1), (1 - 2.0**-fraction) * 2.0**least, 2.0**least):
+        for above in (-2, -1, 0, 1, 2, kept - 2, kept - 1, kept, kept + 1, kept + 2):
+            large = least + other + above
+            c = (1 + 2.0**-fraction) * 2.0 ** (large // 2), (1 + 2.0**-fraction) * 2.0 ** (large - large // 2)
+            tiny = 2.0 ** max(large - kept - 3 - least - 3, least - fraction)
+            a = np.array([[c[0], factor, 2.0 ** (least + 3)]])
+            b = np.array([[c[1], c[1]], [2.0**other, 1.5 * 2.0**other], [tiny, tiny]])
+            if max(abs(a).max(), abs(b).max()) < 60000 or format != "fp16":
+                check(name, format, cases.numbers(format, a), cases.numbers(format, b))
+                check(name, format, cases.numbers(format, b.T), cases.numbers(format, a.T))
+
+
 @pytest.mark.parametrize("terms", [1, 3, 15, 16, 17, 2047, 2048, 2049])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 2), (1, 17)])
 def test_any_number_of_terms(rows: int, terms: int, columns: int) -> None:
@@ -201,8 +236,7 @@ def first_group(format: str, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.skipif(not VECTORS.exists(), reason="results of real GPUs are not here")
 @pytest.mark.parametrize(
     ("gpu", "format"),
-    [(gpu, format) for one in ARITHMETICS.values() for gpu in one.gpus for format in one.terms if gpu != "Ada"]
-    + [("Ada", "bf16")],
+    [(gpu, format) for one in ARITHMETICS.values() for gpu in one.gpus for format in one.terms],
 )
 def test_results_of_real_gpus(gpu: str, format: str) -> None:
     """c is what a group makes that comes first."""
