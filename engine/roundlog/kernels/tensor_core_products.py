@@ -7,9 +7,9 @@ whether an element is right. It is where
 
 * the spreads of the exponents of row and column fit FP32, and no exponent can come to LARGEST_EXPONENT;
 * 2^(e - F) is no subnormal number: then no result is, but zero;
-* e is above the exponents of all products with a zero or a subnormal operand, as row and column have them, and above
-  that of two zeros where the last group is not full: so that a normal number has every group's largest exponent. Where
-  subnormal operands must not count, e is above theirs by F + 2: they have been truncated to nothing;
+* e is above the exponents of all products with a zero or a subnormal operand, as row and column have them, so that a
+  normal number has every group's largest exponent (two zeros that fill a group have no larger one than its products).
+  Where subnormal operands must not count, e is above theirs by F + 1: they have been truncated to nothing;
 * no sum of 16 products has wrapped.
 
 All others are summed one by one (`roundlog.kernels.tensor_core_chain`), and those that have no value are listed.
@@ -150,11 +150,7 @@ def _multiply_block(
     left, left_codes, right, right_codes, words, of_rows, of_columns, factors, tiles, fields, last = room
     width, step = PANEL * 2 * len(lanes), len(group)
     padded = -(-terms // step) * step
-    kept_bits, _, _, least_exponent = arithmetic
-    # The least exponent of a group, above that of two zeros if a group is not full.
-    least = LEAST_EXPONENT + kept_bits
-    if padded > terms:
-        least = max(least, 2 * least_exponent + 1)
+    kept_bits, _, _, _ = arithmetic
     slow, missing, row_limits, ends = 0, 0, np.empty(4, dtype=np.int32), out.view(np.uint32)
     line_fields = of_rows[0], of_rows[1], of_rows[2]
     pack_group_lines(
@@ -190,7 +186,7 @@ def _multiply_block(
             row_limits[0] = LARGEST_EXPONENT - _GROWTH - exponent
             row_limits[1] = TOP - LEAST - of_rows[4, row]
             row_limits[2] = of_rows[5, row]
-            row_limits[3] = 254 + kept_bits - TOP - least + exponent
+            row_limits[3] = 254 - TOP - LEAST_EXPONENT + exponent
             found = finish_groups(
                 lanes,
                 tiles[0].ctypes.data + of_tile,
