@@ -1,6 +1,6 @@
 """Speed of certified products and convolutions on one thread, by tiles and by numpy's BLAS, beside bare ones.
 
-    .venv/bin/python scripts/bench_products.py [--rounds 6] [--without-avx512] [--precision bf16]
+    .venv/bin/python scripts/bench_products.py [--rounds 6] [--without-avx512] [--precision bf16] [--arithmetic hopper]
 
 GFLOP/s by processor time, the best of several interleaved rounds: certified products of FP32 matrices as the small GPT
 has them, and convolutions and their two gradients as ResNet-50 has them (batch 4), rounded and marked; bare products
@@ -8,6 +8,9 @@ by numpy in FP64 and by torch in FP64 and FP32; and torch's convolution in FP64.
 
 With --precision bf16: certified products of BF16 matrices, in FP32 first and by FP64 tiles alone, beside certified ones
 of FP32 matrices, and bare ones by torch in FP32; and the median of the rounds' ratios.
+
+With --arithmetic, square products as those tensor cores add them, in every format of operands, beside numpy's in FP64,
+on --threads threads for both; --sizes says how wide. Also the share of elements that are not left to vectors.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from unittest.mock import patch
 
 import torch
 from machines.profiles import without_avx512
+from roundlog.arithmetic.tensor_core import ARITHMETICS
 from roundlog.kernels import gemm_microkernel
+from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
 from roundlog.number_format import BFLOAT16
 from roundlog.operators import operator
 from roundlog.operators.contraction import Contraction
@@ -159,18 +164,57 @@ def convolutions(lanes: int, rounds: int) -> None:
         print(f"{label:>22}", *speeds(works, 2.0 * g.numel() * channels * kernel**2, rounds))
 
 
+SQUARES = (256, 512, 1024, 2048, 4096)
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32}
+_LEAST_OPERATIONS = 1e9
+"""Operations of what is measured at once: the clock of processor time has ticks."""
+
+
+def tensor_core_products(name: str, rounds: int, sizes: Sequence[int]) -> None:
+    arithmetic = ARITHMETICS[name]
+    print(f"{'width':>7} {'format':>7} {name:>8}  numpy64    ratio   one by one")
+    for size in sizes:
+        wide = [torch.randn(size, size), torch.randn(size, size)]
+        for format, terms in arithmetic.terms.items():
+            subnormals = format in arithmetic.subnormals
+            groups = GroupArithmetic(arithmetic.fraction_bits, terms, subnormals, arithmetic.segment_terms)
+            # What FP32 has and TF32 has not is left out.
+            cut = [(x.view(torch.int32) & -0x2000).view(torch.float32) if format == "tf32" else x for x in wide]
+            a, b = (x.to(_DTYPES[format]) for x in cut)
+            arrays = [x.double().numpy() for x in (a, b)]
+            times = max(1, round(_LEAST_OPERATIONS / (2.0 * size**3)))
+            works: list[Work] = [
+                lambda a=a, b=b, groups=groups, times=times: [tensor_core_product(a, b, groups) for _ in range(times)],  # type: ignore[misc]
+                lambda x=arrays, times=times: [x[0] @ x[1] for _ in range(times)],  # type: ignore[misc]
+            ]
+            spent = [[seconds(work) for work in works] for _ in range(rounds + 1)][1:]
+            operations = 2.0 * size**3 * times
+            speed = [f"{operations / min(column) / 1e9:8.1f}" for column in zip(*spent, strict=True)]
+            ratio = statistics.median(theirs / ours for ours, theirs in spent)
+            found = tensor_core_product(a, b, groups)
+            share = found.one_by_one / found.sums.numel()
+            print(f"{size:>7} {format:>7}", *speed, f"{ratio:8.2f} {share:12.2%}", flush=True)
+
+
 def main() -> None:
     without_avx512()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
+    parser.add_argument("--arithmetic", choices=tuple(ARITHMETICS))
+    parser.add_argument("--sizes", type=int, nargs="+", default=SQUARES)
+    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     lanes = gemm_microkernel.tile_lanes()
     if not lanes:
         raise SystemExit("this processor has no vectors that tiles are made for: there is nothing to compare")
-    torch.set_num_threads(1)
-    with threadpool_limits(1):
+    threads = arguments.threads if arguments.arithmetic else 1
+    torch.set_num_threads(threads)
+    with threadpool_limits(threads):
         print(f"tiles of {lanes} lanes; GFLOP/s")
+        if arguments.arithmetic:
+            tensor_core_products(arguments.arithmetic, arguments.rounds, arguments.sizes)
+            return
         if arguments.precision == "bf16":
             short_products(lanes, arguments.rounds)
             return
