@@ -1,17 +1,20 @@
 """The reference: what the contract computes, in integers and fractions. It shares nothing with the kernels
 (docs/protocol.md)."""
 
-from roundlog.adjudication import binary32
+from roundlog.adjudication import binary32, tensor_core_groups
 from roundlog.adjudication.adjudicate import NoAnswer, Tree, function_value, in_float32, is_finite, segments
 from roundlog.adjudication.binary32 import wrap
 from roundlog.adjudication.openings import OperandOpening, largest_proof, needed
 from roundlog.adjudication.partial import ExactSum, IntegerSum, RunningResult
+from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError, Refusal
 
 __all__ = [
     "ExactSum",
     "IntegerSum",
     "NoAnswer",
+    "NoTensorCoreValueError",
     "OperandOpening",
+    "Refusal",
     "RunningResult",
     "Tree",
     "binary32",
@@ -21,5 +24,6 @@ __all__ = [
     "largest_proof",
     "needed",
     "segments",
+    "tensor_core_groups",
     "wrap",
 ]
