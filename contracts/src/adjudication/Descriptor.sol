@@ -34,7 +34,9 @@ enum Family {
     /// The sum of int64 modulo 2^64.
     INTEGER_SUM,
     /// Whether a term is true.
-    ANY
+    ANY,
+    /// The products of two inputs, added group by group as tensor cores do (docs/arithmetic.md).
+    CHAIN
 }
 
 /// @notice Type of an element. Its bits are the pattern of an F32, BF16 or F16 (binary16), the two's complement of an I64, 0 or 1 of a BOOL.

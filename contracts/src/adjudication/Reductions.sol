@@ -5,6 +5,7 @@ import {Binary32} from "../arithmetic/Binary32.sol";
 import {Accumulator, ExactSum, Total} from "../arithmetic/ExactSum.sol";
 import {Float32, Rounding} from "../arithmetic/Rounding.sol";
 import {Access} from "./Access.sol";
+import {Chains} from "./Chains.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
 import {Finding, Partial} from "./IAdjudicator.sol";
 import {Numbers} from "./Numbers.sol";
@@ -18,7 +19,7 @@ struct Best {
     int64 label;
 }
 
-/// @title SUM, SELECTED_SUM, EXTREME, ARGMAX, INTEGER_SUM and ANY
+/// @title SUM, SELECTED_SUM, EXTREME, ARGMAX, INTEGER_SUM, ANY and CHAIN
 /// @notice Every one goes over a run of terms from one exact partial result to the next, so that a long one can be cut anywhere. A partial
 ///         result has one canonical form, whatever came before:
 ///           SUM, SELECTED_SUM   the sum in units of 2^-298, a two's complement of 768 bits, most significant word first; if terms are
@@ -27,6 +28,7 @@ struct Best {
 ///           ARGMAX              1 once there was a term; the same pattern; its label, an int64
 ///           INTEGER_SUM         0; 0; the sum modulo 2^64, an int64
 ///           ANY                 0; 0; 0 or 1
+///           CHAIN               0; 0; the pattern of a finite number that is not -0, or NaN
 ///         An int64 stands as a two's complement of 256 bits.
 library Reductions {
     using Descriptors for Descriptor;
@@ -47,6 +49,9 @@ library Reductions {
         Family family = operands.descriptor.family;
         if (family == Family.SUM) return sum(operands, openings, before);
         if (family == Family.SELECTED_SUM) return selectedSum(operands, openings, before);
+        if (family == Family.CHAIN) {
+            return Partial([bytes32(0), bytes32(0), bytes32(Chains.extend(operands, openings, chainOf(before)))]);
+        }
         return family <= Family.ARGMAX ? extreme(operands, openings, before) : count64(operands, openings, before);
     }
 
@@ -72,6 +77,8 @@ library Reductions {
             if (Float32.unwrap(best.value) == Rounding.SIGN) return (Finding.VALUE, 0);
             return (Finding.VALUE, Numbers.ofFloat32(descriptor.dtype, best.value));
         }
+        // forge-lint: disable-next-line(unsafe-typecast)
+        if (descriptor.family == Family.CHAIN) return (Finding.VALUE, uint64(chainOf(whole)));
         return (Finding.VALUE, countOf(descriptor, whole));
     }
 
@@ -190,6 +197,11 @@ library Reductions {
     }
 
     // -------------------------------------------------------------------------------------------------------------------- integers
+
+    function chainOf(Partial memory before) private pure returns (uint256 pattern) {
+        pattern = uint256(before.words[2]);
+        if (before.words[0] | before.words[1] != 0 || !Chains.isRunning(pattern)) revert PartialOutOfRange();
+    }
 
     function count64(Operands memory operands, ChunkOpening[] calldata openings, Partial memory before)
         private

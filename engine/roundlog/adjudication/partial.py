@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
 
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.binary32 import wrap
+from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError, group
 from roundlog.definitions import Extreme, Family
+from roundlog.definitions.tensor_core import TensorCoreArithmetic, arithmetic_of
 from roundlog.descriptors.descriptor import Descriptor, DescriptorError
 from roundlog.number_format import FLOAT32, Format
 
@@ -73,6 +75,37 @@ class ExactSum(RunningResult):
         if self.special:
             return self.special.to_bytes(4, "big") + bytes(PARTIAL_BYTES - 4)
         return self.total.to_bytes(PARTIAL_BYTES, "big", signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChain(RunningResult):
+    """CHAIN: words 0, 0, FP32 bits of the number to which the next group is added; NaN once a group had no value.
+    Between groups nothing pends."""
+
+    arithmetic: TensorCoreArithmetic
+    format: str
+    total: int = 0
+    pending: tuple[tuple[int, int], ...] = ()
+
+    def absorb(self, operands: tuple[int, ...], label: int) -> GroupChain:
+        return replace(self, pending=(*self.pending, (operands[0], operands[1])))
+
+    def closed(self) -> GroupChain:
+        """The running result at the end of a group."""
+        if self.total == ieee.NAN:
+            return replace(self, pending=())
+        a, b = zip(*self.pending, strict=True) if self.pending else ((), ())
+        try:
+            total = group(self.arithmetic, self.format, self.total, a, b)
+        except NoTensorCoreValueError:
+            total = ieee.NAN
+        return replace(self, total=total, pending=())
+
+    def finish(self, format: Format) -> int | None:
+        return self.total
+
+    def encode(self) -> bytes:
+        return _words(0, 0, self.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +186,8 @@ def _words(*numbers: int) -> bytes:
 
 def start(descriptor: Descriptor) -> RunningResult:
     """The running result before the first term."""
+    if descriptor.family == Family.CHAIN:
+        return GroupChain(arithmetic_of(descriptor.code), str(descriptor.inputs[0].dtype))
     makers: dict[Family, Callable[[], RunningResult]] = {
         Family.SUM: ExactSum,
         Family.SELECTED_SUM: ExactSum,
@@ -186,6 +221,10 @@ def decode_partial(descriptor: Descriptor, data: bytes) -> RunningResult:
             fits = 0 <= best < 1 << 32 and best == format.in_float32(format.of_float32(best))
             fits = fits and -(1 << 63) <= last < 1 << 63
             fits = fits and (bool(seen) or best == last == 0) and (isinstance(first, LargestPlace) or last == 0)
+        elif isinstance(first, GroupChain):
+            # Groups make finite numbers, and +0 of zeros.
+            fits = last == ieee.NAN or (0 <= last < 1 << 32 and ieee.is_finite(last) and last != ieee.SIGN)
+            found = replace(first, total=last)
         elif isinstance(first, IntegerSum):
             found, fits = IntegerSum(last), -(1 << 63) <= last < 1 << 63
         else:

@@ -285,8 +285,8 @@ GAS_PER_COMPARISON = 1_100
 
 def terms_per_segment(descriptor: Descriptor) -> int:
     """The largest power of two of terms, at most 4096, such that any run of as many terms, whatever the output
-    element, is opened and computed within GAS_BUDGET; at least 1."""
-    segment = 1
+    element, is opened and computed within GAS_BUDGET; at least 1, or a group."""
+    segment = descriptor.group
     while segment < min(descriptor.terms, MAX_SEGMENT) and gas(descriptor, 2 * segment) <= GAS_BUDGET:
         segment *= 2
     return segment

@@ -141,7 +141,7 @@ def check_narrow(program: Program, operators: Sequence[Operator], f32: Format) -
 def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, format: Format | None) -> torch.Tensor:
     """`operator.compute`, and if the operator is exact and gives numbers of a format, its mathematical value rounded
     once to it, to nearest even. The inputs may be of different formats. Movement copies bits as they are."""
-    if operator.kind != OperatorKind.EXACT:
+    if operator.kind != OperatorKind.EXACT or operator.reads_short:
         return operator.compute(inputs, attributes)
     inputs = [as_float32(x) for x in inputs]
     if format is None or format == FLOAT32:

@@ -79,6 +79,9 @@ class Source(Operator):
 class Direct(Operator):
     """Movement and exact operators: the kernel's output is the answer, to the bit."""
 
+    reads_short: ClassVar[bool] = False
+    """Whether the kernel of an exact operator reads numbers of 16 bits as they are, and not as FP32."""
+
     @abstractmethod
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         """The value. May be a view of an input: values are never written to."""

@@ -272,7 +272,7 @@ def test_policies_bits_and_thresholds_that_make_no_sense_are_refused(run: Run, f
     (tmp_path / "tau.json").write_text('{"default": 0.7}')
     plain = run("train", tmp_path / "job", "--run", tmp_path / "run", "--thresholds", tmp_path / "tau.json")
     assert "which has no thresholds" in refused(plain)
-    assert "leave --out, --set, --data, --policy, --bits and --torch-random away" in refused(
+    assert "leave --out, --set, --data, --policy, --bits, --arithmetic and --torch-random away" in refused(
         run("job", "create", tmp_path / "job", "--bits", 26)
     )
     threshold = tmp_path / "threshold"

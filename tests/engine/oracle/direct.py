@@ -10,7 +10,9 @@ from fractions import Fraction
 from typing import Any
 
 from roundlog.adjudication import binary32 as ieee
+from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError, chain
 from roundlog.definitions import Family, of_family
+from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.number_format import Format
 from roundlog.program import DType
 
@@ -273,3 +275,22 @@ def max_pool_index(inputs: Inputs, attributes: Attributes) -> Array:
         return h * width + w
 
     return build((*x.shape[:2], p, q), "i64", element)
+
+
+@direct
+def tensor_core_matmul(inputs: Inputs, attributes: Attributes) -> Array:
+    a, b = (x.wide for x in inputs)
+    arithmetic, dtype = ARITHMETICS[attributes["arithmetic"]], inputs[0].dtype
+    *outer, rows, terms = a.shape
+    step = arithmetic.segment_terms
+
+    def element(index: Index) -> int:
+        segment, *batch, row, column = index
+        places = range(terms)[segment * step : (segment + 1) * step]
+        left, right = [a[*batch, row, k] for k in places], [b[*batch, k, column] for k in places]
+        try:
+            return chain(arithmetic, dtype, left, right)
+        except NoTensorCoreValueError:
+            return ieee.NAN
+
+    return build((-(-terms // step), *outer, rows, b.shape[-1]), "f32", element)

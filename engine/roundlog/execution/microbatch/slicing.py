@@ -188,6 +188,19 @@ def _matmul(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
     )
 
 
+def _tensor_core_matmul(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
+    """tensor_core_matmul: as matmul behind the axis of the segments. A segment is one chain, so no axis of terms is
+    cut."""
+    if wanted.axis == 0:
+        return None
+    inner = replace(wanted, axis=wanted.axis - 1)
+    rank = len(node.type.shape) - 1
+    return (
+        None if inner.axis == rank - 1 else inner,
+        None if inner.axis == rank - 2 else inner,
+    )
+
+
 def _first_axis_of_first(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs | None:
     """conv2d and conv2d_grad_input: images are convolved one by one, with the same weights."""
     return (wanted, None) if wanted.axis == 0 else None
@@ -241,6 +254,7 @@ RULES: dict[str, Rule] = {
     "take": _take,
     "scatter_add": _scatter_add,
     "matmul": _matmul,
+    "tensor_core_matmul": _tensor_core_matmul,
     "conv2d": _first_axis_of_first,
     "conv2d_grad_input": _first_axis_of_first,
     "max_pool_index": _planes,
