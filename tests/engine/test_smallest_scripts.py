@@ -53,6 +53,7 @@ SMALLEST: dict[str, list[str]] = {
     "make_operator_docs": [],
     "make_script_docs": [],
     "make_spec_vectors": [],
+    "make_tensor_core_vectors": [],
     "make_vectors": [],
     "matrix": ["--task", "logistic", "--machine", "native", "--steps", "2"],
     "matrix_of_ranks": ["--task", "logistic", "--ranks", "1", "--steps", "2"],

@@ -9,6 +9,7 @@ import {Accumulator, ExactSum, Total} from "../../src/arithmetic/ExactSum.sol";
 import {Philox} from "../../src/arithmetic/Philox.sol";
 import {Float32, Rounding} from "../../src/arithmetic/Rounding.sol";
 import {SwapOrNot} from "../../src/arithmetic/SwapOrNot.sol";
+import {GroupRule, TensorCore} from "../../src/arithmetic/TensorCore.sol";
 import {Test} from "../support/Test.sol";
 import {Tree, Trees} from "../support/Trees.sol";
 
@@ -62,6 +63,19 @@ contract GasHarness {
         require(decided, "decided");
     }
 
+    /// @dev Every term counts and is negative, and the result has bits to cut off: the longest way.
+    function group() external view returns (uint256 gas) {
+        uint256[] memory a = new uint256[](16);
+        uint256[] memory b = new uint256[](16);
+        for (uint256 i = 0; i < 16; ++i) {
+            (a[i], b[i]) = (0xBFFF0000 + (i << 23), 0x3FFF0000 + (i << 23));
+        }
+        gas = gasleft();
+        (uint32 pattern, bool hasValue) = TensorCore.group(GroupRule(25, 16, 1, false), 0xBFFFFFFF, a, b);
+        gas -= gasleft();
+        require(hasValue && pattern > Rounding.SIGN, "a negative number");
+    }
+
     function random() external view returns (uint256 word, uint256 row) {
         uint256 start = gasleft();
         Philox.word(7, 3, 11, 12345);
@@ -103,6 +117,9 @@ contract ArithmeticGasTest is Test {
         for (uint8 code = 0; code < functions.length; ++code) {
             record(functions[code], _harness.elementary(code));
         }
+        uint256 group = _harness.group();
+        vm.assertLe(group, 35_000, "a group of a tensor core");
+        record("group of a tensor core", group);
         (uint256 word, uint256 row) = _harness.random();
         record("Philox word", word);
         record("data row (90 rounds)", row);
