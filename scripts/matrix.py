@@ -30,10 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from generated import with_section
 from machines.process import Outcome, be_a_machine
 from machines.profiles import MACHINES, Machine
 from machines.tasks import FULL, SMALL, SMALL_IN_BF16, SMALL_STEPS
-from matrix_of_ranks import with_section
 from roundlog.examples import BF16, FP32
 from roundlog.training.job import Job
 

@@ -22,6 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import torch
+from generated import with_section
 from machines.ranks import Found, Work, by
 from machines.tasks import SHARED, SHARED_IN_BF16, SMALL_STEPS
 from roundlog.examples import BF16, FP32
@@ -128,13 +129,6 @@ def markdown(
     return "\n".join(
         [title, text, f"Measured with PyTorch {torch.__version__}, small sizes of the tasks.", "", *lines, ""]
     )
-
-
-def with_section(page: str, section: str) -> str:
-    """A page with a section, which begins with its title, in the place of the one of that title, or at the end."""
-    before, _, rest = page.partition(section.partition("\n")[0] + "\n")
-    _, mark, after = rest.partition("\n## ")
-    return before.rstrip() + "\n\n" + section.rstrip() + "\n" + mark + after
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -30,13 +30,13 @@ from pathlib import Path
 from textwrap import fill
 
 import torch
+from generated import with_section
 from machines.emulation import MIRROR, ROOT, Emulation, MissingToolError, prepared, requirements
 from machines.environment_control import Reaction
 from machines.process import Outcome
 from machines.profiles import MACHINES, Machine
 from machines.tasks import SMALL, SMALL_IN_BF16, SMALL_STEPS
 from matrix import Result, make_jobs, run
-from matrix_of_ranks import with_section
 
 PAGE = ROOT / "docs" / "bit-equality.md"
 HERE, THERE = "x86-64", "AArch64"

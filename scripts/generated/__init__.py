@@ -1,4 +1,4 @@
-"""Files that scripts generate from the code, and their option --check."""
+"""Files that scripts generate from the code, and their option --check; sections of pages that scripts measure."""
 
 from __future__ import annotations
 
@@ -20,3 +20,10 @@ def write_or_check(description: str | None, files: Mapping[Path, str]) -> int:
         if not check:
             path.write_text(files[path])
     return 1 if check and stale else 0
+
+
+def with_section(page: str, section: str) -> str:
+    """A page with a section, which begins with its title, in the place of the one of that title, or at the end."""
+    before, _, rest = page.partition(section.partition("\n")[0] + "\n")
+    _, mark, after = rest.partition("\n## ")
+    return before.rstrip() + "\n\n" + section.rstrip() + "\n" + mark + after

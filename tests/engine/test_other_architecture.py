@@ -12,13 +12,13 @@ from pathlib import Path
 import matrix
 import other_architecture
 import pytest
+from generated import with_section
 from machines import emulation
 from machines.emulation import LIBRARIES, ROOT, TORCH, Emulation, MissingToolError, prepared, requirements
 from machines.environment_control import Reaction
 from machines.process import Outcome
 from machines.profiles import Machine
 from matrix import Result
-from matrix_of_ranks import with_section
 from other_architecture import HERE, PAGE, THERE, TITLE, markdown, recorded, together, unnoticed, wrong
 from packaging.markers import default_environment
 from packaging.requirements import Requirement

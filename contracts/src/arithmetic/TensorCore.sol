@@ -21,7 +21,7 @@ struct GroupRule {
 /// @dev A finite pattern is m * 2^(max(f, 1) - 150) with f its biased exponent and m < 2^24. A product is ma * mb * 2^(e - 300), e the sum of
 ///      both max(f, 1), and c is written so as well: mc * 2^23 with e = max(fc, 1) + 127. Alignment goes by g, which is e with exponents
 ///      below that of the least normal number raised to it, so that e <= g <= `largest`. In units of 2^(largest - 254 - F) a product is
-///      ma * mb >> (largest - e + 46 - F): below 2^(F + 2). Seventeen of them fit 32 bits.
+///      ma * mb >> (largest - e + 46 - F): below 2^(F + 2). The sum of seventeen is below 2^32.
 library TensorCore {
     /// @notice Largest sum of two biased exponents that has a value, that of 2^121: seventeen terms below 2^123 stay below 2^128.
     uint256 internal constant LARGEST = 121 + 254;
@@ -42,7 +42,7 @@ library TensorCore {
     /// @notice The operands are no group of the rule.
     error NotAGroup(uint256 left, uint256 right, uint256 terms);
 
-    /// @notice The group's pattern, and whether it has a value: results of real devices do not show all ("No value" in docs/arithmetic.md).
+    /// @notice The group's pattern, and whether it has a value: results of real devices do not show all ("A group" in docs/arithmetic.md).
     function group(GroupRule memory rule, uint256 c, uint256[] memory a, uint256[] memory b) internal pure returns (uint32, bool) {
         if (a.length != b.length || a.length > rule.terms) revert NotAGroup(a.length, b.length, rule.terms);
         unchecked {
