@@ -100,8 +100,8 @@ def create(
         ProductArithmetic | None,
         _captured_option(
             metavar="NAME",
-            help="Products of BF16 and FP16 matrices: exact (default), rounded once, or as the tensor cores of a family "
-            "of GPUs add them (docs/arithmetic.md).",
+            help="Products of BF16 and FP16 matrices: exact (default), rounded once, or as the tensor cores of a "
+            "family of GPUs add them (docs/arithmetic.md).",
             show_default=False,
         ),
     ] = None,

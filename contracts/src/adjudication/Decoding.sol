@@ -99,7 +99,7 @@ library Decoding {
         else if (self.segment != 0 || self.reduction.length != 0) fail(Fault.REDUCTION);
         requireTypes(self);
         requireParameters(self);
-        if (family == Family.CHAIN && self.segment % Chains.groupOf(self) != 0) fail(Fault.SEGMENT);
+        if (family == Family.CHAIN && !Chains.isSegment(self)) fail(Fault.SEGMENT);
     }
 
     function requireTypes(Descriptor memory self) private pure {
@@ -127,7 +127,7 @@ library Decoding {
         if (family == Family.GATHER) return self.dtype;
         if (family == Family.MAP) return Scalars.outputOf(self.code, self.dtype);
         if (family == Family.ARGMAX || family == Family.INTEGER_SUM) return DType.I64;
-        if (family == Family.CHAIN) return DType.F32;
+        if (family == Family.CHAIN) return Chains.dtypeOf(self);
         return family == Family.ANY ? DType.BOOL : Numbers.orF32(self.dtype);
     }
 
@@ -142,7 +142,6 @@ library Decoding {
         Family family = self.family;
         if (family == Family.MAP) return Scalars.inputOf(self.code, self.dtype, self.inputs[0].dtype, i);
         if (family == Family.ARGMAX) return Numbers.orF32(self.inputs[0].dtype);
-        if (family == Family.CHAIN) return Chains.operandOf(self);
         if (i == 1 && (family == Family.GATHER || family == Family.SELECTED_SUM)) return DType.I64;
         return self.dtype;
     }

@@ -90,7 +90,7 @@ enum Fault {
     INPUTS,
     /// An input of another dtype than the family or code has.
     DTYPE,
-    /// Segments of no terms, or of more than 4096.
+    /// Segments of no terms, or of more than 4096; of CHAIN, of another number than a power of two from a group's to 2048.
     SEGMENT,
     /// More than 2^40 elements or terms.
     SIZE,

@@ -28,7 +28,8 @@ struct Best {
 ///           ARGMAX              1 once there was a term; the same pattern; its label, an int64
 ///           INTEGER_SUM         0; 0; the sum modulo 2^64, an int64
 ///           ANY                 0; 0; 0 or 1
-///           CHAIN               0; 0; the pattern of a finite number that is not -0, or NaN
+///           CHAIN               the pattern of what the present chain comes to, zero or a normal number; the exact sum of the chains
+///                               that are at their end, in units of 2^-149, a two's complement of 512 bits; or NaN; 0; 0
 ///         An int64 stands as a two's complement of 256 bits.
 library Reductions {
     using Descriptors for Descriptor;
@@ -50,7 +51,8 @@ library Reductions {
         if (family == Family.SUM) return sum(operands, openings, before);
         if (family == Family.SELECTED_SUM) return selectedSum(operands, openings, before);
         if (family == Family.CHAIN) {
-            return Partial([bytes32(0), bytes32(0), bytes32(Chains.extend(operands, openings, chainOf(before)))]);
+            requireRunning(before);
+            return Chains.extend(operands, openings, before);
         }
         return family <= Family.ARGMAX ? extreme(operands, openings, before) : count64(operands, openings, before);
     }
@@ -77,8 +79,10 @@ library Reductions {
             if (Float32.unwrap(best.value) == Rounding.SIGN) return (Finding.VALUE, 0);
             return (Finding.VALUE, Numbers.ofFloat32(descriptor.dtype, best.value));
         }
-        // forge-lint: disable-next-line(unsafe-typecast)
-        if (descriptor.family == Family.CHAIN) return (Finding.VALUE, uint64(chainOf(whole)));
+        if (descriptor.family == Family.CHAIN) {
+            requireRunning(whole);
+            return (Finding.VALUE, Chains.finish(descriptor.dtype, whole));
+        }
         return (Finding.VALUE, countOf(descriptor, whole));
     }
 
@@ -196,12 +200,13 @@ library Reductions {
         return Best(found == 1, best, label);
     }
 
-    // -------------------------------------------------------------------------------------------------------------------- integers
+    // ---------------------------------------------------------------------------------------------------------------------- chains
 
-    function chainOf(Partial memory before) private pure returns (uint256 pattern) {
-        pattern = uint256(before.words[2]);
-        if (before.words[0] | before.words[1] != 0 || !Chains.isRunning(pattern)) revert PartialOutOfRange();
+    function requireRunning(Partial memory before) private pure {
+        if (!Chains.isRunning(before)) revert PartialOutOfRange();
     }
+
+    // -------------------------------------------------------------------------------------------------------------------- integers
 
     function count64(Operands memory operands, ChunkOpening[] calldata openings, Partial memory before)
         private

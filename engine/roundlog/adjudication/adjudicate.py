@@ -135,7 +135,7 @@ def run_segment(
             operands = tuple(in_float32(item.dtype, _item(item, place, chunks)) for item, place in found)
             partial = partial.absorb(operands, label)
         if isinstance(partial, GroupChain) and ((term + 1) % descriptor.group == 0 or term + 1 == terms.stop):
-            partial = partial.closed()
+            partial = partial.closed(term + 1)
     return partial
 
 

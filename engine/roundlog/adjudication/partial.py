@@ -77,35 +77,48 @@ class ExactSum(RunningResult):
         return self.total.to_bytes(PARTIAL_BYTES, "big", signed=True)
 
 
+CHAIN_UNIT = FLOAT32.least_place
+"""A sum of chains is an integer in units of 2^-149: the smallest FP32 number."""
+
+CHAIN_LIMIT = 1 << 306
+"""|sum| of 2^29 chains, each of 2,048 terms and below 2^128, in units: below 2^(29 + 128 + 149)."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupChain(RunningResult):
-    """CHAIN: words 0, 0, FP32 bits of the number to which the next group is added; NaN once a group had no value.
-    Between groups nothing pends."""
+    """CHAIN: words FP32 bits of the number to which the next group is added, zero or a normal one; the exact sum of the
+    segments that are at their end, in units of 2^CHAIN_UNIT, in two's complement of 512 bits. NaN, 0, 0 once a group
+    had no value. Between groups nothing pends."""
 
     arithmetic: TensorCoreArithmetic
     format: str
+    sum: int = 0
     total: int = 0
     pending: tuple[tuple[int, int], ...] = ()
 
     def absorb(self, operands: tuple[int, ...], label: int) -> GroupChain:
         return replace(self, pending=(*self.pending, (operands[0], operands[1])))
 
-    def closed(self) -> GroupChain:
-        """The running result at the end of a group."""
+    def closed(self, terms: int) -> GroupChain:
+        """The running result at the end of a group, after so many terms of the element."""
         if self.total == ieee.NAN:
             return replace(self, pending=())
         a, b = zip(*self.pending, strict=True) if self.pending else ((), ())
         try:
             total = group(self.arithmetic, self.format, self.total, a, b)
         except NoTensorCoreValueError:
-            total = ieee.NAN
-        return replace(self, total=total, pending=())
+            return replace(self, sum=0, total=ieee.NAN, pending=())
+        if terms % self.arithmetic.segment_terms:
+            return replace(self, total=total, pending=())
+        return replace(self, sum=self.sum + ieee.scaled(total), total=0, pending=())
 
     def finish(self, format: Format) -> int | None:
-        return self.total
+        if self.total == ieee.NAN:
+            return ieee.NAN
+        return ieee.rounded(Fraction(self.sum + ieee.scaled(self.total), 1 << -CHAIN_UNIT), format)
 
     def encode(self) -> bytes:
-        return _words(0, 0, self.total)
+        return self.total.to_bytes(32, "big") + self.sum.to_bytes(64, "big", signed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +235,11 @@ def decode_partial(descriptor: Descriptor, data: bytes) -> RunningResult:
             fits = fits and -(1 << 63) <= last < 1 << 63
             fits = fits and (bool(seen) or best == last == 0) and (isinstance(first, LargestPlace) or last == 0)
         elif isinstance(first, GroupChain):
-            # Groups make finite numbers, and +0 of zeros.
-            fits = last == ieee.NAN or (0 <= last < 1 << 32 and ieee.is_finite(last) and last != ieee.SIGN)
-            found = replace(first, total=last)
+            total = int.from_bytes(data[32:], "big", signed=True)
+            found = replace(first, sum=total, total=max(seen, 0))
+            # Groups make normal numbers, and +0 of zeros.
+            normal = 0 <= seen < 1 << 32 and ieee.is_finite(seen) and seen & ieee.INFINITY != 0
+            fits = abs(total) < CHAIN_LIMIT and (normal or seen == 0 or (seen == ieee.NAN and total == 0))
         elif isinstance(first, IntegerSum):
             found, fits = IntegerSum(last), -(1 << 63) <= last < 1 << 63
         else:

@@ -53,6 +53,10 @@ class TensorCoreArithmetic:
             raise ValueError(f"{self.name} is not defined for {format}: choose {', '.join(self.terms)}")
         return self.terms[format]
 
+    def segments(self, terms: int) -> int:
+        """Segments of a sum of so many products."""
+        return -(-terms // self.segment_terms)
+
 
 def _named(*arithmetics: TensorCoreArithmetic) -> Mapping[str, TensorCoreArithmetic]:
     return MappingProxyType({one.name: one for one in arithmetics})

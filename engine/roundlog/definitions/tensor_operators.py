@@ -353,12 +353,13 @@ CONTRACTIONS = (
 CHAINS = (
     _reduction(
         "tensor_core_matmul",
-        f"""tensor_core_matmul(a, b; arithmetic): a[.., M, K] @ b[.., K, N] for matrices, or for batches, as a GPU's tensor
-        cores add products ([arithmetic.md](arithmetic.md)): f32[S, .., M, N], the FP32 results of S = ceil(K /
-        {SEGMENT_TERMS}) segments; NaN where the arithmetic gives none. arithmetic: {", ".join(ARITHMETICS)}.""",
+        f"""tensor_core_matmul(a, b; arithmetic): a[.., M, K] @ b[.., K, N] for matrices, or for batches, as a GPU's
+        tensor cores add products ([arithmetic.md](arithmetic.md)): the exact sum of the FP32 results of segments of
+        {SEGMENT_TERMS} products, rounded once; NaN where the arithmetic gives none. arithmetic:
+        {", ".join(ARITHMETICS)}.""",
         Family.CHAIN,
         *(
-            Signature((dtype, dtype), _F32, code)
+            Signature((dtype, dtype), dtype, code)
             for code, arithmetic in enumerate(ARITHMETICS.values())
             for dtype in FLOATS
             if dtype in arithmetic.terms

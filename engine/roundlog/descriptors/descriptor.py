@@ -18,7 +18,7 @@ from eth_abi.abi import decode, encode
 from eth_abi.exceptions import DecodingError
 
 from roundlog.definitions import Copy, Family, Signature, signatures
-from roundlog.definitions.tensor_core import arithmetic_of
+from roundlog.definitions.tensor_core import SEGMENT_TERMS, arithmetic_of
 from roundlog.program import DType, ProgramError
 
 
@@ -153,11 +153,13 @@ def check_descriptor(descriptor: Descriptor) -> None:
     if d.family in REDUCTIONS:
         if not 1 <= d.segment <= MAX_SEGMENT:
             raise DescriptorError(f"has segments of {d.segment} terms, expected 1 to {MAX_SEGMENT}")
-        if d.family == Family.CHAIN and d.segment % d.group:
-            raise DescriptorError(f"has segments of {d.segment} terms, which are no groups of {d.group}")
     elif d.reduction or d.segment:
         raise DescriptorError(f"reduces over {list(d.reduction)}, which {d.family.name} does not")
     _check_inputs(d, formats)
+    if d.family == Family.CHAIN and (d.segment & (d.segment - 1) or not d.group <= d.segment <= SEGMENT_TERMS):
+        raise DescriptorError(
+            f"has segments of {d.segment} terms, expected a power of two from {d.group} to {SEGMENT_TERMS}"
+        )
     _check_parameters(d)
     if d.family != Family.CONSTANT and d.root != bytes(32):
         raise DescriptorError(f"has a root, which {d.family.name} has no use for")

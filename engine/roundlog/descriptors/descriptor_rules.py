@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from roundlog.commitments import tensor_root
 from roundlog.definitions import Copy, Family
-from roundlog.definitions.tensor_core import SEGMENT_TERMS, code_of
+from roundlog.definitions.tensor_core import code_of
 from roundlog.descriptors.describe import Axes, Subject, rule, rule_of_family
 from roundlog.descriptors.descriptor import MAX_LITERALS, Descriptor, Input, Row
 from roundlog.program import DType
@@ -263,7 +263,7 @@ def _scatter_add(subject: Subject) -> Descriptor:
     )
 
 
-@rule("matmul")
+@rule("matmul", "tensor_core_matmul")
 def _matmul(subject: Subject) -> Descriptor:
     a = subject.input(0).shape
     batch = a[:-2]
@@ -271,21 +271,9 @@ def _matmul(subject: Subject) -> Descriptor:
     outer = [axes.one(axis) for axis in range(len(batch))]
     m, n, k = (axes.one(len(batch) + axis) for axis in range(3))
     reads = subject.reads(0, [*outer, m, k]), subject.reads(1, [*outer, k, n])
-    return _described(subject, Family.SUM, subject.type.shape, *reads, reduction=a[-1:])
-
-
-@rule("tensor_core_matmul")
-def _tensor_core_matmul(subject: Subject) -> Descriptor:
-    a = subject.input(0).shape
-    batch, terms = a[:-2], min(a[-1], SEGMENT_TERMS)
-    axes = Axes(len(batch) + 4)
-    outer = [axes.one(1 + axis) for axis in range(len(batch))]
-    m, n = axes.one(1 + len(batch)), axes.one(2 + len(batch))
-    # Behind the last term of the last segment nothing is read.
-    k = axes.row(0, (0, terms), (3 + len(batch), 1))
-    reads = subject.reads(0, [*outer, m, k]), subject.reads(1, [*outer, k, n])
-    code = code_of(str(subject.node.attributes["arithmetic"]))
-    return _described(subject, Family.CHAIN, subject.type.shape, *reads, reduction=(terms,), code=code)
+    family = subject.definition.family
+    code = code_of(str(subject.node.attributes["arithmetic"])) if family == Family.CHAIN else 0
+    return _described(subject, family, subject.type.shape, *reads, reduction=a[-1:], code=code)
 
 
 def _spatial(axes: Axes, subject: Subject, out: tuple[int, int], tap: tuple[int, int]) -> list[Row]:

@@ -134,6 +134,8 @@ def check_narrow(program: Program, operators: Sequence[Operator], f32: Format) -
         format = node.type.dtype.number_format(f32)
         if format in (None, FLOAT32) or op.kind != OperatorKind.EXACT or op.definition.selects or node.op in known:
             continue
+        if isinstance(op, Direct) and op.reads_short:
+            continue
         remedy = "use rounding_bits 32" if node.type.dtype is DType.F32 else "compute it in f32, and convert the result"
         raise ProgramError(f"{program.describe(index)} cannot be rounded to {format.width} bits yet: {remedy}")
 

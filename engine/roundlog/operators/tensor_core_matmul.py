@@ -4,13 +4,21 @@ which any processor can compute. Nothing of them is in doubt, so nothing of them
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import torch
 
+from roundlog.arithmetic import held, round_sums
 from roundlog.definitions.tensor_core import ARITHMETICS, TensorCoreArithmetic
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
-from roundlog.operators.registry import Attributes, Direct, Tensors, Types, register
-from roundlog.program import Attribute, DType, Node, Program, ProgramError, TensorType
+from roundlog.number_format import Format
+from roundlog.operators.elementwise import convert
+from roundlog.operators.registry import Attributes, Direct, Tensors, Types, register, short_bytes
+from roundlog.operators.summation import check_terms
+from roundlog.program import DType, Program, ProgramError, TensorType
+
+_BLOCK = 1 << 20
+"""Segments' results that are widened at once."""
 
 
 def _named(name: str) -> TensorCoreArithmetic:
@@ -31,15 +39,40 @@ class TensorCoreMatMul(Direct):
             raise ProgramError(f"multiplies {inputs[0].dtype}, for which {arithmetic.name} is not defined")
         if len(a) not in (2, 3) or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
             raise ProgramError(f"cannot multiply {list(a)} by {list(b)}")
-        return TensorType((-(-a[-1] // arithmetic.segment_terms), *a[:-1], b[-1]), DType.F32)
+        check_terms(a[-1])
+        return TensorType((*a[:-1], b[-1]), inputs[0].dtype)
+
+    def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
+        segments = _named(str(attributes["arithmetic"])).segments(inputs[0].shape[-1])
+        # The kernel's results, and a block of them in FP64, twice while they are laid beside each other.
+        sums = segments * output.numel
+        return short_bytes(inputs, output) + 4 * sums + 16 * min(sums, max(_BLOCK, segments))
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         a, b = inputs
-        arithmetic, dtype = _named(str(attributes["arithmetic"])), DType.of(a.dtype)
-        group = GroupArithmetic(arithmetic.fraction_bits, arithmetic.terms_of(dtype), dtype in arithmetic.subnormals)
-        # Elements without a value are NaN already.
-        found, _ = tensor_core_product(a.cpu(), b.cpu(), group)
-        return found.to(a.device)
+        one, dtype = _named(str(attributes["arithmetic"])), DType.of(a.dtype)
+        counts = dtype in one.subnormals
+        group = GroupArithmetic(one.fraction_bits, one.terms_of(dtype), counts, one.segment_terms)
+        format = dtype.number_format()
+        assert format is not None
+        # Elements without a value are NaN.
+        return _joined(tensor_core_product(a.cpu(), b.cpu(), group).sums, format).to(a.device)
+
+
+def _joined(sums: torch.Tensor, format: Format) -> torch.Tensor:
+    """Segments' results, f32[segments, ...] -> their exact sums, rounded once; a zero is +0."""
+    segments, *shape = sums.shape
+    if segments == 1:
+        # What is not zero may become a zero of FP16.
+        rounded = convert(sums[0], format)
+        return rounded.masked_fill_(rounded == 0, 0.0)
+    results = torch.zeros(prod(shape))
+    terms = sums.view(segments, results.numel())
+    rows = max(1, _BLOCK // max(segments, 1))
+    for start in range(0, results.numel(), rows):
+        some = terms[:, start : start + rows].T.to(torch.float64).contiguous()
+        results[start : start + rows] = torch.from_numpy(round_sums(some.numpy(), format))
+    return held(results.view(shape), format)
 
 
 EXACT = "exact"
@@ -54,66 +87,25 @@ def check_arithmetic(name: str) -> None:
 
 def with_arithmetic(program: Program, name: str) -> Program:
     """The program with its products of matrices of BF16 or FP16 by another arithmetic than EXACT, where that is defined
-    for them: the segments' results are added exactly and rounded to FP32, and that to the product's format. All else
-    stays, convolutions among it. Raises ProgramError for an arithmetic that there is not, or one that changes
-    nothing."""
+    for them. All else stays, convolutions among it. Raises ProgramError for an arithmetic that there is not, or one
+    that changes nothing."""
     check_arithmetic(name)
     if name == EXACT:
         return program
     arithmetic = _named(name)
-    rewritten = _Rewritten()
-    for node in program.nodes:
-        kinds = [program.nodes[value].type for value in node.inputs]
-        if node.op == "matmul" and kinds[0].dtype in arithmetic.terms and kinds[0].shape[-1]:
-            rewritten.multiply(node, name, -(-kinds[0].shape[-1] // arithmetic.segment_terms))
-        else:
-            rewritten.keep(node)
-    if len(rewritten.nodes) == len(program.nodes):
-        dtypes = " or ".join(arithmetic.terms)
+    nodes = tuple(
+        replace(node, op="tensor_core_matmul", attributes={"arithmetic": name})
+        if node.op == "matmul" and node.type.dtype in arithmetic.terms
+        else node
+        for node in program.nodes
+    )
+    if nodes == program.nodes:
+        dtypes = " or ".join(dtype for dtype in arithmetic.terms if dtype in tuple(DType))
         raise ProgramError(f"the program multiplies no matrices of {dtypes}: leave the arithmetic {name} away")
-    return replace(program, nodes=tuple(rewritten.nodes))
+    return replace(program, nodes=nodes)
 
 
 def arithmetic_of(program: Program) -> str:
     """Names of the arithmetics of a program's products of BF16 and FP16 matrices, of which it usually has one."""
     names = {str(node.attributes["arithmetic"]) for node in program.nodes if node.op == "tensor_core_matmul"}
     return ", ".join(sorted(names)) or EXACT
-
-
-class _Rewritten:
-    """Nodes of a program that is written anew, in the order of the old one's."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
-        self._numbers: list[int] = []
-        """New number of every old node that is written."""
-
-    def keep(self, node: Node) -> None:
-        """Write a node as it is."""
-        self.nodes.append(replace(node, inputs=self._renumbered(node)))
-        self._numbers.append(len(self.nodes) - 1)
-
-    def multiply(self, node: Node, arithmetic: str, segments: int) -> None:
-        """Write a product of matrices."""
-        shape = node.type.shape
-        self.nodes.append(
-            Node(
-                "tensor_core_matmul",
-                self._renumbered(node),
-                {"arithmetic": arithmetic},
-                TensorType((segments, *shape), DType.F32),
-                node.source,
-            )
-        )
-        if segments > 1:
-            self._append("sum", {"dims": (0,)}, TensorType((1, *shape), DType.F32), node.source)
-        self._append("reshape", {"shape": shape}, TensorType(shape, DType.F32), node.source)
-        self._append(f"to_{node.type.dtype}", {}, node.type, node.source)
-        self._numbers.append(len(self.nodes) - 1)
-
-    def _append(self, op: str, attributes: dict[str, Attribute], kind: TensorType, source: str) -> None:
-        """Write an operator on the last one's output."""
-        self.nodes.append(Node(op, (len(self.nodes) - 1,), attributes, kind, source))
-
-    def _renumbered(self, node: Node) -> tuple[int, ...]:
-        return tuple(self._numbers[value] for value in node.inputs)

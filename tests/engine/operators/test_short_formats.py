@@ -268,20 +268,12 @@ def test_numbers_of_two_formats_meet_in_no_operator() -> None:
 def test_every_exact_operator_is_known_to_round_to_every_format(name: str) -> None:
     """Else it is refused, in a sentence that says what to do."""
     for each in REGISTRY[name].definition.formats:
-        if each.output is not None and REGISTRY[name].kind == "exact" and name != "tensor_core_matmul":
+        if each.output is not None and REGISTRY[name].kind == "exact":
             kind = TensorType((), each.output)
             program = Program(
                 nodes=(Node(name, (), {}, kind),), state_names=(), data_names=(), schedule_names=(), batch_size=1
             )
             check_narrow(program, [REGISTRY[name]], narrow_float32(24))
-
-
-def test_products_of_tensor_cores_are_of_fp32() -> None:
-    kind = TensorType((1, 1, 1), DType.F32)
-    node = Node("tensor_core_matmul", (), {"arithmetic": "hopper"}, kind)
-    program = Program(nodes=(node,), state_names=(), data_names=(), schedule_names=(), batch_size=1)
-    with pytest.raises(ProgramError, match="cannot be rounded to 24 bits yet: use rounding_bits 32"):
-        check_narrow(program, [REGISTRY["tensor_core_matmul"]], narrow_float32(24))
 
 
 def test_an_exact_operator_that_rounds_in_fp32_alone_is_refused_in_other_formats(

@@ -10,7 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from roundlog.adjudication import binary32 as ieee
-from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError, chain
+from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError
+from roundlog.adjudication.tensor_core_groups import element as of_tensor_cores
 from roundlog.definitions import Family, of_family
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.number_format import Format
@@ -282,15 +283,15 @@ def tensor_core_matmul(inputs: Inputs, attributes: Attributes) -> Array:
     a, b = (x.wide for x in inputs)
     arithmetic, dtype = ARITHMETICS[attributes["arithmetic"]], inputs[0].dtype
     *outer, rows, terms = a.shape
-    step = arithmetic.segment_terms
+    format = DType(dtype).number_format()
+    assert format is not None
 
     def element(index: Index) -> int:
-        segment, *batch, row, column = index
-        places = range(terms)[segment * step : (segment + 1) * step]
-        left, right = [a[*batch, row, k] for k in places], [b[*batch, k, column] for k in places]
+        *batch, row, column = index
+        left, right = [a[*batch, row, k] for k in range(terms)], [b[*batch, k, column] for k in range(terms)]
         try:
-            return chain(arithmetic, dtype, left, right)
+            return format.of_float32(of_tensor_cores(arithmetic, dtype, left, right, format))
         except NoTensorCoreValueError:
-            return ieee.NAN
+            return format.nan
 
-    return build((-(-terms // step), *outer, rows, b.shape[-1]), "f32", element)
+    return build((*outer, rows, b.shape[-1]), dtype, element)

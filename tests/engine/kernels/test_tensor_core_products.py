@@ -1,0 +1,253 @@
+"""Products as tensor cores add them, by vectors: the bits of the reference, and no value where it has none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensor_core_cases as cases
+import torch
+from machines.profiles import MACHINES, WITHOUT_AVX512
+from roundlog.adjudication import NoTensorCoreValueError
+from roundlog.adjudication.tensor_core_groups import chain
+from roundlog.definitions.tensor_core import ARITHMETICS, LARGEST_EXPONENT, LEAST_EXPONENT
+from roundlog.kernels import tensor_core_chain, tensor_core_microkernel, tensor_core_packing
+from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
+
+NAN = 0x7FC00000
+VECTORS = Path(__file__).resolve().parents[4] / "shared" / "data" / "tensor-core" / "vectors.npz"
+
+
+def bits(x: torch.Tensor) -> np.ndarray:
+    return np.ascontiguousarray(x.float().numpy()).view(np.uint32)
+
+
+def reference(name: str, format: str, a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
+    """uint32[segments, M, N]; the NaN where there is no value."""
+    arithmetic = ARITHMETICS[name]
+    rows, columns = bits(a).tolist(), bits(b.T).tolist()
+    found = []
+    for start in range(0, a.shape[1], arithmetic.segment_terms):
+        part = slice(start, start + arithmetic.segment_terms)
+        for row in rows:
+            for column in columns:
+                try:
+                    found.append(chain(arithmetic, format, row[part], column[part]))
+                except NoTensorCoreValueError:
+                    found.append(NAN)
+    return np.array(found, dtype=np.uint32).reshape(-1, a.shape[0], b.shape[1])
+
+
+def check(name: str, format: str, a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
+    """How many elements there are, how many of them have no value, and how many were not left to vectors."""
+    found, wanted = cases.product(name, format, a, b), reference(name, format, a, b)
+    assert np.array_equal(found.sums.numpy().view(np.uint32), wanted)
+    assert np.array_equal(found.missing, np.flatnonzero(wanted == NAN)) and found.missing.dtype == np.int64
+    return wanted.size, len(found.missing), found.one_by_one
+
+
+@pytest.mark.parametrize("case", cases.CASES)
+@pytest.mark.parametrize(("name", "format"), cases.DEFINED)
+def test_products_have_the_bits_of_the_reference(name: str, format: str, case: str) -> None:
+    for seed, (rows, terms, columns) in enumerate([(6, 70, 35), (5, 200, 9)]):
+        rng = np.random.default_rng([seed, len(case)])
+        check(name, format, *cases.CASES[case](format, rng, rows, terms, columns))
+
+
+@pytest.mark.parametrize(("name", "format"), [one for one in cases.DEFINED if one[0] != "volta"])
+@pytest.mark.parametrize("case", ["gaussian", "positive", "cancelling"])
+def test_common_numbers_are_left_to_vectors(name: str, format: str, case: str) -> None:
+    a, b = cases.CASES[case](format, np.random.default_rng(3), 9, 512, 70)
+    found = cases.product(name, format, a, b)
+    assert not len(found.missing)
+    # FP16's small numbers are near its subnormal ones.
+    assert found.one_by_one == 0 or (format == "f16" and found.one_by_one < 0.05 * found.sums.numel())
+
+
+@pytest.mark.parametrize("case", ["nearly_two", "exponents", "wide", "small", "subnormal", "large"])
+def test_cases_are_near_the_ends(case: str) -> None:
+    """Some elements are left to vectors, and some are not; some have no value."""
+    size, missing, slow = check("hopper", "bf16", *cases.CASES[case]("bf16", np.random.default_rng(5), 32, 64, 20))
+    assert 0 < slow < size or case == "exponents"
+    assert (missing > 0) == (case not in ("nearly_two", "wide"))
+
+
+@pytest.mark.parametrize("terms", [1, 3, 15, 16, 17, 2047, 2048, 2049])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 2), (1, 17)])
+def test_any_number_of_terms(rows: int, terms: int, columns: int) -> None:
+    for name, format in (("hopper", "bf16"), ("ampere", "tf32"), ("volta", "f16")):
+        if terms > 17 and (rows, columns) != (3, 2):
+            continue
+        check(name, format, *cases.gaussian(format, np.random.default_rng(terms), rows, terms, columns))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(17, 1), (1, 65), (4, 64), (5, 63), (16, 33), (257, 3), (130, 129)])
+def test_any_number_of_rows_and_columns(rows: int, columns: int) -> None:
+    check("hopper", "bf16", *cases.cancelling("bf16", np.random.default_rng(rows), rows, 17, columns))
+
+
+def test_segments_begin_at_zero() -> None:
+    a, b = cases.positive("bf16", np.random.default_rng(0), 3, 5000, 4)
+    found = cases.product("hopper", "bf16", a, b).sums
+    assert found.shape == (3, 3, 4)
+    for number, start in enumerate(range(0, 5000, 2048)):
+        part = cases.product("hopper", "bf16", a[:, start : start + 2048], b[start : start + 2048]).sums
+        assert torch.equal(found[number], part[0])
+    check("hopper", "bf16", a[:2], b[:, :1])
+
+
+@pytest.mark.parametrize("format", ["bf16", "tf32"])
+def test_operands_lie_in_any_strides(format: str) -> None:
+    rng = np.random.default_rng(7)
+    a, b = cases.gaussian(format, rng, 40, 150, 90)
+    wanted = cases.product("ampere", format, a, b).sums
+    transposed = a.T.contiguous().T, b.T.contiguous().T
+    apart = torch.empty(80, 301, dtype=a.dtype)[::2, 1::2], torch.empty(450, 181, dtype=b.dtype)[2::3, :180:2]
+    apart[0].copy_(a)
+    apart[1].copy_(b)
+    for left in (a, transposed[0], apart[0]):
+        for right in (b, transposed[1], apart[1]):
+            assert torch.equal(cases.product("ampere", format, left, right).sums, wanted)
+    row = a[:1].expand(5, 150)
+    assert torch.equal(cases.product("ampere", format, row, b).sums[0], wanted[0, :1].expand(5, 90))
+
+
+def test_batches_are_products_of_their_own() -> None:
+    rng = np.random.default_rng(8)
+    a = cases.numbers("bf16", rng.standard_normal((2, 3, 20, 2100)))
+    b = cases.numbers("bf16", rng.standard_normal((3, 2, 50, 2100))).permute(1, 0, 3, 2)
+    found = cases.product("hopper", "bf16", a, b)
+    assert found.sums.shape == (2, 2, 3, 20, 50)
+    for i in range(2):
+        for j in range(3):
+            assert torch.equal(found.sums[:, i, j], cases.product("hopper", "bf16", a[i, j], b[i, j]).sums)
+
+
+def test_indices_of_what_has_no_value_are_those_of_the_whole_result() -> None:
+    rng = np.random.default_rng(9)
+    a = cases.numbers("bf16", rng.standard_normal((3, 5, 2100)))
+    b = cases.numbers("bf16", rng.standard_normal((3, 2100, 70)))
+    a[1, 2, 2090] = float("inf")
+    b[2, 7, 65] = float("nan")
+    found = cases.product("hopper", "bf16", a, b)
+    places = np.zeros(found.sums.shape, dtype=bool)
+    places[1, 1, 2, :] = True
+    places[0, 2, :, 65] = True
+    assert np.array_equal(found.missing, np.flatnonzero(places))
+    assert np.array_equal(found.sums.isnan().numpy(), places)
+
+
+def test_a_product_without_elements_or_terms() -> None:
+    for shape in ((0, 5, 3), (4, 0, 3), (4, 5, 0)):
+        a, b = torch.zeros(shape[:2], dtype=torch.bfloat16), torch.zeros(shape[1:], dtype=torch.bfloat16)
+        found = cases.product("hopper", "bf16", a, b)
+        assert found.sums.shape == (min(1, shape[1]), shape[0], shape[2]) and not len(found.missing)
+
+
+def test_other_numbers_and_shapes_are_refused() -> None:
+    x, arithmetic = torch.ones(4, 4), cases.arithmetic_of("hopper", "tf32")
+    with pytest.raises(ValueError, match="last 13 bits"):
+        tensor_core_product(x, x * 1.0001, arithmetic)
+    with pytest.raises(ValueError, match=r"no torch\.float64"):
+        tensor_core_product(x.double(), x.double(), arithmetic)
+    with pytest.raises(ValueError, match=r"no torch\.float32 by torch\.bfloat16"):
+        tensor_core_product(x, x.bfloat16(), arithmetic)
+    with pytest.raises(ValueError, match="no matrices to multiply"):
+        tensor_core_product(x, x[:3], arithmetic)
+    for wrong in ((26, 16, 2048), (25, 12, 2048), (25, 16, 4096), (25, 16, 2040)):
+        with pytest.raises(ValueError, match="not an arithmetic"):
+            GroupArithmetic(wrong[0], wrong[1], False, wrong[2])
+
+
+def test_the_ends_of_the_range_are_those_of_the_standard() -> None:
+    ends = tensor_core_chain.LARGEST_EXPONENT, tensor_core_chain.LEAST_EXPONENT
+    assert ends == (LARGEST_EXPONENT, LEAST_EXPONENT)
+    for one in ARITHMETICS.values():
+        assert 23 <= one.fraction_bits <= 25 and one.segment_terms % 16 == 0 and one.segment_terms <= 2048
+        assert all(tensor_core_packing.CHUNK % terms == 0 for terms in one.terms.values())
+
+
+def test_fields_stay_within_fp32() -> None:
+    """What the microkernel's documentation says of its constants."""
+    top, least = tensor_core_microkernel.TOP, tensor_core_microkernel.LEAST
+    assert top + 12 <= 254, "sums of 2,048 products"
+    for fraction_bits in (23, 24, 25):
+        assert least - fraction_bits >= 1 and 254 + fraction_bits - (least - fraction_bits) <= 254
+    largest = (2 - 2**-10) ** 2 * 2**25
+    assert 16 * largest < 1 << 31 <= 16 * largest + (1 << 26) and 8 * largest + (1 << 26) < 1 << 31
+    assert (1 << 32) - 16 * largest - (1 << 26) >= tensor_core_microkernel.LIMIT
+
+
+def first_group(format: str, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float64[cases, 3] each: numbers of the format whose products add up to c, and hold its bits."""
+    fraction = cases.FIELD_BITS[format][1]
+    significands, exponents = np.frexp(c)
+    left, right = [], []
+    rest = np.abs(significands * 2.0**24)
+    for place in (23 - fraction, max(0, 22 - 2 * fraction), 0):
+        piece = np.floor(rest * 2.0**-place)
+        rest = rest - piece * 2.0**place
+        left.append(np.copysign(piece * 2.0**-fraction, c))
+        right.append(2.0 ** (exponents - 24.0 + place + fraction))
+    assert not rest.any()
+    return np.stack(left, 1), np.stack(right, 1)
+
+
+@pytest.mark.skipif(not VECTORS.exists(), reason="results of real GPUs are not here")
+@pytest.mark.parametrize(
+    ("gpu", "format"),
+    [(gpu, format) for one in ARITHMETICS.values() for gpu in one.gpus for format in one.terms if gpu != "Ada"]
+    + [("Ada", "bf16")],
+)
+def test_results_of_real_gpus(gpu: str, format: str) -> None:
+    """c is what a group makes that comes first."""
+    (name,) = [one.name for one in ARITHMETICS.values() if gpu in one.gpus]
+    index = json.loads((VECTORS.parent / "index.json").read_text())
+    published = {"f16": "fp16"}.get(format, format)
+    keys = [f"{gpu}/{published}/{part}" for part in ("a", "b", "c", "d_fp32")]
+    if keys[3] not in index:
+        pytest.skip("was not measured")
+    with np.load(VECTORS) as arrays:
+        a, b, c, d = (arrays[index[key].replace("/", "|")] for key in keys)
+    group = ARITHMETICS[name].terms_of(format)
+    before = np.zeros((2, len(c), group))
+    wide = c.view(np.float32).astype(np.float64)
+    before[:, :, :3] = first_group(format, wide)
+    least = 2.0 ** (2 - (1 << (cases.FIELD_BITS[format][0] - 1)))
+    holds = (before[1, :, :3].min(1) >= least) & np.isfinite(wide)
+    holds &= before[1, :, :3].max(1) < 2 / least
+    left, right = (
+        torch.cat([cases.numbers(format, one), cases.numbers(format, x.view(np.float32).astype(np.float64))], 1)
+        for one, x in zip(before, (a, b), strict=True)
+    )
+    found = cases.product(name, format, left[:, None, :], right[:, :, None])
+    has = np.ones(len(c), dtype=bool)
+    has[found.missing] = False
+    assert np.array_equal(found.sums.numpy().view(np.uint32).reshape(-1)[holds & has], d[holds & has])
+    assert (holds & has).sum() > (4500 if format != "f16" else 2000), "most of them are held against the kernel"
+
+
+@pytest.mark.parametrize(
+    ("settings", "threads"),
+    [
+        ({}, 1),
+        (WITHOUT_AVX512, 2),
+        (MACHINES["AVX2"].variables, 1),
+        (MACHINES["compatible"].variables, 2),
+        (MACHINES["generic"].variables, 1),
+    ],
+    ids=["native", "without AVX-512", "AVX2", "compatible", "generic"],
+)
+def test_every_machine_has_the_same_bits(settings: dict[str, str], threads: int) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATEN_", "NUMBA_CPU_"))}
+    paths = os.pathsep.join([str(Path(cases.__file__).parent), *sys.path])
+    run = [sys.executable, cases.__file__, str(threads)]
+    found = subprocess.run(
+        run, env=kept | dict(settings) | {"PYTHONPATH": paths}, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == cases.digest([("hopper", "bf16"), ("ampere", "tf32")])
