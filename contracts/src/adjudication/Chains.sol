@@ -5,10 +5,11 @@ import {Binary32} from "../arithmetic/Binary32.sol";
 import {Accumulator, ExactSum, Total} from "../arithmetic/ExactSum.sol";
 import {Rounding} from "../arithmetic/Rounding.sol";
 import {GroupRule, TensorCore} from "../arithmetic/TensorCore.sol";
+import {Access} from "./Access.sol";
 import {Descriptor, DType} from "./Descriptor.sol";
 import {Partial} from "./IAdjudicator.sol";
 import {Numbers} from "./Numbers.sol";
-import {ChunkOpening} from "./Openings.sol";
+import {Index, ChunkOpening, Openings} from "./Openings.sol";
 import {Operands, Reading} from "./Operands.sol";
 
 /// @title CHAIN: products of two inputs, added group by group as the tensor cores of a family of GPUs do
@@ -17,6 +18,7 @@ import {Operands, Reading} from "./Operands.sol";
 library Chains {
     using ExactSum for Accumulator;
     using ExactSum for Total;
+    using Openings for Index;
     using Reading for Operands;
 
     /// @notice Terms of a chain.
@@ -93,16 +95,17 @@ library Chains {
         return Numbers.ofFloat32(dtype, wholeOf(whole).rounded(Numbers.formatOf(dtype, Rounding.FULL_BITS)));
     }
 
-    /// @dev The operands of the present term; zeros if one is in the padding, which is as good as no term.
+    /// @dev The operands of the present term; zeros if one is in the padding, which is as good as no term, and then none needs to be opened.
     function term(Operands memory operands, ChunkOpening[] calldata openings, bool isHalf)
         private
         pure
         returns (uint256 x, uint256 y)
     {
-        bool valid;
-        (x, valid) = operands.read(openings, 0);
-        if (valid) (y, valid) = operands.read(openings, 1);
+        (uint256 flat, bool valid) = Access.read(operands.rows[0]);
         if (!valid) return (0, 0);
+        (y, valid) = operands.read(openings, 1);
+        if (!valid) return (0, 0);
+        x = operands.index.element(openings, 0, flat);
         if (isHalf) (x, y) = (Numbers.ofHalf(x), Numbers.ofHalf(y));
     }
 
