@@ -28,7 +28,7 @@ from eth_utils.address import to_checksum_address
 from hexbytes import HexBytes
 from tiebreak.contract import enums
 from tiebreak.contract.abi import ContractAbi, _typed
-from tiebreak.contract.code import LIBRARIES, load_artifact
+from tiebreak.contract.code import ADJUDICATORS_PARTS, LIBRARIES, load_artifact
 from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import InvalidAnswer
 from web3 import Web3
@@ -36,7 +36,7 @@ from web3 import Web3
 ENTRIES: list[dict[str, Any]] = load_artifact("VerificationGame")["abi"]
 FUNCTIONS = [entry for entry in ENTRIES if entry["type"] == "function"]
 EVENTS = [entry for entry in ENTRIES if entry["type"] == "event"]
-OURS = ContractAbi.load("VerificationGame", *LIBRARIES, "Adjudicator", "Functions")
+OURS = ContractAbi.load("VerificationGame", *LIBRARIES, "Adjudicator", *ADJUDICATORS_PARTS)
 THEIRS = Web3().eth.contract(address=to_checksum_address("0x" + "77" * 20), abi=ENTRIES)
 
 Parameter = Mapping[str, Any]

@@ -33,10 +33,13 @@ import numpy.typing as npt
 from generated import with_section
 from roundlog.adjudication import NoTensorCoreValueError, binary32
 from roundlog.adjudication.tensor_core_groups import group
-from roundlog.arithmetic import ARITHMETICS, OPERAND_FORMATS, TensorCoreArithmetic
+from roundlog.definitions.tensor_core import ARITHMETICS, OPERAND_FORMATS, TensorCoreArithmetic
 from roundlog.number_format import FLOAT32, Format
 
 Words = npt.NDArray[np.uint32]
+
+PUBLISHED_NAMES = {"fp16": "f16"}
+"""Names of formats in the results, where they are others than here."""
 
 MOST_BYTES = 1 << 28
 """Largest array, and file, that is read."""
@@ -104,7 +107,8 @@ def read_sets(path: Path, cases: int | None = None) -> tuple[list[ResultSet], di
     others: dict[str, list[str]] = {}
     for gpu, format in sorted({tuple(name.split("/")[:2]) for name in names if name.count("/") == 2}):
         held = {part: names.get(f"{gpu}/{format}/{part}") for part in ("a", "b", "c", "d_fp32")}
-        if format not in OPERAND_FORMATS:
+        name = PUBLISHED_NAMES.get(format, format)
+        if name not in OPERAND_FORMATS:
             others.setdefault(format, []).append(gpu)
             continue
         if f"{gpu}/{format}/d_fp16" in names:
@@ -115,9 +119,9 @@ def read_sets(path: Path, cases: int | None = None) -> tuple[list[ResultSet], di
         a, b, c, d = (arrays[key][:cases] for key in held.values() if key is not None)
         if not (a.ndim == 2 and a.shape == b.shape and c.shape == d.shape == a.shape[:1] and a.size > 0):
             raise VectorsError(f"{gpu}/{format} has shapes that do not fit: {a.shape}, {b.shape}, {c.shape}, {d.shape}")
-        same = (one.gpu for one in sets if one.format == format)
+        same = (one.gpu for one in sets if one.format == name)
         alike = tuple(one for one in same if all(names.get(f"{one}/{format}/{p}") == held[p] for p in ("c", "d_fp32")))
-        sets.append(ResultSet(gpu, format, a, b, c, d, alike))
+        sets.append(ResultSet(gpu, name, a, b, c, d, alike))
     if not sets:
         raise VectorsError(f"{path} holds no set of {', '.join(OPERAND_FORMATS)} with results in FP32")
     return sets, others

@@ -9,7 +9,8 @@ An artifact is JSON with the keys `contract`, `kind` ("contract" or "library"), 
 
     linkReferences             library -> places of its address in `bytecode` (zeros stand there)
     deployedLinkReferences     the same in `deployedBytecode`
-    immutableReferences        places in `deployedBytecode` of values that the constructor sets (zeros stand there)
+    immutableReferences        in the order of declaration, for every value that the constructor sets: its places in
+                               `deployedBytecode` (zeros stand there)
 
 The code of a deployed library begins with its own address: one byte 0x73, then the 20 bytes that are zeros in the
 artifact.
@@ -40,6 +41,7 @@ CONTRACTS = {
     "Display": "src/Display.sol",
     "Adjudicator": "src/adjudication/Adjudicator.sol",
     "Functions": "src/adjudication/Functions.sol",
+    "Reducer": "src/adjudication/Reducer.sol",
 }
 """Contracts that the client deploys -> their sources, below `contracts`."""
 
@@ -110,9 +112,9 @@ def compile_all() -> dict[str, dict[str, Any]]:
     for name, path in CONTRACTS.items():
         compiled = contracts[path][name]
         creation, deployed = compiled["evm"]["bytecode"], compiled["evm"]["deployedBytecode"]
-        immutables = [
-            [place["start"], place["length"]] for found in deployed["immutableReferences"].values() for place in found
-        ]
+        # Their keys are numbers of the declarations.
+        references = sorted(deployed["immutableReferences"].items(), key=lambda item: int(item[0]))
+        immutables = [sorted([place["start"], place["length"]] for place in found) for _, found in references]
         artifacts[f"{name}.json"] = {
             "contract": name,
             "kind": "library" if is_library(deployed["object"]) else "contract",
@@ -124,7 +126,7 @@ def compile_all() -> dict[str, dict[str, Any]]:
             "deployedBytecode": code(deployed),
             "linkReferences": places(creation["linkReferences"]),
             "deployedLinkReferences": places(deployed["linkReferences"]),
-            "immutableReferences": sorted(immutables),
+            "immutableReferences": immutables,
         }
     return artifacts
 

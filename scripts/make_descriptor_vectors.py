@@ -123,6 +123,11 @@ def _contractions(b: Builder, images: Value, noise: Value) -> None:
     # A long sum of which the right side strides over more than a chunk a term.
     long = b.constant(0.25, F32, (600, 300))
     b.op("matmul", b.constant(0.5, F32, (2, 600)), long)
+    for arithmetic, to in (("hopper", "to_bf16"), ("ampere", "to_f16"), ("volta", "to_f16")):
+        x = b.op(to, a)
+        b.op("tensor_core_matmul", x, b.op("permute", x, dims=(0, 2, 1)), arithmetic=arithmetic)
+    wide = b.op("to_bf16", b.constant(0.5, F32, (2, 600)))
+    b.op("tensor_core_matmul", wide, b.op("to_bf16", long), arithmetic="hopper")
     for groups, weights in ((1, (2, 4, 3, 2)), (2, (6, 2, 2, 3))):
         w = b.constant(1.5, F32, weights)
         options = {"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2), "groups": groups}

@@ -28,7 +28,7 @@ from generated import write_or_check
 from make_arithmetic_vectors import hexed, packed
 from roundlog.adjudication import NoTensorCoreValueError, binary32
 from roundlog.adjudication.tensor_core_groups import group
-from roundlog.arithmetic import ARITHMETICS, OPERAND_FORMATS, TensorCoreArithmetic
+from roundlog.definitions.tensor_core import ARITHMETICS, OPERAND_FORMATS, TensorCoreArithmetic
 from roundlog.number_format import FLOAT32, Format
 
 VECTORS = Path(__file__).resolve().parent.parent / "tests" / "vectors"

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address
-from tiebreak.contract.code import LIBRARIES, ContractCode, deploy_adjudicator, is_adjudicator, is_game
+from tiebreak.contract.code import (
+    ADJUDICATORS_PARTS,
+    LIBRARIES,
+    ContractCode,
+    deploy_adjudicator,
+    is_adjudicator,
+    is_game,
+)
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.rpc.chain_errors import DeploymentError, NoCode
@@ -40,7 +47,7 @@ def test_the_game_is_known_by_its_code_and_by_that_of_its_libraries(sender: Send
     with pytest.raises(NoCode, match="caught up"):
         is_game(node, sender.address)
     found = ContractCode.load("VerificationGame").at(node, game.address)
-    assert found is not None and found.immutable == word(game.adjudicator())
+    assert found is not None and list(found.immutables) == [word(game.adjudicator())]
     assert set(found.libraries) == set(LIBRARIES)
     code = node.code(game.address)
     for position in (0, 100, len(code) - 1):
@@ -86,21 +93,25 @@ def test_a_game_over_another_library_is_another_game(sender: Sender) -> None:
     assert moved is not None and not is_game(sender.node, moved)
 
 
-def test_an_adjudicator_over_other_functions_is_another_one(sender: Sender) -> None:
+def test_an_adjudicator_over_other_contracts_is_another_one(sender: Sender) -> None:
     node = sender.node
     adjudicator = deploy_adjudicator(sender)
     assert is_adjudicator(node, adjudicator)
     stranger = deploy_raw(sender, node.code(adjudicator)[:50])
-    other = ContractCode.load("Adjudicator").deploy(sender, argument=word(stranger)).contract
-    assert other is not None and not is_adjudicator(node, other)
-    # One place shows the functions that everybody knows, the other calls different ones.
+    found = ContractCode.load("Adjudicator").at(node, adjudicator)
+    assert found is not None and len(found.immutables) == len(ADJUDICATORS_PARTS)
+    functions, reducer = found.immutables
+    for parts in ((word(stranger), reducer), (functions, word(stranger)), (reducer, functions)):
+        other = ContractCode.load("Adjudicator").deploy(sender, argument=b"".join(parts)).contract
+        assert other is not None and not is_adjudicator(node, other)
+    # One place shows the contract that everybody knows, the other calls a different one.
     code = node.code(adjudicator)
-    places = ContractCode.load("Adjudicator").immutables
-    assert len(places) > 1
-    for start, length in places:
-        assert not is_adjudicator(node, deploy_raw(sender, code[:start] + word(stranger) + code[start + length :]))
-    dirty = code
-    for start, length in places:
-        dirty = dirty[:start] + b"\x01" + dirty[start + 1 : start + length] + dirty[start + length :]
-    assert not is_adjudicator(node, deploy_raw(sender, dirty))
+    for places in ContractCode.load("Adjudicator").immutables:
+        assert len(places) > 1
+        for start, length in places:
+            assert not is_adjudicator(node, deploy_raw(sender, code[:start] + word(stranger) + code[start + length :]))
+        dirty = code
+        for start, length in places:
+            dirty = dirty[:start] + b"\x01" + dirty[start + 1 : start + length] + dirty[start + length :]
+        assert not is_adjudicator(node, deploy_raw(sender, dirty))
     assert is_adjudicator(node, deploy_raw(sender, code))

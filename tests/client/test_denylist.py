@@ -7,7 +7,7 @@ import json
 import pytest
 from disputes import Cast
 from tiebreak.contract import code
-from tiebreak.contract.code import Broken, fingerprint, is_game, parse, why_broken
+from tiebreak.contract.code import ADJUDICATORS_PARTS, LIBRARIES, Broken, fingerprint, is_game, parse, why_broken
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.rpc.chain_errors import DeploymentError
@@ -15,10 +15,10 @@ from tiebreak.rpc.chain_errors import DeploymentError
 
 def test_the_list_of_this_release_can_be_read_and_names_contracts_that_there_are() -> None:
     for entry in code.shipped():
-        assert entry.reason and entry.contract in ("VerificationGame", "Adjudicator", "Functions", "Verdicts", "Claims")
+        assert entry.reason and entry.contract in ("VerificationGame", "Adjudicator", *ADJUDICATORS_PARTS, *LIBRARIES)
 
 
-@pytest.mark.parametrize("contract", ["VerificationGame", "Verdicts", "Adjudicator", "Functions"])
+@pytest.mark.parametrize("contract", ["VerificationGame", "Verdicts", "Adjudicator", "Functions", "Reducer"])
 def test_a_code_that_is_listed_is_refused_wherever_it_stands(contract: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cast = Cast.on(embedded_node())
     node, address, adjudicator = cast.customer.node, cast.customer.address, cast.customer.adjudicator()

@@ -10,7 +10,7 @@ from disputes import made
 from roundlog.commitments import MerkleTree
 from roundlog.data import fields_of, write_fields
 from roundlog.training.job import Job, JobError
-from tiebreak.contract.code import ContractCode
+from tiebreak.contract.code import ADJUDICATORS_PARTS, ContractCode
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.game.moves import next_root_of
@@ -81,14 +81,15 @@ def test_a_spec_that_this_version_cannot_follow_is_refused(world: World) -> None
 
 @pytest.mark.slow
 def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None:
-    """Its code is the right one, but it asks other functions."""
+    """Its code is the right one, but it asks other contracts."""
     job = Job.from_task(linear_task())
     job.write(world.root / "files")
     cid = world.store.add_directory(world.root / "files")
     sender = world.senders["customer"]
     stranger = ContractCode.load("Claims").deploy(sender).contract
     assert stranger is not None
-    other = ContractCode.load("Adjudicator").deploy(sender, argument=bytes(12) + bytes.fromhex(stranger[2:])).contract
+    argument = (bytes(12) + bytes.fromhex(stranger[2:])) * len(ADJUDICATORS_PARTS)
+    other = ContractCode.load("Adjudicator").deploy(sender, argument=argument).contract
     assert other is not None
     contract = world.contract.by(sender)
     world.job, _ = made(contract, contract.post_job(replace(world.spec(job.spec), adjudicator=other), TERMS, cid))

@@ -34,6 +34,15 @@ class RoundingPolicy(enum.StrEnum):
     THRESHOLD = "threshold"
 
 
+class ProductArithmetic(enum.StrEnum):
+    """Names of arithmetics of products (`roundlog.definitions.tensor_core`)."""
+
+    EXACT = "exact"
+    HOPPER = "hopper"
+    AMPERE = "ampere"
+    VOLTA = "volta"
+
+
 _captured_option = panel("The job")
 
 
@@ -87,6 +96,15 @@ def create(
             min=23, max=32, metavar="N", help="Bits of every result, b_r of OVT (default: 32).", show_default=False
         ),
     ] = None,
+    arithmetic: Annotated[
+        ProductArithmetic | None,
+        _captured_option(
+            metavar="NAME",
+            help="Products of BF16 and FP16 matrices: exact (default), rounded once, or as the tensor cores of a "
+            "family of GPUs add them (docs/arithmetic.md).",
+            show_default=False,
+        ),
+    ] = None,
     torch_random: Annotated[
         bool,
         _captured_option(
@@ -117,7 +135,7 @@ def create(
     setup = RoleSetup(party, max_memory, Policy())
     if reward is not None:
         setup.contract()  # what cannot be posted is noticed before the work of capturing it
-    job, where, made = _capture(source, out, setting or [], data, policy, bits, max_memory, torch_random)
+    job, where, made = _capture(source, out, setting or [], data, policy, bits, arithmetic, max_memory, torch_random)
     plain: dict[str, object] = {"directory": where} | _plain(job)
     if made is not None:
         plain["sameness"] = dataclasses.asdict(made.sameness)
@@ -182,14 +200,17 @@ def _capture(
     data: Path | None,
     policy: RoundingPolicy | None,
     bits: int | None,
+    arithmetic: ProductArithmetic | None,
     max_memory: int,
     torch_random: bool,
 ) -> tuple[Job, Path, _Made | None]:
     """The job of a task, written to `out`, and how it was made; or the job that is in a directory already."""
+    options = (data, policy, bits, arithmetic)
     if Path(source).is_dir():
-        if out is not None or settings or torch_random or any(option is not None for option in (data, policy, bits)):
+        if out is not None or settings or torch_random or any(option is not None for option in options):
             raise CommandError(
-                f"{source} is a job already: leave --out, --set, --data, --policy, --bits and --torch-random away."
+                f"{source} is a job already: leave --out, --set, --data, --policy, --bits, --arithmetic and "
+                "--torch-random away."
             )
         require_publishable(Path(source))
         return read_job(Path(source), max_memory), Path(source), None
@@ -213,6 +234,7 @@ def _capture(
                 task,
                 policy=number,
                 bits=bits or 32,
+                arithmetic=arithmetic or ProductArithmetic.EXACT,
                 report=found.append,
                 tell=lambda stage: bar.done(JOB_STAGES.index(stage), stage),
             )
@@ -305,6 +327,7 @@ def _plain(job: Job) -> dict[str, object]:
 
     return {
         "spec": asdict(job.spec),
+        "arithmetic": job.arithmetic,
         "run_id": job.spec.run_id,
         "states": {name: str(kind) for name, kind in job.program.states.items()},
         "data": {name: str(kind) for name, kind in job.program.data.items()},
@@ -336,6 +359,7 @@ def _facts(job: Job) -> dict[str, object]:
         "data": f"{spec.data_rows} rows ({', '.join(job.dataset)}), {spec.batch_size} a step, in the seed's own order",
         **{f"rate {name}": _rate(table.tolist()) for name, table in job.rates().items()},
         "rounding": f"{spec.policy_name}, {spec.rounding_bits} bits",
+        "products": job.arithmetic,
         "operators": f"{spec.operator_count} a step",
         "state": f"{spec.state_count} tensors, {size(sum(kind.nbytes for kind in states.values()))}",
         "memory": f"about {size(step_bytes(job.program, spec))} a step",

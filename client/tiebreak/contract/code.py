@@ -36,6 +36,9 @@ _PUSH_20 = 0x73
 LIBRARIES = ("Claims", "Auditing", "LevelOpenings", "Proofs", "Verdicts", "Display")
 """Libraries that the verification game is linked with."""
 
+ADJUDICATORS_PARTS = ("Functions", "Reducer")
+"""Contracts that an adjudicator calls, in the order of its constructor's arguments and of its immutables."""
+
 Places = Sequence[tuple[int, int]]
 """(offset, length) in bytes of a code."""
 
@@ -51,8 +54,8 @@ class ContractCode:
     links: Mapping[str, Places]
     """Library -> places of its address in `creation`."""
     deployed_links: Mapping[str, Places]
-    immutables: Places
-    """Places in the deployed code of the one value (32 bytes) that the constructor sets."""
+    immutables: Sequence[Places]
+    """Places in the deployed code of every value (32 bytes) that the constructor sets, in the order of declaration."""
 
     @staticmethod
     @functools.cache
@@ -67,7 +70,7 @@ class ContractCode:
                 deployed=bytes.fromhex(artifact["deployedBytecode"].removeprefix("0x")),
                 links=_links(artifact["linkReferences"]),
                 deployed_links=_links(artifact["deployedLinkReferences"]),
-                immutables=_places(artifact["immutableReferences"]),
+                immutables=tuple(map(_places, artifact["immutableReferences"])),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise damaged(name) from error
@@ -104,12 +107,12 @@ class ContractCode:
             (start, length), *_ = places
             libraries[library] = to_checksum_address(found[start : start + length])
             code = _filled(code, places, found[start : start + length])
-        value = bytes(32)
-        if self.immutables:
-            (start, length), *_ = self.immutables
-            value = found[start : start + length]
-            code = _filled(code, self.immutables, value)
-        return Deployed(libraries=libraries, immutable=value) if code == found else None
+        immutables = []
+        for places in self.immutables:
+            (start, length), *_ = places
+            immutables.append(found[start : start + length])
+            code = _filled(code, places, immutables[-1])
+        return Deployed(libraries=libraries, immutables=tuple(immutables)) if code == found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +120,8 @@ class Deployed:
     """Values that a deployment has filled into a contract's code."""
 
     libraries: Mapping[str, ChecksumAddress]
-    immutable: bytes
-    """32 bytes; zeros if it has none."""
+    immutables: Sequence[bytes]
+    """32 bytes each, in the order of declaration."""
 
 
 def load_artifact(name: str) -> Mapping[str, Any]:
@@ -141,9 +144,10 @@ def damaged(name: str) -> DeploymentError:
 
 
 def deploy_adjudicator(sender: Sender) -> ChecksumAddress:
-    """Deploys an adjudicator with the functions that it needs, and returns its address."""
-    functions = _address(ContractCode.load("Functions").deploy(sender))
-    return _address(ContractCode.load("Adjudicator").deploy(sender, argument=encode(["address"], [functions])))
+    """Deploys an adjudicator with the contracts that it needs, and returns its address."""
+    parts = [_address(ContractCode.load(name).deploy(sender)) for name in ADJUDICATORS_PARTS]
+    argument = encode(["address"] * len(parts), parts)
+    return _address(ContractCode.load("Adjudicator").deploy(sender, argument=argument))
 
 
 def deploy_game(sender: Sender, adjudicator: ChecksumAddress) -> TransactionReceipt:
@@ -162,13 +166,14 @@ def is_game(node: ChainNode, address: ChecksumAddress) -> bool:
 
 
 def is_adjudicator(node: ChainNode, address: ChecksumAddress) -> bool:
-    """True if this version's adjudicator stands there, with this version's functions.
+    """True if this version's adjudicator stands there, with this version's contracts as its parts.
 
     Nothing is known of what another one computes."""
     found = ContractCode.load("Adjudicator").at(node, address)
-    if found is None or found.immutable[:12] != bytes(12):
-        return False
-    return ContractCode.load("Functions").at(node, to_checksum_address(found.immutable[12:])) is not None
+    return found is not None and all(
+        part[:12] == bytes(12) and ContractCode.load(name).at(node, to_checksum_address(part[12:])) is not None
+        for name, part in zip(ADJUDICATORS_PARTS, found.immutables, strict=True)
+    )
 
 
 def _address(receipt: TransactionReceipt) -> ChecksumAddress:
@@ -253,10 +258,10 @@ def why_broken(
     contract: str, chain_id: int, address: ChecksumAddress, listed: Sequence[Broken] | None = None
 ) -> str | None:
     """Reason why nobody should put money on a contract of this version at an address; None if nothing is known
-    against it. contract: its name, with which the libraries and functions that it calls are looked for as well; listed:
+    against it. contract: its name, with which the libraries and contracts that it calls are looked for as well; listed:
     instead of the list of this release.
     """
-    parts = ContractCode.load("VerificationGame").links if contract == "VerificationGame" else ("Functions",)
+    parts = ContractCode.load("VerificationGame").links if contract == "VerificationGame" else ADJUDICATORS_PARTS
     for part in (contract, *parts):
         for entry in shipped() if listed is None else listed:
             if entry.means(part, chain_id, address):

@@ -38,7 +38,8 @@ class Fault(IntEnum):
     DTYPE = 5
     """An input of another dtype than the family or code has."""
     SEGMENT = 6
-    """Segments of no terms, or of more than 4096."""
+    """Segments of no terms, or of more than 4096; of CHAIN, of another number than a power of two from a group's to
+    2048."""
     SIZE = 7
     """More than 2^40 elements or terms."""
     AFFINE = 8

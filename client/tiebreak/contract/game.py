@@ -13,7 +13,14 @@ from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 
 from tiebreak.contract.abi import ContractAbi
-from tiebreak.contract.code import LIBRARIES, deploy_adjudicator, deploy_game, is_game, why_broken
+from tiebreak.contract.code import (
+    ADJUDICATORS_PARTS,
+    LIBRARIES,
+    deploy_adjudicator,
+    deploy_game,
+    is_game,
+    why_broken,
+)
 from tiebreak.contract.contract_calls import ContractCall, GameCalls
 from tiebreak.contract.events import Event
 from tiebreak.rpc.chain_errors import (
@@ -65,7 +72,7 @@ class VerificationGame(GameCalls):
         self.address = to_checksum_address(address)
         self.first_block = first_block
         self._sender = sender
-        self._abi = ContractAbi.load("VerificationGame", *LIBRARIES, "Adjudicator", "Functions")
+        self._abi = ContractAbi.load("VerificationGame", *LIBRARIES, "Adjudicator", *ADJUDICATORS_PARTS)
 
     @classmethod
     def at(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from roundlog.adjudication import ExactSum, IntegerSum, RunningResult, in_float32, wrap
+from roundlog.adjudication import CHAIN_LIMIT, ExactSum, GroupChain, IntegerSum, RunningResult, in_float32, wrap
 from roundlog.adjudication import binary32 as ieee
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import RunningResults
@@ -61,9 +61,12 @@ class _CunningOutput:
         last, dtype = found.partials[-1], self._honest.descriptor.dtype
         wanted = in_float32(dtype, claimed if self._side is Side.TRAINER else claimed ^ 1)
         claimed = in_float32(dtype, claimed)
-        if not isinstance(last, ExactSum | IntegerSum):
+        if not isinstance(last, ExactSum | IntegerSum | GroupChain):
             return found
         middle = len(found.partials) // 2
+        if isinstance(last, GroupChain):
+            chain = _chain(last, wanted)
+            return RunningResults([chain if i >= middle else partial for i, partial in enumerate(found.partials)])
         if isinstance(last, ExactSum) and (last.special or not ieee.is_finite(wanted)):
             wanted = claimed if self._side is Side.TRAINER else _ONE if claimed != _ONE else ieee.NAN
             lie = ExactSum(_whole(last, wanted)) if ieee.is_finite(wanted) else ExactSum(0, wanted)
@@ -76,6 +79,15 @@ class _CunningOutput:
 def _whole(kind: ExactSum | IntegerSum, bits: int) -> int:
     """The running total that finishes to these bits, of a number its FP32 pattern."""
     return ieee.scaled(bits) << 149 if isinstance(kind, ExactSum) else wrap(bits)
+
+
+def _chain(kind: GroupChain, wanted: int) -> GroupChain:
+    """A running result that finishes to an FP32 pattern."""
+    if ieee.is_nan(wanted):
+        return replace(kind, sum=0, total=ieee.NAN)
+    if ieee.is_finite(wanted):
+        return replace(kind, sum=ieee.scaled(wanted), total=0)
+    return replace(kind, sum=(1 - CHAIN_LIMIT) if wanted & ieee.SIGN else CHAIN_LIMIT - 1, total=0)
 
 
 def _moved(partial: RunningResult, off: int) -> RunningResult:

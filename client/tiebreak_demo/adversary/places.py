@@ -77,7 +77,9 @@ def activation(program: Program) -> int:
     return next(
         q
         for q, node in enumerate(program.nodes)
-        if node.op == "matmul" and node.type.dtype is DType.BF16 and is_parameter(node.inputs[1])
+        if node.op in ("matmul", "tensor_core_matmul")
+        and node.type.dtype is DType.BF16
+        and is_parameter(node.inputs[1])
     )
 
 

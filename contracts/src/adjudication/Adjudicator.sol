@@ -4,14 +4,13 @@ pragma solidity 0.8.37;
 import {Decoding} from "./Decoding.sol";
 import {Descriptor, Descriptors, Family, Fault} from "./Descriptor.sol";
 import {Elements} from "./Elements.sol";
-import {Finding, IAdjudicator, IFunctions, Outline, Partial, Question, Setting} from "./IAdjudicator.sol";
+import {Finding, IAdjudicator, IFunctions, IReducer, Outline, Partial, Question, Setting} from "./IAdjudicator.sol";
 import {Loads} from "./Loads.sol";
 import {ChunkOpening, Openings} from "./Openings.sol";
 import {Operands, Reading} from "./Operands.sol";
-import {Reductions} from "./Reductions.sol";
 
 /// @title Adjudicator
-/// @notice See `IAdjudicator`. Functions of numbers, which take much code, are computed by a contract of their own.
+/// @notice See `IAdjudicator`. Functions of numbers and reductions, which take much code, are computed by contracts of their own.
 contract Adjudicator is IAdjudicator {
     using Descriptors for Descriptor;
     using Reading for Operands;
@@ -19,14 +18,19 @@ contract Adjudicator is IAdjudicator {
     /// @inheritdoc IAdjudicator
     IFunctions public immutable override functions;
 
-    /// @notice The terms of this operator do not fit one opening: they are summed segment by segment.
-    error TooManyTerms(uint256 segments);
+    /// @notice The contract that computes reductions.
+    IReducer public immutable reducer;
+
+    /// @dev The family is the second word of a descriptor.
+    uint256 private constant FAMILY = 32;
+
     /// @notice There is no code at this address.
     error NoCode(address account);
 
-    constructor(IFunctions functions_) {
+    constructor(IFunctions functions_, IReducer reducer_) {
         if (address(functions_).code.length == 0) revert NoCode(address(functions_));
-        functions = functions_;
+        if (address(reducer_).code.length == 0) revert NoCode(address(reducer_));
+        (functions, reducer) = (functions_, reducer_);
     }
 
     /// @inheritdoc IAdjudicator
@@ -53,42 +57,47 @@ contract Adjudicator is IAdjudicator {
         override
         returns (Finding, uint64)
     {
+        if (isOfReduction(question.descriptor)) forward();
         Descriptor memory descriptor = Decoding.decode(question.descriptor);
         if (descriptor.family < Family.COPY) {
             return Loads.compute(setting, descriptor, question.element, openings, functions);
         }
         Operands memory operands = Reading.open(descriptor, question, 0, openings, setting.spec.chunkSize);
-        if (descriptor.isReduction()) {
-            uint256 segments = descriptor.segments();
-            if (segments > 1) revert TooManyTerms(segments);
-            Partial memory nothing = Partial([bytes32(0), bytes32(0), bytes32(0)]);
-            return Reductions.finish(descriptor, Reductions.reduce(operands, openings, nothing), setting.spec.roundingBits);
-        }
         return Elements.compute(operands, openings, functions, setting.spec.roundingBits);
     }
 
     /// @inheritdoc IAdjudicator
-    function reduceSegment(
-        Setting calldata setting,
-        Question calldata question,
-        uint64 segment,
-        Partial calldata before,
-        ChunkOpening[] calldata openings
-    ) external pure override returns (Finding, Partial memory) {
-        Descriptor memory descriptor = Decoding.decode(question.descriptor);
-        // INVARIANT: what is no reduction has no segment, and so no running results.
-        if (!descriptor.isReduction()) revert Descriptors.MalformedDescriptor(Fault.FAMILY);
-        Operands memory operands = Reading.open(descriptor, question, segment, openings, setting.spec.chunkSize);
-        return (Finding.VALUE, Reductions.reduce(operands, openings, before));
+    function reduceSegment(Setting calldata, Question calldata, uint64, Partial calldata, ChunkOpening[] calldata)
+        external
+        view
+        override
+        returns (Finding, Partial memory)
+    {
+        forward();
     }
 
     /// @inheritdoc IAdjudicator
-    function finish(bytes calldata encoded, Partial calldata whole, uint8 roundingBits)
-        external
-        pure
-        override
-        returns (Finding, uint64)
-    {
-        return Reductions.finish(Decoding.decode(encoded), whole, roundingBits);
+    function finish(bytes calldata, Partial calldata, uint8) external view override returns (Finding, uint64) {
+        forward();
+    }
+
+    /// @dev Read without a look at the rest, which the reducer decodes: what is malformed is refused there as here.
+    function isOfReduction(bytes calldata encoded) private pure returns (bool) {
+        return encoded.length >= FAMILY + 32 && uint256(bytes32(encoded[FAMILY:])) >= uint256(Family.SUM);
+    }
+
+    /// @dev Ends the call with what the reducer says to the same call.
+    function forward() private view {
+        address to = address(reducer);
+        // slither-disable-next-line assembly
+        assembly ("memory-safe") {
+            // INVARIANT: nothing is read from memory afterwards, so that it may be overwritten from the free part on.
+            let data := mload(0x40)
+            calldatacopy(data, 0, calldatasize())
+            let succeeded := staticcall(gas(), to, data, calldatasize(), 0, 0)
+            returndatacopy(data, 0, returndatasize())
+            if iszero(succeeded) { revert(data, returndatasize()) }
+            return(data, returndatasize())
+        }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {Chains} from "./Chains.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
 import {Numbers} from "./Numbers.sol";
 import {Scalar, Scalars} from "./Scalars.sol";
@@ -25,7 +26,7 @@ library Decoding {
     /// @dev A digit for each family, the lowest for STATE. Of MAP none counts.
     uint256 private constant PARAMETER_COUNTS = 0x0000_0000_1012_0241;
     /// @dev The greatest code of each family, a digit for each as above.
-    uint256 private constant CODES = 0x0001_0070_0100_0050;
+    uint256 private constant CODES = 0x0002_0001_0070_0100_0050;
 
     /// @notice The encoding is not the one of `abi.encode`: at this position stands a wrong number, or the end.
     error NotCanonical(uint256 position);
@@ -98,6 +99,7 @@ library Decoding {
         else if (self.segment != 0 || self.reduction.length != 0) fail(Fault.REDUCTION);
         requireTypes(self);
         requireParameters(self);
+        if (family == Family.CHAIN && !Chains.isSegment(self)) fail(Fault.SEGMENT);
     }
 
     function requireTypes(Descriptor memory self) private pure {
@@ -125,6 +127,7 @@ library Decoding {
         if (family == Family.GATHER) return self.dtype;
         if (family == Family.MAP) return Scalars.outputOf(self.code, self.dtype);
         if (family == Family.ARGMAX || family == Family.INTEGER_SUM) return DType.I64;
+        if (family == Family.CHAIN) return Chains.dtypeOf(self);
         return family == Family.ANY ? DType.BOOL : Numbers.orF32(self.dtype);
     }
 
@@ -132,7 +135,7 @@ library Decoding {
         Family family = self.family;
         if (family < Family.COPY) return 0;
         if (family == Family.MAP) return Scalars.inputsOf(self.code);
-        return family == Family.GATHER || family == Family.SELECTED_SUM ? 2 : 1;
+        return family == Family.GATHER || family == Family.SELECTED_SUM || family == Family.CHAIN ? 2 : 1;
     }
 
     function inputOf(Descriptor memory self, uint256 i) private pure returns (DType) {

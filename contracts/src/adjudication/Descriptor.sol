@@ -34,7 +34,9 @@ enum Family {
     /// The sum of int64 modulo 2^64.
     INTEGER_SUM,
     /// Whether a term is true.
-    ANY
+    ANY,
+    /// The products of two inputs, added group by group as tensor cores do (docs/arithmetic.md).
+    CHAIN
 }
 
 /// @notice Type of an element. Its bits are the pattern of an F32, BF16 or F16 (binary16), the two's complement of an I64, 0 or 1 of a BOOL.
@@ -88,7 +90,7 @@ enum Fault {
     INPUTS,
     /// An input of another dtype than the family or code has.
     DTYPE,
-    /// Segments of no terms, or of more than 4096.
+    /// Segments of no terms, or of more than 4096; of CHAIN, of another number than a power of two from a group's to 2048.
     SEGMENT,
     /// More than 2^40 elements or terms.
     SIZE,

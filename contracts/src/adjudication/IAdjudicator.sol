@@ -77,6 +77,31 @@ interface IFunctions {
     function rowOfPosition(uint64 seed, uint256 position, uint64 rows) external pure returns (uint256);
 }
 
+/// @title Reductions
+/// @notice The part of `IAdjudicator` that is about families of reductions, by the same signatures. All else reverts.
+interface IReducer {
+    /// @notice `IAdjudicator.compute`.
+    function compute(Setting calldata setting, Question calldata question, ChunkOpening[] calldata openings)
+        external
+        pure
+        returns (Finding finding, uint64 bits);
+
+    /// @notice `IAdjudicator.reduceSegment`.
+    function reduceSegment(
+        Setting calldata setting,
+        Question calldata question,
+        uint64 segment,
+        Partial calldata before,
+        ChunkOpening[] calldata openings
+    ) external pure returns (Finding finding, Partial memory afterwards);
+
+    /// @notice `IAdjudicator.finish`.
+    function finish(bytes calldata descriptor, Partial calldata whole, uint8 roundingBits)
+        external
+        pure
+        returns (Finding finding, uint64 bits);
+}
+
 /// @title Adjudicator of disputed elements
 /// @notice One element of one operator's output, from the operator's descriptor and opened chunks of its operands. Stateless: the caller vouches
 ///         for the descriptor (a leaf under the program root), for the operands' roots (agreed leaves of the trace) and for the setting; all

@@ -5,6 +5,7 @@ import {Binary32} from "../arithmetic/Binary32.sol";
 import {Accumulator, ExactSum, Total} from "../arithmetic/ExactSum.sol";
 import {Float32, Rounding} from "../arithmetic/Rounding.sol";
 import {Access} from "./Access.sol";
+import {Chains} from "./Chains.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "./Descriptor.sol";
 import {Finding, Partial} from "./IAdjudicator.sol";
 import {Numbers} from "./Numbers.sol";
@@ -18,7 +19,7 @@ struct Best {
     int64 label;
 }
 
-/// @title SUM, SELECTED_SUM, EXTREME, ARGMAX, INTEGER_SUM and ANY
+/// @title SUM, SELECTED_SUM, EXTREME, ARGMAX, INTEGER_SUM, ANY and CHAIN
 /// @notice Every one goes over a run of terms from one exact partial result to the next, so that a long one can be cut anywhere. A partial
 ///         result has one canonical form, whatever came before:
 ///           SUM, SELECTED_SUM   the sum in units of 2^-298, a two's complement of 768 bits, most significant word first; if terms are
@@ -27,6 +28,8 @@ struct Best {
 ///           ARGMAX              1 once there was a term; the same pattern; its label, an int64
 ///           INTEGER_SUM         0; 0; the sum modulo 2^64, an int64
 ///           ANY                 0; 0; 0 or 1
+///           CHAIN               the pattern of what the present chain comes to, zero or a normal number; the exact sum of the chains
+///                               that are at their end, in units of 2^-149, a two's complement of 512 bits; or NaN; 0; 0
 ///         An int64 stands as a two's complement of 256 bits.
 library Reductions {
     using Descriptors for Descriptor;
@@ -47,6 +50,10 @@ library Reductions {
         Family family = operands.descriptor.family;
         if (family == Family.SUM) return sum(operands, openings, before);
         if (family == Family.SELECTED_SUM) return selectedSum(operands, openings, before);
+        if (family == Family.CHAIN) {
+            requireRunning(before);
+            return Chains.extend(operands, openings, before);
+        }
         return family <= Family.ARGMAX ? extreme(operands, openings, before) : count64(operands, openings, before);
     }
 
@@ -71,6 +78,10 @@ library Reductions {
             // Which of two equal zeros came first is nobody's affair.
             if (Float32.unwrap(best.value) == Rounding.SIGN) return (Finding.VALUE, 0);
             return (Finding.VALUE, Numbers.ofFloat32(descriptor.dtype, best.value));
+        }
+        if (descriptor.family == Family.CHAIN) {
+            requireRunning(whole);
+            return (Finding.VALUE, Chains.finish(descriptor.dtype, whole));
         }
         return (Finding.VALUE, countOf(descriptor, whole));
     }
@@ -187,6 +198,12 @@ library Reductions {
                 || (label != 0 && descriptor.family == Family.EXTREME)
         ) revert PartialOutOfRange();
         return Best(found == 1, best, label);
+    }
+
+    // ---------------------------------------------------------------------------------------------------------------------- chains
+
+    function requireRunning(Partial memory before) private pure {
+        if (!Chains.isRunning(before)) revert PartialOutOfRange();
     }
 
     // -------------------------------------------------------------------------------------------------------------------- integers

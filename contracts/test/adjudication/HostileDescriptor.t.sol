@@ -389,7 +389,7 @@ contract HostileDescriptorTest is AdjudicationTest {
 
     function test_unknownFamiliesAndDTypes_areRefused_withoutData() public {
         bytes memory encoded = abi.encode(good());
-        setWord(encoded, 32, 16);
+        setWord(encoded, 32, uint256(type(Family).max) + 1);
         refused(encoded, "");
         encoded = abi.encode(good());
         setWord(encoded, 96, DTYPES);

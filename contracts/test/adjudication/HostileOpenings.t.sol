@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {Adjudicator} from "../../src/adjudication/Adjudicator.sol";
 import {Descriptor, Descriptors, DType, Family, Fault} from "../../src/adjudication/Descriptor.sol";
 import {Finding, Partial, Question, Setting} from "../../src/adjudication/IAdjudicator.sol";
 import {Loads} from "../../src/adjudication/Loads.sol";
 import {ChunkOpening, Openings} from "../../src/adjudication/Openings.sol";
 import {Reading} from "../../src/adjudication/Operands.sol";
+import {Reducer} from "../../src/adjudication/Reducer.sol";
 import {Scalar} from "../../src/adjudication/Scalars.sol";
 import {Merkle} from "../../src/Merkle.sol";
 import {AdjudicationTest} from "../support/AdjudicationTest.sol";
@@ -267,7 +267,7 @@ contract HostileOpeningsTest is AdjudicationTest {
     function test_moreSegmentsThanOne_areRefused() public {
         Question memory question = ask(reduction(Family.SUM, DType.F32, 10, 4, dtypes(DType.F32)), roots(list(data())), 0);
         ChunkOpening[] memory all = openAll(list(data()));
-        vm.expectRevert(abi.encodeWithSelector(Adjudicator.TooManyTerms.selector, 3));
+        vm.expectRevert(abi.encodeWithSelector(Reducer.TooManyTerms.selector, 3));
         adjudicator.compute(setting(), question, all);
     }
 

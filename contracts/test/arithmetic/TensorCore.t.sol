@@ -52,7 +52,7 @@ contract TensorCoreTest is Test {
     function test_everyGroup_isWhatPythonsIntegersGive() public view {
         string memory json = vm.readFile("tests/vectors/tensor_core.json");
         string[7] memory names =
-            ["hopper_bf16", "hopper_fp16", "hopper_tf32", "ampere_bf16", "ampere_fp16", "ampere_tf32", "volta_fp16"];
+            ["hopper_bf16", "hopper_f16", "hopper_tf32", "ampere_bf16", "ampere_f16", "ampere_tf32", "volta_f16"];
         uint256 groups = 0;
         uint256 refused = 0;
         for (uint256 k = 0; k < names.length; ++k) {
@@ -129,7 +129,7 @@ contract TensorCoreTest is Test {
     function test_gas_ofEveryGroup() public view {
         string memory json = vm.readFile("tests/vectors/tensor_core.json");
         uint256 most = 0;
-        string[2] memory names = [".hopper_bf16", ".hopper_fp16"];
+        string[2] memory names = [".hopper_bf16", ".hopper_f16"];
         for (uint256 k = 0; k < names.length; ++k) {
             GroupRule memory rule = ruleOf(json, names[k]);
             bytes memory cases = vm.parseJsonBytes(json, string.concat(names[k], ".cases"));

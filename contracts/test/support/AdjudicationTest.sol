@@ -4,8 +4,9 @@ pragma solidity ^0.8.30;
 import {Adjudicator} from "../../src/adjudication/Adjudicator.sol";
 import {Descriptor, DType, Family, Input} from "../../src/adjudication/Descriptor.sol";
 import {Functions} from "../../src/adjudication/Functions.sol";
-import {Finding, IFunctions, Partial, Question, Setting} from "../../src/adjudication/IAdjudicator.sol";
+import {Finding, Partial, Question, Setting} from "../../src/adjudication/IAdjudicator.sol";
 import {ChunkOpening} from "../../src/adjudication/Openings.sol";
+import {Reducer} from "../../src/adjudication/Reducer.sol";
 import {Test} from "./Test.sol";
 import {Tree, Trees} from "./Trees.sol";
 
@@ -18,7 +19,7 @@ abstract contract AdjudicationTest is Test {
     uint32 internal constant INFINITY = 0x7F800000;
     uint32 internal constant NAN = 0x7FC00000;
 
-    Adjudicator internal immutable adjudicator = new Adjudicator(IFunctions(address(new Functions())));
+    Adjudicator internal immutable adjudicator = new Adjudicator(new Functions(), new Reducer());
 
     // ----------------------------------------------------------------------------------------------------------------------- tensors
 

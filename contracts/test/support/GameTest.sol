@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import {Adjudicator} from "../../src/adjudication/Adjudicator.sol";
 import {Functions} from "../../src/adjudication/Functions.sol";
 import {IAdjudicator} from "../../src/adjudication/IAdjudicator.sol";
+import {Reducer} from "../../src/adjudication/Reducer.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../../src/Types.sol";
 import {Node} from "../../src/Merkle.sol";
 import {NextRoot} from "../../src/game/Moves.sol";
@@ -44,7 +45,7 @@ abstract contract GameTest is Test {
 
     function setUp() public virtual {
         vm.warp(START);
-        adjudicator = new Adjudicator(new Functions());
+        adjudicator = new Adjudicator(new Functions(), new Reducer());
         game = new VerificationGame(adjudicator);
         initialState = Trees.root(Toy.stateTree(Toy.initial()));
         customer = account("customer");

@@ -5,11 +5,13 @@ from roundlog.adjudication import binary32, tensor_core_groups
 from roundlog.adjudication.adjudicate import NoAnswer, Tree, function_value, in_float32, is_finite, segments
 from roundlog.adjudication.binary32 import wrap
 from roundlog.adjudication.openings import OperandOpening, largest_proof, needed
-from roundlog.adjudication.partial import ExactSum, IntegerSum, RunningResult
+from roundlog.adjudication.partial import CHAIN_LIMIT, ExactSum, GroupChain, IntegerSum, RunningResult
 from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError, Refusal
 
 __all__ = [
+    "CHAIN_LIMIT",
     "ExactSum",
+    "GroupChain",
     "IntegerSum",
     "NoAnswer",
     "NoTensorCoreValueError",

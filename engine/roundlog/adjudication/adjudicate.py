@@ -12,7 +12,7 @@ import numpy as np
 
 from roundlog.adjudication.binary32 import ROUNDED, SCALARS
 from roundlog.adjudication.fixed_point import evaluate
-from roundlog.adjudication.partial import RunningResult, start
+from roundlog.adjudication.partial import GroupChain, RunningResult, start
 from roundlog.arithmetic import round_function
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.definitions import Copy, Family, code_name
@@ -134,6 +134,8 @@ def run_segment(
             found = zip(inputs, known, strict=True)
             operands = tuple(in_float32(item.dtype, _item(item, place, chunks)) for item, place in found)
             partial = partial.absorb(operands, label)
+        if isinstance(partial, GroupChain) and ((term + 1) % descriptor.group == 0 or term + 1 == terms.stop):
+            partial = partial.closed(term + 1)
     return partial
 
 

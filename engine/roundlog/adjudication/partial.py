@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
 
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.binary32 import wrap
+from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError, group
 from roundlog.definitions import Extreme, Family
+from roundlog.definitions.tensor_core import TensorCoreArithmetic, arithmetic_of
 from roundlog.descriptors.descriptor import Descriptor, DescriptorError
 from roundlog.number_format import FLOAT32, Format
 
@@ -73,6 +75,50 @@ class ExactSum(RunningResult):
         if self.special:
             return self.special.to_bytes(4, "big") + bytes(PARTIAL_BYTES - 4)
         return self.total.to_bytes(PARTIAL_BYTES, "big", signed=True)
+
+
+CHAIN_UNIT = FLOAT32.least_place
+"""A sum of chains is an integer in units of 2^-149: the smallest FP32 number."""
+
+CHAIN_LIMIT = 1 << 306
+"""|sum| of 2^29 chains, each of 2,048 terms and below 2^128, in units: below 2^(29 + 128 + 149)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChain(RunningResult):
+    """CHAIN: words FP32 bits of the number to which the next group is added, zero or a normal one; the exact sum of the
+    segments that are at their end, in units of 2^CHAIN_UNIT, in two's complement of 512 bits. NaN, 0, 0 once a group
+    had no value. Between groups nothing pends."""
+
+    arithmetic: TensorCoreArithmetic
+    format: str
+    sum: int = 0
+    total: int = 0
+    pending: tuple[tuple[int, int], ...] = ()
+
+    def absorb(self, operands: tuple[int, ...], label: int) -> GroupChain:
+        return replace(self, pending=(*self.pending, (operands[0], operands[1])))
+
+    def closed(self, terms: int) -> GroupChain:
+        """The running result at the end of a group, after so many terms of the element."""
+        if self.total == ieee.NAN:
+            return replace(self, pending=())
+        a, b = zip(*self.pending, strict=True) if self.pending else ((), ())
+        try:
+            total = group(self.arithmetic, self.format, self.total, a, b)
+        except NoTensorCoreValueError:
+            return replace(self, sum=0, total=ieee.NAN, pending=())
+        if terms % self.arithmetic.segment_terms:
+            return replace(self, total=total, pending=())
+        return replace(self, sum=self.sum + ieee.scaled(total), total=0, pending=())
+
+    def finish(self, format: Format) -> int | None:
+        if self.total == ieee.NAN:
+            return ieee.NAN
+        return ieee.rounded(Fraction(self.sum + ieee.scaled(self.total), 1 << -CHAIN_UNIT), format)
+
+    def encode(self) -> bytes:
+        return self.total.to_bytes(32, "big") + self.sum.to_bytes(64, "big", signed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +199,8 @@ def _words(*numbers: int) -> bytes:
 
 def start(descriptor: Descriptor) -> RunningResult:
     """The running result before the first term."""
+    if descriptor.family == Family.CHAIN:
+        return GroupChain(arithmetic_of(descriptor.code), str(descriptor.inputs[0].dtype))
     makers: dict[Family, Callable[[], RunningResult]] = {
         Family.SUM: ExactSum,
         Family.SELECTED_SUM: ExactSum,
@@ -186,6 +234,12 @@ def decode_partial(descriptor: Descriptor, data: bytes) -> RunningResult:
             fits = 0 <= best < 1 << 32 and best == format.in_float32(format.of_float32(best))
             fits = fits and -(1 << 63) <= last < 1 << 63
             fits = fits and (bool(seen) or best == last == 0) and (isinstance(first, LargestPlace) or last == 0)
+        elif isinstance(first, GroupChain):
+            total = int.from_bytes(data[32:], "big", signed=True)
+            found = replace(first, sum=total, total=max(seen, 0))
+            # Groups make normal numbers, and +0 of zeros.
+            normal = 0 <= seen < 1 << 32 and ieee.is_finite(seen) and seen & ieee.INFINITY != 0
+            fits = abs(total) < CHAIN_LIMIT and (normal or seen == 0 or (seen == ieee.NAN and total == 0))
         elif isinstance(first, IntegerSum):
             found, fits = IntegerSum(last), -(1 << 63) <= last < 1 << 63
         else:

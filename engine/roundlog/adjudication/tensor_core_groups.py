@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import OPERAND_FORMATS, TensorCoreArithmetic
-from roundlog.arithmetic.tensor_core import LARGEST_EXPONENT, LEAST_EXPONENT
+from roundlog.definitions.tensor_core import LARGEST_EXPONENT, LEAST_EXPONENT, OPERAND_FORMATS, TensorCoreArithmetic
 from roundlog.number_format import FLOAT32, Format
 
 UNIT = 2 * FLOAT32.least_place

@@ -1,8 +1,6 @@
 """Correct rounding to FP32 (binary32 of IEEE 754-2019) and narrower formats, of sums of products and of elementary
 functions.
 
-`tensor_core` names the arithmetics of tensor cores, which round otherwise.
-
 Nothing here knows of operators or programs. One rule beyond IEEE 754: a result of zero is +0.
 """
 
@@ -29,14 +27,10 @@ from roundlog.arithmetic.machine import (
     undisturbed,
     until_undisturbed,
 )
-from roundlog.arithmetic.tensor_core import ARITHMETICS, OPERAND_FORMATS, TensorCoreArithmetic
 
 __all__ = [
-    "ARITHMETICS",
-    "OPERAND_FORMATS",
     "DisturbedError",
     "MachineError",
-    "TensorCoreArithmetic",
     "adjacent",
     "as_float32",
     "check_machine",

@@ -47,6 +47,7 @@ DEFINITIONS: dict[str, OperatorDefinition] = {
         definition.FUNCTIONS,
         tensor_operators.REDUCTIONS,
         tensor_operators.CONTRACTIONS,
+        tensor_operators.CHAINS,
     )
     for one in group
 }

@@ -50,6 +50,7 @@ class Family(enum.IntEnum):
     ARGMAX = 13
     INTEGER_SUM = 14
     ANY = 15
+    CHAIN = 16
 
 
 class Copy(enum.IntEnum):

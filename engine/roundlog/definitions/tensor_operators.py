@@ -13,6 +13,7 @@ from roundlog.definitions.definition import (
     OperatorKind,
     Signature,
 )
+from roundlog.definitions.tensor_core import ARITHMETICS, SEGMENT_TERMS
 from roundlog.program import DType, Stored
 
 _Attributes = dict[str, type]
@@ -346,5 +347,24 @@ CONTRACTIONS = (
         together.""",
         attributes={"size": tuple, **_CONVOLUTION},
         reads=InputReads.WHOLE,
+    ),
+)
+
+CHAINS = (
+    _reduction(
+        "tensor_core_matmul",
+        f"""tensor_core_matmul(a, b; arithmetic): a[.., M, K] @ b[.., K, N] for matrices, or for batches, as a GPU's
+        tensor cores add products ([arithmetic.md](arithmetic.md)): the exact sum of the FP32 results of segments of
+        {SEGMENT_TERMS} products, rounded once; NaN where the arithmetic gives none. arithmetic:
+        {", ".join(ARITHMETICS)}.""",
+        Family.CHAIN,
+        *(
+            Signature((dtype, dtype), dtype, code)
+            for code, arithmetic in enumerate(ARITHMETICS.values())
+            for dtype in FLOATS
+            if dtype in arithmetic.terms
+        ),
+        reads=InputReads.OWN_RULE,
+        attributes={"arithmetic": str},
     ),
 )

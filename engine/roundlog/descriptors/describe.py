@@ -16,6 +16,7 @@ from math import prod
 
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, depth_of
 from roundlog.definitions import DEFINITIONS, Family, OperatorDefinition
+from roundlog.definitions.tensor_core import SEGMENT_TERMS
 from roundlog.descriptors.descriptor import (
     MAX_SEGMENT,
     REDUCTIONS,
@@ -281,13 +282,16 @@ GAS_PER_READ = 1_000
 GAS_PER_F16_READ = 350
 GAS_PER_COORDINATE = 250
 GAS_PER_COMPARISON = 1_100
+# More for a product of a group of four, whose FP32 number takes as much as a product.
+GAS_PER_GROUPED = 3_000
 
 
 def terms_per_segment(descriptor: Descriptor) -> int:
-    """The largest power of two of terms, at most 4096, such that any run of as many terms, whatever the output
-    element, is opened and computed within GAS_BUDGET; at least 1."""
-    segment = 1
-    while segment < min(descriptor.terms, MAX_SEGMENT) and gas(descriptor, 2 * segment) <= GAS_BUDGET:
+    """The largest power of two of terms, at most 4096 (of CHAIN 2048), such that any run of as many terms, whatever the
+    output element, is opened and computed within GAS_BUDGET; at least 1, or a group."""
+    segment = descriptor.group
+    most = SEGMENT_TERMS if descriptor.family == Family.CHAIN else MAX_SEGMENT
+    while segment < min(descriptor.terms, most) and gas(descriptor, 2 * segment) <= GAS_BUDGET:
         segment *= 2
     return segment
 
@@ -308,7 +312,8 @@ def gas_per_term(descriptor: Descriptor) -> int:
     reads = sum(GAS_PER_READ + GAS_PER_COORDINATE * len(item.view) for item in descriptor.inputs)
     reads += GAS_PER_F16_READ * sum(item.dtype == DType.F16 for item in descriptor.inputs)
     compared = descriptor.family in (Family.EXTREME, Family.ARGMAX)
-    return GAS_PER_TERM + reads + compared * GAS_PER_COMPARISON
+    grouped = descriptor.family == Family.CHAIN
+    return GAS_PER_TERM + reads + compared * GAS_PER_COMPARISON + grouped * GAS_PER_GROUPED
 
 
 def leaves(item: Input) -> int:

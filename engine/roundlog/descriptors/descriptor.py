@@ -18,6 +18,7 @@ from eth_abi.abi import decode, encode
 from eth_abi.exceptions import DecodingError
 
 from roundlog.definitions import Copy, Family, Signature, signatures
+from roundlog.definitions.tensor_core import SEGMENT_TERMS, arithmetic_of
 from roundlog.program import DType, ProgramError
 
 
@@ -28,7 +29,7 @@ class DescriptorError(ProgramError):
 LOADS = frozenset(range(Family.STATE, Family.COPY))
 """Families without inputs."""
 
-REDUCTIONS = frozenset(range(Family.SUM, Family.ANY + 1))
+REDUCTIONS = frozenset(range(Family.SUM, Family.CHAIN + 1))
 """Families that run over the reduction index."""
 
 
@@ -104,6 +105,13 @@ class Descriptor:
         return prod(self.reduction)
 
     @property
+    def group(self) -> int:
+        """CHAIN: products of a group; 1 of all else."""
+        if self.family != Family.CHAIN:
+            return 1
+        return arithmetic_of(self.code).terms_of(self.inputs[0].dtype)
+
+    @property
     def axes(self) -> tuple[int, ...]:
         """The axes that rows have coefficients for."""
         return self.iteration + self.reduction
@@ -148,6 +156,10 @@ def check_descriptor(descriptor: Descriptor) -> None:
     elif d.reduction or d.segment:
         raise DescriptorError(f"reduces over {list(d.reduction)}, which {d.family.name} does not")
     _check_inputs(d, formats)
+    if d.family == Family.CHAIN and (d.segment & (d.segment - 1) or not d.group <= d.segment <= SEGMENT_TERMS):
+        raise DescriptorError(
+            f"has segments of {d.segment} terms, expected a power of two from {d.group} to {SEGMENT_TERMS}"
+        )
     _check_parameters(d)
     if d.family != Family.CONSTANT and d.root != bytes(32):
         raise DescriptorError(f"has a root, which {d.family.name} has no use for")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from roundlog.commitments import tensor_root
 from roundlog.definitions import Copy, Family
+from roundlog.definitions.tensor_core import code_of
 from roundlog.descriptors.describe import Axes, Subject, rule, rule_of_family
 from roundlog.descriptors.descriptor import MAX_LITERALS, Descriptor, Input, Row
 from roundlog.program import DType
@@ -262,7 +263,7 @@ def _scatter_add(subject: Subject) -> Descriptor:
     )
 
 
-@rule("matmul")
+@rule("matmul", "tensor_core_matmul")
 def _matmul(subject: Subject) -> Descriptor:
     a = subject.input(0).shape
     batch = a[:-2]
@@ -270,7 +271,9 @@ def _matmul(subject: Subject) -> Descriptor:
     outer = [axes.one(axis) for axis in range(len(batch))]
     m, n, k = (axes.one(len(batch) + axis) for axis in range(3))
     reads = subject.reads(0, [*outer, m, k]), subject.reads(1, [*outer, k, n])
-    return _described(subject, Family.SUM, subject.type.shape, *reads, reduction=a[-1:])
+    family = subject.definition.family
+    code = code_of(str(subject.node.attributes["arithmetic"])) if family == Family.CHAIN else 0
+    return _described(subject, family, subject.type.shape, *reads, reduction=a[-1:], code=code)
 
 
 def _spatial(axes: Axes, subject: Subject, out: tuple[int, int], tap: tuple[int, int]) -> list[Row]:

@@ -9,6 +9,7 @@ from roundlog.operators import (  # noqa: F401  (each registers its operators)
     movement,
     reduction,
     source,
+    tensor_core_matmul,
 )
 from roundlog.operators.elementwise import check_narrow, compute_narrow
 from roundlog.operators.registry import (

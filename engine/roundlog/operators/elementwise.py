@@ -134,6 +134,8 @@ def check_narrow(program: Program, operators: Sequence[Operator], f32: Format) -
         format = node.type.dtype.number_format(f32)
         if format in (None, FLOAT32) or op.kind != OperatorKind.EXACT or op.definition.selects or node.op in known:
             continue
+        if isinstance(op, Direct) and op.reads_short:
+            continue
         remedy = "use rounding_bits 32" if node.type.dtype is DType.F32 else "compute it in f32, and convert the result"
         raise ProgramError(f"{program.describe(index)} cannot be rounded to {format.width} bits yet: {remedy}")
 
@@ -141,7 +143,7 @@ def check_narrow(program: Program, operators: Sequence[Operator], f32: Format) -
 def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, format: Format | None) -> torch.Tensor:
     """`operator.compute`, and if the operator is exact and gives numbers of a format, its mathematical value rounded
     once to it, to nearest even. The inputs may be of different formats. Movement copies bits as they are."""
-    if operator.kind != OperatorKind.EXACT:
+    if operator.kind != OperatorKind.EXACT or operator.reads_short:
         return operator.compute(inputs, attributes)
     inputs = [as_float32(x) for x in inputs]
     if format is None or format == FLOAT32:

@@ -79,6 +79,13 @@ class Source(Operator):
 class Direct(Operator):
     """Movement and exact operators: the kernel's output is the answer, to the bit."""
 
+    reads_short: ClassVar[bool] = False
+    """Whether an exact operator's `compute` reads numbers of 16 bits as they are, and rounds to its output's format."""
+
+    def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
+        """Bytes that the operator needs beside inputs and output."""
+        return short_bytes(inputs, output) if self.kind == OperatorKind.EXACT else 0
+
     @abstractmethod
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         """The value. May be a view of an input: values are never written to."""
@@ -207,9 +214,7 @@ def workspace(program: Program, index: int) -> int:
     node = program.nodes[index]
     op = operator(node.op)
     inputs = [program.nodes[value].type for value in node.inputs]
-    if isinstance(op, Inexact):
-        return op.workspace(inputs, node.attributes, node.type)
-    return short_bytes(inputs, node.type) if op.kind == OperatorKind.EXACT else 0
+    return op.workspace(inputs, node.attributes, node.type) if isinstance(op, Direct | Inexact) else 0
 
 
 def need_attributes(attributes: Attributes, definition: OperatorDefinition) -> None:

@@ -34,6 +34,7 @@ from roundlog.kernels.scratch import give_back
 from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator
 from roundlog.operators.registry import ROUNDING_BYTES
+from roundlog.operators.tensor_core_matmul import EXACT, arithmetic_of, check_arithmetic, with_arithmetic
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.program_text import MAX_ELEMENTS, MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
@@ -135,32 +136,42 @@ class Job:
         names = self.program.schedule_names
         return {name: self.schedule[:, slot] for slot, name in enumerate(names) if name.endswith("/lr")}
 
+    @property
+    def arithmetic(self) -> str:
+        """Name of the arithmetic of its products of BF16 and FP16 matrices."""
+        return arithmetic_of(self.program)
+
     @staticmethod
     def from_task(
         task: Task,
         *,
         policy: int = POLICY_CERTIFIED,
         bits: int = FLOAT32.width,
+        arithmetic: str = EXACT,
         report: Callable[[Sameness], None] = lambda sameness: None,
         tell: Callable[[str], None] = lambda stage: None,
     ) -> Job:
         """A job made from a task: captures a step, compares it with the task's own, and commits to everything in a
-        spec. policy, bits: the spec's rounding_policy and rounding_bits. report: called with the result of the
+        spec. policy, bits: the spec's rounding_policy and rounding_bits. arithmetic: of
+        products of BF16 and FP16 matrices, EXACT or a name of docs/arithmetic.md. report: called with the result of the
         comparison. tell: called with a word on each of `STAGES` as it begins.
 
         Raises CaptureError, DefectError where capture fails though it should not, JobError for an initial state or
-        schedule that is not finite, ProgramError for an operator that cannot be rounded to so few bits, and, before any
-        work, SpecError for an unknown policy or width."""
+        schedule that is not finite, ProgramError for an operator that cannot be rounded to so few bits or an arithmetic
+        that no product of the task has, and, before any work, SpecError for an unknown policy or width, ProgramError
+        for an unknown arithmetic."""
         # Only a customer captures. Every other command would load torch.export for nothing: a fifth of its start.
         from roundlog.capture import capture, paused, told_from_refusals
         from roundlog.training.sameness import confirm_same
 
         check_rounding(policy, bits)
+        check_arithmetic(arithmetic)
         tell(JOB_STAGES[0])
         with paused(), told_from_refusals():
             captured = capture(task)
-        check_narrow(captured.program, [operator(node.op) for node in captured.program.nodes], narrow_float32(bits))
-        _require_sizes(captured.program, task.rows)
+        program = with_arithmetic(captured.program, arithmetic)
+        check_narrow(program, [operator(node.op) for node in program.nodes], narrow_float32(bits))
+        _require_sizes(program, task.rows)
         dataset = task.fields()
         _require_numbers(captured.program, captured.states, captured.schedule, dataset)
         tell(JOB_STAGES[1])
@@ -174,8 +185,8 @@ class Job:
         spec = TrainingSpec(
             steps=task.steps,
             interval=task.interval,
-            program_root=program_root(captured.program),
-            operator_count=len(captured.program.nodes),
+            program_root=program_root(program),
+            operator_count=len(program.nodes),
             initial_state_root=state_root(captured.states.values()),
             state_count=len(captured.states),
             data_root=data_tree(dataset.values()).root,
@@ -189,7 +200,7 @@ class Job:
         spec.validate()
         give_back()
         return Job(
-            program=captured.program,
+            program=program,
             spec=spec,
             initial=captured.states,
             schedule=captured.schedule,

@@ -39,4 +39,4 @@ def deploy(web3: Web3) -> Deploy:
 
 @pytest.fixture(scope="session")
 def adjudicator(deploy: Deploy) -> Any:
-    return deploy("Adjudicator", deploy("Functions").address)
+    return deploy("Adjudicator", deploy("Functions").address, deploy("Reducer").address)

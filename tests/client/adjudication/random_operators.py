@@ -153,6 +153,10 @@ def descriptor(rng: Random, family: Family) -> Descriptor:
                 *rng.choices([0, 1, 1, 2], k=len(iteration)),
                 *[0] * len(reduction),
             )
+        elif family == Family.CHAIN:
+            code, segment = rng.randrange(3), rng.choice([16, 16, 64, 2048, 8])
+            dtype = DType.F16 if code == 2 else rng.choice([DType.BF16, DType.F16])
+            inputs = operands(rng, [dtype, dtype], axes)
         elif family in (Family.EXTREME, Family.ARGMAX):
             inputs = operands(rng, [dtype], axes)
             code = rng.randrange(2) if family == Family.EXTREME else 0

@@ -36,11 +36,12 @@ def described(family: Family, code: int, dtype: DType, inputs: tuple[DType, ...]
     axes = (1, 1) if reduces else (1,)
     labelled = (0, 1, *(0 for _ in axes)) if family in (Family.SELECTED_SUM, Family.ARGMAX) else ()
     row = Row(0, (0,) * len(axes))
+    segment = 16 if family == Family.CHAIN else 1
     return Descriptor(
         family=family,
         code=code,
         dtype=dtype,
-        segment=1 if reduces else 0,
+        segment=segment if reduces else 0,
         iteration=(1,),
         reduction=(1,) if reduces else (),
         inputs=tuple(Input(number, kind, (1,), (row,)) for number, kind in enumerate(inputs)),

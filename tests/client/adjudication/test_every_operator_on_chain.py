@@ -136,14 +136,16 @@ def test_the_contract_computes_what_the_kernels_computed(adjudicator: Any, run: 
 
 
 def test_long_reductions_go_on_from_segment_to_segment(adjudicator: Any, run: Run) -> None:
-    """Sums and extremes of the registry's cases, cut into segments of three terms."""
+    """Sums and extremes of the registry's cases, cut into segments of three terms or more, or of a group."""
     kinds = set()
     for index, node in enumerate(run.program.nodes):
         descriptor = describe(run.program, index)
-        if descriptor.family not in REDUCTIONS or descriptor.terms < 4 or (descriptor.family, node.op) in kinds:
+        kind = descriptor.family, node.op, descriptor.code
+        if descriptor.family not in REDUCTIONS or descriptor.terms <= max(3, descriptor.group) or kind in kinds:
             continue
-        kinds.add((descriptor.family, node.op))
-        object.__setattr__(descriptor, "segment", max(3, descriptor.terms // 4))
+        kinds.add(kind)
+        chain = descriptor.family == Family.CHAIN
+        object.__setattr__(descriptor, "segment", descriptor.group if chain else max(3, descriptor.terms // 4))
         element = run.values[index].numel() // 2
         partial, material = start(descriptor), run.material(index)
         asked = run.question(descriptor, element)
@@ -155,4 +157,4 @@ def test_long_reductions_go_on_from_segment_to_segment(adjudicator: Any, run: Ru
             assert called == [VALUE, words(partial.encode())], (node.op, index, segment)
         finished = adjudicator.functions.finish(asked[0], words(partial.encode()), 32).call()
         assert finished == [VALUE, run.bits(index, element)], (node.op, index, element)
-    assert {family for family, _ in kinds} >= REDUCTIONS - {Family.ANY}
+    assert {family for family, _, _ in kinds} >= REDUCTIONS - {Family.ANY}

@@ -128,6 +128,25 @@ def test_a_segment_fits_a_transaction_as_estimated(adjudicator: Any, name: str, 
 
 
 @pytest.mark.parametrize(
+    ("arithmetic", "dtype"),
+    [("hopper", DType.BF16), ("hopper", DType.F16), ("ampere", DType.BF16), ("volta", DType.F16)],
+)
+@pytest.mark.parametrize(("left", "right"), [((2, 768), (768, 1024)), ((1, 8192), (8192, 1))])
+def test_a_segment_of_tensor_cores_fits_a_transaction_as_estimated(
+    adjudicator: Any, arithmetic: str, dtype: DType, left: tuple[int, ...], right: tuple[int, ...]
+) -> None:
+    operands = [normal(*shape).to(dtype.torch_dtype) for shape in (left, right)]
+    descriptor, memory = described("tensor_core_matmul", operands, arithmetic=arithmetic)
+    used = spent(adjudicator, descriptor, descriptor.elements // 2, memory)
+    estimate = gas(descriptor, descriptor.segment)
+    assert used < estimate + 200_000 <= LIMIT - GAME, (used, estimate, descriptor.segment)
+    # A group is not cut: of a column that strides over a chunk a term it takes more.
+    assert estimate <= GAS_BUDGET or descriptor.segment == descriptor.group, (estimate, descriptor.segment)
+    # Nor is it so high that segments are much shorter than they could be.
+    assert left == (2, 768) or estimate < 1.6 * used, (used, estimate, descriptor.segment)
+
+
+@pytest.mark.parametrize(
     "name", ["a dot product", "a sum", "a sum of chosen ones", "a rising maximum", "the place of a rising maximum"]
 )
 def test_a_read_of_f16_takes_no_more_than_estimated(adjudicator: Any, name: str) -> None:

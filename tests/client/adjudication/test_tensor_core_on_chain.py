@@ -11,7 +11,7 @@ import pytest
 from make_arithmetic_vectors import packed
 from make_tensor_core_vectors import RULES, Draws, Group, result
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import ARITHMETICS, OPERAND_FORMATS, TensorCoreArithmetic
+from roundlog.definitions.tensor_core import ARITHMETICS, OPERAND_FORMATS, TensorCoreArithmetic
 from roundlog.number_format import FLOAT32, Format
 from web3 import Web3
 

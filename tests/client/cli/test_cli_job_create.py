@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from cli_world import Run, refused
+from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.execution.microbatch import samples_of
+from roundlog.operators.tensor_core_matmul import EXACT
 from roundlog.training.job import JOB_STAGES, Job, run_bytes
+from tiebreak.cli.jobs import ProductArithmetic
 from tiebreak.cli.task_source import load_task
 
 TASK = """
@@ -27,6 +30,14 @@ def line(*, steps: int = 4, rate: float = 0.1, negative: bool = False):
         model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=rate),
         dataset={"x": x, "y": x.sum(1, keepdim=True)}, batch_size=4, steps=steps, interval=2, seed=1,
     )
+
+def short():
+    task = line()
+    model = torch.nn.Linear(2, 1).bfloat16()
+    def loss(model, batch):
+        return ((model(batch["x"].bfloat16()).float() - batch["y"]) ** 2).mean()
+    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=task.dataset,
+        batch_size=4, steps=4, interval=2, seed=1)
 
 def scheduled():
     task = line()
@@ -272,13 +283,35 @@ def test_policies_bits_and_thresholds_that_make_no_sense_are_refused(run: Run, f
     (tmp_path / "tau.json").write_text('{"default": 0.7}')
     plain = run("train", tmp_path / "job", "--run", tmp_path / "run", "--thresholds", tmp_path / "tau.json")
     assert "which has no thresholds" in refused(plain)
-    assert "leave --out, --set, --data, --policy, --bits and --torch-random away" in refused(
+    assert "leave --out, --set, --data, --policy, --bits, --arithmetic and --torch-random away" in refused(
         run("job", "create", tmp_path / "job", "--bits", 26)
     )
     threshold = tmp_path / "threshold"
     assert run("job", "create", f"{file}:line", "--out", threshold, "--policy", "threshold").exit_code == 0
     bad = run("train", threshold, "--run", tmp_path / "run", "--thresholds", tmp_path / "tau.json")
     assert "0.7 of default is outside" in refused(bad)
+
+
+def test_arithmetics_are_those_of_the_engine(run: Run, file: Path, tmp_path: Path) -> None:
+    assert [one.value for one in ProductArithmetic] == [EXACT, *ARITHMETICS]
+    words = ("job", "create", f"{file}:short", "--out")
+    made = [run(*words, tmp_path / name, "--arithmetic", name, "--json") for name in (EXACT, "hopper", "ampere")]
+    assert [one.exit_code for one in made] == [0, 0, 0], made[1].stderr
+    assert [json.loads(one.stdout)["arithmetic"] for one in made] == [EXACT, "hopper", "ampere"]
+    assert len({Job.read(tmp_path / name).spec.program_root for name in (EXACT, "hopper", "ampere")}) == 3
+    assert "hopper" in run("job", "show", tmp_path / "hopper").stdout
+
+
+def test_arithmetics_that_make_no_sense_are_refused(run: Run, file: Path, tmp_path: Path) -> None:
+    words = ("job", "create", f"{file}:line", "--out", tmp_path / "job", "--arithmetic")
+    unknown = run(*words, "turing")
+    assert unknown.exit_code == 2 and "--arithmetic" in unknown.stderr
+    assert "multiplies no matrices of bf16 or f16: leave the arithmetic hopper away" in refused(run(*words, "hopper"))
+    other = run("job", "create", f"{file}:short", "--out", tmp_path / "job", "--arithmetic", "volta")
+    assert "multiplies no matrices of f16: leave the arithmetic volta away" in refused(other)
+    assert run("job", "create", f"{file}:line", "--out", tmp_path / "job").exit_code == 0
+    again = run("job", "create", tmp_path / "job", "--arithmetic", "hopper")
+    assert "is a job already: leave --out" in refused(again)
 
 
 ODD = """

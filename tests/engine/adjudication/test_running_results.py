@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
+from roundlog.adjudication.adjudicate import Chunk, run_segment, segments
 from roundlog.adjudication.partial import PARTIAL_BYTES, SUM_LIMIT, ExactSum, decode_partial, start
+from roundlog.adjudication.tensor_core_groups import chain as of_tensor_cores
+from roundlog.adjudication.tensor_core_groups import element as of_segments
+from roundlog.commitments import CHUNK_SIZE
 from roundlog.definitions import Extreme
+from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.descriptors import Descriptor, DescriptorError, Family, Input, Row, decode_descriptor
+from roundlog.descriptors.descriptor import check_descriptor
 from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.program import DType
 
@@ -144,6 +152,103 @@ def words(*numbers: int) -> bytes:
 def test_a_running_result_that_nothing_reaches_is_refused(family: Family, data: bytes) -> None:
     with pytest.raises(DescriptorError, match="running result"):
         decode_partial(reduction(family), data)
+
+
+def chain(code: int = 0, dtype: DType = DType.BF16, terms: int = 5000, segment: int = 16) -> Descriptor:
+    item = Input(0, dtype, (terms,), (Row(0, (1,)),))
+    return Descriptor(
+        family=Family.CHAIN,
+        code=code,
+        dtype=dtype,
+        segment=segment,
+        iteration=(),
+        reduction=(terms,),
+        inputs=(item,) * 2,
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        words(ieee.SIGN, 0, 0),
+        words(1, 0, 0),
+        words(0x007FFFFF, 0, 0),
+        words(0x807FFFFF, 0, 0),
+        words(PLUS, 0, 0),
+        words(MINUS, 0, 0),
+        words(ieee.NAN + 1, 0, 0),
+        words(ieee.NAN | ieee.SIGN, 0, 0),
+        words(ieee.NAN, 0, 1),
+        words(ieee.NAN, -1, -1),
+        words(1 << 32 | ONE, 0, 0),
+        words(-1, 0, 0),
+        words(0, 1 << 50, 0),
+        words(0, -(1 << 50), 0),
+        words(0, 1 << 255, 0),
+    ],
+)
+def test_a_running_result_of_tensor_cores_that_nothing_reaches_is_refused(data: bytes) -> None:
+    with pytest.raises(DescriptorError, match="a running result is none that CHAIN can reach"):
+        decode_partial(chain(), data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        words(0, 0, 0),
+        words(ONE, 0, 0),
+        words(0x00800000 | ieee.SIGN, 0, 7),
+        words(ieee.LARGEST, -1, -1),
+        words(ieee.NAN, 0, 0),
+        words(0, (1 << 50) - 1, -1),
+        words(0, -(1 << 50), 1),
+    ],
+)
+def test_the_others_are_read_back(data: bytes) -> None:
+    assert decode_partial(chain(), data).encode() == data
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_a_chain_of_groups_may_be_cut_anywhere_between_them(code: int) -> None:
+    """Segment by segment, from what was encoded, to the reference's element: over the ends of 2,048 terms."""
+    rng, terms = Random(code), 4100
+    dtype = DType.F16 if code == 2 else DType.BF16
+    arithmetic, format = list(ARITHMETICS.values())[code], dtype.number_format()
+    assert format is not None
+    a, b = ([format.nearest(Fraction(round(256 * rng.gauss(0, 1)), 256)) for _ in range(terms)] for _ in range(2))
+    wide = [[format.in_float32(x) for x in side] for side in (a, b)]
+    expected = of_segments(arithmetic, dtype, wide[0], wide[1], FLOAT32)
+    for segment in (arithmetic.terms[dtype], 64, 2048):
+        descriptor = replace(
+            chain(code, dtype, terms, segment),
+            inputs=tuple(Input(value, dtype, (terms,), (Row(0, (1,)),)) for value in range(2)),
+        )
+        check_descriptor(descriptor)
+        partial = start(descriptor)
+        for places in segments(descriptor):
+            partial = run_segment(descriptor, 0, decode_partial(descriptor, partial.encode()), places, Operands(a, b))
+        assert partial.finish(FLOAT32) == expected
+        total = int.from_bytes(partial.encode()[32:], "big", signed=True)
+        assert total == sum(
+            ieee.scaled(of_tensor_cores(arithmetic, dtype, wide[0][first:][:2048], wide[1][first:][:2048]))
+            for first in (0, 2048)
+        )
+
+
+class Operands:
+    """Opened chunks of two operands of 16 bits."""
+
+    def __init__(self, *operands: list[int]) -> None:
+        self._data = [b"".join(x.to_bytes(2, "little") for x in operand) for operand in operands]
+
+    def payload(self, chunk: Chunk) -> bytes:
+        return self._data[chunk.tensor][chunk.index * CHUNK_SIZE :][:CHUNK_SIZE]
+
+
+@pytest.mark.parametrize("segment", [1, 8, 17, 24, 3072, 4096])
+def test_segments_of_a_chain_are_powers_of_two_from_a_group_to_a_chain(segment: int) -> None:
+    with pytest.raises(DescriptorError, match="expected a power of two from 16 to 2048"):
+        check_descriptor(chain(segment=segment))
 
 
 @pytest.mark.parametrize("family", [Family.EXTREME, Family.ARGMAX])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError, Refusal, chain, element, group
-from roundlog.arithmetic.tensor_core import ARITHMETICS, OPERAND_FORMATS, TensorCoreArithmetic
+from roundlog.definitions.tensor_core import ARITHMETICS, OPERAND_FORMATS, TensorCoreArithmetic
 from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32
 
 HOPPER, AMPERE, VOLTA = ARITHMETICS["hopper"], ARITHMETICS["ampere"], ARITHMETICS["volta"]
@@ -121,7 +121,7 @@ def test_no_value_depends_on_what_is_unknown(
 
 def test_an_unknown_alignment_would_show() -> None:
     """Both devices are possible, they differ, and the group has no value."""
-    one = (HOPPER, "fp16", bits(2.0**-20 * (1 + 2.0**-23)), [0], [bits(1.0)])
+    one = (HOPPER, "f16", bits(2.0**-20 * (1 + 2.0**-23)), [0], [bits(1.0)])
     assert possible(one, field, -126, False) != possible(one, field_but_zero, -126, False)
     assert of(one) == Refusal.UNKNOWN_ALIGNMENT
 
@@ -170,8 +170,8 @@ def test_a_product_is_aligned_by_its_operands_exponents() -> None:
     assert group(HOPPER, "bf16", bits(2.0**-25), a, b) == bits(2.0**-25)
     assert group(HOPPER, "bf16", bits(2.0**-26), a, b) == 0
     assert group(AMPERE, "bf16", bits(2.0**-25), a, b) == 0
-    assert group(VOLTA, "fp16", bits(2.0**-23), a, b) == bits(2.0**-23)
-    assert group(VOLTA, "fp16", bits(2.0**-24), a, b) == 0
+    assert group(VOLTA, "f16", bits(2.0**-23), a, b) == bits(2.0**-23)
+    assert group(VOLTA, "f16", bits(2.0**-24), a, b) == 0
 
 
 @pytest.mark.parametrize(("arithmetic", "format"), SETS, ids=lambda one: getattr(one, "name", one))
@@ -184,8 +184,8 @@ def test_reasons_for_no_value(arithmetic: TensorCoreArithmetic, format: str) -> 
         assert refusal(0, (0, special)) == Refusal.NOT_FINITE
     assert refusal(bits(2.0**122)) == Refusal.TOO_LARGE
     assert refusal(bits(1.5 * 2.0**121)) == bits(1.5 * 2.0**121)
-    assert refusal(1) == (Refusal.UNKNOWN_ALIGNMENT if format == "fp16" else Refusal.SUBNORMAL)
-    if format == "fp16":
+    assert refusal(1) == (Refusal.UNKNOWN_ALIGNMENT if format == "f16" else Refusal.SUBNORMAL)
+    if format == "f16":
         small = bits(2.0**-16)
         assert refusal(0, (small, ONE)) == (Refusal.SUBNORMAL if arithmetic == VOLTA else small)
         assert refusal(bits(2.0**-126)) == Refusal.UNKNOWN_ALIGNMENT
@@ -208,12 +208,12 @@ def test_what_is_no_group_is_an_error() -> None:
     with pytest.raises(ValueError, match="0x3f800001 is no number"):
         group(HOPPER, "bf16", 0, [ONE + 1], [ONE])
     with pytest.raises(ValueError, match="is no number"):
-        group(HOPPER, "fp16", 0, [bits(65536.0)], [ONE])
+        group(HOPPER, "f16", 0, [bits(65536.0)], [ONE])
     with pytest.raises(ValueError, match="is no number"):
-        group(HOPPER, "fp16", 0, [bits(2.0**-25)], [ONE])
+        group(HOPPER, "f16", 0, [bits(2.0**-25)], [ONE])
     with pytest.raises(ValueError, match="is no number"):
         group(HOPPER, "bf16", 1 << 32, [ONE], [ONE])
-    with pytest.raises(ValueError, match="volta is not defined for bf16: choose fp16"):
+    with pytest.raises(ValueError, match="volta is not defined for bf16: choose f16"):
         group(VOLTA, "bf16", 0, [ONE], [ONE])
     with pytest.raises(ValueError, match="no segment of 2048 products"):
         chain(HOPPER, "bf16", [ONE] * 2049, [ONE] * 2049)

@@ -12,9 +12,10 @@ import compare_tensor_cores
 import numpy as np
 import numpy.typing as npt
 import pytest
+from compare_tensor_cores import PUBLISHED_NAMES
 from make_tensor_core_vectors import Draws, ordinary
 from roundlog.adjudication.tensor_core_groups import group
-from roundlog.arithmetic import ARITHMETICS, OPERAND_FORMATS
+from roundlog.definitions.tensor_core import ARITHMETICS, OPERAND_FORMATS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "arithmetic.md"
@@ -33,10 +34,10 @@ def measured() -> Path:
 
 def made(gpu: str, format: str, name: str) -> Arrays:
     """Results that a GPU of an arithmetic would give."""
-    arithmetic = ARITHMETICS[name]
+    arithmetic, dtype = ARITHMETICS[name], PUBLISHED_NAMES.get(format, format)
     draws = Draws(f"{gpu} {format}")
-    drawn = [ordinary(draws, OPERAND_FORMATS[format], arithmetic.terms[format], 0) for _ in range(CASES)]
-    results = [group(arithmetic, format, *case) for case in drawn]
+    drawn = [ordinary(draws, OPERAND_FORMATS[dtype], arithmetic.terms[dtype], 0) for _ in range(CASES)]
+    results = [group(arithmetic, dtype, *case) for case in drawn]
     columns = {"a": [a for _, a, _ in drawn], "b": [b for _, _, b in drawn], "c": [c for c, _, _ in drawn]}
     return {f"{gpu}|{format}|{key}": np.array(held, np.uint32) for key, held in {**columns, "d_fp32": results}.items()}
 
@@ -60,9 +61,9 @@ def test_equal_results_are_counted_and_others_named(
     table = capsys.readouterr().out.splitlines()
     head, _, a2, h100, v100, none, last = table
     assert head.startswith("| GPU | format | K | arithmetic | F | group | cases | equal | F - 1 | half groups |")
-    assert a2.startswith("| A2 | fp16 | 8 | not covered (hopper ") and ", ampere 60, volta " in a2
+    assert a2.startswith("| A2 | f16 | 8 | not covered (hopper ") and ", ampere 60, volta " in a2
     assert h100.startswith("| H100 | bf16 | 16 | hopper | 25 | 16 | 60 | 60 | ")
-    assert v100.startswith("| V100 | fp16 | 4 | volta | 23 | 4 | 60 | 60 | ")
+    assert v100.startswith("| V100 | f16 | 4 | volta | 23 | 4 | 60 | 60 | ")
     assert all(0 < int(count) < 60 for row in (h100, v100) for count in row.split("|")[9:12])
     assert {row.count("|") for row in table[:5]} == {12}
     assert none == "No arithmetic: E4M3 (Ada), fp16 with sums in fp16 (V100)."
@@ -125,7 +126,7 @@ def test_a_hostile_file_gets_one_sentence(tmp_path: Path, arrays: Arrays, capsys
         assert said in told and told.count("\n") == 1, told
 
     a, wide = arrays["H100|bf16|a"], np.tile(arrays["H100|bf16|a"], (1, 2))
-    refused({}, "holds no set of bf16, fp16, tf32")
+    refused({}, "holds no set of bf16, f16, tf32")
     refused({"H100|bf16|a": a}, "H100/bf16 has no b, c, d_fp32")
     refused(arrays | {"H100|bf16|b": a[:-1]}, "shapes that do not fit")
     refused(arrays | {"H100|bf16|b": wide}, "shapes that do not fit")

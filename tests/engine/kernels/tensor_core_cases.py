@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from roundlog.arithmetic.tensor_core import ARITHMETICS
+from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.kernels.tensor_core_products import GroupArithmetic, TensorCoreSums, tensor_core_product
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32}
-FIELD_BITS = {"bf16": (8, 7), "fp16": (5, 10), "tf32": (8, 10)}
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "tf32": torch.float32}
+FIELD_BITS = {"bf16": (8, 7), "f16": (5, 10), "tf32": (8, 10)}
 DEFINED = [(name, format) for name, one in ARITHMETICS.items() for format in one.terms]
 
 
@@ -101,7 +101,7 @@ def wide(format: str, rng: np.random.Generator, rows: int, terms: int, columns: 
 
 def small(format: str, rng: np.random.Generator, rows: int, terms: int, columns: int) -> Pair:
     """Groups about as small as there is a value for, smaller from row to row; a zero here and there."""
-    if format == "fp16":
+    if format == "f16":
         a, b = patterns(format, rng, (rows, terms), 0, 3), patterns(format, rng, (terms, columns), 0, 30)
     else:
         a, b = patterns(format, rng, (rows, terms), 60, 92), patterns(format, rng, (terms, columns), 50, 68)
@@ -115,7 +115,7 @@ def subnormal(format: str, rng: np.random.Generator, rows: int, terms: int, colu
     top = (1 << FIELD_BITS[format][0]) - 1
     a = torch.cat([patterns(format, rng, (1, terms), 1, min(2 + 2 * row, top // 2)) for row in range(rows)])
     some = torch.from_numpy(rng.random(a.shape) < 0.05)
-    high = top - 24 if format != "fp16" else top - 8
+    high = top - 24 if format != "f16" else top - 8
     return torch.where(some, patterns(format, rng, (rows, terms), 0, 1), a), patterns(
         format, rng, (terms, columns), max(1, high - 20), high
     )
@@ -123,7 +123,7 @@ def subnormal(format: str, rng: np.random.Generator, rows: int, terms: int, colu
 
 def large(format: str, rng: np.random.Generator, rows: int, terms: int, columns: int) -> Pair:
     """Products about as large as there is a value for, smaller from row to row; an infinity and a NaN."""
-    low, high = (171, 191) if format != "fp16" else (12, 31)
+    low, high = (171, 191) if format != "f16" else (12, 31)
     a, b = patterns(format, rng, (rows, terms), low, high), patterns(format, rng, (terms, columns), low, high)
     a = numbers(format, a.double().numpy() * 2.0 ** -(np.arange(rows)[:, None] % 24))
     a[0, terms // 2], b[terms // 3, -1] = float("inf"), float("nan")

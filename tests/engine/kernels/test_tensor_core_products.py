@@ -15,7 +15,7 @@ import torch
 from machines.profiles import MACHINES, WITHOUT_AVX512
 from roundlog.adjudication import NoTensorCoreValueError
 from roundlog.adjudication.tensor_core_groups import chain
-from roundlog.arithmetic.tensor_core import ARITHMETICS, LARGEST_EXPONENT, LEAST_EXPONENT
+from roundlog.definitions.tensor_core import ARITHMETICS, LARGEST_EXPONENT, LEAST_EXPONENT
 from roundlog.kernels import tensor_core_chain, tensor_core_microkernel, tensor_core_packing
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
 
@@ -66,7 +66,7 @@ def test_common_numbers_are_left_to_vectors(name: str, format: str, case: str) -
     found = cases.product(name, format, a, b)
     assert not len(found.missing)
     # FP16's small numbers are near its subnormal ones.
-    assert found.one_by_one == 0 or (format == "fp16" and found.one_by_one < 0.05 * found.sums.numel())
+    assert found.one_by_one == 0 or (format == "f16" and found.one_by_one < 0.05 * found.sums.numel())
 
 
 @pytest.mark.parametrize("case", ["nearly_two", "exponents", "wide", "small", "subnormal", "large"])
@@ -115,7 +115,7 @@ def test_zeros_and_subnormal_numbers_near_the_largest_exponent(name: str, format
 @pytest.mark.parametrize("terms", [1, 3, 15, 16, 17, 2047, 2048, 2049])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 2), (1, 17)])
 def test_any_number_of_terms(rows: int, terms: int, columns: int) -> None:
-    for name, format in (("hopper", "bf16"), ("ampere", "tf32"), ("volta", "fp16")):
+    for name, format in (("hopper", "bf16"), ("ampere", "tf32"), ("volta", "f16")):
         if terms > 17 and (rows, columns) != (3, 2):
             continue
         check(name, format, *cases.gaussian(format, np.random.default_rng(terms), rows, terms, columns))
@@ -242,7 +242,8 @@ def test_results_of_real_gpus(gpu: str, format: str) -> None:
     """c is what a group makes that comes first."""
     (name,) = [one.name for one in ARITHMETICS.values() if gpu in one.gpus]
     index = json.loads((VECTORS.parent / "index.json").read_text())
-    keys = [f"{gpu}/{format}/{part}" for part in ("a", "b", "c", "d_fp32")]
+    published = {"f16": "fp16"}.get(format, format)
+    keys = [f"{gpu}/{published}/{part}" for part in ("a", "b", "c", "d_fp32")]
     if keys[3] not in index:
         pytest.skip("was not measured")
     with np.load(VECTORS) as arrays:
@@ -262,7 +263,7 @@ def test_results_of_real_gpus(gpu: str, format: str) -> None:
     has = np.ones(len(c), dtype=bool)
     has[found.missing] = False
     assert np.array_equal(found.sums.numpy().view(np.uint32).reshape(-1)[holds & has], d[holds & has])
-    assert (holds & has).sum() > (4500 if format != "fp16" else 2000), "most of them are held against the kernel"
+    assert (holds & has).sum() > (4500 if format != "f16" else 2000), "most of them are held against the kernel"
 
 
 @pytest.mark.parametrize(

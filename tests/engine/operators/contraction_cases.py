@@ -9,6 +9,8 @@ import operands as of
 import torch
 from operands import floats
 from operator_cases import Case, cases
+from roundlog.definitions.tensor_core import ARITHMETICS
+from roundlog.program import DType
 
 
 def cancelling(rng: Random, a: torch.Tensor, b: torch.Tensor, axis_a: int, axis_b: int) -> None:
@@ -42,6 +44,23 @@ def _matmul(rng: Random) -> Iterator[Case]:
             cancelling(rng, x, y, len(a) - 1, len(b) - 2)
             yield Case([x, y])
     yield Case([floats(rng, (2, 300), of.huge), floats(rng, (300, 2), of.tiny)])
+
+
+@cases("tensor_core_matmul")
+def _tensor_core_matmul(rng: Random) -> Iterator[Case]:
+    """Of every arithmetic and dtype: full groups and not, one segment and more, and what has no value."""
+    shapes = [((3, 5), (5, 2)), ((2, 33), (33, 3)), ((2, 3, 16), (2, 16, 1)), ((1, 0), (0, 2)), ((0, 4), (4, 1))]
+    for name, arithmetic in ARITHMETICS.items():
+        for dtype in (one for one in (torch.bfloat16, torch.float16) if DType.of(one) in arithmetic.terms):
+            for a, b in shapes:
+                for draw in of.FINITE:
+                    yield Case([floats(rng, x, draw).to(dtype) for x in (a, b)], {"arithmetic": name})
+            x, y = floats(rng, (3, 48), of.normal), floats(rng, (48, 3), of.normal)
+            cancelling(rng, x, y, 1, 0)
+            yield Case([x.to(dtype), y.to(dtype)], {"arithmetic": name})
+            for terms in (2048, 2050):
+                long = [floats(rng, shape, of.normal).to(dtype) for shape in ((1, terms), (terms, 1))]
+                yield Case(long, {"arithmetic": name})
 
 
 GEOMETRIES = [

@@ -41,8 +41,8 @@ def _attribute(rng: Random, value: Any, rate: float) -> Any:
 
 
 def _data(rng: Random, kind: TensorType, low: int, high: int) -> torch.Tensor:
-    if kind.dtype == DType.F32:
-        return of.floats(rng, kind.shape, rng.choice(of.FINITE))
+    if kind.dtype.is_float:
+        return of.floats(rng, kind.shape, rng.choice(of.FINITE)).to(kind.dtype.torch_dtype)
     return of.integers(rng, kind.shape, low, high) if kind.dtype == DType.I64 else of.booleans(rng, kind.shape)
 
 

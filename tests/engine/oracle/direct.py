@@ -10,7 +10,10 @@ from fractions import Fraction
 from typing import Any
 
 from roundlog.adjudication import binary32 as ieee
+from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError
+from roundlog.adjudication.tensor_core_groups import element as of_tensor_cores
 from roundlog.definitions import Family, of_family
+from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.number_format import Format
 from roundlog.program import DType
 
@@ -273,3 +276,22 @@ def max_pool_index(inputs: Inputs, attributes: Attributes) -> Array:
         return h * width + w
 
     return build((*x.shape[:2], p, q), "i64", element)
+
+
+@direct
+def tensor_core_matmul(inputs: Inputs, attributes: Attributes) -> Array:
+    a, b = (x.wide for x in inputs)
+    arithmetic, dtype = ARITHMETICS[attributes["arithmetic"]], inputs[0].dtype
+    *outer, rows, terms = a.shape
+    format = DType(dtype).number_format()
+    assert format is not None
+
+    def element(index: Index) -> int:
+        *batch, row, column = index
+        left, right = [a[*batch, row, k] for k in range(terms)], [b[*batch, k, column] for k in range(terms)]
+        try:
+            return format.of_float32(of_tensor_cores(arithmetic, dtype, left, right, format))
+        except NoTensorCoreValueError:
+            return format.nan
+
+    return build((*outer, rows, b.shape[-1]), dtype, element)

@@ -181,6 +181,14 @@ def test_ranks_train_layers_with_biases_in_bf16_to_the_roots_of_one_process(size
     hold_trainings("run_jobs", [str(tmp_path)], size)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_multiply_as_tensor_cores_to_the_roots_of_one_process(size: int, tmp_path: Path) -> None:
+    """Sums over the batch depend on the order of their terms, so that no rank has a part of one."""
+    Job.from_task(short_layers_task(), arithmetic="hopper").write(tmp_path)
+    hold_trainings("run_jobs", [str(tmp_path)], size)
+
+
 def hold_trainings(function: str, names: list[str], size: int) -> None:
     """Holds trainings by ranks against those of one process: roots, and logs that each finds right in the other one's.
     Ranks follow logs in micro-batches."""

@@ -180,7 +180,8 @@ def _scatter_add(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs 
 
 
 def _matmul(node: Node, inputs: list[TensorType], wanted: Layout) -> Needs:
-    """matmul, a[.., M, K] @ b[.., K, N]: rows come from rows of a, columns from columns of b, batches from both."""
+    """matmul and tensor_core_matmul, a[.., M, K] @ b[.., K, N]: rows come from rows of a, columns from columns of b,
+    batches from both."""
     rank = len(node.type.shape)
     return (
         None if wanted.axis == rank - 1 else wanted,
@@ -229,7 +230,8 @@ PARTS: dict[str, Callable[[Node, list[TensorType], Needs], Iterator[Needs]]] = {
     "conv2d_grad_weight": _samples_of_both,
 }
 """Rules for sums along the axis of the samples, by operator. Given the layouts `own` of the inputs, each yields layouts
-under which *the operator's output is the sum of its outputs for the parts*."""
+under which *the operator's output is the sum of its outputs for the parts*. tensor_core_matmul has none: a sum that
+depends on the order of its terms cannot be cut."""
 
 RULES: dict[str, Rule] = {
     "reshape": _reshape,
@@ -241,6 +243,7 @@ RULES: dict[str, Rule] = {
     "take": _take,
     "scatter_add": _scatter_add,
     "matmul": _matmul,
+    "tensor_core_matmul": _matmul,
     "conv2d": _first_axis_of_first,
     "conv2d_grad_input": _first_axis_of_first,
     "max_pool_index": _planes,

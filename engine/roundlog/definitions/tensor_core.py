@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from roundlog.number_format import BFLOAT16, FLOAT16, Format
 
-OPERAND_FORMATS: Mapping[str, Format] = MappingProxyType({"bf16": BFLOAT16, "fp16": FLOAT16, "tf32": Format(8, 10)})
+OPERAND_FORMATS: Mapping[str, Format] = MappingProxyType({"bf16": BFLOAT16, "f16": FLOAT16, "tf32": Format(8, 10)})
 """Formats of operands, by name. A number of each is an FP32 number, and stands as FP32's bit pattern."""
 
 SEGMENT_TERMS = 2048
@@ -53,6 +53,10 @@ class TensorCoreArithmetic:
             raise ValueError(f"{self.name} is not defined for {format}: choose {', '.join(self.terms)}")
         return self.terms[format]
 
+    def segments(self, terms: int) -> int:
+        """Segments of a sum of so many products."""
+        return -(-terms // self.segment_terms)
+
 
 def _named(*arithmetics: TensorCoreArithmetic) -> Mapping[str, TensorCoreArithmetic]:
     return MappingProxyType({one.name: one for one in arithmetics})
@@ -64,24 +68,34 @@ ARITHMETICS = _named(
         version=1,
         gpus=("H100", "H200", "B200"),
         fraction_bits=25,
-        terms=MappingProxyType({"bf16": 16, "fp16": 16, "tf32": 8}),
-        subnormals=frozenset({"fp16"}),
+        terms=MappingProxyType({"bf16": 16, "f16": 16, "tf32": 8}),
+        subnormals=frozenset({"f16"}),
     ),
     TensorCoreArithmetic(
         name="ampere",
         version=1,
         gpus=("A100", "Ada"),
         fraction_bits=24,
-        terms=MappingProxyType({"bf16": 8, "fp16": 8, "tf32": 4}),
-        subnormals=frozenset({"fp16"}),
+        terms=MappingProxyType({"bf16": 8, "f16": 8, "tf32": 4}),
+        subnormals=frozenset({"f16"}),
     ),
     TensorCoreArithmetic(
         name="volta",
         version=1,
         gpus=("V100",),
         fraction_bits=23,
-        terms=MappingProxyType({"fp16": 4}),
+        terms=MappingProxyType({"f16": 4}),
         subnormals=frozenset(),
     ),
 )
-"""Every arithmetic, by name."""
+"""Every arithmetic, by name. Its position is its code in descriptors: one that has been given stays."""
+
+
+def code_of(name: str) -> int:
+    """Code of an arithmetic in descriptors. Raises ValueError for a name that there is not."""
+    return list(ARITHMETICS).index(name)
+
+
+def arithmetic_of(code: int) -> TensorCoreArithmetic:
+    """The arithmetic of a code. Raises IndexError for one that there is not."""
+    return list(ARITHMETICS.values())[code]

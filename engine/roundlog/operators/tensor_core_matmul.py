@@ -1,0 +1,111 @@
+"""Products of matrices as a GPU's tensor cores compute them: exact in the sense that they have one result, to the bit,
+which any processor can compute. Nothing of them is in doubt, so nothing of them is logged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import torch
+
+from roundlog.arithmetic import held, round_sums
+from roundlog.definitions.tensor_core import ARITHMETICS, TensorCoreArithmetic
+from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
+from roundlog.number_format import Format
+from roundlog.operators.elementwise import convert
+from roundlog.operators.registry import Attributes, Direct, Tensors, Types, register, short_bytes
+from roundlog.operators.summation import check_terms
+from roundlog.program import DType, Program, ProgramError, TensorType
+
+_BLOCK = 1 << 20
+"""Segments' results that are widened at once."""
+
+
+def _named(name: str) -> TensorCoreArithmetic:
+    if name not in ARITHMETICS:
+        raise ProgramError(f"{name[:40]!r} is no arithmetic of tensor cores: choose {', '.join(ARITHMETICS)}")
+    return ARITHMETICS[name]
+
+
+@register("tensor_core_matmul")
+class TensorCoreMatMul(Direct):
+    reads_short = True
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        self.need_form(inputs, attributes)
+        arithmetic = _named(str(attributes["arithmetic"]))
+        a, b = (kind.shape for kind in inputs)
+        if inputs[0].dtype not in arithmetic.terms:
+            raise ProgramError(f"multiplies {inputs[0].dtype}, for which {arithmetic.name} is not defined")
+        if len(a) not in (2, 3) or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
+            raise ProgramError(f"cannot multiply {list(a)} by {list(b)}")
+        check_terms(a[-1])
+        return TensorType((*a[:-1], b[-1]), inputs[0].dtype)
+
+    def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
+        segments = _named(str(attributes["arithmetic"])).segments(inputs[0].shape[-1])
+        # The kernel's results, and a block of them in FP64, twice while they are laid beside each other.
+        sums = segments * output.numel
+        return short_bytes(inputs, output) + 4 * sums + 16 * min(sums, max(_BLOCK, segments))
+
+    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
+        a, b = inputs
+        one, dtype = _named(str(attributes["arithmetic"])), DType.of(a.dtype)
+        counts = dtype in one.subnormals
+        group = GroupArithmetic(one.fraction_bits, one.terms_of(dtype), counts, one.segment_terms)
+        format = dtype.number_format()
+        assert format is not None
+        # Elements without a value are NaN.
+        return _joined(tensor_core_product(a.cpu(), b.cpu(), group).sums, format).to(a.device)
+
+
+def _joined(sums: torch.Tensor, format: Format) -> torch.Tensor:
+    """Segments' results, f32[segments, ...] -> their exact sums, rounded once; a zero is +0."""
+    segments, *shape = sums.shape
+    if segments == 1:
+        # What is not zero may become a zero of FP16.
+        rounded = convert(sums[0], format)
+        return rounded.masked_fill_(rounded == 0, 0.0)
+    results = torch.zeros(prod(shape))
+    terms = sums.view(segments, results.numel())
+    rows = max(1, _BLOCK // max(segments, 1))
+    for start in range(0, results.numel(), rows):
+        some = terms[:, start : start + rows].T.to(torch.float64).contiguous()
+        results[start : start + rows] = torch.from_numpy(round_sums(some.numpy(), format))
+    return held(results.view(shape), format)
+
+
+EXACT = "exact"
+"""Arithmetic whose products are the mathematical ones, rounded once: no operator of this room."""
+
+
+def check_arithmetic(name: str) -> None:
+    """Raises ProgramError for an arithmetic of a job that there is not."""
+    if name != EXACT and name not in ARITHMETICS:
+        raise ProgramError(f"there is no arithmetic {name[:40]!r}: choose {EXACT}, {', '.join(ARITHMETICS)}")
+
+
+def with_arithmetic(program: Program, name: str) -> Program:
+    """The program with its products of matrices of BF16 or FP16 by another arithmetic than EXACT, where that is defined
+    for them. All else stays, convolutions among it. Raises ProgramError for an arithmetic that there is not, or one
+    that changes nothing."""
+    check_arithmetic(name)
+    if name == EXACT:
+        return program
+    arithmetic = _named(name)
+    nodes = tuple(
+        replace(node, op="tensor_core_matmul", attributes={"arithmetic": name})
+        if node.op == "matmul" and node.type.dtype in arithmetic.terms
+        else node
+        for node in program.nodes
+    )
+    if nodes == program.nodes:
+        dtypes = " or ".join(dtype for dtype in arithmetic.terms if dtype in tuple(DType))
+        raise ProgramError(f"the program multiplies no matrices of {dtypes}: leave the arithmetic {name} away")
+    return replace(program, nodes=nodes)
+
+
+def arithmetic_of(program: Program) -> str:
+    """Names of the arithmetics of a program's products of BF16 and FP16 matrices, of which it usually has one."""
+    names = {str(node.attributes["arithmetic"]) for node in program.nodes if node.op == "tensor_core_matmul"}
+    return ", ".join(sorted(names)) or EXACT

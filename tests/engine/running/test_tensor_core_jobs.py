@@ -1,0 +1,162 @@
+"""Jobs whose products are those of tensor cores: one root, however they run, and another one for every arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from roundlog.capture import Task
+from roundlog.commitments import state_root, tensor_root
+from roundlog.definitions.tensor_core import ARITHMETICS
+from roundlog.descriptors import program_root
+from roundlog.number_format import BFLOAT16, FLOAT16
+from roundlog.operators.tensor_core_matmul import EXACT, arithmetic_of, with_arithmetic
+from roundlog.program import DType, Node, ProgramError, TensorType
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
+from roundlog.training.trainer import Trainer, TrainingResult
+from torch import nn
+from torch.nn import functional as F
+
+DTYPES = {"hopper": DType.BF16, "ampere": DType.BF16, "volta": DType.F16}
+
+
+SCALE = 256
+"""Factor of the loss: few gradients of FP16 are subnormal, which have no value on volta."""
+
+
+class Layers(nn.Module):
+    """Layers with products of several groups. f32[B, 40] -> f32[B, 3]."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.last = nn.Linear(40, 36, dtype=dtype), nn.Linear(36, 3, dtype=dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.first(x.to(self.first.weight.dtype)))).float()
+
+
+def classify(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return SCALE * F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def task(dtype: torch.dtype = torch.bfloat16) -> Task:
+    model, generator = Layers(dtype), torch.Generator().manual_seed(1)
+    return Task(
+        model=model,
+        loss=classify,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1 / SCALE),
+        dataset={
+            "x": torch.randn(20, 40, generator=generator).mul(16).round().div(16),  # of FP16 none is subnormal
+            "y": torch.randint(0, 3, (20,), generator=generator),
+        },
+        batch_size=6,
+        steps=6,
+        interval=2,
+        seed=1,
+    )
+
+
+def in_halves(job: Job) -> Job:
+    """A step of the job with FP16 in the place of BF16, since no script in FP16 is captured; and with coarse weights,
+    since a subnormal one has no value on volta."""
+
+    def halved(node: Node) -> Node:
+        attributes = dict(node.attributes)
+        if node.op == "constant" and node.type.dtype == DType.BF16:
+            bits = attributes["bits"]
+            assert isinstance(bits, tuple)
+            attributes["bits"] = tuple(FLOAT16.of_float32(BFLOAT16.in_float32(one)) for one in bits)
+        dtype = DType.F16 if node.type.dtype == DType.BF16 else node.type.dtype
+        op = "to_f16" if node.op == "to_bf16" else node.op
+        return replace(node, op=op, attributes=attributes, type=TensorType(node.type.shape, dtype))
+
+    program = with_arithmetic(replace(job.program, nodes=tuple(map(halved, job.program.nodes))), "volta")
+    initial = {name: x.float().mul(1024).round().div(1024).half() for name, x in job.initial.items()}
+    schedule = job.schedule[:1]
+    spec = replace(
+        job.spec,
+        steps=1,
+        interval=1,
+        program_root=program_root(program),
+        initial_state_root=state_root(initial.values()),
+        schedule_root=tensor_root(schedule),
+    )
+    return replace(job, program=program, spec=spec, initial=initial, schedule=schedule)
+
+
+Trained = tuple[Job, TrainingResult]
+
+
+@pytest.fixture(scope="module", params=list(ARITHMETICS))
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    directory = tmp_path_factory.mktemp(request.param)
+    volta = request.param == "volta"
+    made = in_halves(Job.from_task(task())) if volta else Job.from_task(task(), arithmetic=request.param)
+    made.write(directory / "job")
+    job = Job.read(directory / "job")
+    assert job.arithmetic == request.param
+    return job, Trainer(job, directory / "run").run()
+
+
+def test_every_product_of_matrices_is_that_of_the_arithmetic(trained: Trained) -> None:
+    job, _ = trained
+    exact = Job.from_task(task()).program
+    products = [node for node in job.program.nodes if node.op == "tensor_core_matmul"]
+    assert len(products) == sum(node.op == "matmul" for node in exact.nodes) >= 5
+    assert not any(node.op == "matmul" for node in job.program.nodes)
+    assert [node.type.shape for node in job.program.nodes] == [node.type.shape for node in exact.nodes]
+    assert {node.type.dtype for node in products} == {DTYPES[job.arithmetic]}
+    assert arithmetic_of(exact) == EXACT and with_arithmetic(exact, EXACT) is exact
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_an_audit_comes_to_the_same_roots(trained: Trained, tmp_path: Path, micro_batches: int) -> None:
+    job, result = trained
+    options = RunOptions(micro_batches=micro_batches)
+    for number, log in enumerate((None, result.log_dir)):
+        found = Auditor(job, tmp_path / f"{number}", options, log_dir=log).run()
+        assert found.state_roots == result.state_roots and found.findings == []
+
+
+def test_another_arithmetic_comes_to_other_roots(tmp_path: Path) -> None:
+    """Two large terms of every sum cancel, so that what is left of the others shows."""
+    cancelling, roots = task(), set()
+    cancelling.dataset["x"][:, 0], cancelling.dataset["x"][:, 1] = 2.0**20, -(2.0**20)
+    weights = cancelling.model.state_dict()["first.weight"]
+    weights[:, 1] = weights[:, 0]
+    for name in (EXACT, "hopper", "ampere"):
+        job = Job.from_task(cancelling, arithmetic=name)
+        roots.add(Trainer(job, tmp_path / name).run().checkpoint_root)
+    assert len(roots) == 3
+
+
+def test_fewer_bits_are_those_of_fp32_values_alone(tmp_path: Path) -> None:
+    job = Job.from_task(task(), arithmetic="hopper", bits=24)
+    result = Trainer(job, tmp_path / "run").run()
+    assert Auditor(job, tmp_path / "audit", log_dir=result.log_dir).run().state_roots == result.state_roots
+
+
+@pytest.mark.parametrize(
+    ("dtype", "arithmetic", "said"),
+    [
+        (torch.bfloat16, "turing", "there is no arithmetic 'turing': choose exact, hopper, ampere, volta"),
+        (torch.bfloat16, "volta", "the program multiplies no matrices of f16: leave the arithmetic volta away"),
+        (
+            torch.float32,
+            "hopper",
+            "the program multiplies no matrices of bf16 or f16: leave the arithmetic hopper away",
+        ),
+    ],
+)
+def test_arithmetics_that_there_are_not_or_that_change_nothing_are_refused(
+    dtype: torch.dtype, arithmetic: str, said: str
+) -> None:
+    with pytest.raises(ProgramError) as refused:
+        Job.from_task(task(dtype), arithmetic=arithmetic)
+    assert str(refused.value) == said
