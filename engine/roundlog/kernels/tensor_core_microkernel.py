@@ -254,7 +254,9 @@ def finish_groups(
                 code.load(code.at(columns, 4 * code.columns * place + on), code.words, 4) for place in range(3)
             )
             field = builder.ashr(code.load(code.at(scales, on), code.words, 4), code.all(code.words, _FRACTION))
-            least = code.integers("smin", limit, code.integers("smin", largest, builder.add(together, exponent)))
+            # An element of zeros alone has a field below 0, however small its row's and column's exponents are.
+            both = code.integers("smax", builder.add(together, exponent), code.all(code.words, -1))
+            least = code.integers("smin", limit, code.integers("smin", largest, both))
             wrong = builder.icmp_signed(">", field, least)
             wrong = builder.or_(wrong, builder.icmp_signed(">", exponent, highest))
             wrong = builder.or_(wrong, builder.icmp_signed(">", spread, widest))

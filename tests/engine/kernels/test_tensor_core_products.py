@@ -69,6 +69,12 @@ def test_common_numbers_are_left_to_vectors(name: str, format: str, case: str) -
     assert found.one_by_one == 0 or (format == "f16" and found.one_by_one < 0.05 * found.sums.numel())
 
 
+def test_zeros_are_left_to_vectors() -> None:
+    """Rows, columns and groups of zeros have no exponent that an element would be summed by itself for."""
+    a, b = cases.zeros("bf16", np.random.default_rng(4), 9, 512, 70)
+    assert cases.product("hopper", "bf16", a, b).one_by_one == 0
+
+
 @pytest.mark.parametrize("case", ["nearly_two", "exponents", "wide", "small", "subnormal", "large"])
 def test_cases_are_near_the_ends(case: str) -> None:
     """Some elements are left to vectors, and some are not; some have no value."""
