@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 import torch
 from machines.profiles import without_avx512
-from roundlog.arithmetic.tensor_core import ARITHMETICS
+from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.kernels import gemm_microkernel
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
 from roundlog.number_format import BFLOAT16
@@ -165,7 +165,7 @@ def convolutions(lanes: int, rounds: int) -> None:
 
 
 SQUARES = (256, 512, 1024, 2048, 4096)
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32}
+_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "tf32": torch.float32}
 _LEAST_OPERATIONS = 1e9
 """Operations of what is measured at once: the clock of processor time has ticks."""
 

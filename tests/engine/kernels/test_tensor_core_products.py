@@ -83,7 +83,7 @@ def test_cases_are_near_the_ends(case: str) -> None:
     assert (missing > 0) == (case not in ("nearly_two", "wide"))
 
 
-@pytest.mark.parametrize(("name", "format"), [one for one in cases.DEFINED if one[1] != "fp16"])
+@pytest.mark.parametrize(("name", "format"), [one for one in cases.DEFINED if one[1] != "f16"])
 def test_the_least_results(name: str, format: str) -> None:
     """Two products that cancel, and a third one that is all that is kept."""
     kept = ARITHMETICS[name].fraction_bits
@@ -105,7 +105,7 @@ def test_zeros_and_subnormal_numbers_near_the_largest_exponent(name: str, format
     or far enough below to be truncated, or not."""
     bits_of_exponent, fraction = cases.FIELD_BITS[format]
     least, kept = 2 - (1 << (bits_of_exponent - 1)), ARITHMETICS[name].fraction_bits
-    other = 10 if format == "fp16" else 60
+    other = 10 if format == "f16" else 60
     for factor in (0.0, 2.0 ** (least - 1), (1 - 2.0**-fraction) * 2.0**least, 2.0**least):
         for above in (-2, -1, 0, 1, 2, kept - 2, kept - 1, kept, kept + 1, kept + 2):
             large = least + other + above
@@ -113,7 +113,7 @@ def test_zeros_and_subnormal_numbers_near_the_largest_exponent(name: str, format
             tiny = 2.0 ** max(large - kept - 3 - least - 3, least - fraction)
             a = np.array([[c[0], factor, 2.0 ** (least + 3)]])
             b = np.array([[c[1], c[1]], [2.0**other, 1.5 * 2.0**other], [tiny, tiny]])
-            if max(abs(a).max(), abs(b).max()) < 60000 or format != "fp16":
+            if max(abs(a).max(), abs(b).max()) < 60000 or format != "f16":
                 check(name, format, cases.numbers(format, a), cases.numbers(format, b))
                 check(name, format, cases.numbers(format, b.T), cases.numbers(format, a.T))
 
