@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from on_trainings import Broken
 from roundlog.capture import Task
 from roundlog.execution import StoppedError
-from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks
+from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks, rank_passes
 from roundlog.execution.ranks.rank_states import KeptStates
 from roundlog.training import helpers as module
 from roundlog.training.helpers import Helpers, MakeExecution, help_with_runs
@@ -104,22 +105,9 @@ def run_many(ranks: Ranks, place: str) -> Any:
 
 
 def run_bent(ranks: Ranks, place: str, broken: int, at: int) -> Any:
-    """[roots, errors, warnings] where one rank receives a bent FP32 number, once."""
-    gather, left = Ranks.gather_all, [at]
-
-    def bent(self: Ranks, mine: torch.Tensor, sizes: Any) -> list[torch.Tensor]:
-        found = gather(self, mine, sizes)
-        if mine.dtype == torch.float32 and any(sizes):
-            left[0] -= 1
-            if left[0] == 0:
-                for one in found:
-                    if one.numel():
-                        one.view(torch.int32)[0] ^= 1
-                        break
-        return found
-
+    """[roots, errors, warnings] where one rank receives a bent sum, once."""
     if ranks.rank == broken:
-        Ranks.gather_all = bent  # type: ignore[method-assign]
+        rank_passes.sums_over = Broken(rank_passes.sums_over, at)
     if ranks.rank:
         return help_with_runs(ranks, LIMITS)
     lead = Lead(ranks, place)

@@ -87,7 +87,7 @@ def _trained(
     return found
 
 
-class _Broken:
+class Broken:
     """The exchange of sums, on one rank that bends one bit of what is received, once."""
 
     def __init__(self, called: Any, at: int) -> None:
@@ -106,7 +106,7 @@ def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int, name: str) -> lis
     job = Job.from_task(TASKS[name](steps=6))
     batches = Batches(job.dataset, job.spec)
     if ranks.rank == broken:
-        rank_passes.sums_over = _Broken(rank_passes.sums_over, at)
+        rank_passes.sums_over = Broken(rank_passes.sums_over, at)
 
     def inputs_of(step: int, states: Sequence[torch.Tensor]) -> StepInputs:
         return job.inputs(batches, step, states)
