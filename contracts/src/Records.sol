@@ -59,7 +59,7 @@ struct Audits {
     mapping(address auditor => uint256) place;
     /// A bit for each audit in `all` that was opened as an attestation. See `Fees`.
     mapping(uint256 word => uint256) attested;
-    /// What stands for the audit of an account that has none; never written.
+    /// Placeholder for the audit of an account that has none; never written.
     Audit none;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.30;
 
-import {IAdjudicator, Outline} from "../src/adjudication/IAdjudicator.sol";
+import {IAdjudicator, IReducer, Outline} from "../src/adjudication/IAdjudicator.sol";
 import {Side} from "../src/game/Bisection.sol";
 import {GameId, JobId, JobStatus, Outcome, Phase, Reason, Terms} from "../src/Types.sol";
 import {Level} from "../src/game/Level.sol";
@@ -132,12 +132,8 @@ contract MaliciousAdjudicatorTest is Players {
 
     /// forge-config: default.fuzz.runs = 64
     function testFuzz_anyAnswer_spoilsOnlyItsOwnJob(bytes memory answer, uint8 which, uint8 place, uint8 after_) public {
-        bytes4[4] memory calls = [
-            IAdjudicator.outline.selector,
-            IAdjudicator.compute.selector,
-            IAdjudicator.reduceSegment.selector,
-            IAdjudicator.finish.selector
-        ];
+        bytes4[4] memory calls =
+            [IAdjudicator.outline.selector, IReducer.compute.selector, IReducer.reduceSegment.selector, IReducer.finish.selector];
         // Every other answer is as long as it has to be.
         if (place % 2 == 0) {
             answer = bytes.concat(bytes32(uint256(which) % 4), keccak256(answer), keccak256(answer), new bytes(32));
@@ -147,7 +143,7 @@ contract MaliciousAdjudicatorTest is Players {
 
     /// @dev Return data that the caller has to copy.
     function test_aHugeAnswer_spoilsOnlyItsOwnJob() public {
-        spoilt(IAdjudicator.compute.selector, new bytes(200_000), 2, 24);
+        spoilt(IReducer.compute.selector, new bytes(200_000), 2, 24);
     }
 
     /// @dev A verdict with other answers than before is still the verdict of this job, and of nothing else.

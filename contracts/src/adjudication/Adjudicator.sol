@@ -50,7 +50,7 @@ contract Adjudicator is IAdjudicator {
         }
     }
 
-    /// @inheritdoc IAdjudicator
+    /// @inheritdoc IReducer
     function compute(Setting calldata setting, Question calldata question, ChunkOpening[] calldata openings)
         external
         view
@@ -66,7 +66,7 @@ contract Adjudicator is IAdjudicator {
         return Elements.compute(operands, openings, functions, setting.spec.roundingBits);
     }
 
-    /// @inheritdoc IAdjudicator
+    /// @inheritdoc IReducer
     function reduceSegment(Setting calldata, Question calldata, uint64, Partial calldata, ChunkOpening[] calldata)
         external
         view
@@ -76,7 +76,7 @@ contract Adjudicator is IAdjudicator {
         forward();
     }
 
-    /// @inheritdoc IAdjudicator
+    /// @inheritdoc IReducer
     function finish(bytes calldata, Partial calldata, uint8) external view override returns (Finding, uint64) {
         forward();
     }

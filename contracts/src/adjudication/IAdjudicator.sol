@@ -78,41 +78,8 @@ interface IFunctions {
 }
 
 /// @title Reductions
-/// @notice The part of `IAdjudicator` that is about families of reductions, by the same signatures. All else reverts.
+/// @notice The part of `IAdjudicator` that a contract of their own computes for families of reductions. It refuses all others.
 interface IReducer {
-    /// @notice `IAdjudicator.compute`.
-    function compute(Setting calldata setting, Question calldata question, ChunkOpening[] calldata openings)
-        external
-        pure
-        returns (Finding finding, uint64 bits);
-
-    /// @notice `IAdjudicator.reduceSegment`.
-    function reduceSegment(
-        Setting calldata setting,
-        Question calldata question,
-        uint64 segment,
-        Partial calldata before,
-        ChunkOpening[] calldata openings
-    ) external pure returns (Finding finding, Partial memory afterwards);
-
-    /// @notice `IAdjudicator.finish`.
-    function finish(bytes calldata descriptor, Partial calldata whole, uint8 roundingBits)
-        external
-        pure
-        returns (Finding finding, uint64 bits);
-}
-
-/// @title Adjudicator of disputed elements
-/// @notice One element of one operator's output, from the operator's descriptor and opened chunks of its operands. Stateless: the caller vouches
-///         for the descriptor (a leaf under the program root), for the operands' roots (agreed leaves of the trace) and for the setting; all
-///         else is checked, or forced by hashes. A malformed descriptor or opening reverts.
-interface IAdjudicator {
-    /// @notice The contract that computes MAP, FUNCTION and random numbers.
-    function functions() external view returns (IFunctions);
-
-    /// @notice Leaves and segments, for a game that has to know how deep its trees are.
-    function outline(bytes calldata descriptor, uint32 chunkSize) external view returns (Outline memory);
-
     /// @notice The bits of an element of any operator whose terms, if it has some, make at most one segment.
     /// @param openings what is read of the operands, ascending by (input, chunk). Operators that load something open that instead: see
     ///        `Loads`.
@@ -137,4 +104,16 @@ interface IAdjudicator {
         external
         view
         returns (Finding finding, uint64 bits);
+}
+
+/// @title Adjudicator of disputed elements
+/// @notice One element of one operator's output, from the operator's descriptor and opened chunks of its operands. Stateless: the caller vouches
+///         for the descriptor (a leaf under the program root), for the operands' roots (agreed leaves of the trace) and for the setting; all
+///         else is checked, or forced by hashes. A malformed descriptor or opening reverts.
+interface IAdjudicator is IReducer {
+    /// @notice The contract that computes MAP, FUNCTION and random numbers.
+    function functions() external view returns (IFunctions);
+
+    /// @notice Leaves and segments, for a game that has to know how deep its trees are.
+    function outline(bytes calldata descriptor, uint32 chunkSize) external view returns (Outline memory);
 }
