@@ -175,9 +175,8 @@ def tensor_core_products(name: str, rounds: int, sizes: Sequence[int]) -> None:
     print(f"{'width':>7} {'format':>7} {name:>8}  numpy64    ratio   one by one")
     for size in sizes:
         wide = [torch.randn(size, size), torch.randn(size, size)]
-        for format, terms in arithmetic.terms.items():
-            subnormals = format in arithmetic.subnormals
-            groups = GroupArithmetic(arithmetic.fraction_bits, terms, subnormals, arithmetic.segment_terms)
+        for format in arithmetic.terms:
+            groups = GroupArithmetic.of(arithmetic, format)
             # What FP32 has and TF32 has not is left out.
             cut = [(x.view(torch.int32) & -0x2000).view(torch.float32) if format == "tf32" else x for x in wide]
             a, b = (x.to(_DTYPES[format]) for x in cut)

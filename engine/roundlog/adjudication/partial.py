@@ -199,8 +199,6 @@ def _words(*numbers: int) -> bytes:
 
 def start(descriptor: Descriptor) -> RunningResult:
     """The running result before the first term."""
-    if descriptor.family == Family.CHAIN:
-        return GroupChain(arithmetic_of(descriptor.code), str(descriptor.inputs[0].dtype))
     makers: dict[Family, Callable[[], RunningResult]] = {
         Family.SUM: ExactSum,
         Family.SELECTED_SUM: ExactSum,
@@ -208,6 +206,7 @@ def start(descriptor: Descriptor) -> RunningResult:
         Family.ARGMAX: LargestPlace,
         Family.INTEGER_SUM: IntegerSum,
         Family.ANY: AnyTrue,
+        Family.CHAIN: lambda: GroupChain(arithmetic_of(descriptor.code), str(descriptor.inputs[0].dtype)),
     }
     return makers[descriptor.family]()
 

@@ -21,7 +21,7 @@ OPERAND_FORMATS: Mapping[str, Format] = MappingProxyType({"bf16": BFLOAT16, "f16
 """Formats of operands, by name. A number of each is an FP32 number, and stands as FP32's bit pattern."""
 
 SEGMENT_TERMS = 2048
-"""Products of one segment. A longer sum is cut into segments, each of which begins at zero."""
+"""Products of one segment. A longer sum is cut into segments, and each begins at zero."""
 
 LEAST_EXPONENT = -126
 """Exponent of the least normal FP32 number. A result below 2^-126 that is not zero has no value."""

@@ -144,6 +144,24 @@ def load_vector(builder: Any, address: Any, kind: Any, aligned: int) -> Any:
     return loaded
 
 
+class VectorCode:
+    """Instructions on vectors in memory, where a builder is. Addresses are integers, of bytes."""
+
+    builder: Any
+
+    def at(self, address: Any, bytes_on: int) -> Any:
+        return self.builder.add(address, ir.Constant(_LONG, bytes_on))
+
+    def load(self, address: Any, kind: Any, aligned: int) -> Any:
+        return load_vector(self.builder, address, kind, aligned)
+
+    def store(self, address: Any, value: Any, aligned: int) -> None:
+        self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer())).align = aligned
+
+    def all(self, kind: Any, number: Any) -> Any:
+        return ir.Constant(kind, [number] * kind.count)
+
+
 def widen_pairs(builder: Any, pairs: Any) -> tuple[Any, Any]:
     """FP32 numbers from pairs of BF16's words: the lower ones, and the upper ones."""
     singles = _lane_count(pairs.type, _SINGLE)

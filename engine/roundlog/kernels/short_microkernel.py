@@ -22,7 +22,7 @@ from roundlog.kernels.gemm_microkernel import (
     intrinsic,
     loop_over,
 )
-from roundlog.kernels.number_words import instructions, load_vector, store_words, widen_pairs
+from roundlog.kernels.number_words import VectorCode, instructions, store_words, widen_pairs
 
 BLOCK, BLOCKS = 16, 4
 TERMS = BLOCK * BLOCKS
@@ -56,26 +56,14 @@ left_width = constant_of(lambda tile: max(tile.rows, width_of(tile.lanes)))
 """Rows of a strip of the left operand: those of one or more tiles."""
 
 
-class ShortCode:
-    """Instructions for FP32 vectors, where a builder is. Addresses are integers, of bytes."""
+class ShortCode(VectorCode):
+    """Instructions for FP32 vectors."""
 
     def __init__(self, builder: Any, tile: Tile) -> None:
         self.builder, self.tile = builder, tile
         self.width = width_of(tile.lanes)
         self.singles, self.doubles = (ir.VectorType(kind, self.width) for kind in (_SINGLE, _DOUBLE))
         self.words = ir.VectorType(_WORD, self.width)
-
-    def at(self, address: Any, bytes_on: int) -> Any:
-        return self.builder.add(address, _constant(bytes_on))
-
-    def load(self, address: Any, kind: Any, aligned: int) -> Any:
-        return load_vector(self.builder, address, kind, aligned)
-
-    def store(self, address: Any, value: Any, aligned: int) -> None:
-        self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer())).align = aligned
-
-    def all(self, kind: Any, number: Any) -> Any:
-        return ir.Constant(kind, [number] * kind.count)
 
     def sum_of(self, numbers: Any) -> Any:
         """The sum of a vector's numbers."""

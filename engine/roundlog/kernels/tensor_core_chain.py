@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-LARGEST_EXPONENT = 121
-LEAST_EXPONENT = -126
+from roundlog.definitions.tensor_core import LARGEST_EXPONENT, LEAST_EXPONENT
+
 NO_VALUE = -1
 _FRACTION, _BIAS = 23, 127
 

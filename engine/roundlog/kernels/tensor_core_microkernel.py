@@ -33,7 +33,7 @@ from llvmlite import ir
 from numba import types
 
 from roundlog.kernels.gemm_microkernel import TILES, Tile, everywhere, function_of_tiles, loop_over
-from roundlog.kernels.number_words import instructions, load_vector
+from roundlog.kernels.number_words import VectorCode, instructions
 from roundlog.kernels.short_microkernel import width_of
 
 TOP = 240
@@ -62,8 +62,8 @@ def _constant(number: int) -> Any:
     return ir.Constant(_INDEX, number)
 
 
-class GroupCode:
-    """Instructions for vectors of a tile, where a builder is. Addresses are integers, of bytes."""
+class GroupCode(VectorCode):
+    """Instructions for vectors of a tile."""
 
     def __init__(self, builder: Any, lanes: int) -> None:
         self.builder, self.lanes, self.width = builder, lanes, width_of(lanes)
@@ -73,20 +73,8 @@ class GroupCode:
         self.bytes = ir.VectorType(_BYTE, self.width)
         self.codes = ir.VectorType(_BYTE, self.columns)
 
-    def at(self, address: Any, number: int) -> Any:
-        return self.builder.add(address, _constant(number))
-
     def on(self, address: Any, step: Any, size: int) -> Any:
         return self.builder.add(address, self.builder.mul(step, _constant(size)))
-
-    def load(self, address: Any, kind: Any, aligned: int) -> Any:
-        return load_vector(self.builder, address, kind, aligned)
-
-    def store(self, address: Any, value: Any, aligned: int) -> None:
-        self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer())).align = aligned
-
-    def all(self, kind: Any, number: Any) -> Any:
-        return ir.Constant(kind, [number] * kind.count)
 
     def call(self, name: str, result: Any, *arguments: Any) -> Any:
         """A function of LLVM's, by its whole name."""

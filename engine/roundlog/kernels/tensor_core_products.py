@@ -25,10 +25,11 @@ import numpy.typing as npt
 import torch
 from numba import njit
 
+from roundlog.definitions.tensor_core import LARGEST_EXPONENT, LEAST_EXPONENT, OPERAND_FORMATS, TensorCoreArithmetic
 from roundlog.kernels.gemm_microkernel import tile_lanes
 from roundlog.kernels.scratch import empty, scratch_numbers
 from roundlog.kernels.short_microkernel import lowest_bit, width_of
-from roundlog.kernels.tensor_core_chain import LARGEST_EXPONENT, LEAST_EXPONENT, NO_VALUE, sum_of_groups
+from roundlog.kernels.tensor_core_chain import NO_VALUE, sum_of_groups
 from roundlog.kernels.tensor_core_microkernel import (
     LEAST,
     PANEL,
@@ -47,7 +48,6 @@ from roundlog.kernels.tensor_core_packing import (
     pack_group_lines,
 )
 from roundlog.kernels.threads import in_parts, threads_for
-from roundlog.number_format import BFLOAT16, FLOAT16, Format
 
 I64 = npt.NDArray[np.int64]
 
@@ -73,14 +73,23 @@ class GroupArithmetic:
     segment_terms: int = 2048
     """A multiple of 16, and at most 2048."""
 
+    @classmethod
+    def of(cls, arithmetic: TensorCoreArithmetic, format: str) -> GroupArithmetic:
+        """The numbers of an arithmetic for a format. Raises ValueError for a format that it does not define."""
+        terms, subnormals = arithmetic.terms_of(format), format in arithmetic.subnormals
+        return cls(arithmetic.fraction_bits, terms, subnormals, arithmetic.segment_terms)
+
     def __post_init__(self) -> None:
         whole = self.segment_terms % 16 == 0 and 0 < self.segment_terms <= 2048
         if not (23 <= self.fraction_bits <= 25 and self.terms in (4, 8, 16) and whole):
             raise ValueError(f"{self} is not an arithmetic that the proofs hold for")
 
 
-_TF32 = Format(8, 10)
-_FORMATS = {torch.bfloat16: BFLOAT16, torch.float16: FLOAT16, torch.float32: _TF32}
+_FORMATS = {
+    torch.bfloat16: OPERAND_FORMATS["bf16"],
+    torch.float16: OPERAND_FORMATS["f16"],
+    torch.float32: OPERAND_FORMATS["tf32"],
+}
 _DROPPED = (1 << 13) - 1
 """Bits of FP32's fraction that TF32 has not."""
 

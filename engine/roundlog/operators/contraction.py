@@ -154,6 +154,13 @@ class Contraction(Inexact):
         return listed
 
 
+def shape_of_product(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of a product of two matrices, or of two batches of them. Raises ProgramError if there is none."""
+    if len(a) not in (2, 3) or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
+        raise ProgramError(f"cannot multiply {list(a)} by {list(b)}")
+    return (*a[:-1], b[-1])
+
+
 def blocked_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a: [..., M, K] @ b: [..., K, N], broadcast, in FP64: the blocks' products one after the other, on any device."""
     parts = (
@@ -202,10 +209,7 @@ class MatMul(Contraction, Summation):
     least = frozenset([3, 4, 6, 7])
 
     def output_shape(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
-        a, b = shapes
-        if len(a) not in (2, 3) or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
-            raise ProgramError(f"cannot multiply {list(a)} by {list(b)}")
-        return (*a[:-1], b[-1])
+        return shape_of_product(*shapes)
 
     def terms(self, shapes: Shapes, attributes: Attributes) -> int:
         return shapes[0][-1]

@@ -12,6 +12,7 @@ from roundlog.arithmetic import held, round_sums
 from roundlog.definitions.tensor_core import ARITHMETICS, TensorCoreArithmetic
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
 from roundlog.number_format import Format
+from roundlog.operators.contraction import shape_of_product
 from roundlog.operators.elementwise import convert
 from roundlog.operators.registry import Attributes, Direct, Tensors, Types, register, short_bytes
 from roundlog.operators.summation import check_terms
@@ -37,10 +38,9 @@ class TensorCoreMatMul(Direct):
         a, b = (kind.shape for kind in inputs)
         if inputs[0].dtype not in arithmetic.terms:
             raise ProgramError(f"multiplies {inputs[0].dtype}, for which {arithmetic.name} is not defined")
-        if len(a) not in (2, 3) or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
-            raise ProgramError(f"cannot multiply {list(a)} by {list(b)}")
+        shape = shape_of_product(a, b)
         check_terms(a[-1])
-        return TensorType((*a[:-1], b[-1]), inputs[0].dtype)
+        return TensorType(shape, inputs[0].dtype)
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         segments = _named(str(attributes["arithmetic"])).segments(inputs[0].shape[-1])
@@ -50,9 +50,8 @@ class TensorCoreMatMul(Direct):
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         a, b = inputs
-        one, dtype = _named(str(attributes["arithmetic"])), DType.of(a.dtype)
-        counts = dtype in one.subnormals
-        group = GroupArithmetic(one.fraction_bits, one.terms_of(dtype), counts, one.segment_terms)
+        dtype = DType.of(a.dtype)
+        group = GroupArithmetic.of(_named(str(attributes["arithmetic"])), dtype)
         format = dtype.number_format()
         assert format is not None
         # Elements without a value are NaN.
@@ -63,7 +62,7 @@ def _joined(sums: torch.Tensor, format: Format) -> torch.Tensor:
     """Segments' results, f32[segments, ...] -> their exact sums, rounded once; a zero is +0."""
     segments, *shape = sums.shape
     if segments == 1:
-        # What is not zero may become a zero of FP16.
+        # A number may be rounded to a zero of FP16.
         rounded = convert(sums[0], format)
         return rounded.masked_fill_(rounded == 0, 0.0)
     results = torch.zeros(prod(shape))
@@ -106,6 +105,6 @@ def with_arithmetic(program: Program, name: str) -> Program:
 
 
 def arithmetic_of(program: Program) -> str:
-    """Names of the arithmetics of a program's products of BF16 and FP16 matrices, of which it usually has one."""
+    """Names of the arithmetics of a program's products of BF16 and FP16 matrices, usually one."""
     names = {str(node.attributes["arithmetic"]) for node in program.nodes if node.op == "tensor_core_matmul"}
     return ", ".join(sorted(names)) or EXACT

@@ -18,8 +18,7 @@ DEFINED = [(name, format) for name, one in ARITHMETICS.items() for format in one
 
 
 def arithmetic_of(name: str, format: str) -> GroupArithmetic:
-    one = ARITHMETICS[name]
-    return GroupArithmetic(one.fraction_bits, one.terms_of(format), format in one.subnormals, one.segment_terms)
+    return GroupArithmetic.of(ARITHMETICS[name], format)
 
 
 def product(name: str, format: str, a: torch.Tensor, b: torch.Tensor) -> TensorCoreSums:
