@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
+from textwrap import fill
 from tokenize import TokenError
 
 import numpy as np
@@ -155,7 +156,7 @@ TITLE = "## Compared with real GPUs"
 TEXT = """
 `scripts/compare_tensor_cores.py --markdown` writes this section from results that the authors of arXiv 2512.07004
 measured and published (github.com/north-numerical-computing/MATLAB-tensor-core; they are not in this repository). A
-case is c and K products; the instruction that ran has 16 products (tf32: 8), the others of which are 0 * 0. The last
+case is c and K products; the instruction that ran has 16 products (tf32: 8), and all others are 0 * 0. The last
 three columns say in how many cases wrong models are right: one bit less, two groups of K / 2, and the exact sum rounded
 once to nearest.
 """
@@ -296,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(reason, file=sys.stderr)
         return 2
     named = (f"{kind} ({', '.join(gpus)})" for kind, gpus in sorted(others.items()))
-    none = f"No arithmetic: {', '.join(named)}." if others else ""
+    none = fill(f"No arithmetic: {', '.join(named)}.", 120) if others else ""
     print(*[none] * bool(none), *["A wrong model equals a whole set."] * bool(compared.unshown), sep="\n")
     print(compared.sentence())
     if options.markdown is not None:

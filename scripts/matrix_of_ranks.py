@@ -35,8 +35,9 @@ FOLLOWERS = (1, 3)
 TITLE = "## One root for any number of ranks"
 TITLE_IN_BF16 = "## One root in BF16 for any number of ranks"
 _TEXT = """
-Written by `scripts/matrix_of_ranks.py {option}`; do not edit. Every task is trained by {sizes} ranks (processes of
-one thread each, by gloo), and every log is followed by {followers} ranks, which verify all of it. *Roots* counts the
+Written by `scripts/matrix_of_ranks.py {option}`; do not edit.
+Every task is trained by {sizes} ranks (processes of one thread each, by gloo), and every log is followed by
+{followers} ranks, which verify all of it. *Roots* counts the
 different checkpoint roots of all these runs, *findings* what is wrong with any log. *Logs* counts the different ones:
 an element at the edge of the guard may be logged by some numbers of ranks only
 ([why](numerics.md#ranks-the-same-root-on-many-machines)).

@@ -308,7 +308,7 @@ class BoundedConnection(H11Protocol):
         self._since = self.loop.time()
         self._look_again()
         if len(self.connections) >= _MOST_CONNECTIONS:
-            # Of others than this one, which may just be sending.
+            # Others only: this one may just be sending.
             idle = [one for one in self.connections if one is not self and isinstance(one, BoundedConnection)]
             idle = [one for one in idle if one.waits_for_a_request and not one.transport.is_closing()]
             if idle:
