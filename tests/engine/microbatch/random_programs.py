@@ -216,6 +216,28 @@ class _Maker:
             weights = self.drawn((shape[1], 3))
             if weights is not None:
                 self.add("matmul", x, weights)
+        self.multiply_short(x)
+
+    def multiply_short(self, x: int) -> None:
+        """Matrices of BF16 or FP16 as tensor cores multiply them, with their own transpose or with what fits."""
+        short = [one for one in self.formats if one is not DType.F32] or [DType.BF16]
+        dtype = self.nodes[x].type.dtype
+        if dtype not in short:
+            dtype = self.rng.choice(short)
+            found = self.add(f"to_{dtype}", x)
+            if found is None:
+                return
+            x = found
+        shape = self.shape(x)
+        turned = self.add("permute", x, dims=(*range(len(shape) - 2), len(shape) - 1, len(shape) - 2))
+        pairs = [] if turned is None else [(x, turned), (turned, x)]
+        pairs += [(x, self.any(dtype)) for _ in range(3)]
+        self.rng.shuffle(pairs)
+        for pair in pairs:
+            found = self.add("tensor_core_matmul", *pair, arithmetic=self.rng.choice(("hopper", "ampere")))
+            if found is not None:
+                self.add(f"to_{self.rng.choice([one for one in self.formats if one != dtype])}", found)
+                return
 
     def images(self, x: int) -> None:
         size = self.nodes[x].type.numel
