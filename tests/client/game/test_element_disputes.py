@@ -15,7 +15,7 @@ from disputes_below import Player, job_of, new_game, play, random_job, trees_of,
 from eth_hash.auto import keccak
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import ExactSum
-from roundlog.descriptors import Family, describe
+from roundlog.descriptors import Descriptor, Family, describe
 from roundlog.dispute import RunningResults, StepTrace
 from roundlog.number_format import FLOAT32
 from roundlog.operators import StepInputs
@@ -34,8 +34,13 @@ STEP = (0, 0)
 
 @pytest.fixture
 def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every sum of more than two terms makes several segments."""
-    monkeypatch.setattr(sys.modules["roundlog.descriptors.describe"], "terms_per_segment", lambda descriptor: 2)
+    """Every sum of more than two terms makes several segments; a chain of tensor cores' groups, of more than 16 terms,
+    since a segment is at least a group."""
+
+    def shortest(descriptor: Descriptor) -> int:
+        return 16 if descriptor.family is Family.CHAIN else 2
+
+    monkeypatch.setattr(sys.modules["roundlog.descriptors.describe"], "terms_per_segment", shortest)
 
 
 def dispute(job: Job, room: Path, lies: list[Lie], liar: Side) -> tuple[ContractModel, list[object]] | None:
