@@ -60,7 +60,7 @@ class Bench:
 
 def prepare(training: Training, directory: Path) -> Bench:
     """Trains and audits honestly, and finds a place for every kind of fraud."""
-    job = engine.Job.from_task(training.task())
+    job = training.job()
     job.write(directory / "job")
     trained, audited = directory / "trained", directory / "audited"
     root = Trainer(job, trained).run().checkpoint_root
@@ -90,9 +90,9 @@ def play(scene: Scene, screen: Screen, report: Report) -> None:
     """Plays all games, one after the other."""
     screen.heading("Story: one wrong number, and nothing else")
     screen.text(
-        f"Three small trainings, one of them in BF16. Somebody lies about one thing in step {LIE_AT}, and all that "
-        "follows, follows from it: first the trainer, whom the auditor challenges, then an auditor, who challenges an "
-        "honest trainer."
+        "Four small trainings, two of them in BF16, one of these with the sums of a GPU's tensor cores. Somebody lies "
+        f"about one thing in step {LIE_AT}, and all that follows, follows from it: first the trainer, whom the auditor "
+        "challenges, then an auditor, who challenges an honest trainer."
     )
     report.disputes_planned = sum(len(SIDES) * len(training.kinds) for training in TRAININGS)
     for training in TRAININGS:

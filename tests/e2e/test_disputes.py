@@ -44,7 +44,22 @@ SAMPLE: set[Case] = {
     ("embedded", 2, Side.TRAINER, FraudKind.MASTER),
     ("anvil", 2, Side.TRAINER, FraudKind.CONVERSION),
     ("anvil", 2, Side.CHALLENGER, FraudKind.GRADIENT),
+    ("anvil", 3, Side.TRAINER, FraudKind.ACCUMULATOR),
+    ("embedded", 3, Side.CHALLENGER, FraudKind.ACCUMULATOR),
+    ("embedded", 3, Side.TRAINER, FraudKind.LAST_ROUNDING),
+    ("embedded", 3, Side.TRAINER, FraudKind.GROUP_ORDER),
+    ("anvil", 3, Side.CHALLENGER, FraudKind.GROUP_ORDER),
+    ("embedded", 3, Side.TRAINER, FraudKind.FP32_SUMS),
 }
+
+IN_SEGMENTS = {
+    FraudKind.GRADIENT,
+    FraudKind.ACCUMULATOR,
+    FraudKind.LAST_ROUNDING,
+    FraudKind.GROUP_ORDER,
+    FraudKind.FP32_SUMS,
+}
+"""Frauds about a sum whose running results are searched."""
 
 
 def marked(case: Case) -> object:
@@ -115,13 +130,13 @@ def test_the_game_ends_where_the_lie_is_and_the_honest_party_wins(
     assert failed(found) == [] and len(found.checks) >= 9 - (kind is FraudKind.STORED)
     assert found.found == found.told and (found.found.element is None) == (kind is FraudKind.STORED)
     assert found.winner == liar.other.name.lower() and found.liar == liar.name.lower()
-    by_time = liar is Side.CHALLENGER and kind not in (FraudKind.STORED, FraudKind.GRADIENT)
+    by_time = liar is Side.CHALLENGER and kind is not FraudKind.STORED and kind not in IN_SEGMENTS
     assert found.by == ("time" if by_time else "proof")
     # Depth of the dispute, and the cost of every level.
     gas = found.gas_by_level
     assert all(gas[level] > 0 for level in ("CHECKPOINT", "STEP", "OPERATOR"))
     assert (gas["CHUNK"] > 0) == (kind is not FraudKind.STORED)
-    assert (gas["PARTIAL"] > 0) == (found.segment is not None) == (kind is FraudKind.GRADIENT)
+    assert (gas["PARTIAL"] > 0) == (found.segment is not None) == (kind in IN_SEGMENTS)
     assert (gas["PROOF"] > 0) == (not by_time)
     assert sum(gas.values()) < found.gas and found.rounds < found.transactions
     assert found.verdict == ("FINAL" if liar is Side.CHALLENGER else "REJECTED")

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from roundlog.adjudication.binary32 import rounded, value
+from roundlog.adjudication.tensor_core_groups import group
 from roundlog.commitments import tensor_root
+from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.dispute import FabricatedValues, StepTrace, trace_step
 from roundlog.log import LogReader
+from roundlog.number_format import BFLOAT16, FLOAT32
+from roundlog.operators.tensor_core_matmul import EXACT
 from roundlog.program import first_store
 from roundlog.rounding.policies import without_log
 from roundlog.training.auditor import Auditor
@@ -55,7 +60,7 @@ def options_of(fraud: Fraud | None) -> RunOptions:
 @pytest.fixture(scope="module", params=TRAININGS, ids=lambda training: training.name)
 def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Told:
     room = tmp_path_factory.mktemp("frauds")
-    job = Job.from_task(request.param.task())
+    job = request.param.job()
     honest = Trainer(job, room / "honest").run()
     return Told(request.param, job, room, honest, all_frauds(Run(job, room / "honest"), STEP, request.param))
 
@@ -83,6 +88,9 @@ def test_every_kind_is_there_and_first_seen_where_it_says(told: Told) -> None:
 def test_the_kinds_are_told_about_the_operators_that_they_name(told: Told) -> None:
     nodes = told.job.program.nodes
     ops = {kind: nodes[fraud.operator].op for kind, fraud in told.frauds.items()}
+    if told.job.arithmetic != EXACT:
+        assert set(ops.values()) == {"tensor_core_matmul"} and len(ops) == 4
+        return
     assert ops[FraudKind.GRADIENT] in ("matmul", "conv2d_grad_weight") and ops[FraudKind.STORED] == "store"
     assert (ops[FraudKind.LOADED], ops[FraudKind.ROW], ops[FraudKind.RATE]) == ("state", "data", "schedule")
     assert ops[FraudKind.MASK] == "uniform" and ops.get(FraudKind.FUNCTION, "exp") == "exp"
@@ -90,8 +98,7 @@ def test_the_kinds_are_told_about_the_operators_that_they_name(told: Told) -> No
 
 
 def test_frauds_in_bf16_are_one_ulp_of_what_they_name(told: Told) -> None:
-    if FraudKind.CONVERSION not in told.frauds:
-        pytest.skip("a training in FP32")
+    needs(told, FraudKind.CONVERSION)
     nodes, names = told.job.program.nodes, told.job.program.state_names
     activation, conversion, master, gradient = (
         told.frauds[kind] for kind in (FraudKind.ACTIVATION, FraudKind.CONVERSION, FraudKind.MASTER, FraudKind.GRADIENT)
@@ -105,6 +112,43 @@ def test_frauds_in_bf16_are_one_ulp_of_what_they_name(told: Told) -> None:
         assert nodes[fraud.operator].type.dtype == dtype
         # Of the same sign, the encodings of neighbours are one apart.
         assert abs(fraud.claimed - fraud.right) == 1
+
+
+def test_lies_within_a_product_of_tensor_cores_are_what_they_name(told: Told) -> None:
+    """Held against the reference, group by group: its numbers, with one of them, or two groups, changed."""
+    accumulator = needs(told, FraudKind.ACCUMULATOR)
+    job, hopper = told.job, ARITHMETICS["hopper"]
+    outputs = told.trace().outputs
+    a, b = (outputs[value].float() for value in job.program.nodes[accumulator.operator].inputs)
+
+    def groups(element: int) -> list[tuple[list[int], list[int]]]:
+        row, column = divmod(element, b.shape[1])
+        x, y = ([int(n) & 0xFFFFFFFF for n in part.contiguous().view(torch.int32)] for part in (a[row], b[:, column]))
+        return [(x[k : k + 16], y[k : k + 16]) for k in range(0, len(x), 16)]
+
+    def chained(pairs: list[tuple[list[int], list[int]]], nudged: int = -1) -> int:
+        c = 0
+        for number, (x, y) in enumerate(pairs):
+            c = group(hopper, "bf16", c, x, y) + (number == nudged)
+        return c
+
+    def in_bf16(c: int) -> int:
+        return BFLOAT16.of_float32(rounded(value(c), BFLOAT16))
+
+    # The fifth group is the first one of the middle segment of 64 terms.
+    for fraud in told.frauds.values():
+        assert fraud.right == in_bf16(chained(groups(fraud.element)))
+    assert accumulator.claimed == in_bf16(chained(groups(accumulator.element), nudged=4))
+    swapped = groups(told.frauds[FraudKind.GROUP_ORDER].element)
+    swapped[4:6] = swapped[5], swapped[4]
+    assert told.frauds[FraudKind.GROUP_ORDER].claimed == in_bf16(chained(swapped))
+    truncated = told.frauds[FraudKind.LAST_ROUNDING]
+    assert truncated.claimed == chained(groups(truncated.element)) >> 16
+    sums = told.frauds[FraudKind.FP32_SUMS]
+    c, pairs = chained(groups(sums.element)[:4]), groups(sums.element)[4:]
+    for x, y in pairs:
+        c = rounded(value(c) + sum(value(p) * value(q) for p, q in zip(x, y, strict=True)), FLOAT32)
+    assert sums.claimed == in_bf16(c)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +179,14 @@ def test_steps_alone_and_a_whole_training_come_to_the_same(told: Told) -> None:
         assert traced.states == [tensor_root(state) for state in replayed]
 
 
+def needs(told: Told, kind: FraudKind) -> Fraud:
+    if kind not in told.frauds:
+        pytest.skip(f"nobody lies so in the {told.training.name}")
+    return told.frauds[kind]
+
+
 def test_who_verifies_nothing_follows_a_turned_decision_and_who_verifies_all_finds_it(told: Told) -> None:
-    fraud = told.frauds[FraudKind.ROUNDING]
+    fraud = needs(told, FraudKind.ROUNDING)
     trained = Trainer(told.job, told.room / "turned", options_of(fraud)).run()
     blind = Auditor(told.job, told.room / "blind", log_dir=trained.log_dir, verify_log=0.0).run()
     assert blind.checkpoint_root == trained.checkpoint_root != told.honest.checkpoint_root and blind.findings == []
@@ -147,7 +197,7 @@ def test_who_verifies_nothing_follows_a_turned_decision_and_who_verifies_all_fin
 
 
 def test_only_one_decision_of_the_disputed_step_is_another(told: Told) -> None:
-    fraud = told.frauds[FraudKind.ROUNDING]
+    fraud = needs(told, FraudKind.ROUNDING)
     trained = Trainer(told.job, told.room / "logged", options_of(fraud)).run()
     sizes = [node.type.numel for node in told.job.program.nodes]
     logs = []

@@ -49,8 +49,8 @@ def demo(
     """Play three short stories on real data: an honest trainer, a poisoned batch, and false alarms.
 
     A fourth one, `--story operator`, takes minutes: everything that can be lied about in one step of a GPT, of a
-    convolutional net and of the GPT in BF16, by a trainer and by a challenger, down to the one element that the
-    contract computes.
+    convolutional net, of the GPT in BF16 and on tensor cores, by a trainer and by a challenger, down to the one element
+    that the contract computes.
 
     A fifth one, `--story market`, is about audits that are paid: what an honest, a lazy and a lying auditor gain where
     a claim is right, and where it is wrong.

@@ -9,30 +9,43 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from roundlog.adjudication import CHAIN_LIMIT, ExactSum, GroupChain, IntegerSum, RunningResult, in_float32, wrap
+from roundlog.adjudication import (
+    CHAIN_LIMIT,
+    ExactSum,
+    GroupChain,
+    IntegerSum,
+    RunningResult,
+    in_float32,
+    segments,
+    wrap,
+)
 from roundlog.adjudication import binary32 as ieee
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import RunningResults
 from roundlog.execution import Batches, BatchSource, Executor, StepExecutor
+from roundlog.program import DType
 from roundlog.training import Execution, Job, Run, StepEvent, TrainingResult, checkpoint_path
 from tiebreak.contract.enums import Side
 from tiebreak.game.moves import Output, Place, Tree
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees, Engine
 
+from tiebreak_demo.adversary.chains import LyingChain, OpenedChunks, running_results_of
+
 _ONE = 0x3F800000
 """The FP32 number 1."""
 
 
-def cunning(trees: DisputeTrees, side: Side) -> DisputeTrees:
+def cunning(trees: DisputeTrees, side: Side, chain: LyingChain | None = None) -> DisputeTrees:
     """Trees with bent running results. If a lie is the sum of many terms, the running results are shifted from the
-    middle on, so that a trainer's end at its claim and a challenger's at a wrong value."""
-    return cast(DisputeTrees, _CunningTrees(trees, side))
+    middle on, so that a trainer's end at its claim and a challenger's at a wrong value; or they are those of a chain,
+    if they end so."""
+    return cast(DisputeTrees, _CunningTrees(trees, side, chain))
 
 
 class _CunningTrees:
-    def __init__(self, honest: DisputeTrees, side: Side) -> None:
-        self._honest, self._side = honest, side
+    def __init__(self, honest: DisputeTrees, side: Side, chain: LyingChain | None) -> None:
+        self._honest, self._side, self._chain = honest, side, chain
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._honest, name)
@@ -46,12 +59,12 @@ class _CunningTrees:
     def _bent(self, place: Place, tree: Tree | None) -> Tree | None:
         if tree is None or len(place) < 3:
             return tree
-        return cast(Output, _CunningOutput(cast(Output, tree), self._side))
+        return cast(Output, _CunningOutput(cast(Output, tree), self._side, self._chain))
 
 
 class _CunningOutput:
-    def __init__(self, honest: Output, side: Side) -> None:
-        self._honest, self._side = honest, side
+    def __init__(self, honest: Output, side: Side, chain: LyingChain | None) -> None:
+        self._honest, self._side, self._chain = honest, side, chain
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._honest, name)
@@ -65,6 +78,9 @@ class _CunningOutput:
             return found
         middle = len(found.partials) // 2
         if isinstance(last, GroupChain):
+            own = self._chained(element)
+            if own and (_end(own[-1], dtype) == claimed) == (self._side is Side.TRAINER):
+                return RunningResults(own)
             chain = _chain(last, wanted)
             return RunningResults([chain if i >= middle else partial for i, partial in enumerate(found.partials)])
         if isinstance(last, ExactSum) and (last.special or not ieee.is_finite(wanted)):
@@ -74,6 +90,22 @@ class _CunningOutput:
         off = _whole(last, wanted) - last.total
         bent = [_moved(partial, off) if i >= middle else partial for i, partial in enumerate(found.partials)]
         return RunningResults(bent)
+
+    def _chained(self, element: int) -> list[RunningResult]:
+        """The running results of the chain; none without a chain."""
+        descriptor = self._honest.descriptor
+        if self._chain is None:
+            return []
+        count = len(segments(descriptor))
+        opened = [one for segment in range(count) for one in self._honest.segment(element, segment).openings]
+        return running_results_of(self._chain, descriptor, element, OpenedChunks(opened))
+
+
+def _end(partial: RunningResult, dtype: DType) -> int | None:
+    """The element that others see in the last running result of a chain: the pattern of its number in FP32."""
+    format = dtype.number_format()
+    assert isinstance(partial, GroupChain) and format is not None
+    return GroupChain.finish(partial, format)
 
 
 def _whole(kind: ExactSum | IntegerSum, bits: int) -> int:
@@ -123,12 +155,13 @@ def execution_of(
 
 @dataclass(frozen=True, kw_only=True)
 class CunningEngine(Engine):
-    """An engine whose dispute trees defend lies inside of sums, for one side of a game."""
+    """An engine whose dispute trees defend lies inside of sums, for one side of a game. chain: as of `cunning`."""
 
     side: Side
+    chain: LyingChain | None = None
 
     def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
-        return cunning(super().trees(job, run_dir, state_roots), self.side)
+        return cunning(super().trees(job, run_dir, state_roots), self.side, self.chain)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +182,14 @@ class CopyingEngine(Engine):
         )
 
 
-def lying(context: RoleContext, execution: MakeExecution, side: Side | None = None) -> RoleContext:
+def lying(
+    context: RoleContext, execution: MakeExecution, side: Side | None = None, chain: LyingChain | None = None
+) -> RoleContext:
     """The context of a party with another execution. side: the side on which it defends lies inside of sums, too; None:
-    on neither."""
+    on neither. chain: as of `cunning`."""
     engine = context.engine
     options = replace(engine.options, execution=execution)
     if side is None:
         return replace(context, engine=replace(engine, options=options))
-    return replace(context, engine=CunningEngine(options=options, cache_bytes=engine.cache_bytes, side=side))
+    cunning_engine = CunningEngine(options=options, cache_bytes=engine.cache_bytes, side=side, chain=chain)
+    return replace(context, engine=cunning_engine)

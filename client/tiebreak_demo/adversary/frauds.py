@@ -21,6 +21,7 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.trainer_role import TrainerRole
 
+from tiebreak_demo.adversary.chains import LyingChain
 from tiebreak_demo.adversary.engines import MakeExecution, execution_of, lying, prescribed_batches, prescribed_executor
 from tiebreak_demo.adversary.tampering import Lie, tampered
 
@@ -40,6 +41,10 @@ class FraudKind(StrEnum):
     ACTIVATION = "one BF16 activation, by one ulp"
     CONVERSION = "one weight as it is converted to BF16, by one ulp"
     MASTER = "one FP32 weight as it is updated, by one ulp"
+    ACCUMULATOR = "one accumulator of a tensor core, by one ulp"
+    LAST_ROUNDING = "the last rounding of a tensor core's product, toward zero"
+    GROUP_ORDER = "two groups of a tensor core's product, in the other order"
+    FP32_SUMS = "a tensor core's product by sums in FP32, to nearest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,8 @@ class Fraud:
     element: int
     right: int
     claimed: int
+    chain: LyingChain | None = None
+    """The rule by which the liar about a product of tensor cores goes on; None for other lies."""
 
     def executor(self, job: Job) -> StepExecutor:
         """The executor of the job's steps."""
@@ -136,9 +143,9 @@ class _SwitchingExecutor:
 
 def fraudulent_trainer(context: RoleContext, job: int, fraud: Fraud) -> TrainerRole:
     """A trainer that trains with a fraud in one step, claims the result and defends it."""
-    return TrainerRole(lying(context, fraud.execution, Side.TRAINER), job)
+    return TrainerRole(lying(context, fraud.execution, Side.TRAINER, fraud.chain), job)
 
 
 def fraudulent_challenger(context: RoleContext, job: int, fraud: Fraud) -> AuditorRole:
     """An auditor that audits with a fraud in one step, challenges with the result and defends it."""
-    return AuditorRole(lying(context, fraud.execution, Side.CHALLENGER), job, use_log=False)
+    return AuditorRole(lying(context, fraud.execution, Side.CHALLENGER, fraud.chain), job, use_log=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
+from roundlog.adjudication import Material, segments, start
 from roundlog.arithmetic import adjacent, as_float32, format_of, held, neighbour
 from roundlog.commitments import state_root, tensor_bytes
+from roundlog.descriptors import describe
 from roundlog.execution import Executor
 from roundlog.log import Decision
 from roundlog.number_format import FLOAT32, Format
@@ -17,11 +19,27 @@ from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder, Window, certify, ends, without_log
 from roundlog.training import Run, RunOptions, replay, replay_state
 
+from tiebreak_demo.adversary.chains import (
+    LyingChain,
+    NearestChain,
+    NudgedChain,
+    SwappedChain,
+    TruncatedChain,
+    lying_chain,
+    running_results_of,
+)
 from tiebreak_demo.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, FraudKind
 from tiebreak_demo.adversary.trainings import Training
 
 _Order = Callable[[torch.Tensor], Iterable[int]]
 """The elements of an output, in the order in which they are tried."""
+
+_CHAINS: dict[FraudKind, type[LyingChain]] = {
+    FraudKind.ACCUMULATOR: NudgedChain,
+    FraudKind.LAST_ROUNDING: TruncatedChain,
+    FraudKind.GROUP_ORDER: SwappedChain,
+    FraudKind.FP32_SUMS: NearestChain,
+}
 
 _POSITION = 2
 """Position in the batch of the sample that is swapped."""
@@ -56,6 +74,7 @@ def all_frauds(run: Run, step: int, training: Training) -> dict[FraudKind, Fraud
         FraudKind.ACTIVATION: lambda kind: ulp(kind, activation(program)),
         FraudKind.CONVERSION: lambda kind: ulp(kind, find.conversion(weight)),
         FraudKind.MASTER: lambda kind: ulp(kind, updated(program, weight)),
+        **{kind: find.chain for kind in _CHAINS},
     }
     return {kind: make[kind](kind) for kind in training.kinds}
 
@@ -167,6 +186,47 @@ class _Places:
             )
             for element in order(output)
         )
+
+    def chain(self, kind: FraudKind) -> Fraud:
+        """A lie in the middle segment of an element, of the first product of tensor cores with several segments."""
+        program, data = self._job.program, list(self._job.dataset.values())
+        operator = next(
+            q
+            for q, node in enumerate(program.nodes)
+            if node.op == "tensor_core_matmul" and len(segments(describe(program, q))) > 1
+        )
+        descriptor, format = describe(program, operator), program.nodes[operator].type.dtype.number_format()
+        assert format is not None
+        material = Material.of(
+            program,
+            operator,
+            values=self._outputs,
+            states=self._before,
+            dataset=data,
+            schedule=self._job.schedule,
+        )
+        lie, middle = lying_chain(_CHAINS[kind], descriptor), len(segments(descriptor)) // 2
+        output = self._outputs[operator].reshape(-1)
+
+        def frauds() -> Iterator[Fraud]:
+            for element, right in enumerate(map(_bits, output)):
+                told = running_results_of(lie, descriptor, element, material)
+                found = told[-1].finish(format)
+                claimed = right if found is None else format.of_float32(found)
+                honest = running_results_of(start(descriptor), descriptor, element, material)
+                differ = [i for i, (a, b) in enumerate(zip(told, honest, strict=True)) if a.encode() != b.encode()]
+                if claimed != right and differ[:1] in ([], [middle]):
+                    yield BentElement(
+                        kind=kind,
+                        step=self._step,
+                        operator=operator,
+                        element=element,
+                        right=right,
+                        claimed=claimed,
+                        chain=lie,
+                    )
+
+        return self._first_that_matters(frauds())
 
     def rounding(self) -> Fraud:
         return self._first_that_matters(

@@ -1,4 +1,4 @@
-"""Two small trainings with the operators of large ones, so that a game about one of their numbers takes seconds.
+"""Four small trainings with the operators of large ones, so that a game about one of their numbers takes seconds.
 
 Shapes: B batch, T sequence length, C width, H heads, V vocabulary.
 """
@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from roundlog import training as engine
 from roundlog.capture import Task
-from roundlog.examples import BF16, computed_in, digits_data, digits_loss
+from roundlog.examples import BF16, FP32, computed_in, digits_data, digits_loss
 from torch import nn
 from torch.nn import functional as F
 
@@ -24,8 +25,9 @@ _VERSE = (
     "so let there be one right answer to every sum and let whoever gives another lose "
 )
 _LENGTH = 16
-_CODE = 8
+_CODE, _LONG_CODE = 8, 160
 """Numbers in the fixed code of a position."""
+_LARGE = 64
 
 
 def _short_numbers(rows: int, columns: int, *, bits: int) -> torch.Tensor:
@@ -65,16 +67,17 @@ class AttentionBlock(nn.Module):
 
 class Letters(nn.Module):
     """A language model of one block whose last layer is its embedding. Beside the trained positions it adds a fixed
-    code. Letters i64[B, T] -> logits f32[B, T, V]."""
+    code, a product of `places`, f32[T, K], and `mix`, f32[K, C]. Letters i64[B, T] -> logits f32[B, T, V]."""
 
     places: torch.Tensor
     mix: torch.Tensor
 
-    def __init__(self, vocabulary: int, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, vocabulary: int, places: torch.Tensor, mix: torch.Tensor, heads: int, dropout: float) -> None:
         super().__init__()
+        width = mix.shape[1]
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(_LENGTH, width)
-        self.register_buffer("places", _short_numbers(_LENGTH, _CODE, bits=12))
-        self.register_buffer("mix", _short_numbers(_CODE, width, bits=13))
+        self.register_buffer("places", places)
+        self.register_buffer("mix", mix)
         self.block = AttentionBlock(width, heads, dropout)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
@@ -111,13 +114,17 @@ def _next_letter(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.T
 
 def gpt() -> Task:
     """A GPT of one block: attention, layer norm, GELU, dropout, a tied embedding, AdamW."""
+    return _gpt(_short_numbers(_LENGTH, _CODE, bits=12), _short_numbers(_CODE, 32, bits=13), FP32)
+
+
+def _gpt(places: torch.Tensor, mix: torch.Tensor, precision: str) -> Task:
     torch.manual_seed(7)
     alphabet = sorted(set(_VERSE))
     text = torch.tensor([alphabet.index(letter) for letter in _VERSE])
-    model = Letters(len(alphabet), width=32, heads=2, dropout=0.1)
+    model = Letters(len(alphabet), places, mix, heads=2, dropout=0.1)
     return Task(
         model=model,
-        loss=_next_letter,
+        loss=computed_in(precision, _next_letter),
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
         dataset={"letters": text.unfold(0, _LENGTH + 1, 2).contiguous()},
         batch_size=16,
@@ -130,6 +137,15 @@ def gpt() -> Task:
 def gpt_in_bf16() -> Task:
     """The GPT under autocast: weights in FP32, activations and most gradients in BF16."""
     return replace(gpt(), loss=computed_in(BF16, _next_letter))
+
+
+def gpt_on_tensor_cores() -> Task:
+    """The GPT under autocast, whose code is a sum of small terms between two large ones that cancel: what tensor cores
+    truncate, and in which order they add, shows in BF16."""
+    places, mix = _short_numbers(_LENGTH, _LONG_CODE, bits=8), _short_numbers(_LONG_CODE, 32, bits=7) / 4
+    places[:, [0, -1]] = _LARGE
+    mix[0], mix[-1] = _LARGE, -_LARGE
+    return _gpt(places, mix, BF16)
 
 
 def conv() -> Task:
@@ -153,19 +169,24 @@ def conv() -> Task:
 class Training:
     """parameter: the lies are about its gradient, a sum that the contract computes in several segments, about its
     first optimizer slot, and in BF16 about its conversion, the product with that, and its update. rate: the schedule's
-    column with the learning rate. kinds: of the frauds about it."""
+    column with the learning rate. kinds: of the frauds about it. arithmetic: of products of matrices in BF16."""
 
     name: str
     task: Callable[[], Task]
     parameter: str
     rate: str
     kinds: Sequence[FraudKind]
+    arithmetic: str = "exact"
+
+    def job(self) -> engine.Job:
+        return engine.Job.from_task(self.task(), arithmetic=self.arithmetic)
 
 
 _OF_BF16 = (FraudKind.ACTIVATION, FraudKind.CONVERSION, FraudKind.MASTER)
-_IN_FP32 = tuple(kind for kind in FraudKind if kind not in _OF_BF16)
+_OF_TENSOR_CORES = (FraudKind.ACCUMULATOR, FraudKind.LAST_ROUNDING, FraudKind.GROUP_ORDER, FraudKind.FP32_SUMS)
+_IN_FP32 = tuple(kind for kind in FraudKind if kind not in _OF_BF16 + _OF_TENSOR_CORES)
 # One ulp of an exponential in FP32 vanishes where the softmax is rounded to BF16.
-_IN_BF16 = tuple(kind for kind in FraudKind if kind is not FraudKind.FUNCTION)
+_IN_BF16 = tuple(kind for kind in FraudKind if kind not in (FraudKind.FUNCTION, *_OF_TENSOR_CORES))
 TRAININGS = (
     Training(name="GPT", task=gpt, parameter="block.down.weight", rate="0/step_size", kinds=_IN_FP32),
     Training(name="conv net", task=conv, parameter="conv1.weight", rate="0/lr", kinds=_IN_FP32),
@@ -175,5 +196,13 @@ TRAININGS = (
         parameter="block.down.weight",
         rate="0/step_size",
         kinds=_IN_BF16,
+    ),
+    Training(
+        name="GPT on tensor cores",
+        task=gpt_on_tensor_cores,
+        parameter="block.down.weight",
+        rate="0/step_size",
+        kinds=_OF_TENSOR_CORES,
+        arithmetic="hopper",
     ),
 )

@@ -2,17 +2,30 @@
 (docs/protocol.md)."""
 
 from roundlog.adjudication import binary32, tensor_core_groups
-from roundlog.adjudication.adjudicate import NoAnswer, Tree, function_value, in_float32, is_finite, segments
+from roundlog.adjudication.adjudicate import (
+    Chunk,
+    Chunks,
+    NoAnswer,
+    Tree,
+    function_value,
+    in_float32,
+    is_finite,
+    run_segment,
+    segments,
+)
 from roundlog.adjudication.binary32 import wrap
-from roundlog.adjudication.openings import OperandOpening, largest_proof, needed
-from roundlog.adjudication.partial import CHAIN_LIMIT, ExactSum, GroupChain, IntegerSum, RunningResult
+from roundlog.adjudication.openings import Material, OperandOpening, largest_proof, needed
+from roundlog.adjudication.partial import CHAIN_LIMIT, ExactSum, GroupChain, IntegerSum, RunningResult, start
 from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError, Refusal
 
 __all__ = [
     "CHAIN_LIMIT",
+    "Chunk",
+    "Chunks",
     "ExactSum",
     "GroupChain",
     "IntegerSum",
+    "Material",
     "NoAnswer",
     "NoTensorCoreValueError",
     "OperandOpening",
@@ -25,7 +38,9 @@ __all__ = [
     "is_finite",
     "largest_proof",
     "needed",
+    "run_segment",
     "segments",
+    "start",
     "tensor_core_groups",
     "wrap",
 ]
