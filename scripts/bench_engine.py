@@ -1,7 +1,7 @@
 """The cost of certified training: steps of the trainer and the auditor against plain PyTorch steps, interleaved.
 
     .venv/bin/python scripts/bench_engine.py [--rounds 7] [--model gpt12m|gpt2|...] [--device cuda] [--json FILE]
-        [--precision bf16] [--processor-time] [--without-avx512]
+        [--precision bf16 [--arithmetic hopper]] [--processor-time] [--without-avx512]
 
 Every round times one step of each: plain FP64 and FP32 PyTorch (eager, the same optimizer), the trainer (with its log),
 the auditor (following that log, 5 % verified), and the auditor alone. What is printed are medians, and ratios taken
@@ -11,8 +11,10 @@ there; TF32 is off, the clock is read when the device has finished, and hashing 
 --without-avx512, every library computes as on a processor that has AVX2 and FMA only.
 
 With --precision bf16 the loss is computed under autocast, and trainer and auditor are held against the trainer of the
-same task in FP32 (its time, memory and log) and a plain step under autocast. --processor-time counts the processor time
-of all threads instead of the wall clock, for machines that have other work to do.
+same task in FP32 (its time, memory and log) and a plain step under autocast. With --arithmetic their products and
+convolutions are those of tensor cores, and the trainer of the exact ones in BF16 is timed beside them. The bound of a
+step's memory is the one that jobs are refused by. --processor-time counts the processor time of all threads instead of
+the wall clock, for machines that have other work to do.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ import torch
 from machines.profiles import without_avx512
 from roundlog.capture import Task
 from roundlog.commitments import state_root
+from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.examples.baseline import PlainTraining
 from roundlog.examples.cifar10 import resnet50, vgg11
 from roundlog.examples.digits import digits
@@ -44,8 +47,9 @@ from roundlog.execution import Batches, Executor
 from roundlog.kernels.cuda import works
 from roundlog.log import Entries, LogWriter
 from roundlog.operators import StepInputs
+from roundlog.operators.job_arithmetic import EXACT
 from roundlog.rounding import Follower, Recorder, Rounding
-from roundlog.training.job import Job
+from roundlog.training.job import Job, step_bytes
 from roundlog.training.trainer import log_header
 from torch import nn
 from torch.nn import functional as F
@@ -172,8 +176,8 @@ def _indexed(device: torch.device) -> torch.device:
 class Logged:
     """A training by the engine, which writes its log to a file of a folder."""
 
-    def __init__(self, task: Task, device: torch.device, folder: Path) -> None:
-        self.job = Job.from_task(task)
+    def __init__(self, task: Task, device: torch.device, folder: Path, arithmetic: str = EXACT) -> None:
+        self.job = Job.from_task(task, arithmetic=arithmetic)
         self.training, self.recorder = Certified(self.job, device), Recorder(self.job.spec.log_guard)
         self.writer = LogWriter(folder / f"log{len(list(folder.iterdir()))}", log_header(self.job, 0))
         self.entries = 0
@@ -190,20 +194,28 @@ class Logged:
 
 
 def measure(
-    model: str, rounds: int, device: torch.device, precision: str, clock: Callable[[], float]
+    model: str,
+    rounds: int,
+    device: torch.device,
+    precision: str,
+    clock: Callable[[], float],
+    arithmetic: str = EXACT,
 ) -> dict[str, object]:
     # First, while there is most memory.
-    capture, most = peak(model, precision, "trainer", device)
+    capture, most = peak(model, precision, "trainer", device, arithmetic)
     memory = most / peak(model, "fp32", "fp64" if precision == "fp32" else "trainer", device)[1]
     steps = rounds + WARM_UP
     task = task_of(model, steps, precision)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Logged(task, device, Path(folder))
+        trainer = Logged(task, device, Path(folder), arithmetic)
         job = trainer.job
-        other = Logged(task_of(model, steps, "fp32"), device, Path(folder)) if precision == "bf16" else None
+        others = {"FP32 trainer": task_of(model, steps, "fp32")} if precision == "bf16" else {}
+        if arithmetic != EXACT:
+            others["exact trainer"] = task_of(model, steps, precision)
+        beside = {name: Logged(one, device, Path(folder)) for name, one in others.items()}
         plain = {
-            **({"plain FP64": PlainTraining(task, torch.float64, device)} if other is None else {}),
-            "plain FP32" if other is None else "plain autocast": PlainTraining(task, torch.float32, device),
+            **({} if beside else {"plain FP64": PlainTraining(task, torch.float64, device)}),
+            "plain autocast" if beside else "plain FP32": PlainTraining(task, torch.float32, device),
         }
         batches = Batches(job.dataset, job.spec)
         auditor, alone = (Certified(job, device) for _ in range(2))
@@ -214,9 +226,9 @@ def measure(
             data = [field.to(device) for field in batches.load(step)]
             batch = dict(zip(job.dataset, data, strict=True))
             row = {name: timed(clock, training.step, step, batch) for name, training in plain.items()}
-            if other is not None:
-                row["FP32 trainer"] = timed(clock, other.step, step, data)
-                other.written(step)
+            for name, logged in beside.items():
+                row[name] = timed(clock, logged.step, step, data)
+                logged.written(step)
             row["trainer"] = timed(clock, trainer.step, step, data)
             follower.follow(step, trainer.written(step))
             row["auditor"] = timed(clock, auditor.step, step, data, follower)
@@ -226,7 +238,8 @@ def measure(
             if step >= WARM_UP:
                 for name, seconds in row.items():
                     times.setdefault(name, []).append(seconds)
-        size, size_of_other = (0 if one is None else one.writer.close().bytes for one in (trainer, other))
+        size = trainer.writer.close().bytes
+        sizes = {name: logged.writer.close().bytes for name, logged in beside.items()}
     same = all(torch.equal(a, b) for a, b in zip(trainer.training.states, auditor.states, strict=True))
     if not same or follower.findings:
         raise SystemExit("trainer and auditor disagree: the figures would mean nothing")
@@ -234,38 +247,42 @@ def measure(
     def ratio(a: str, b: str) -> float:
         return round(statistics.median(x / y for x, y in zip(times[a], times[b], strict=True)), 3)
 
-    beside = [*plain, *(["FP32 trainer"] if other is not None else [])]
     return {
         "model": model,
         "precision": precision,
+        **({} if arithmetic == EXACT else {"arithmetic": arithmetic}),
         "parameters": sum(p.numel() for p in task.model.parameters()),
         "operators": len(job.program.nodes),
         **described(device),
         "torch": torch.__version__,
         "seconds": {name: round(statistics.median(values), 4) for name, values in times.items()},
-        **{f"trainer / {name}": ratio("trainer", name) for name in beside},
+        **{f"trainer / {name}": ratio("trainer", name) for name in (*plain, *beside)},
         "auditor / trainer": ratio("auditor", "trainer"),
         "auditor without log / trainer": ratio("alone", "trainer"),
         f"hashing / {INTERVAL} trainer steps": round(ratio("hashing", "trainer") / INTERVAL, 4),
-        f"peak memory, trainer / {'plain FP64' if other is None else 'FP32 trainer'}": round(memory, 3),
+        f"peak memory, trainer / {'FP32 trainer' if beside else 'plain FP64'}": round(memory, 3),
+        "bound of a step's memory, MiB": round(step_bytes(job.program, job.spec) / 2**20),
+        **{
+            f"bound of the {name}'s": round(step_bytes(x.job.program, x.job.spec) / 2**20) for name, x in beside.items()
+        },
         "peak memory of capture, GB": round(capture / 1e9, 2),
         "log entries a step": trainer.entries // steps,
         "log bytes a step": size // steps,
-        **({"log bytes / FP32 trainer's": round(size / size_of_other, 5)} if other is not None else {}),
+        **{f"log bytes / {name}'s": round(size / of_other, 5) for name, of_other in sizes.items()},
     }
 
 
-def peak(model: str, precision: str, kind: str, device: torch.device) -> tuple[int, int]:
+def peak(model: str, precision: str, kind: str, device: torch.device, arithmetic: str = EXACT) -> tuple[int, int]:
     """Peak memory in bytes of a fresh process, on the CPU while it captures a job, and on the device while it takes two
     steps of that kind: the trainer's, or plain ones in FP64."""
     with get_context("spawn").Pool(1) as pool:
-        return pool.apply(_two_steps, (model, precision, kind, str(device)))
+        return pool.apply(_two_steps, (model, precision, kind, str(device), arithmetic))
 
 
-def _two_steps(model: str, precision: str, kind: str, name: str) -> tuple[int, int]:
+def _two_steps(model: str, precision: str, kind: str, name: str, arithmetic: str) -> tuple[int, int]:
     device = usable(name)
     task = task_of(model, 2, precision)
-    job = Job.from_task(task)
+    job = Job.from_task(task, arithmetic=arithmetic)
     capture = _most_resident()
     batches = Batches(job.dataset, job.spec)
     plain = PlainTraining(task, torch.float64, device) if kind == "fp64" else None
@@ -303,11 +320,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
+    parser.add_argument("--arithmetic", choices=[EXACT, *ARITHMETICS], default=EXACT, help="of products in bf16")
     parser.add_argument("--processor-time", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.arithmetic != EXACT and arguments.precision != "bf16":
+        parser.error(f"--arithmetic {arguments.arithmetic} is for products in bf16: give --precision bf16, too")
     clock = time.process_time if arguments.processor_time else time.perf_counter
-    result = measure(arguments.model, arguments.rounds, usable(arguments.device), arguments.precision, clock)
+    device = usable(arguments.device)
+    result = measure(arguments.model, arguments.rounds, device, arguments.precision, clock, arguments.arithmetic)
     for name, value in result.items():
         print(f"{name:>30}  {value}")
     if arguments.json:

@@ -1,14 +1,14 @@
 """Losses of a small GPT on a text: plain PyTorch in FP32, plain PyTorch under autocast in BF16, and the same autocast
-as a captured program.
+as a captured program; or that program with exact products and with those of tensor cores.
 
-    OMP_NUM_THREADS=1 .venv/bin/python scripts/compare_bf16_losses.py [--steps 300] [--seeds 3] [--text FILE] \\
-        [--write docs/figures]
+    OMP_NUM_THREADS=1 .venv/bin/python scripts/compare_bf16_losses.py [--arithmetics] [--steps 300] [--seeds 3] \\
+        [--text FILE] [--write docs/figures]
 
-A seed decides weights and batches; all three runs of a seed begin in one state and get the same batches. Printed is the
-mean loss of the last sixth of the steps of each run, how far the captured program is from plain autocast, and how far
-runs of plain autocast with different seeds (2 seeds or more) are from each other. `--write` draws bf16-losses.png
-(matplotlib: the extra `plot`). Exit code 1 if the program is further from plain autocast than two seeds are from each
-other.
+A seed decides weights and batches; all runs of a seed begin in one state and get the same batches. Printed is the
+mean loss of the last sixth of the steps of each run, how far the others are from plain autocast, with --arithmetics
+from the program with exact products, and how far runs of that with different seeds (2 seeds or more) are from each
+other. `--write` draws bf16-losses.png, or arithmetic-losses.png (matplotlib: the extra `plot`). Exit code 1 if a
+captured program is further from what it is compared with than two seeds of that are from each other.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
@@ -28,6 +28,7 @@ from roundlog.capture import CaptureError, Task
 from roundlog.examples.baseline import PlainTraining
 from roundlog.examples.gpt import gpt
 from roundlog.examples.gpt import loss as loss_in_fp32
+from roundlog.operators.job_arithmetic import EXACT
 from roundlog.randomness import batch_rows
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
@@ -36,9 +37,26 @@ from torch import nn
 
 _TEXT = Path(__file__).resolve().parents[1] / "docs" / "design.md"
 FP32, AUTOCAST, PROGRAM = "plain FP32", "plain autocast", "captured program"
+ARITHMETICS = (EXACT, "hopper", "ampere")
+"""Arithmetics of the products of BF16 matrices."""
 
 Losses = dict[tuple[str, int], list[float]]
 """(kind of run, seed) -> the loss of every step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Kinds of runs, each a function of a task in FP32; the first one is what the others are compared with."""
+
+    runs: Mapping[str, Callable[[Task], list[float]]]
+    programs: Sequence[str]
+    """Kinds that have to be near the first one."""
+    figure: str
+    styles: Mapping[str, str]
+
+    @property
+    def base(self) -> str:
+        return next(iter(self.runs))
 
 
 def small_gpt(text: Path, steps: int, seed: int) -> Task:
@@ -77,23 +95,40 @@ def by_pytorch(task: Task) -> list[float]:
     return losses
 
 
-def by_program(task: Task) -> list[float]:
+def by_program(task: Task, arithmetic: str = EXACT) -> list[float]:
     """Losses of the captured program."""
     losses: list[float] = []
     options = RunOptions(on_step=lambda event: losses.append(float(event.loss)))
     with tempfile.TemporaryDirectory() as room:
-        Trainer(Job.from_task(task), Path(room) / "run", options).run()
+        Trainer(Job.from_task(task, arithmetic=arithmetic), Path(room) / "run", options).run()
     return losses
 
 
-def measure(text: Path, steps: int, seeds: int) -> Losses:
+OF_PROGRAMS = Comparison(
+    {
+        AUTOCAST: lambda task: by_pytorch(under_autocast(task)),
+        FP32: by_pytorch,
+        PROGRAM: lambda task: by_program(under_autocast(task)),
+    },
+    (PROGRAM,),
+    "bf16-losses.png",
+    {FP32: "-C0", AUTOCAST: "-C1", PROGRAM: ":C2"},
+)
+OF_ARITHMETICS = Comparison(
+    {name: lambda task, name=name: by_program(under_autocast(task), name) for name in ARITHMETICS},  # type: ignore[misc]
+    ARITHMETICS[1:],
+    "arithmetic-losses.png",
+    {EXACT: "-C1", "hopper": ":C2", "ampere": ":C3"},
+)
+
+
+def measure(comparison: Comparison, text: Path, steps: int, seeds: int) -> Losses:
     found: Losses = {}
     for seed in range(1, seeds + 1):
         task = small_gpt(text, steps, seed)
-        found[FP32, seed] = by_pytorch(task)
-        found[AUTOCAST, seed] = by_pytorch(under_autocast(task))
-        found[PROGRAM, seed] = by_program(under_autocast(task))
-        last = {kind: _last(found[kind, seed]) for kind in (FP32, AUTOCAST, PROGRAM)}
+        for kind, run in comparison.runs.items():
+            found[kind, seed] = run(task)
+        last = {kind: _last(found[kind, seed]) for kind in comparison.runs}
         print(f"seed {seed}: " + ", ".join(f"{kind} {value:.4f}" for kind, value in last.items()), flush=True)
     return found
 
@@ -103,40 +138,41 @@ def _last(losses: Sequence[float]) -> float:
     return mean(losses[-max(1, len(losses) // 6) :])
 
 
-def distances(found: Losses) -> tuple[float, float, float]:
-    """(the largest distance of the program from plain autocast, the least distance of two seeds of plain autocast, the
-    largest distance of plain autocast from plain FP32), of two seeds or more."""
+def distances(comparison: Comparison, found: Losses) -> tuple[dict[str, float], float]:
+    """(the largest distance of each other kind from the first one, the least distance of two seeds of that), of two
+    seeds or more."""
     last = {run: _last(losses) for run, losses in found.items()}
-    seeds = sorted({seed for _, seed in found})
-    apart = max(abs(last[PROGRAM, seed] - last[AUTOCAST, seed]) for seed in seeds)
-    between = [abs(last[AUTOCAST, one] - last[AUTOCAST, other]) for one, other in combinations(seeds, 2)]
-    formats = max(abs(last[AUTOCAST, seed] - last[FP32, seed]) for seed in seeds)
-    return apart, min(between), formats
+    seeds, base = sorted({seed for _, seed in found}), comparison.base
+    apart = {
+        kind: max(abs(last[kind, seed] - last[base, seed]) for seed in seeds)
+        for kind in comparison.runs
+        if kind != base
+    }
+    return apart, min(abs(last[base, one] - last[base, other]) for one, other in combinations(seeds, 2))
 
 
-def draw(found: Losses, path: Path) -> None:
-    """The losses on the left, the differences from plain autocast of the same seed on the right."""
+def draw(comparison: Comparison, found: Losses, path: Path) -> None:
+    """The losses on the left, the differences from the first kind of the same seed on the right."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, (losses, differences) = pyplot.subplots(1, 2, figsize=(12, 4.4))
-    colours = {FP32: "C0", AUTOCAST: "C1", PROGRAM: "C2"}
-    seeds = sorted({seed for _, seed in found})
+    base, seeds = comparison.base, sorted({seed for _, seed in found})
     for (kind, seed), values in found.items():
-        style = {FP32: "-", AUTOCAST: "-", PROGRAM: ":"}[kind]
+        style = comparison.styles[kind]
         label = kind if seed == seeds[0] else None
-        losses.plot(_smooth(values), style, color=colours[kind], linewidth=1.3, label=label)
-        if kind != AUTOCAST:
-            beside = [one - other for one, other in zip(values, found[AUTOCAST, seed], strict=True)]
-            differences.plot(beside, style, color=colours[kind], linewidth=1, label=label)
+        losses.plot(_smooth(values), style, linewidth=1.3, label=label)
+        if kind != base:
+            beside = [one - other for one, other in zip(values, found[base, seed], strict=True)]
+            differences.plot(beside, style, linewidth=1, label=label)
     for one, other in combinations(seeds, 2):
-        between = [a - b for a, b in zip(_smooth(found[AUTOCAST, one]), _smooth(found[AUTOCAST, other]), strict=True)]
-        label = "plain autocast, another seed (mean of 20 steps)" if (one, other) == (seeds[0], seeds[1]) else None
+        between = [a - b for a, b in zip(_smooth(found[base, one]), _smooth(found[base, other]), strict=True)]
+        label = f"{base}, another seed (mean of 20 steps)" if (one, other) == (seeds[0], seeds[1]) else None
         differences.plot(between, "--", color="grey", linewidth=0.9, label=label)
     losses.set(xlabel="step", ylabel="loss, mean of 20 steps", title=f"Loss, {len(seeds)} seeds")
-    differences.set(xlabel="step", ylabel="difference of the loss", title="Difference from plain autocast")
+    differences.set(xlabel="step", ylabel="difference of the loss", title=f"Difference from {base}")
     for panel in (losses, differences):
         panel.grid(alpha=0.3)
         panel.legend(fontsize=8)
@@ -151,10 +187,11 @@ def _smooth(values: Sequence[float], window: int = 20) -> list[float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arithmetics", action="store_true", help="compare the arithmetics of products")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--text", type=Path, default=_TEXT, metavar="FILE")
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="where to draw bf16-losses.png")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="where to draw the figure")
     options = parser.parse_args()
     if options.steps < 1:
         parser.error(f"--steps: {options.steps} is no number of steps, which is 1 or more")
@@ -168,13 +205,15 @@ def main() -> int:
         small_gpt(options.text, options.steps, seed=1)
     except CaptureError as error:
         parser.error(f"--text: {error}")
-    found = measure(options.text, options.steps, options.seeds)
-    apart, between, formats = distances(found)
-    print(f"the program is at most {apart:.1e} from plain autocast, and that {formats:.1e} from plain FP32")
-    print(f"two seeds of plain autocast are at least {between:.1e} from each other")
+    comparison = OF_ARITHMETICS if options.arithmetics else OF_PROGRAMS
+    found = measure(comparison, options.text, options.steps, options.seeds)
+    apart, between = distances(comparison, found)
+    for kind, distance in apart.items():
+        print(f"{kind} is at most {distance:.1e} from {comparison.base}")
+    print(f"two seeds of {comparison.base} are at least {between:.1e} from each other")
     if options.write is not None:
-        draw(found, options.write / "bf16-losses.png")
-    return int(apart > between)
+        draw(comparison, found, options.write / comparison.figure)
+    return int(max(apart[kind] for kind in comparison.programs) > between)
 
 
 if __name__ == "__main__":

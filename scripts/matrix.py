@@ -1,7 +1,7 @@
 """The matrix of tasks and machines: example tasks, trained and audited under hardware profiles in fresh processes.
 
-    .venv/bin/python scripts/matrix.py [--full] [--precision bf16] [--task NAME] [--machine NAME] [--steps N]
-                                       [--parallel N] [--markdown FILE]
+    .venv/bin/python scripts/matrix.py [--full] [--precision bf16 [--arithmetic hopper]] [--task NAME]
+                                       [--machine NAME] [--steps N] [--parallel N] [--markdown FILE]
 
 One CPU is several machines, depending on which of its instructions PyTorch, MKL, oneDNN and numba may use. On each of
 them every task is trained, audited by the log that the first machine wrote (a quarter of it verified), and audited
@@ -11,7 +11,8 @@ plain FP64 PyTorch end, from the same initial state, on the same batches.
 
 Without --full the tasks are small and have 50 steps; with it they have their real sizes, and one step or two.
 With --precision bf16 they are the tasks under autocast, small, and models of `transformers`; --markdown then
-replaces the section of the page about them. Exit code 1 if anything differs.
+replaces the section of the page about them. With --arithmetic their products and convolutions are those of tensor
+cores, and so is the section. Exit code 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from generated import with_section
 from machines.process import Outcome, be_a_machine
 from machines.profiles import MACHINES, Machine
 from machines.tasks import FULL, SMALL, SMALL_IN_BF16, SMALL_STEPS
+from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.examples import BF16, FP32
+from roundlog.operators.job_arithmetic import EXACT
 from roundlog.training.job import Job
 
 _PAGE = """# One root on every machine
@@ -52,6 +55,12 @@ Written by `scripts/matrix.py --precision bf16 --markdown`; do not edit. As the 
 `torch.autocast("cpu", dtype=torch.bfloat16)`: the examples, and models of `transformers`, made from configurations.
 Audits without a log are done in micro-batches, half a batch each.
 *Plain results* are those of PyTorch under the same autocast, and in FP64, where autocast converts nothing.
+"""
+_TITLE_OF_ARITHMETIC = "## One root in the arithmetic {arithmetic} on every machine"
+_TEXT_OF_ARITHMETIC = """
+Written by `scripts/matrix.py --precision bf16 --arithmetic {arithmetic} --markdown`; do not edit. As the table before,
+for the same tasks with the products and convolutions [of tensor cores](arithmetic.md). *Plain results* are PyTorch's
+own, as there.
 """
 _PATIENCE = 3 * 3600
 """Seconds for one machine."""
@@ -135,19 +144,21 @@ def run(
 
 
 def make_jobs(
-    tasks: Iterable[str], room: Path, *, full: bool, steps: int | None
+    tasks: Iterable[str], room: Path, *, full: bool, steps: int | None, arithmetic: str = EXACT
 ) -> tuple[dict[str, Path], dict[str, int]]:
     """Captures tasks of this file: (name -> directory, name -> steps)."""
     jobs, counts = {}, {}
     for name in tasks:
         make, count = FULL[name] if full else ((SMALL | SMALL_IN_BF16)[name], SMALL_STEPS)
         counts[name] = steps or count
-        Job.from_task(make(counts[name])).write(room / name)
+        Job.from_task(make(counts[name]), arithmetic=arithmetic).write(room / name)
         jobs[name] = room / name
     return jobs, counts
 
 
-def markdown(result: Result, steps: Mapping[str, int], *, full: bool, precision: str = FP32) -> str:
+def markdown(
+    result: Result, steps: Mapping[str, int], *, full: bool, precision: str = FP32, arithmetic: str = EXACT
+) -> str:
     """The result as a page with two tables; in bf16 as a section with the first of them."""
     lines = [
         f"| task | steps | runs | roots | root | plain {precision.upper()} results | plain FP64 results |",
@@ -161,6 +172,9 @@ def markdown(result: Result, steps: Mapping[str, int], *, full: bool, precision:
         lines.append("| " + " | ".join(map(str, row)) + " |")
     size = "the tasks' real sizes (`--full`)" if full else "small sizes of the tasks"
     where = f"Measured with PyTorch {torch.__version__} on {platform.machine()}, {size}."
+    if arithmetic != EXACT:
+        title, text = (one.format(arithmetic=arithmetic) for one in (_TITLE_OF_ARITHMETIC, _TEXT_OF_ARITHMETIC))
+        return "\n".join([title, text, where, "", *lines]) + "\n"
     if precision == BF16:
         return "\n".join([TITLE_IN_BF16, _TEXT_IN_BF16, where, "", *lines]) + "\n"
     lines += ["", "| machine | threads | environment | FP64 kernels |", "|---|---|---|---|"]
@@ -182,6 +196,7 @@ def main() -> int:
     parser.add_argument("--plan", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--full", action="store_true", help="real sizes")
     parser.add_argument("--precision", choices=[FP32, BF16], default=FP32, help="of the tasks")
+    parser.add_argument("--arithmetic", choices=[EXACT, *ARITHMETICS], default=EXACT, help="of products in bf16")
     parser.add_argument("--task", action="append", choices=sorted(SMALL | SMALL_IN_BF16), help="only these")
     parser.add_argument("--machine", action="append", choices=list(MACHINES), help="only these")
     parser.add_argument("--steps", type=int, help="another number of steps for every task")
@@ -194,6 +209,8 @@ def main() -> int:
     tasks = SMALL_IN_BF16 if options.precision == BF16 else SMALL
     if options.full and options.precision == BF16:
         parser.error("--full has tasks in fp32 only")
+    if options.arithmetic != EXACT and options.precision != BF16:
+        parser.error(f"--arithmetic {options.arithmetic} is for products in bf16: give --precision bf16, too")
     if unknown := set(options.task or []) - tasks.keys():
         parser.error(f"{sorted(unknown)[0]} is no task in {options.precision}: choose of {', '.join(tasks)}")
     machines = []
@@ -202,7 +219,13 @@ def main() -> int:
         print(f"{name}: left out, {reason}" if reason else f"{name}: takes part", flush=True)
         machines += [] if reason else [name]
     with tempfile.TemporaryDirectory(prefix="matrix-") as room:
-        jobs, steps = make_jobs(options.task or tasks, Path(room) / "jobs", full=options.full, steps=options.steps)
+        jobs, steps = make_jobs(
+            options.task or tasks,
+            Path(room) / "jobs",
+            full=options.full,
+            steps=options.steps,
+            arithmetic=options.arithmetic,
+        )
         result = run(
             jobs,
             machines,
@@ -213,7 +236,7 @@ def main() -> int:
             parts=2 if options.precision == BF16 else 1,
             told=lambda text: print(text, flush=True),
         )
-    text = markdown(result, steps, full=options.full, precision=options.precision)
+    text = markdown(result, steps, full=options.full, precision=options.precision, arithmetic=options.arithmetic)
     print(text)
     if options.markdown is not None and options.precision == BF16:
         options.markdown.write_text(with_section(options.markdown.read_text(), text))

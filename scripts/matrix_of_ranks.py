@@ -1,12 +1,13 @@
 """The table of tasks and ranks: example tasks, trained by any number of ranks, and every log followed by others.
 
-    .venv/bin/python scripts/matrix_of_ranks.py [--precision bf16] [--task NAME] [--ranks N] [--steps N]
-                                                [--markdown docs/bit-equality.md]
+    .venv/bin/python scripts/matrix_of_ranks.py [--precision bf16 [--arithmetic hopper]] [--task NAME]
+                                                [--ranks N] [--steps N] [--markdown docs/bit-equality.md]
 
 Every task is trained by 1, 2, 3, 4 and 8 ranks, processes of one thread each (by this one, where it is one). Every log
 is then followed by one process and by three ranks, which verify all of it. The roots of a task have to be one, and
 nothing may be found in any log.
-With --precision bf16 they are tasks under autocast, and models of `transformers`.
+With --precision bf16 they are tasks under autocast, and models of `transformers`; with --arithmetic, their products
+and convolutions are those of tensor cores.
 --markdown replaces the table in the page. Exit code 1 if anything differs.
 """
 
@@ -25,8 +26,10 @@ import torch
 from generated import with_section
 from machines.ranks import Found, Work, by
 from machines.tasks import SHARED, SHARED_IN_BF16, SMALL_STEPS
+from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.examples import BF16, FP32
 from roundlog.execution.microbatch import samples_of
+from roundlog.operators.job_arithmetic import EXACT
 from roundlog.training.job import Job
 
 SIZES = (1, 2, 3, 4, 8)
@@ -34,6 +37,7 @@ FOLLOWERS = (1, 3)
 
 TITLE = "## One root for any number of ranks"
 TITLE_IN_BF16 = "## One root in BF16 for any number of ranks"
+_TITLE_OF_ARITHMETIC = "## One root in the arithmetic {arithmetic} for any number of ranks"
 _TEXT = """
 Written by `scripts/matrix_of_ranks.py {option}`; do not edit.
 Every task is trained by {sizes} ranks (processes of one thread each, by gloo), and every log is followed by
@@ -106,7 +110,12 @@ def run(
 
 
 def markdown(
-    result: Result, jobs: Mapping[str, Path], sizes: Sequence[int], followers: Sequence[int], precision: str = FP32
+    result: Result,
+    jobs: Mapping[str, Path],
+    sizes: Sequence[int],
+    followers: Sequence[int],
+    precision: str = FP32,
+    arithmetic: str = EXACT,
 ) -> str:
     """The section of the page."""
     lines = [
@@ -126,6 +135,9 @@ def markdown(
         ]
         lines.append("| " + " | ".join(map(str, [*row, f"`{found.root[:16]}`", logs, result.findings(name)])) + " |")
     option, title = ("--precision bf16 --markdown", TITLE_IN_BF16) if precision == BF16 else ("--markdown", TITLE)
+    if arithmetic != EXACT:
+        option = f"--precision bf16 --arithmetic {arithmetic} --markdown"
+        title = _TITLE_OF_ARITHMETIC.format(arithmetic=arithmetic)
     text = _TEXT.format(option=option, sizes=_listed(sizes), followers=_listed(followers))
     return "\n".join(
         [title, text, f"Measured with PyTorch {torch.__version__}, small sizes of the tasks.", "", *lines, ""]
@@ -140,6 +152,7 @@ def _listed(numbers: Sequence[int]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--precision", choices=[FP32, BF16], default=FP32, help="of the tasks")
+    parser.add_argument("--arithmetic", choices=[EXACT, *ARITHMETICS], default=EXACT, help="of products in bf16")
     parser.add_argument("--task", action="append", choices=sorted(SHARED | SHARED_IN_BF16), help="only these")
     parser.add_argument("--ranks", action="append", type=int, help="only these numbers of ranks")
     parser.add_argument("--steps", type=int, default=SMALL_STEPS, help="number of steps of every task")
@@ -149,13 +162,15 @@ def main() -> int:
     tasks = SHARED_IN_BF16 if options.precision == BF16 else SHARED
     if unknown := set(options.task or []) - tasks.keys():
         parser.error(f"{sorted(unknown)[0]} is no task in {options.precision}: choose of {', '.join(tasks)}")
+    if options.arithmetic != EXACT and options.precision != BF16:
+        parser.error(f"--arithmetic {options.arithmetic} is for products in bf16: give --precision bf16, too")
     with tempfile.TemporaryDirectory(prefix="ranks-") as room:
         jobs = {}
         for name in options.task or tasks:
             jobs[name] = Path(room) / "jobs" / name
-            Job.from_task(tasks[name](options.steps)).write(jobs[name])
+            Job.from_task(tasks[name](options.steps), arithmetic=options.arithmetic).write(jobs[name])
         result = run(jobs, Path(room), sizes, told=lambda text: print(text, flush=True))
-        text = markdown(result, jobs, sizes, FOLLOWERS, options.precision)
+        text = markdown(result, jobs, sizes, FOLLOWERS, options.precision, options.arithmetic)
     print(text)
     if options.markdown is not None:
         options.markdown.write_text(with_section(options.markdown.read_text(), text))

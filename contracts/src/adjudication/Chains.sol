@@ -84,9 +84,9 @@ library Chains {
             c = hasValue ? pattern : Rounding.NAN;
         }
         if (c == Rounding.NAN) return Partial([bytes32(c), bytes32(0), bytes32(0)]);
-        // INVARIANT: an opening ends at most one chain, and with its last term, since chains are whole openings.
+        // INVARIANT: an opening ends at most one chain, and with its last term, since chains are whole openings. No terms end none.
         Partial memory afterwards = Partial([bytes32(c), before.words[1], before.words[2]]);
-        return end % CHAIN_TERMS == 0 ? joined(wholeOf(afterwards)) : afterwards;
+        return end > 0 && end % CHAIN_TERMS == 0 ? joined(wholeOf(afterwards)) : afterwards;
     }
 
     /// @notice The element whose terms came to `whole`, a running result.

@@ -45,14 +45,16 @@ library Reductions {
     function reduce(Operands memory operands, ChunkOpening[] calldata openings, Partial memory before)
         internal
         pure
-        returns (Partial memory)
+        returns (Partial memory afterwards)
     {
         Family family = operands.descriptor.family;
         if (family == Family.SUM) return sum(operands, openings, before);
         if (family == Family.SELECTED_SUM) return selectedSum(operands, openings, before);
         if (family == Family.CHAIN) {
             requireRunning(before);
-            return Chains.extend(operands, openings, before);
+            afterwards = Chains.extend(operands, openings, before);
+            requireRunning(afterwards);
+            return afterwards;
         }
         return family <= Family.ARGMAX ? extreme(operands, openings, before) : count64(operands, openings, before);
     }

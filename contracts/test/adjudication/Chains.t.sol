@@ -153,6 +153,27 @@ contract ChainsTest is AdjudicationTest {
         vm.assertEq(uint256(after_.words[2]), 5 + 9 * (uint256(1) << 149), "as it was");
     }
 
+    /// @dev No terms come to what was there before.
+    function test_noTerms_endNoChain() public view {
+        Partial memory after_ = extended(0, 16, 0, partialOf(uint256(ONE), 0, 5));
+        vm.assertEq(keccak256(abi.encode(after_)), keccak256(abi.encode(partialOf(uint256(ONE), 0, 5))), "1, and 5 units");
+    }
+
+    /// @dev External, so that a test can expect it to revert.
+    function extendedBy2048Terms(Partial memory before) external view returns (Partial memory) {
+        return extended(2048, 8, 255, before);
+    }
+
+    /// @dev A sum of chains stays among those that can be gone on from.
+    function test_aSumThatNothingReaches_isNotMade() public {
+        uint256 low = type(uint256).max - (uint256(1) << 152);
+        Partial memory last = partialOf(bytes32(0), bytes32(uint256(LIMIT - 1)), bytes32(low));
+        Partial memory after_ = this.extendedBy2048Terms(last);
+        vm.assertEq(after_.words[2], bytes32(type(uint256).max), "eight more");
+        vm.expectRevert(abi.encodeWithSelector(Reductions.PartialOutOfRange.selector));
+        this.extendedBy2048Terms(after_);
+    }
+
     /// @dev With an exponent above 121 a group has no value, and nothing that follows.
     function test_withoutAValue_nothingIsLeft() public view {
         Partial memory after_ = extended(20, 16, 0, partialOf(uint256(0x7C800000), 0, 5));

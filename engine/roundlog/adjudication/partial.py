@@ -100,7 +100,8 @@ class GroupChain(RunningResult):
         return replace(self, pending=(*self.pending, (operands[0], operands[1])))
 
     def closed(self, terms: int) -> GroupChain:
-        """The running result at the end of a group, after so many terms of the element."""
+        """The running result at the end of a group, after so many terms of the element. Raises DescriptorError for a
+        sum that nothing can reach."""
         if self.total == ieee.NAN:
             return replace(self, pending=())
         a, b = zip(*self.pending, strict=True) if self.pending else ((), ())
@@ -110,7 +111,10 @@ class GroupChain(RunningResult):
             return replace(self, sum=0, total=ieee.NAN, pending=())
         if terms % self.arithmetic.segment_terms:
             return replace(self, total=total, pending=())
-        return replace(self, sum=self.sum + ieee.scaled(total), total=0, pending=())
+        joined = self.sum + ieee.scaled(total)
+        if abs(joined) >= CHAIN_LIMIT:
+            raise DescriptorError("a running result is none that CHAIN can reach")
+        return replace(self, sum=joined, total=0, pending=())
 
     def finish(self, format: Format) -> int | None:
         if self.total == ieee.NAN:

@@ -38,9 +38,12 @@ def is_short(dtype: torch.dtype) -> bool:
 
 
 def held(x: torch.Tensor, format: Format) -> torch.Tensor:
-    """FP32 numbers of the format -> the same numbers, of its dtype."""
+    """Numbers of the format, as FP32 or of its dtype -> the same numbers, of its dtype; the one NaN stays that."""
     dtype = torch_dtype(format)
-    return x if dtype == torch.float32 else x.to(dtype)
+    if dtype == torch.bfloat16 and x.dtype == torch.float32:
+        # PyTorch's conversion makes other NaNs. All numbers are the upper halves of FP32's words.
+        return (x.view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16)
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def as_float32(x: torch.Tensor) -> torch.Tensor:

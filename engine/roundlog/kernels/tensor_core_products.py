@@ -26,6 +26,7 @@ import torch
 from numba import njit
 
 from roundlog.definitions.tensor_core import LARGEST_EXPONENT, LEAST_EXPONENT, OPERAND_FORMATS, TensorCoreArithmetic
+from roundlog.kernels.environment import right_environment
 from roundlog.kernels.gemm_microkernel import tile_lanes
 from roundlog.kernels.scratch import empty, scratch_numbers
 from roundlog.kernels.short_microkernel import lowest_bit, width_of
@@ -261,6 +262,11 @@ def _multiply_blocks(
     return slow, missing
 
 
+def _has_more_bits(x: torch.Tensor) -> bool:
+    """Whether an FP32 tensor has a number that is none of TF32; any NaN is one."""
+    return bool(((x.view(torch.int32) & _DROPPED) != 0).logical_and_(x == x).any())
+
+
 def _words_of(x: torch.Tensor) -> TensorCoreWords:
     """The words of a tensor of any strides, from its first on."""
     extent = 1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
@@ -320,12 +326,13 @@ def tensor_core_product(a: torch.Tensor, b: torch.Tensor, arithmetic: GroupArith
     """Sums of products as tensor cores add them, on torch's number of threads.
 
     a: [..., M, K], b: [..., K, N], of one dtype and of any strides, on the CPU: bf16, fp16, or f32 for TF32, whose
-    numbers have 13 bits at the end that are zero. Raises ValueError for other numbers, dtypes and shapes."""
+    numbers have 13 bits at the end that are zero, unless they are NaN. Raises ValueError for other numbers, dtypes and
+    shapes."""
     if a.dtype != b.dtype or a.dtype not in _FORMATS:
         raise ValueError(f"a tensor core multiplies no {a.dtype} by {b.dtype}: give bf16, fp16, or f32 for TF32")
     if a.ndim < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         raise ValueError(f"{tuple(a.shape)} and {tuple(b.shape)} are no matrices to multiply")
-    if a.dtype == torch.float32 and any(bool((x.view(torch.int32) & _DROPPED).any()) for x in (a, b)):
+    if a.dtype == torch.float32 and any(map(_has_more_bits, (a, b))):
         raise ValueError("a number is not of TF32: the last 13 bits of FP32 have to be zero")
     rows, terms, columns = a.shape[-2], a.shape[-1], b.shape[-1]
     segments = -(-terms // arithmetic.segment_terms)
@@ -355,7 +362,9 @@ def tensor_core_product(a: torch.Tensor, b: torch.Tensor, arithmetic: GroupArith
         counts.append(_multiply_blocks(*types, operands, sizes, form, numbers, room, out, start, stop))
 
     blocks = segments * len(batches[0]) * -(-rows // high) * -(-columns // wide)
-    in_parts(part, blocks, result.numel() * terms)
+    # Subnormal operands are numbers, whatever this thread makes of them.
+    with right_environment():
+        in_parts(part, blocks, result.numel() * terms)
     slow, missing = map(sum, zip(*counts, strict=True))
     indices = np.flatnonzero(out.view(np.uint32) == _NAN) if missing else np.empty(0, dtype=np.int64)
     return TensorCoreSums(result, indices, slow)

@@ -3,7 +3,6 @@ which any processor can compute. Nothing of them is in doubt, so nothing of them
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import torch
@@ -16,7 +15,7 @@ from roundlog.operators.contraction import shape_of_product
 from roundlog.operators.elementwise import convert
 from roundlog.operators.registry import Attributes, Direct, Tensors, Types, register, short_bytes
 from roundlog.operators.summation import check_terms
-from roundlog.program import DType, Program, ProgramError, TensorType
+from roundlog.program import DType, ProgramError, TensorType
 
 _BLOCK = 1 << 20
 """Segments' results that are widened at once."""
@@ -72,39 +71,3 @@ def _joined(sums: torch.Tensor, format: Format) -> torch.Tensor:
         some = terms[:, start : start + rows].T.to(torch.float64).contiguous()
         results[start : start + rows] = torch.from_numpy(round_sums(some.numpy(), format))
     return held(results.view(shape), format)
-
-
-EXACT = "exact"
-"""Arithmetic whose products are the mathematical ones, rounded once: no operator of this room."""
-
-
-def check_arithmetic(name: str) -> None:
-    """Raises ProgramError for an arithmetic of a job that there is not."""
-    if name != EXACT and name not in ARITHMETICS:
-        raise ProgramError(f"there is no arithmetic {name[:40]!r}: choose {EXACT}, {', '.join(ARITHMETICS)}")
-
-
-def with_arithmetic(program: Program, name: str) -> Program:
-    """The program with its products of matrices of BF16 or FP16 by another arithmetic than EXACT, where that is defined
-    for them. All else stays, convolutions among it. Raises ProgramError for an arithmetic that there is not, or one
-    that changes nothing."""
-    check_arithmetic(name)
-    if name == EXACT:
-        return program
-    arithmetic = _named(name)
-    nodes = tuple(
-        replace(node, op="tensor_core_matmul", attributes={"arithmetic": name})
-        if node.op == "matmul" and node.type.dtype in arithmetic.terms
-        else node
-        for node in program.nodes
-    )
-    if nodes == program.nodes:
-        dtypes = " or ".join(dtype for dtype in arithmetic.terms if dtype in tuple(DType))
-        raise ProgramError(f"the program multiplies no matrices of {dtypes}: leave the arithmetic {name} away")
-    return replace(program, nodes=nodes)
-
-
-def arithmetic_of(program: Program) -> str:
-    """Names of the arithmetics of a program's products of BF16 and FP16 matrices, usually one."""
-    names = {str(node.attributes["arithmetic"]) for node in program.nodes if node.op == "tensor_core_matmul"}
-    return ", ".join(sorted(names)) or EXACT

@@ -33,8 +33,8 @@ from roundlog.execution.microbatch import peak_bytes, samples_of
 from roundlog.kernels.scratch import give_back
 from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator
+from roundlog.operators.job_arithmetic import EXACT, arithmetic_of, check_arithmetic, with_arithmetic
 from roundlog.operators.registry import ROUNDING_BYTES
-from roundlog.operators.tensor_core_matmul import EXACT, arithmetic_of, check_arithmetic, with_arithmetic
 from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.program_text import MAX_ELEMENTS, MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding

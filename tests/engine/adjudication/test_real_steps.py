@@ -30,6 +30,7 @@ from roundlog.adjudication.openings import (
     segment_openings,
 )
 from roundlog.adjudication.partial import decode_partial, start
+from roundlog.capture import Task
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, state_root, tensor_bytes, tensor_root
 from roundlog.data import data_tree
 from roundlog.descriptors import Descriptor, Family, describe
@@ -40,7 +41,7 @@ from roundlog.operators import StepInputs
 from roundlog.program import Stored
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
-from tasks import conv_task, gpt_task
+from tasks import conv_task, gpt_task, under_autocast
 
 STEP_NUMBER = 2
 
@@ -85,9 +86,18 @@ class Opened:
         return self.payloads[chunk]
 
 
-@pytest.fixture(scope="module", params=[conv_task, gpt_task], ids=["conv", "gpt"])
+def short_conv_task() -> Task:
+    return replace(conv_task(), loss=under_autocast)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(conv_task, "exact"), (gpt_task, "exact"), (short_conv_task, "hopper")],
+    ids=["conv", "gpt", "hopper"],
+)
 def trained(request: pytest.FixtureRequest) -> Trained:
-    return Trained(Job.from_task(request.param()))
+    task, arithmetic = request.param
+    return Trained(Job.from_task(task(), arithmetic=arithmetic))
 
 
 def holds(trained: Trained, descriptor: Descriptor, opening: OperandOpening) -> bool:
@@ -109,7 +119,7 @@ def holds(trained: Trained, descriptor: Descriptor, opening: OperandOpening) -> 
     return opening.holds(root=descriptor.root, leaves=count)
 
 
-@pytest.mark.slow_but("conv")
+@pytest.mark.slow_but("conv", "hopper")
 def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(trained: Trained) -> None:
     program, rng = trained.job.program, Random("real steps")
     assert len(trained.roots.roots) == len(program.nodes)
@@ -139,7 +149,7 @@ def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(train
             assert not holds(trained, descriptor, spoiled)
 
 
-@pytest.mark.slow_but("conv")
+@pytest.mark.slow_but("conv", "hopper")
 def test_the_last_operators_of_the_trace_are_the_next_state(trained: Trained) -> None:
     count = trained.job.spec.state_count
     assert trained.roots.roots[-count:] == [tensor_root(state) for state in trained.after]
@@ -147,7 +157,7 @@ def test_the_last_operators_of_the_trace_are_the_next_state(trained: Trained) ->
     assert data_tree(trained.job.dataset.values()).root == trained.job.spec.data_root
 
 
-@pytest.mark.slow_but("conv")
+@pytest.mark.slow_but("conv", "hopper")
 def test_long_reductions_can_be_cut_anywhere(trained: Trained) -> None:
     """Segment by segment, each from its own openings, to the running results of the whole."""
     program, rng, seen = trained.job.program, Random("segments"), set()
@@ -157,7 +167,8 @@ def test_long_reductions_can_be_cut_anywhere(trained: Trained) -> None:
             continue
         seen.add(node.op)
         element = rng.randrange(descriptor.elements)
-        for length in (1, 3, descriptor.terms):
+        chained = descriptor.family == Family.CHAIN
+        for length in (descriptor.group, 4 * descriptor.group) if chained else (1, 3, descriptor.terms):
             cut = replace(descriptor, segment=max(length, 1))
             if len(segments(cut)) > 40:
                 continue
@@ -173,13 +184,14 @@ def test_long_reductions_can_be_cut_anywhere(trained: Trained) -> None:
                 before = result
             tree = partial_tree(results)
             assert tree.count == len(segments(cut))
-    assert {"sum", "matmul", "scatter_add", "amax"} <= seen
+    product = "matmul" if trained.job.arithmetic == "exact" else "tensor_core_matmul"
+    assert {"sum", product, "scatter_add", "amax"} <= seen
 
 
-@pytest.mark.slow_but("conv")
+@pytest.mark.slow_but("conv", "hopper")
 def test_a_chunk_of_another_tensor_or_place_does_not_hold(trained: Trained) -> None:
     program = trained.job.program
-    q = next(q for q, node in enumerate(program.nodes) if node.op == "matmul")
+    q = next(q for q, node in enumerate(program.nodes) if node.op in ("matmul", "tensor_core_matmul"))
     descriptor = describe(program, q)
     _, chunks = openings(descriptor, 0, trained.step, trained.material(q))
     proved = prove(chunks, trained.material(q))
@@ -197,7 +209,7 @@ def test_a_chunk_of_another_tensor_or_place_does_not_hold(trained: Trained) -> N
         assert not opening.holds(root=good["root"], leaves=4 * count)
 
 
-@pytest.mark.slow_but("conv")
+@pytest.mark.slow_but("conv", "hopper")
 def test_only_families_that_a_step_has_are_left_out(trained: Trained) -> None:
     families = {describe(trained.job.program, q).family for q in range(len(trained.job.program.nodes))}
     assert {Family.STATE, Family.DATA, Family.SCHEDULE, Family.COPY, Family.MAP, Family.SUM, Family.GATHER} <= families

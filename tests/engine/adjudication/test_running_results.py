@@ -235,6 +235,28 @@ def test_a_chain_of_groups_may_be_cut_anywhere_between_them(code: int) -> None:
         )
 
 
+def extended(partial: bytes, terms: int, segment: int) -> bytes:
+    """What a running result comes to by the last segment of a chain of ones, hopper's."""
+    descriptor = replace(
+        chain(0, DType.BF16, terms, segment),
+        inputs=tuple(Input(value, DType.BF16, (terms,), (Row(0, (1,)),)) for value in range(2)),
+    )
+    ones = Operands([0x3F80] * terms, [0x3F80] * terms)
+    return run_segment(descriptor, 0, decode_partial(descriptor, partial), segments(descriptor)[-1], ones).encode()
+
+
+def test_no_terms_end_no_chain() -> None:
+    assert extended(words(ONE, 0, 5), 0, 16) == words(ONE, 0, 5)
+
+
+def test_a_sum_of_chains_that_nothing_reaches_is_not_made() -> None:
+    """As the contract: what comes out can be gone on from."""
+    last = words(0, (1 << 50) - 1, -1 - (1 << 153))
+    assert extended(last, 2048, 16) == words(0, (1 << 50) - 1, -1)
+    with pytest.raises(DescriptorError, match="none that CHAIN can reach"):
+        extended(words(0, (1 << 50) - 1, -1), 2048, 16)
+
+
 class Operands:
     """Opened chunks of two operands of 16 bits."""
 

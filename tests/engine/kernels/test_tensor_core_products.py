@@ -18,6 +18,8 @@ from roundlog.adjudication.tensor_core_groups import chain
 from roundlog.definitions.tensor_core import ARITHMETICS, LARGEST_EXPONENT, LEAST_EXPONENT
 from roundlog.kernels import tensor_core_chain, tensor_core_microkernel, tensor_core_packing
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
+from roundlog.operators import operator
+from roundlog.program import DType
 
 NAN = 0x7FC00000
 VECTORS = Path(__file__).resolve().parents[4] / "shared" / "data" / "tensor-core" / "vectors.npz"
@@ -203,6 +205,39 @@ def test_other_numbers_and_shapes_are_refused() -> None:
     for wrong in ((26, 16, 2048), (25, 12, 2048), (25, 16, 4096), (25, 16, 2040)):
         with pytest.raises(ValueError, match="not an arithmetic"):
             GroupArithmetic(wrong[0], wrong[1], False, wrong[2])
+
+
+@pytest.mark.parametrize("payload", [0x7FC00000, 0x7FFFFFFF, -1, 0x7F800001])
+def test_a_nan_of_any_payload_is_one_of_tf32(payload: int) -> None:
+    a, b = cases.gaussian("tf32", np.random.default_rng(1), 3, 20, 4)
+    a.view(torch.int32)[1, 7] = payload
+    assert check("hopper", "tf32", a, b)[1] == 4
+
+
+@pytest.mark.parametrize(("name", "format"), cases.DEFINED)
+def test_subnormal_operands_are_numbers_whatever_the_thread_makes_of_them(name: str, format: str) -> None:
+    pairs = [cases.CASES[case](format, np.random.default_rng(2), 9, 70, 35) for case in ("small", "subnormal")]
+    wanted = [cases.product(name, format, *pair).sums.view(torch.int32) for pair in pairs]
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor has no such mode")
+    try:
+        found = [cases.product(name, format, *pair).sums.view(torch.int32) for pair in pairs]
+        assert float(torch.tensor(2.0**-140) * 1.5) == 0, "the thread is as it was"
+    finally:
+        torch.set_flush_denormal(False)
+    assert all(map(torch.equal, found, wanted))
+
+
+@pytest.mark.parametrize("terms", [40, 2100, 5000])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_element_without_a_value_is_the_one_nan(terms: int, dtype: torch.dtype) -> None:
+    a, b = torch.ones(9, terms, dtype=dtype), torch.ones(terms, 35, dtype=dtype)
+    a[3, -1] = float("nan")
+    found = operator("tensor_core_matmul").compute([a, b], {"arithmetic": "hopper"})  # type: ignore[union-attr]
+    assert found.isnan().sum() == 35
+    format = DType.of(dtype).number_format()
+    assert format is not None
+    assert (found[3].view(torch.int16) == format.nan).all()
 
 
 def test_the_ends_of_the_range_are_those_of_the_standard() -> None:

@@ -13,7 +13,7 @@ from roundlog.commitments import state_root, tensor_root
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.descriptors import program_root
 from roundlog.number_format import BFLOAT16, FLOAT16
-from roundlog.operators.tensor_core_matmul import EXACT, arithmetic_of, with_arithmetic
+from roundlog.operators.job_arithmetic import EXACT, arithmetic_of, with_arithmetic
 from roundlog.program import DType, Node, ProgramError, TensorType
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job

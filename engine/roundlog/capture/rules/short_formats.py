@@ -242,9 +242,8 @@ class _Operands:
         """Whether there is more to be computed than one operator of a program does: a factor, a bias, a conversion."""
         node, base = self._node, self._base
         if base.startswith("convolution"):
-            # A volume is convolved by adding sums up, and PyTorch adds a bias before it rounds.
-            bias = node.args[2] if base == "convolution" else None
-            return bias is not None or any(x.meta["val"].ndim == 5 for x in self._tensors)
+            # PyTorch adds a bias before it rounds.
+            return base == "convolution" and node.args[2] is not None
         if base in ("addmm", "baddbmm"):
             given: dict[str, Any] = fx.node.map_arg(by_name(node.target, node.args, node.kwargs), _traced)
             return not adds_a_row(given["self"], beta=given.get("beta", 1), alpha=given.get("alpha", 1))
