@@ -7,12 +7,13 @@ executed in the right environment, and looked at again when it ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
+from roundlog.arithmetic.device_check import fault_of
 from roundlog.kernels.environment import ENVIRONMENT, ByNumbers, right_environment
 from roundlog.kernels.threads import disturbed, on_every_thread
 
@@ -26,9 +27,12 @@ class MachineError(ArithmeticError):
     """This process does not compute as IEEE 754 says, so that its results would be nobody else's."""
 
 
-def check_machine(device: torch.device) -> None:
+def check_machine(device: torch.device, products: Collection[tuple[str, str]] = ()) -> None:
     """Raises MachineError if subnormal numbers are flushed to zero, or sums not rounded to nearest, ties to even, on
-    the device, in NumPy, or on a thread of the kernels. Takes some milliseconds."""
+    the device, in NumPy, or on a thread of the kernels; or if a CUDA device makes products of matrices otherwise than
+    the CPU. Takes some milliseconds, on a CUDA device once less than a second, beside what its compiler takes.
+
+    products: arithmetics of tensor cores, with the formats of their operands, that will be used."""
     tiny = torch.full((_PARALLEL,), 2.0**-149, device=device)
     wide = tiny.to(torch.float64)
     kept = (tiny + tiny, 2.0**-148), (wide, 2.0**-149), ((wide * 2).to(torch.float32), 2.0**-148)
@@ -47,6 +51,10 @@ def check_machine(device: torch.device) -> None:
             "a thread of this process flushes subnormal numbers to zero, or does not round to nearest, ties to even: "
             "find the library or the call that changes it, and leave it out"
         )
+    if device.type == "cuda":
+        fault = fault_of(tiny.device, torch.cuda.get_device_name(device), frozenset(products))
+        if fault is not None:
+            raise MachineError(fault)
 
 
 class DisturbedError(MachineError):

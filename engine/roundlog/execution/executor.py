@@ -29,6 +29,7 @@ from roundlog.kernels.scratch import POOL
 from roundlog.kernels.threads import own_threads
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Direct, Inexact, Source, StepInputs, check, check_narrow, compute_narrow, operator
+from roundlog.operators.job_arithmetic import tensor_core_products
 from roundlog.operators.movement import OutOfRangeError
 from roundlog.operators.registry import integer
 from roundlog.program import Program
@@ -400,7 +401,7 @@ class Executor:
     def _run_from(self, start: Start, mode: Mode, inputs: StepInputs) -> RunningStep:
         with own_threads(), undisturbed(f"step {inputs.step}"):
             if inputs.device not in self._devices:
-                check_machine(inputs.device)
+                check_machine(inputs.device, tensor_core_products(self.program))
                 self._devices.add(inputs.device)
             return mode.run(start)
 

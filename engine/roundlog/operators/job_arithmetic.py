@@ -43,6 +43,12 @@ def arithmetic_of(program: Program) -> str:
     return ", ".join(sorted(names)) or EXACT
 
 
+def tensor_core_products(program: Program) -> frozenset[tuple[str, str]]:
+    """Arithmetics of a program's products as tensor cores add them, each with the dtype of its operands."""
+    nodes = (node for node in program.nodes if node.op == "tensor_core_matmul")
+    return frozenset((str(node.attributes["arithmetic"]), str(node.type.dtype)) for node in nodes)
+
+
 _MOVING = ("reshape", "permute", "slice", "cat", "pad")
 """Operators between a convolution and what is widened for it, or rounded after it."""
 

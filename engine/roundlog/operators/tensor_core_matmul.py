@@ -7,8 +7,9 @@ from math import prod
 
 import torch
 
-from roundlog.arithmetic import held, round_sums
+from roundlog.arithmetic import held, round_sums, round_to
 from roundlog.definitions.tensor_core import ARITHMETICS, TensorCoreArithmetic
+from roundlog.kernels import works
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
 from roundlog.number_format import Format
 from roundlog.operators.contraction import shape_of_product
@@ -54,7 +55,47 @@ class TensorCoreMatMul(Direct):
         format = dtype.number_format()
         assert format is not None
         # Elements without a value are NaN.
+        sums = _sums_there(a, b, str(attributes["arithmetic"])) if works(a.device) else None
+        if sums is not None:
+            return _joined_there(sums, format)
         return _joined(tensor_core_product(a.cpu(), b.cpu(), group).sums, format).to(a.device)
+
+
+def _sums_there(a: torch.Tensor, b: torch.Tensor, name: str) -> torch.Tensor | None:
+    """Segments' results by the device of the operands; None if it does not compute them."""
+    # Not at the top: Triton is an optional extra.
+    from roundlog.kernels.cuda.tensor_cores import segment_sums
+
+    return segment_sums(a, b, name, DType.of(a.dtype))
+
+
+def _joined_there(sums: torch.Tensor, format: Format) -> torch.Tensor:
+    """`_joined`, on any device: sums that are exact in FP64 are rounded from there, and the CPU takes the others."""
+    segments, *shape = sums.shape
+    if segments == 1:
+        return _joined(sums, format)
+    results = torch.zeros(prod(shape), device=sums.device)
+    terms = sums.view(segments, results.numel())
+    rows = max(1, _BLOCK // max(segments, 1))
+    for start in range(0, results.numel(), rows):
+        some = terms[:, start : start + rows]
+        total = torch.zeros(some.shape[1], dtype=torch.float64, device=sums.device)
+        inexact = torch.zeros(some.shape[1], dtype=torch.bool, device=sums.device)
+        for one in some:
+            term = one.to(torch.float64)
+            after = total + term
+            # TwoSum (Knuth): after + error = total + term exactly.
+            back = after - total
+            error = (total - (after - back)) + (term - back)
+            inexact |= (error != 0) & after.isfinite()
+            total = after
+        rounded = round_to(total, format)
+        rest = inexact.nonzero().squeeze(1)
+        if len(rest):
+            exactly = round_sums(some[:, rest].T.to(torch.float64).cpu().contiguous().numpy(), format)
+            rounded[rest] = torch.from_numpy(exactly).to(sums.device)
+        results[start : start + rows] = rounded
+    return held(results.view(shape), format)
 
 
 def _joined(sums: torch.Tensor, format: Format) -> torch.Tensor:

@@ -1,19 +1,26 @@
-"""On a CUDA device, training comes to the CPU's roots, with Triton's kernels and without."""
+"""On a CUDA device, training comes to the CPU's roots, with Triton's kernels and without; and products are added as
+tensor cores add them, by its own or by integers."""
 
 from __future__ import annotations
 
+import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import mixed_precision
 import pytest
 import torch
+from roundlog.arithmetic.device_check import fault_of
+from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.execution import executor
+from roundlog.kernels.cuda import tensor_cores
 from roundlog.operators import bounds
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 from tasks import TASKS
+from test_tensor_core_jobs import task
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
 
@@ -37,3 +44,37 @@ def test_a_device_comes_to_the_cpus_roots_and_its_log_is_as_good(
             job, tmp_path / f"audit on {device}", RunOptions(device=device), log_dir=log, verify_log=0.5
         ).run()
         assert (audit.checkpoint_root, audit.findings, audit.unreadable) == (here.checkpoint_root, [], [])
+
+
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+DEFINED = [(name, format) for name, one in ARITHMETICS.items() for format in one.terms if format in tensor_cores.DTYPES]
+
+
+@needs_triton
+@pytest.mark.parametrize(("name", "format"), DEFINED)
+def test_a_device_adds_products_as_the_cpu_emulates_it(name: str, format: str) -> None:
+    """Tensor cores of the family, too: a device that is refused for them fails here."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    native = tensor_cores.family(device) == name
+    way = tensor_cores.Way.NATIVE if native else tensor_cores.Way.EMULATED
+    assert tensor_cores.verdict(device, name, format) == tensor_cores.DeviceVerdict(way)
+
+
+@needs_triton
+def test_the_test_of_a_device_takes_less_than_a_second_once_its_kernels_are_compiled() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    arguments = device, torch.cuda.get_device_name(device), frozenset([("hopper", "bf16")])
+    assert fault_of(*arguments) is None
+    tensor_cores.verdict.cache_clear()
+    start = time.perf_counter()
+    assert fault_of.__wrapped__(*arguments) is None
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize("name", ["hopper", "ampere"])
+def test_a_job_of_tensor_cores_comes_to_the_cpus_roots(name: str, tmp_path: Path) -> None:
+    Job.from_task(task(), arithmetic=name).write(tmp_path / "job")
+    job = Job.read(tmp_path / "job")
+    here = Trainer(job, tmp_path / "here").run()
+    there = Trainer(job, tmp_path / "there", RunOptions(device="cuda")).run()
+    assert there.state_roots == here.state_roots

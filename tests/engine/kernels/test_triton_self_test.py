@@ -1,0 +1,250 @@
+"""A device is tried before it computes: one that lies is found out, in Triton's interpreter, and refused for what it
+does not do, with a sentence that says what to do."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from roundlog.arithmetic import MachineError, check_machine, device_check, machine
+from roundlog.definitions.tensor_core import OPERAND_FORMATS
+from roundlog.kernels import tensor_core_products
+from roundlog.kernels.cuda import tensor_cores
+from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, Difference, Way, vectors
+from tensor_core_devices import TensorCores, computing
+from triton_processes import needs_triton
+
+CPU = torch.device("cpu")
+NAME = "a card"
+
+
+@pytest.mark.parametrize("format", ["bf16", "f16"])
+def test_vectors_are_the_same_everywhere_and_say_something(format: str) -> None:
+    tests = list(vectors(OPERAND_FORMATS[format]))
+    assert sum(len(a) * b.shape[1] for _, a, b in tests) == 4096
+    for (_, a, b), (_, again, other) in zip(tests, vectors(OPERAND_FORMATS[format]), strict=True):
+        assert (a == again).all() and (b == other).all()
+    arithmetic = tensor_core_products.GroupArithmetic(25, 16, format == "f16")
+    sums = {}
+    for test, a, b in tests:
+        operands = (tensor_cores._tensor(x, format) for x in (a, b))
+        sums[test] = tensor_core_products.tensor_core_product(*operands, arithmetic).sums
+    assert len(sums["long sums"]) == 2
+    assert [test for test, found in sums.items() if bool(found.isnan().any())] == ["all exponents"]
+    assert not sums["all exponents"].isnan().all()
+
+
+def tried(native: bool, **lie: Any) -> Difference | None:
+    with computing(replace(TensorCores.of("hopper", "bf16"), **lie)):
+        return tensor_cores.first_difference(CPU, "hopper", "bf16", native)
+
+
+@pytest.mark.slow
+@needs_triton
+def test_a_device_that_computes_as_it_should_passes(interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(tried, True).result() is None
+    assert interpreter.submit(tried, False).result() is None
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize(
+    "lie", [{"fraction_bits": 24}, {"fraction_bits": 26}, {"terms": 8}, {"nearest": True}, {"backwards": True}], ids=str
+)
+def test_tensor_cores_that_are_others_are_found_out(interpreter: ProcessPoolExecutor, lie: dict[str, Any]) -> None:
+    found = interpreter.submit(tried, True, **lie).result()
+    assert found is not None and found.test == "long sums" and found.found != found.expected
+
+
+def judged(native: bool, lie: str = "") -> DeviceVerdict:
+    """A verdict by two short tests, on a device whose tensor cores, or integers, lie."""
+    from roundlog.kernels.cuda import tensor_core_kernels as kernels
+
+    right, keep = tensor_cores.vectors, kernels._keep
+    chosen = ("least exponents", "all exponents")
+    tensor_cores.vectors = lambda format: (one for one in right(format) if one[0] in chosen)
+
+    def nearest(significand, shift):  # type: ignore[no-untyped-def]
+        down = kernels.tl.minimum(kernels.tl.maximum(-shift, 1), 31)
+        return keep(significand + kernels.tl.where(shift < 0, 1 << (down - 1), 0), shift)
+
+    def fails(significand, shift):  # type: ignore[no-untyped-def]
+        raise RuntimeError("no compiler")
+
+    kernels._keep = {"integers": nearest, "compiler": fails}.get(lie, keep)
+    try:
+        with computing(replace(TensorCores.of("hopper", "bf16"), nearest=lie == "cores")):
+            return tensor_cores.judge(CPU, "hopper", "bf16", native)
+    finally:
+        tensor_cores.vectors, kernels._keep = right, keep
+
+
+@pytest.mark.slow
+@needs_triton
+def test_a_verdict_says_what_a_device_is_used_for(interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(judged, True).result() == DeviceVerdict(Way.NATIVE)
+    assert interpreter.submit(judged, False).result() == DeviceVerdict(Way.EMULATED)
+    lying = interpreter.submit(judged, True, "cores").result()
+    assert lying.way is Way.EMULATED and isinstance(lying.native, Difference) and lying.emulated is None
+    lying = interpreter.submit(judged, True, "integers").result()
+    assert lying.way is Way.NONE and isinstance(lying.emulated, Difference)
+    failing = interpreter.submit(judged, True, "compiler").result()
+    assert failing.way is Way.NONE and "no compiler" in str(failing.emulated)
+
+
+def fault(monkeypatch: pytest.MonkeyPatch, verdict: DeviceVerdict) -> str | None:
+    monkeypatch.setattr(device_check, "works", lambda device: True)
+    monkeypatch.setattr(tensor_cores, "verdict", lambda *of: verdict)
+    return device_check.fault_of.__wrapped__(CPU, NAME, frozenset([("hopper", "bf16")]))
+
+
+WRONG = Difference("long sums", 17, 0xC2040F07, 0x40000001)
+
+
+def test_a_device_is_refused_in_one_sentence_or_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fault(monkeypatch, DeviceVerdict(Way.NATIVE)) is None
+        assert fault(monkeypatch, DeviceVerdict(Way.EMULATED)) is None
+        found = fault(monkeypatch, DeviceVerdict(Way.NONE, None, WRONG))
+    assert found == (
+        "a card (cpu) does not compute products of bf16 as hopper has them, not even by integers: element 17 of the "
+        "test 'long sums' is 0xc2040f07, not 0x40000001; use another device, or the CPU"
+    )
+    with pytest.warns(UserWarning, match=r"^the tensor cores of a card \(cpu\) are refused .* 0xc2040f07, not 0x40000"):
+        assert fault(monkeypatch, DeviceVerdict(Way.EMULATED, WRONG)) is None
+    with pytest.warns(UserWarning, match=r"the CPU computes them: no compiler"):
+        assert fault(monkeypatch, DeviceVerdict(Way.NONE, None, "no compiler")) is None
+
+
+def test_a_cuda_device_is_asked_with_the_arithmetics_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def found(device: torch.device, name: str, products: frozenset[tuple[str, str]]) -> str:
+        asked.append((name, products))
+        return "it lies"
+
+    monkeypatch.setattr(machine, "fault_of", found)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: NAME)
+    full, ones = torch.full, torch.ones
+    monkeypatch.setattr(torch, "full", lambda *a, device, **other: full(*a, **other))
+    monkeypatch.setattr(torch, "ones", lambda *a, device, **other: ones(*a, **other))
+    check_machine(CPU, [("hopper", "bf16")])
+    assert not asked
+    with pytest.raises(MachineError, match=r"^it lies$"):
+        check_machine(torch.device("cuda", 0), [("hopper", "bf16")])
+    assert asked == [(NAME, frozenset([("hopper", "bf16")]))]
+
+
+LOST = {
+    "products in FP32": lambda a, b: (a.float() @ b.float()).double(),
+    "products in TF32": lambda a, b: (
+        (a.float().view(torch.int32) & ~0x1FFF).view(torch.float32).double() @ b.float().double()
+    ),
+    "a term that is left out": lambda a, b: a[..., 1:] @ b[:, 1:],
+}
+
+
+@pytest.mark.parametrize("lie", LOST)
+def test_products_in_fp64_that_err_too_much_are_found_out(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device_check._wrong_sum(CPU) is None
+    assert sum(a.shape[0] * a.shape[1] * b.shape[2] for _, a, b in device_check._operands()) == 4096
+    right: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = torch.Tensor.__matmul__
+    wrong = LOST[lie]
+
+    def lying(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with monkeypatch.context() as inner:
+            inner.setattr(torch.Tensor, "__matmul__", right)
+            return wrong(a, b)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lying)
+    found = device_check.fault_of.__wrapped__(CPU, NAME, frozenset())
+    assert found is not None
+    assert re.fullmatch(
+        r"a card \(cpu\) adds products otherwise than FP64 does: element \d+ of the test '[\w ]+' is 0x[0-9a-f]{16} in "
+        r"FP64, and the sum rounds to 0x[0-9a-f]{16}; use another device, or the CPU",
+        found,
+    )
+
+
+def test_families_are_those_whose_results_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for capability, expected in (((9, 0), "hopper"), ((8, 0), "ampere"), ((8, 6), None), ((7, 0), None)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        assert tensor_cores.family(CPU) == expected
+        asked: list[bool] = []
+        monkeypatch.setattr(tensor_cores, "judge", lambda *of, asked=asked: asked.append(of[-1]))
+        tensor_cores.verdict.__wrapped__(CPU, "hopper", "bf16")
+        tensor_cores.verdict.__wrapped__(CPU, "ampere", "f16")
+        assert asked == [expected == "hopper", expected == "ampere"]
+
+
+def joined(native: bool, terms: int, format: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A product by the operator, on a device and on the CPU."""
+    from roundlog.operators import tensor_core_matmul as operator
+
+    rng = np.random.default_rng(7)
+    kind = tensor_cores.DTYPES[format]
+    a, b = (torch.from_numpy(rng.standard_normal(shape)).to(kind) for shape in ((5, terms), (terms, 3)))
+    if terms > 4096:
+        # The second segment takes most of the first one away, and the third one is small.
+        a[:, 2048:4096], b[2048:4096] = -a[:, :2048], b[:2048]
+        a[:, 4096:] *= 2.0**-12
+        a[0, 5] = torch.inf
+    here = operator.TensorCoreMatMul().compute([a, b], {"arithmetic": "hopper"})
+    verdict = tensor_cores.verdict
+    operator.works = lambda device: True
+    tensor_cores.verdict = lambda *of: DeviceVerdict(Way.NATIVE if native else Way.EMULATED)
+    try:
+        with computing(TensorCores.of("hopper", format)) as _:
+            there = operator.TensorCoreMatMul().compute([a, b], {"arithmetic": "hopper"})
+    finally:
+        from roundlog.kernels import works
+
+        operator.works, tensor_cores.verdict = works, verdict
+    return there, here
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(("terms", "format"), [(70, "bf16"), (4200, "bf16"), (4200, "f16")])
+def test_the_operator_gives_the_cpus_bits(
+    interpreter: ProcessPoolExecutor, native: bool, terms: int, format: str
+) -> None:
+    there, here = interpreter.submit(joined, native, terms, format).result()
+    assert there.dtype == here.dtype and there.shape == here.shape == (5, 3)
+    assert torch.equal(there.isnan(), here.isnan()) and bool(here.isnan().any()) == (terms > 4096)
+    assert torch.equal(there.nan_to_num().view(torch.int16), here.nan_to_num().view(torch.int16))
+
+
+@pytest.mark.parametrize("format", ["bf16", "f16"])
+def test_segments_are_added_exactly_on_a_device(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from roundlog.operators import tensor_core_matmul as operator
+
+    rng, its = np.random.default_rng(1), OPERAND_FORMATS[format]
+    asked: list[int] = []
+    exactly = operator.round_sums
+    monkeypatch.setattr(
+        operator, "round_sums", lambda terms, format: asked.append(len(terms)) or exactly(terms, format)
+    )
+    monkeypatch.setattr(operator, "_BLOCK", 1000)
+    for segments, spread in ((1, 20), (2, 2), (2, 60), (3, 40), (5, 30)):
+        sums = rng.standard_normal((segments, 20, 30)) * 2.0 ** rng.integers(-spread, spread, (segments, 20, 30))
+        numbers = torch.from_numpy(sums).float()
+        # Half-way between two numbers, but for the last term; nothing; and nothing that is known.
+        numbers[:, 0], numbers[0, 0], numbers[-1, 0] = 0, 1 + 2.0 ** -(its.fraction_bits + 1), 2.0**-60
+        numbers[:, 1], numbers[0, 2], numbers[:, 3] = -0.0, torch.nan, 2.0**-30
+        asked.clear()
+        there = operator._joined_there(numbers, its)
+        doubtful = sum(asked)
+        here = operator._joined(numbers, its)
+        assert torch.equal(there.isnan(), here.isnan()) and here.isnan().any()
+        assert torch.equal(there.nan_to_num().view(torch.int16), here.nan_to_num().view(torch.int16))
+        assert (doubtful > 100) == (spread > 20) and doubtful < numbers[0].numel()
