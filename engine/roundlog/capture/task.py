@@ -22,7 +22,7 @@ from roundlog.data import NARROW, DataError, Field, absence, fields_of, is_lazy_
 from roundlog.storage import StorageError
 
 if TYPE_CHECKING:
-    from transformers import Trainer
+    from transformers import PreTrainedModel, Trainer
 
 
 Loss = Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
@@ -228,6 +228,39 @@ class Task:
         from roundlog.capture.huggingface import task_of
 
         return task_of(trainer, interval)
+
+    @staticmethod
+    def from_causal_lm(
+        model: PreTrainedModel,
+        prompts: Sequence[Sequence[int]],
+        *,
+        new_tokens: int,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        stop: Sequence[int] = (),
+        seed: int = 0,
+        interval: int | None = None,
+    ) -> Task:
+        """The task that generates text by a causal language model of `transformers`: a step reads one token of every
+        sequence and chooses the next one. `roundlog.capture.generated_tokens` reads its last checkpoint.
+
+        model: in FP32 or BF16, put into `eval` mode. prompts: token numbers of each sequence, of any lengths.
+        new_tokens: of the longest prompt; shorter ones get as many more. temperature: 0 takes the likeliest token, the
+        first of several; above 0, one is drawn from softmax(logits / temperature), by the job's seed. top_k: from the
+        k likeliest ones; 0: from all. top_p: from the fewest that have that share together. repetition_penalty: divides
+        the logits of tokens that were there before, and multiplies negative ones (Keskar et al. 2019). stop: tokens at
+        which a sequence ends; it is filled with the first of them. interval: tokens between checkpoints; None: one at
+        the end.
+
+        Raises CaptureError, in one sentence, for what cannot be generated."""
+        from roundlog.capture.huggingface import Sampling, generation_task
+
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty)
+        return generation_task(
+            model, prompts, new_tokens=new_tokens, sampling=sampling, stop=stop, seed=seed, interval=interval
+        )
 
     def parts(self, batch: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
         """Micro-batches of a batch, in order, as the loss gets them: each with what `of_batch` says of the whole."""
