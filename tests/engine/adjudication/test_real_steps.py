@@ -40,7 +40,8 @@ from roundlog.operators import StepInputs
 from roundlog.program import Stored
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
-from tasks import conv_task, gpt_task
+
+from tests.engine.tasks import conv_task, gpt_task
 
 STEP_NUMBER = 2
 

@@ -22,7 +22,8 @@ from roundlog.data import (
 )
 from roundlog.storage import StorageError
 from roundlog.training.job import Job
-from test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, task_of
+
+from tests.engine.data.test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, task_of
 
 pa: Any = pytest.importorskip("pyarrow", reason="the extra `arrow` is not installed")
 

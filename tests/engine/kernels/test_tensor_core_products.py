@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensor_core_cases as cases
 import torch
 from machines.profiles import MACHINES, WITHOUT_AVX512
 from roundlog.adjudication import NoTensorCoreValueError
@@ -18,6 +17,8 @@ from roundlog.adjudication.tensor_core_groups import chain
 from roundlog.definitions.tensor_core import ARITHMETICS, LARGEST_EXPONENT, LEAST_EXPONENT
 from roundlog.kernels import tensor_core_chain, tensor_core_microkernel, tensor_core_packing
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
+
+from tests.engine.kernels import tensor_core_cases as cases
 
 NAN = 0x7FC00000
 VECTORS = Path(__file__).resolve().parents[4] / "shared" / "data" / "tensor-core" / "vectors.npz"
@@ -285,9 +286,6 @@ def test_results_of_real_gpus(gpu: str, format: str) -> None:
 )
 def test_every_machine_has_the_same_bits(settings: dict[str, str], threads: int) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATEN_", "NUMBA_CPU_"))}
-    paths = os.pathsep.join([str(Path(cases.__file__).parent), *sys.path])
     run = [sys.executable, cases.__file__, str(threads)]
-    found = subprocess.run(
-        run, env=kept | dict(settings) | {"PYTHONPATH": paths}, capture_output=True, text=True, check=True
-    )
+    found = subprocess.run(run, env=kept | dict(settings), capture_output=True, text=True, check=True)
     assert found.stdout.strip() == cases.digest([("hopper", "bf16"), ("ampere", "tf32")])

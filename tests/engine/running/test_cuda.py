@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import mixed_precision
 import pytest
 import torch
 from roundlog.execution import executor
@@ -13,7 +12,9 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
-from tasks import TASKS
+
+from tests.engine.running import mixed_precision
+from tests.engine.tasks import TASKS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
 
