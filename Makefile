@@ -137,22 +137,22 @@ test-devices: $(CUDA_VENV)/.installed-cuda
 
 # Longer than a test may take; what it finds stays in tests/fuzz/corpus, which the tests replay.
 fuzz: $(VENV)/.installed-dev
-	$(VENV)/bin/python tests/fuzz/campaign.py --keep --seconds $(FUZZ_SECONDS)
+	$(VENV)/bin/python -m tests.fuzz.campaign --keep --seconds $(FUZZ_SECONDS)
 
 # Random training scripts, captured and trained beside PyTorch; the last line counts them, and none may differ silently.
 fuzz-capture: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore tests/fuzz/capture_campaign.py --programs $(PROGRAMS)
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore tests/fuzz/capture_campaign.py --bf16 --programs $$(($(PROGRAMS) / 4))
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore -m tests.fuzz.capture_campaign --programs $(PROGRAMS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore -m tests.fuzz.capture_campaign --bf16 --programs $$(($(PROGRAMS) / 4))
 
 # Random whole runs, by ranks that are killed, with data anywhere, and audits of true and false claims; then deliveries by stores that
 # lose and damage blocks. The last line of each counts its rounds.
 fuzz-runs: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -W ignore tests/fuzz/runs_campaign.py --runs $(RUNS)
-	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -W ignore tests/fuzz/runs_campaign.py --deliveries --runs $(RUNS)
+	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -W ignore -m tests.fuzz.runs_campaign --runs $(RUNS)
+	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -W ignore -m tests.fuzz.runs_campaign --deliveries --runs $(RUNS)
 
 # Real roles as processes, whose node, disks and lives go wrong; the last line counts rounds and violations (docs/chaos.md).
 chaos: $(VENV)/.installed-dev contracts-tools
-	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/chaos/campaign.py --minutes $(MINUTES) --workers $(WORKERS) --keep build/chaos
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.chaos.campaign --minutes $(MINUTES) --workers $(WORKERS) --keep build/chaos
 
 clean:
 	rm -rf $(VENV) $(CUDA_VENV) .venv-slither .venv-halmos node_modules $(BROWSER)/node_modules $(BROWSER)/unpacked contracts/out contracts/cache build *.egg-info

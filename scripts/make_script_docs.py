@@ -135,8 +135,8 @@ def code(text: str) -> str:
 
 
 def page() -> str:
-    sys.path.insert(0, str(CORPUS))
-    corpus = importlib.import_module("script_corpus")
+    sys.path.insert(0, str(ROOT))
+    corpus = importlib.import_module("tests.scripts.script_corpus")
     scripts = corpus.corpus()
     rows, tree = source_of("script_rows")
     run = lines_of(*_run())

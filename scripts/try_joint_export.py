@@ -30,7 +30,7 @@ from roundlog.randomness import batch_rows
 from torch import nn
 from torch._functorch.aot_autograd import aot_export_module
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 TOLERANCE = 1e-5
 """Relative; of gradients, to the largest element."""
@@ -109,7 +109,7 @@ def outcome(task: Task, steps: int) -> tuple[str, str]:
 
 
 def main() -> None:
-    from script_corpus import corpus
+    from tests.scripts.script_corpus import corpus
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=3)

@@ -1,6 +1,6 @@
 """Rounds of chaos, one after the other, with real roles as processes on anvil: `make chaos MINUTES=30`.
 
-    python tests/chaos/campaign.py [--minutes 30 | --rounds 10] [--seed 1] [--workers 2] [--keep DIR] [--appeals]
+    python -m tests.chaos.campaign [--minutes 30 | --rounds 10] [--seed 1] [--workers 2] [--keep DIR] [--appeals]
 
 A round with a seed is repeated by `--seed SEED --rounds 1`, as far as the timing of processes allows. The exit code is
 0 only if nothing was violated; the last line has the counts.
@@ -40,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.minutes is None and options.rounds is None:
         options.minutes = 30.0
     if options.prepare:
-        from jobs import write_jobs
+        from tests.chaos.jobs import write_jobs
 
         write_jobs(options.jobs)
         return 0
@@ -58,7 +58,7 @@ def _lead(options: argparse.Namespace, jobs: Path) -> int:
     threads, processes, failed = [], [], []
     lock = threading.Lock()
     # Once, and before all others: whatever has to be compiled is then at hand.
-    itself = [sys.executable, str(Path(__file__).resolve()), "--jobs", str(jobs)]
+    itself = [sys.executable, "-m", "tests.chaos.campaign", "--jobs", str(jobs)]
     subprocess.run([*itself, "--prepare"], check=True)
     for index in range(workers):
         words = [*itself, "--stride", str(workers), "--seed", str(options.seed + index), "--pause", str(options.pause)]
@@ -110,17 +110,17 @@ def _listen(process: subprocess.Popen[str], totals: Counter[str], lock: threadin
 
 def _work(options: argparse.Namespace) -> int:
     """Plays every `stride`-th seed in this process, and prints a JSON line for each."""
-    from disks import own_mounts
-    from parties import start_fork_server
+    from tests.chaos.disks import own_mounts
+    from tests.chaos.parties import start_fork_server
 
     # An interrupt is the leader's, which then stops its workers; a stop leaves no process behind.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     mounts = own_mounts()
     start_fork_server()
-    from jobs import read_roots
-    from plans import plan
-    from rounds import play
+    from tests.chaos.jobs import read_roots
+    from tests.chaos.plans import plan
+    from tests.chaos.rounds import play
 
     deadline = time.monotonic() + 60 * options.minutes if options.minutes is not None else float("inf")
     seed, left = options.seed, options.rounds

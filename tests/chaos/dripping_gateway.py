@@ -13,10 +13,11 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from faulty_node import ServerOfThreads
 from tiebreak.store import FolderStore
 from tiebreak.store.dagpb import Cid
 from tiebreak.store.store_errors import InvalidCid, StoreError
+
+from tests.chaos.faulty_node import ServerOfThreads
 
 
 class Flaw(StrEnum):

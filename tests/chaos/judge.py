@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stage import ETHER, Stage
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase
 from tiebreak.contract.events import Appealed, Challenged, JobPosted
 from tiebreak.rpc.transport import HttpTransport
 from tiebreak_demo.scene import transactions
+
+from tests.chaos.stage import ETHER, Stage
 
 UNDECIDED = (JobStatus.OPEN, JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPEALABLE)
 """Statuses of a job that is not over."""

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from disks import obey
-from jobs import small_job
 from roundlog.training.auditor import Auditor
 from roundlog.training.trainer import Trainer
 from tiebreak.cli import app as command_line
@@ -27,6 +25,9 @@ from tiebreak.roles import referee_role as _referee  # noqa: F401
 from tiebreak.roles import trainer_role as _trainer  # noqa: F401
 from tiebreak.transactions import sender as _sender  # noqa: F401
 from tiebreak_demo.adversary import parties as _dishonest  # noqa: F401
+
+from tests.chaos.disks import obey
+from tests.chaos.jobs import small_job
 
 
 def _warm_up() -> None:
@@ -54,11 +55,11 @@ def live(words: Sequence[str], environment: Mapping[str, str], output: str, dire
     obey(Path(directory), Path(sign))
     sys.argv = ["tiebreak", *words]
     if words[0] == "misbehave":
-        from misbehaving import misbehave
+        from tests.chaos.misbehaving import misbehave
 
         misbehave(words[1:])
     elif words[0] == "read-elsewhere":
-        from reading import read_elsewhere
+        from tests.chaos.reading import read_elsewhere
 
         read_elsewhere(words[1:])
     else:

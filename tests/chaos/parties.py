@@ -17,9 +17,10 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from disks import Disk
 from eth_account.signers.local import LocalAccount
 from tiebreak.transactions.keys import KEY_VARIABLE
+
+from tests.chaos.disks import Disk
 
 SECONDS_TO_END = 6.0
 """Time to end after a stop signal, on a machine that has nothing else to do."""
@@ -40,7 +41,7 @@ def start_fork_server() -> None:
     """Imports all that roles need, once, in a process of its own. Call it before any thread is started."""
     os.environ["CHAOS_FORK_SERVER"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-    _FORKS.set_forkserver_preload(["living"])
+    _FORKS.set_forkserver_preload(["tests.chaos.living"])
     forkserver.ensure_running()
     del os.environ["CHAOS_FORK_SERVER"]
 
@@ -73,7 +74,7 @@ class Party:
     _said_before: int = 0
 
     def start(self) -> None:
-        from living import live
+        from tests.chaos.living import live
 
         self.start_again_at, self.ended_well, self.helper_killed = None, False, False
         self.end_helper()

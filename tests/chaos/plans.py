@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from jobs import INTERVAL, KINDS, STEPS
-from misbehaving import AUDITORS, TRAINERS, Kind
+from tests.chaos.jobs import INTERVAL, KINDS, STEPS
+from tests.chaos.misbehaving import AUDITORS, TRAINERS, Kind
 
 
 class Trouble(StrEnum):

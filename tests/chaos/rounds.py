@@ -12,16 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anvil import NodeError
-from faulty_node import Weather
-from judge import UNDECIDED, judge, won_appeals
-from misbehaving import Kind
-from parties import Party, slowness
-from plans import Audits, Event, Plan, Trouble
-from stage import Stage
 from tiebreak.contract.enums import AuditStatus, JobStatus, Phase, Side
 from tiebreak.contract.structs import AuditView, GameView
 from tiebreak.roles.sealing import audit_seal
+
+from tests.chaos.anvil import NodeError
+from tests.chaos.faulty_node import Weather
+from tests.chaos.judge import UNDECIDED, judge, won_appeals
+from tests.chaos.misbehaving import Kind
+from tests.chaos.parties import Party, slowness
+from tests.chaos.plans import Audits, Event, Plan, Trouble
+from tests.chaos.stage import Stage
 
 _LOOK = 0.1
 _MOST_SECONDS = 150.0

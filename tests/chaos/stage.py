@@ -5,14 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from anvil import Chain
-from disks import Disk
-from dripping_gateway import DrippingGateway
 from eth_account.signers.local import LocalAccount
-from faulty_node import FaultyNode, Weather
-from jobs import KINDS
-from parties import Party
-from plans import Audits, Plan
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import Terms
 from tiebreak.roles.context import RoleContext
@@ -22,6 +15,14 @@ from tiebreak.rpc.node import connect
 from tiebreak.store import FolderStore
 from tiebreak.transactions.keys import KEY_VARIABLE, devnet_account
 from tiebreak.transactions.sender import Sender
+
+from tests.chaos.anvil import Chain
+from tests.chaos.disks import Disk
+from tests.chaos.dripping_gateway import DrippingGateway
+from tests.chaos.faulty_node import FaultyNode, Weather
+from tests.chaos.jobs import KINDS
+from tests.chaos.parties import Party
+from tests.chaos.plans import Audits, Plan
 
 ETHER = 10**18
 CLOCK = 3 * 3600

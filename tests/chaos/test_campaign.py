@@ -19,20 +19,24 @@ from typing import cast
 
 import pytest
 import requests
-from anvil import Chain
-from disks import Disk, obey
-from dripping_gateway import DrippingGateway, Flaw
-from faulty_node import FaultyNode, Weather, _drawn
-from parties import Party
-from plans import Audits, Event, Trouble, plan
-from rounds import Result, Round
-from stage import Stage
 from tiebreak.devnet.launcher import find_anvil
 from tiebreak.roles.sealing import audit_seal
 from tiebreak.store import FolderStore
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.store_errors import StoreError
 from tiebreak.transactions.keys import devnet_account
+
+from tests.chaos.anvil import Chain
+from tests.chaos.disks import Disk, obey
+from tests.chaos.dripping_gateway import DrippingGateway, Flaw
+from tests.chaos.faulty_node import FaultyNode, Weather, _drawn
+from tests.chaos.parties import Party
+from tests.chaos.plans import Audits, Event, Trouble, plan
+from tests.chaos.rounds import Result, Round
+from tests.chaos.stage import Stage
+
+ROOT = Path(__file__).resolve().parents[2]
+CAMPAIGN = [sys.executable, "-m", "tests.chaos.campaign"]
 
 needs_anvil = pytest.mark.skipif(find_anvil() is None, reason="anvil is not installed: run npm ci")
 
@@ -41,9 +45,8 @@ needs_anvil = pytest.mark.skipif(find_anvil() is None, reason="anvil is not inst
 @needs_anvil
 @pytest.mark.timeout(400)
 def test_a_short_campaign_ends_without_a_violation() -> None:
-    campaign = Path(__file__).with_name("campaign.py")
-    words = [sys.executable, str(campaign), "--rounds", "2", "--seed", "6", "--workers", "1"]
-    found = subprocess.run(words, capture_output=True, text=True, timeout=380, check=False)
+    words = [*CAMPAIGN, "--rounds", "2", "--seed", "6", "--workers", "1"]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=380, check=False, cwd=ROOT)
     lines = found.stdout.strip().splitlines()
     assert found.returncode == 0, found.stdout + found.stderr
     assert lines[-1].startswith("2 rounds, ") and lines[-1].endswith(" 0 violations"), found.stdout
@@ -53,9 +56,8 @@ def test_a_short_campaign_ends_without_a_violation() -> None:
 @needs_anvil
 @pytest.mark.timeout(900)
 def test_five_rounds_of_chaos_with_appeals_end_without_a_violation() -> None:
-    campaign = Path(__file__).with_name("campaign.py")
-    words = [sys.executable, str(campaign), "--appeals", "--rounds", "5", "--seed", "1", "--workers", "2"]
-    found = subprocess.run(words, capture_output=True, text=True, timeout=880, check=False)
+    words = [*CAMPAIGN, "--appeals", "--rounds", "5", "--seed", "1", "--workers", "2"]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=880, check=False, cwd=ROOT)
     *_, others, counts = found.stdout.strip().splitlines()
     assert found.returncode == 0 and counts.endswith(" 0 violations"), found.stdout + found.stderr
     won = re.search(r"appeals won (\d+)", others)
@@ -64,10 +66,11 @@ def test_five_rounds_of_chaos_with_appeals_end_without_a_violation() -> None:
 
 
 def test_the_judge_sees_a_round_whose_appeals_were_not_held_or_were_lost() -> None:
-    import judge
-    from stage import Stage
     from tiebreak.contract.enums import JobStatus, Outcome
     from tiebreak.contract.structs import GameView
+
+    from tests.chaos import judge
+    from tests.chaos.stage import Stage
 
     stage = Stage.__new__(Stage)
     stage.plan = plan(1, appeals=True)
@@ -101,8 +104,8 @@ def test_the_judge_sees_a_round_whose_appeals_were_not_held_or_were_lost() -> No
 
 
 def test_the_judge_sees_a_job_that_was_posted_twice() -> None:
-    import judge
-    from stage import Stage
+    from tests.chaos import judge
+    from tests.chaos.stage import Stage
 
     stage = Stage.__new__(Stage)
     stage.plan = plan(1)
@@ -279,7 +282,7 @@ def test_a_reorganisation_drops_transactions_or_puts_them_back(chain: Chain) -> 
 def test_a_disk_is_full_or_read_only_until_it_is_healed(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "role", mounted=False)
     script = (
-        "import sys; from pathlib import Path; from disks import obey; room = Path(sys.argv[1]);"
+        "import sys; from pathlib import Path; from tests.chaos.disks import obey; room = Path(sys.argv[1]);"
         "obey(room, Path(sys.argv[2]));\n"
         "for name in ('a', 'b'):\n"
         "  try: (room / name).write_text('x'); print('wrote')\n"
@@ -291,7 +294,7 @@ def test_a_disk_is_full_or_read_only_until_it_is_healed(tmp_path: Path) -> None:
     for what in ("fill", "make_read_only", "heal"):
         getattr(disk, what)()
         words = [sys.executable, "-c", script, str(disk.directory), str(disk.sign), str(tmp_path / "elsewhere")]
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
         said[what] = subprocess.run(words, capture_output=True, text=True, env=environment, check=True).stdout.split()
     assert said["fill"] == [str(errno.ENOSPC), str(errno.ENOSPC), "old", "1"]
     assert said["make_read_only"] == [str(errno.EROFS), str(errno.EROFS), "old", "1"]

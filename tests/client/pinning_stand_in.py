@@ -9,8 +9,9 @@ import threading
 import urllib.parse
 from typing import Any
 
-from http_stand_in import Request
 from tiebreak.store.dagpb import Cid
+
+from tests.client.http_stand_in import Request
 
 TOKEN = "a-secret.token~of+40/characters=1234567890"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from disputes import TERMS, Cast, Run
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
@@ -14,6 +13,8 @@ from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+
+from tests.client.disputes import TERMS, Cast, Run
 
 
 class World(Transport):

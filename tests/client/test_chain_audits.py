@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from disputes import JOB_CID, TERMS, Cast, Party, Run, made
 from eth_typing import ChecksumAddress
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.game.moves import next_root_of
@@ -13,6 +12,8 @@ from tiebreak.roles.sealing import audit_seal, claim_seal, new_salt
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
+
+from tests.client.disputes import JOB_CID, TERMS, Cast, Party, Run, made
 
 FEE = 10**17
 OPEN = replace(TERMS, attestations_needed=1, audit_fee=FEE, attestation_bond=10**18)

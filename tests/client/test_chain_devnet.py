@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import requests
-from canned_node import ADDRESS, Canned, block
 from tiebreak.devnet.embedded import EmbeddedChain, embedded_node
 from tiebreak.devnet.launcher import ANVIL_VARIABLE, MAX_REQUEST, find_anvil, start_devnet
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, RpcRefused
@@ -21,6 +20,8 @@ from tiebreak.rpc.node import ChainNode, connect
 from tiebreak.rpc.transport import HttpTransport
 from tiebreak.transactions.keys import BALANCE, devnet_account
 from tiebreak.transactions.sender import Sender
+
+from tests.client.canned_node import ADDRESS, Canned, block
 
 
 def test_a_development_chain_has_funded_accounts_and_a_clock_that_moves(node: ChainNode) -> None:

@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from disputes import ETHER, INTERVAL, JOB_CID, SPEC, TERMS, Cast, Party, Run, made, root
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 from eth_utils.address import to_checksum_address
@@ -26,6 +25,8 @@ from tiebreak.rpc.chain_errors import AccountError, ContractError, DeploymentErr
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+
+from tests.client.disputes import ETHER, INTERVAL, JOB_CID, SPEC, TERMS, Cast, Party, Run, made, root
 
 
 @pytest.mark.slow_but("anvil*")

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from canned_node import ADDRESS, HASH, Canned, block, log, receipt
 from tiebreak.rpc.chain_errors import InvalidAnswer, RpcRefused
 from tiebreak.rpc.node import ChainNode
+
+from tests.client.canned_node import ADDRESS, HASH, Canned, block, log, receipt
 
 JUNK = [None, True, 7, -1, 1.5, "", "0x", "7", "0xzz", "0x-1", "0x00", "0x 1", "0x" + "f" * 65, "é", [], {}, ["0x1"]]
 

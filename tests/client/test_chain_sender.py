@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from disputes import TERMS, Cast, Run
 from eth_account import Account
 from eth_account.typed_transactions import TypedTransaction
 from hexbytes import HexBytes
@@ -19,6 +18,8 @@ from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+
+from tests.client.disputes import TERMS, Cast, Run
 
 FRIEND = devnet_account(9).address
 

@@ -6,8 +6,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from canned_node import ADDRESS, Canned
-from disputes import TERMS, Cast, Run
 from eth_abi.abi import encode
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.contract_watch import PAGE, ContractWatch
@@ -18,6 +16,9 @@ from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ContractError, NoCode, NotConfirmed, RpcRefused
 from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
 from tiebreak.rpc.transport import Transport
+
+from tests.client.canned_node import ADDRESS, Canned
+from tests.client.disputes import TERMS, Cast, Run
 
 
 class Line(Transport):

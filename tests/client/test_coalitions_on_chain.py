@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from audit_coalitions import Coalition, End, Rule
-from disputes import JOB_CID, TERMS, Cast, Run
 from tiebreak.contract.enums import JobStatus
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.game.moves import next_root_of
@@ -14,6 +13,8 @@ from tiebreak.roles.sealing import audit_seal, claim_seal
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+
+from tests.client.disputes import JOB_CID, TERMS, Cast, Run
 
 FEE = 10**18 + 5
 SALT = bytes(range(32))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from disputes import Cast
 from tiebreak.contract import code
 from tiebreak.contract.code import ADJUDICATORS_PARTS, LIBRARIES, Broken, fingerprint, is_game, parse, why_broken
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.rpc.chain_errors import DeploymentError
+
+from tests.client.disputes import Cast
 
 
 def test_the_list_of_this_release_can_be_read_and_names_contracts_that_there_are() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from disputes import Cast
 from tiebreak.contract import game
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -13,6 +12,8 @@ from tiebreak.rpc.chain_errors import InvalidAnswer
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+
+from tests.client.disputes import Cast
 
 
 @pytest.fixture(scope="module")

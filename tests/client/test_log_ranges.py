@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from canned_node import ADDRESS, HASH, Canned, block, log
 from tiebreak.contract.contract_watch import last_block_before
 from tiebreak.rpc.chain_errors import RpcRefused
 from tiebreak.rpc.node import ChainNode
+
+from tests.client.canned_node import ADDRESS, HASH, Canned, block, log
 
 TEXTS = ["query exceeds max block range", "Log response size exceeded", "limit", "", "too many results", "-32005"]
 

@@ -12,7 +12,8 @@ from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.launcher import RpcServer
 from tiebreak.loopback import LoopbackHandler, names_this_machine
 from tiebreak.operation.metrics import Endpoint
-from troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS, seconds_until_cut_off, silent, status
+
+from tests.client.troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS, seconds_until_cut_off, silent, status
 
 ASKS = '{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}'
 

@@ -7,8 +7,6 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from disputes import Cast
-from hostile_node import HostileNode
 from tiebreak.contract.events import JobPosted
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -17,6 +15,9 @@ from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.quorum import quorum_of
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+
+from tests.client.disputes import Cast
+from tests.client.hostile_node import HostileNode
 
 PARTY, STRANGER = devnet_account(2), devnet_account(3)
 

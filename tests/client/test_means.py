@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from canned_node import ADDRESS, Canned, block
 from tiebreak.process_resources import usable_memory
 from tiebreak.quantities import in_ether
 from tiebreak.roles.context import RoleLimits
 from tiebreak.rpc.node import ChainNode, block_time
 from tiebreak.transactions.signer import funds
+
+from tests.client.canned_node import ADDRESS, Canned, block
 
 GIB, ROOM = 1 << 30, 256 << 20
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hostile_node import BlockNode
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.launcher import RpcServer
 from tiebreak.rpc.chain_errors import ChainUnavailable, NodesDisagree, WrongChain
@@ -15,6 +14,8 @@ from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.quorum import connect_all, quorum_of
 from tiebreak.rpc.quorum_members import TURN_SECONDS
 from tiebreak.rpc.transport import CALM_SECONDS, UNDERTAKINGS
+
+from tests.client.hostile_node import BlockNode
 
 
 class Watch:

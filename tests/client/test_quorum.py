@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from disputes import Cast, Party, Run, made
-from hostile_node import HostileNode, Lie
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.contract_watch import ContractWatch
 from tiebreak.contract.enums import JobStatus, Outcome, Side
@@ -28,6 +26,9 @@ from tiebreak.rpc.transport import FORK_SECONDS, HttpTransport, Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.signer import funds
+
+from tests.client.disputes import Cast, Party, Run, made
+from tests.client.hostile_node import HostileNode, Lie
 
 PARTY = devnet_account(2)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import rlp
-from disputes import Cast, Run, made
 from eth_account import Account
 from tiebreak.contract.enums import Outcome
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -28,6 +27,8 @@ from tiebreak.rpc.transport import Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.remote_signer import RemoteSigner, connect_signer
 from tiebreak.transactions.sender import Sender
+
+from tests.client.disputes import Cast, Run, made
 
 OWNER, STRANGER = devnet_account(1), devnet_account(2)
 ASKED: dict[str, Any] = {

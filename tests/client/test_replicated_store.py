@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from http_stand_in import Request, serving
 from tiebreak.store import FolderStore, locations, open_stores
 from tiebreak.store.dag_reader import as_file
 from tiebreak.store.dagpb import FILE, RAW, Cid, Link, UnixFsNode, encode
@@ -18,6 +17,8 @@ from tiebreak.store.kubo import KuboStore
 from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, FetchTooSlow, StoreUnavailable, UnsupportedFile
+
+from tests.client.http_stand_in import Request, serving
 
 DATA = random.Random(8).randbytes(600_000)
 GONE = "http://127.0.0.1:1"

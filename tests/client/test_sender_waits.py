@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from simulated_chain import BLOCK_SECONDS, FakeAccount, SimulatedChain
 from tiebreak.rpc.chain_errors import ChainUnavailable, JournalError, JournalInUse, Stopped, TransactionPending
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions import journal
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.signer import MOST_GAS
+
+from tests.client.simulated_chain import BLOCK_SECONDS, FakeAccount, SimulatedChain
 
 TO = FakeAccount().address
 GWEI = 10**9

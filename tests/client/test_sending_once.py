@@ -7,12 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from simulated_chain import FakeAccount, FaultyLine, Killed, SimulatedChain
 from tiebreak.rpc.chain_errors import ChainError, NonceTaken
 from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
 from tiebreak.transactions.keys import ACCOUNTS
 from tiebreak.transactions.pending_transactions import Sent
 from tiebreak.transactions.sender import Sender
+
+from tests.client.simulated_chain import FakeAccount, FaultyLine, Killed, SimulatedChain
 
 TO = FakeAccount().address
 assert ACCOUNTS

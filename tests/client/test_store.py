@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from crafted_blocks import Blocks, everything
 from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.store import FolderStore
@@ -25,6 +24,8 @@ from tiebreak.store.store_errors import (
     StoreUnavailable,
     UnsupportedFile,
 )
+
+from tests.client.crafted_blocks import Blocks, everything
 
 HELLO = "bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4"  # "hello world\n"
 EMPTY = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from crafted_blocks import Blocks
 from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.store.dag_builder import CHUNK
@@ -18,6 +17,8 @@ from tiebreak.store.dag_reader import Plan
 from tiebreak.store.dagpb import Cid
 from tiebreak.store.staging import set_back
 from tiebreak.store.store_errors import ContentTooLarge, NoSpace, StoreError
+
+from tests.client.crafted_blocks import Blocks
 
 FIRST, SECOND = "program.json", "data.safetensors"
 CONTENT = {FIRST: b"{}", SECOND: random.Random(3).randbytes(3 * CHUNK + 5)}

@@ -7,10 +7,11 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from test_deadlines import server
 from tiebreak.store import FolderStore, kubo_address, open_store
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.store_errors import CorruptBlock, DestinationExists, StoreUnavailable
+
+from tests.client.test_deadlines import server
 
 NO_SPACE = OSError(28, "No space left on device")
 

@@ -11,14 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crafted_blocks import everything
-from http_stand_in import Request, serving
 from tiebreak.store import FolderStore, open_store
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, FetchTooSlow, StoreError, StoreUnavailable
 from tiebreak.store.transfers import WIDTH
+
+from tests.client.crafted_blocks import everything
+from tests.client.http_stand_in import Request, serving
 
 X = str(Cid.of(b"x", RAW))
 

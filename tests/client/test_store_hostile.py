@@ -6,7 +6,6 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from crafted_blocks import Blocks, everything
 from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.store.dag_reader import MAX_ENTRIES, read_file, write_directory
@@ -31,6 +30,8 @@ from tiebreak.store.store_errors import (
     UnsafeName,
     UnsupportedFile,
 )
+
+from tests.client.crafted_blocks import Blocks, everything
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import requests
-from crafted_blocks import everything
 from tiebreak.store import FolderStore, open_store
 from tiebreak.store.dag_builder import CHUNK, LINKS
 from tiebreak.store.dagpb import DAG_PB, RAW, Cid
@@ -28,6 +27,8 @@ from tiebreak.store.store_errors import (
     StoreUnavailable,
     UnsupportedFile,
 )
+
+from tests.client.crafted_blocks import everything
 
 ABSENT = str(Cid.of(b"absent", RAW))
 

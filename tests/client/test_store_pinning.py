@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 import requests
-from http_stand_in import Request, serving
-from pinning_stand_in import TOKEN, Service
 from tiebreak.store import FolderStore, open_stores
 from tiebreak.store.dagpb import RAW, Cid
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.pinning import PinningService, read_token
 from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store_errors import StoreError, StoreUnavailable
+
+from tests.client.http_stand_in import Request, serving
+from tests.client.pinning_stand_in import TOKEN, Service
 
 X = str(Cid.of(b"x", RAW))
 

@@ -11,9 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from crafted_blocks import Blocks, everything
-from http_stand_in import Request, serving
-from test_store_gateway import answering
 from tiebreak.store import FolderStore
 from tiebreak.store.dag_builder import CHUNK
 from tiebreak.store.dagpb import FILE, RAW, SYMLINK, Cid, Link, UnixFsNode
@@ -21,6 +18,10 @@ from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, MalformedContent, StoreError, StoreUnavailable
+
+from tests.client.crafted_blocks import Blocks, everything
+from tests.client.http_stand_in import Request, serving
+from tests.client.test_store_gateway import answering
 
 DATA = random.Random(5).randbytes(3 * CHUNK + 1000)
 FIRST, SIZE = CHUNK - 100, 300

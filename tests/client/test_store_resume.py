@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crafted_blocks import everything
 from tiebreak.store import FolderStore, Transfer
 from tiebreak.store.dag_builder import CHUNK
 from tiebreak.store.dagpb import DIRECTORY, FILE, Cid, Link, UnixFsNode, encode
 from tiebreak.store.staging import set_back
 from tiebreak.store.store_errors import ContentTooLarge, MalformedContent, StoreUnavailable
 from tiebreak.store.transfers import Meter
+
+from tests.client.crafted_blocks import everything
 
 DATA = random.Random(11).randbytes(10 * CHUNK + 5)
 

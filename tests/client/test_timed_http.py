@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-from http_stand_in import Request, serving
 from tiebreak.operation import messenger
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.transport import HttpTransport
@@ -18,6 +17,8 @@ from tiebreak.store.pinning import PinningService
 from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak.timed_http import pool_manager, post, session
 from urllib3.exceptions import ProtocolError
+
+from tests.client.http_stand_in import Request, serving
 
 X = str(Cid.of(b"x", RAW))
 

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from disputes import TERMS, Cast, Run
 from eth_tester import EthereumTester, PyEVMBackend
 from hexbytes import HexBytes
-from hostile_node import HostileNode
-from http_stand_in import serving
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -31,6 +28,10 @@ from web3.datastructures import AttributeDict
 from web3.exceptions import ContractCustomError, ContractLogicError, ProviderConnectionError, Web3RPCError
 from web3.middleware import Web3Middleware
 from web3.providers import BaseProvider
+
+from tests.client.disputes import TERMS, Cast, Run
+from tests.client.hostile_node import HostileNode
+from tests.client.http_stand_in import serving
 
 
 class Counting(Web3Middleware):

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from disputes import Cast
 from starlette.testclient import TestClient
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import Server, listen, make_app
 from tiebreak.devnet.embedded import embedded_node
+
+from tests.client.disputes import Cast
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

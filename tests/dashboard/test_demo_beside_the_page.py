@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from looking import AXE, Look
+
+from tests.dashboard.looking import AXE, Look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from disputes import JOB_CID, TERMS, Cast, Party, Run
-from looking import AXE, Look
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import Server, listen
 from tiebreak.devnet.embedded import embedded_node
+
+from tests.client.disputes import JOB_CID, TERMS, Cast, Party, Run
+from tests.dashboard.looking import AXE, Look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

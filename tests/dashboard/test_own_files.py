@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from http_stand_in import free_port, giving_blocks, serving
 from roundlog.capture import Task
 from roundlog.storage import StorageError
 from roundlog.training.job import Job
 from roundlog.training.run import Run
 from roundlog.training.run_files import read_history
 from roundlog.training.trainer import Trainer
-from test_words_and_pictures import JOB, game
 from tiebreak.contract.enums import Level
 from tiebreak.contract.struct_bases import ANYONE, PostedSpec
 from tiebreak.contract.structs import JobView, LevelView
@@ -41,6 +39,9 @@ from tiebreak.store.store_errors import (
     StoreUnavailable,
 )
 from torch import nn
+
+from tests.client.http_stand_in import free_port, giving_blocks, serving
+from tests.dashboard.test_words_and_pictures import JOB, game
 
 
 def task() -> Task:

@@ -9,7 +9,6 @@ from html import unescape
 from typing import Any
 
 import pytest
-from disputes import ETHER, JOB_CID, TERMS, Cast, Run
 from starlette.testclient import TestClient
 from tiebreak.contract import events
 from tiebreak.contract.contract_calls import ContractCall
@@ -22,6 +21,8 @@ from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import make_app
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.rpc.chain_errors import ContractError
+
+from tests.client.disputes import ETHER, JOB_CID, TERMS, Cast, Run
 
 RIGHT, WRONG = Run.of(), Run.of(23)
 

@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 import requests
 import tiebreak.dashboard
-from disputes import Cast
 from tiebreak.cli.app import app
 from tiebreak.dashboard import web as serving
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import MOST_STREAMS, Server, ServerError, listen
-from troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS, seconds_until_cut_off, silent, status
 from typer.testing import CliRunner
+
+from tests.client.disputes import Cast
+from tests.client.troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS, seconds_until_cut_off, silent, status
 
 ROOM = Path(tiebreak.dashboard.__file__).parent
 

@@ -9,8 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from canned_node import HASH, Canned, block
-from disputes import Cast
 from starlette.testclient import TestClient
 from tiebreak.contract.game import VerificationGame
 from tiebreak.dashboard import chain_reader
@@ -21,6 +19,9 @@ from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import Transport
+
+from tests.client.canned_node import HASH, Canned, block
+from tests.client.disputes import Cast
 
 
 class Line(Transport):

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
-from disputes import SPEC, TERMS
 from eth_typing import ChecksumAddress
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +31,8 @@ from tiebreak.dashboard.game_history import GameHistory, verdict
 from tiebreak.dashboard.local_files import HEIGHT, POINTS, curve
 from tiebreak.dashboard.path import LEAST, WIDTH, depth, rungs
 from tiebreak.dashboard.showing import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES, Names
+
+from tests.client.disputes import SPEC, TERMS
 
 ETHER = 10**18
 NONE = bytes(32)

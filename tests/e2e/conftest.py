@@ -12,7 +12,8 @@ from tiebreak.contract.code import ContractCode
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.rpc.node import ChainNode, connect
-from world import World
+
+from tests.e2e.world import World
 
 
 @pytest.fixture(autouse=True, scope="session")

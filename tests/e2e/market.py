@@ -17,7 +17,8 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.sealing import claim_seal, new_salt
 from tiebreak.roles.trainer_role import TrainerRole
-from world import TERMS, Ticks, World, with_terms
+
+from tests.e2e.world import TERMS, Ticks, World, with_terms
 
 FEE = 10**14 + 1
 OPEN = with_terms(attestations_needed=1, audit_fee=FEE, attestation_bond=10**15)

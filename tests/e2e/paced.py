@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from inline_jobs import Inline
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
+
+from tests.client.inline_jobs import Inline
 
 T = TypeVar("T")
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from eth_account import Account
 from eth_hash.auto import keccak
-from market import BLIND, FEE, OPEN, context
-from paced import Paced
 from tiebreak.contract.enums import AuditStatus, JobStatus, Phase
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import JobView
@@ -35,7 +33,10 @@ from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from tiebreak_demo.adversary.dishonest_queues import SilentQueue
 from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
-from world import CountingSender, World
+
+from tests.e2e.market import BLIND, FEE, OPEN, context
+from tests.e2e.paced import Paced
+from tests.e2e.world import CountingSender, World
 
 HONEST = "honest"
 TRAINERS = (HONEST, HONEST, HONEST, "poisoning", "poisoning", "resigning", "hesitating", "sleeping")

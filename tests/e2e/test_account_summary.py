@@ -17,7 +17,8 @@ from tiebreak.roles.job_role import Role
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak_demo.adversary.parties import lying_auditor
-from world import TERMS, World
+
+from tests.e2e.world import TERMS, World
 
 _HASH = re.compile(r"0x[0-9a-f]{64}|0x[0-9a-fA-F]{40}|baf[a-z2-7]{56}")
 

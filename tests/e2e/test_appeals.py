@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from market import FEE, OPEN, attest, by, pass_appeals, posted
 from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
@@ -15,7 +14,9 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.transactions.signer import Funds
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
-from world import World, ended
+
+from tests.e2e.market import FEE, OPEN, attest, by, pass_appeals, posted
+from tests.e2e.world import World, ended
 
 
 @pytest.fixture

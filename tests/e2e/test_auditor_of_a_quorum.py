@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from inline_jobs import Inline
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.roles.auditor_role import AuditorRole
@@ -17,10 +15,10 @@ from tiebreak.rpc.quorum import quorum_of
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from tiebreak_demo.adversary.parties import poisoning_trainer
-from world import NAMES, World
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "client"))
-from hostile_node import HostileNode
+from tests.client.hostile_node import HostileNode
+from tests.client.inline_jobs import Inline
+from tests.e2e.world import NAMES, World
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from audit_workers import Stand, honest, named
-from crafted_blocks import everything
-from market import OPEN, audit
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.execution import StepResult
 from roundlog.operators import StepInputs
@@ -26,7 +23,6 @@ from roundlog.segment_audits.segment import CHECKPOINTS_FILE, MakeWorker, read_l
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
-from test_endless_claims import diverging_task
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Reason, Side
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles import engine
@@ -37,7 +33,12 @@ from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak_demo.adversary.engines import execution_of, lying
 from tiebreak_demo.adversary.parties import PoisonedBatches, spoiling, withholding
 from tiebreak_demo.adversary.tampering import Lie, hiding, tampered, turned
-from world import TERMS, Ticks, World, ended, linear_task
+
+from tests.client.crafted_blocks import everything
+from tests.e2e.market import OPEN, audit
+from tests.e2e.test_endless_claims import diverging_task
+from tests.e2e.world import TERMS, Ticks, World, ended, linear_task
+from tests.engine.segment_audits.audit_workers import Stand, honest, named
 
 STEPS, INTERVAL = 12, 2
 WRONG = 5

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from market import CID, FEE, OPEN, attest, audit, by, context, posted
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
@@ -22,7 +21,9 @@ from tiebreak.store.dag_reader import Plan
 from tiebreak.store.store_errors import FetchTooSlow
 from tiebreak.transactions.signer import Funds
 from tiebreak_demo.adversary.parties import withholding
-from world import Ticks, World, ended
+
+from tests.e2e.market import CID, FEE, OPEN, attest, audit, by, context, posted
+from tests.e2e.world import Ticks, World, ended
 
 
 @pytest.fixture

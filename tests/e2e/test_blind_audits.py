@@ -6,7 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from market import (
+from tiebreak.contract.contract_calls import Shares
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
+from tiebreak.devnet.embedded import embedded_node
+from tiebreak.quantities import in_ether
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.policy import Policy
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
+
+from tests.e2e.market import (
     BLIND,
     FEE,
     auditors,
@@ -19,15 +28,7 @@ from market import (
     sealed,
     statuses,
 )
-from tiebreak.contract.contract_calls import Shares
-from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
-from tiebreak.devnet.embedded import embedded_node
-from tiebreak.quantities import in_ether
-from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.policy import Policy
-from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
-from world import World, ended
+from tests.e2e.world import World, ended
 
 BOND = BLIND.attestation_bond
 

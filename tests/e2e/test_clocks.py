@@ -11,7 +11,8 @@ from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor
-from world import World, linear_task, with_terms
+
+from tests.e2e.world import World, linear_task, with_terms
 
 pytestmark = pytest.mark.slow
 

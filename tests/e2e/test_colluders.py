@@ -17,7 +17,8 @@ from tiebreak.roles.transaction_queue import Order
 from tiebreak_demo.adversary.dishonest_queues import SilentQueue, silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, tampering_trainer
 from tiebreak_demo.adversary.tampering import Lie
-from world import World, function_of, with_terms
+
+from tests.e2e.world import World, function_of, with_terms
 
 pytestmark = pytest.mark.slow
 

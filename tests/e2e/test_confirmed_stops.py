@@ -11,14 +11,15 @@ from roundlog.execution import NonFiniteError, RunningStep
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
-from test_endless_claims import diverging_task
 from tiebreak.roles.auditing import confirm_stop
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.engine import DisputeTrees, Engine
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.engines import execution_of, lying
 from tiebreak_demo.adversary.tampering import BentExecutor
-from world import World, ended, linear_task
+
+from tests.e2e.test_endless_claims import diverging_task
+from tests.e2e.world import World, ended, linear_task
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from audit_workers import Stand
-from market import OPEN, audit
 from roundlog.data import files
 from roundlog.segment_audits.plan import Sharing
 from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
@@ -23,7 +21,10 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak_demo.adversary.parties import tampering_auditor, tampering_trainer
 from tiebreak_demo.adversary.tampering import Lie
-from world import Ticks, World, linear_task
+
+from tests.e2e.market import OPEN, audit
+from tests.e2e.world import Ticks, World, linear_task
+from tests.engine.segment_audits.audit_workers import Stand
 
 DATA, INITIAL = "data.safetensors", "initial.safetensors"
 LIE = Lie(step=1, operator=5)

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crafted_blocks import Blocks, repeated
-from disputes import made
 from roundlog.segment_audits.segment import CHECKPOINTS_FILE
 from roundlog.training.job import DATA, JOB_FILES, Job
 from tiebreak.contract.enums import JobStatus
@@ -19,7 +17,10 @@ from tiebreak.roles.job_role import JobFollower
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store.dagpb import Cid
-from world import TERMS, Ticks, World, ended, linear_task
+
+from tests.client.crafted_blocks import Blocks, repeated
+from tests.client.disputes import made
+from tests.e2e.world import TERMS, Ticks, World, ended, linear_task
 
 SIZE = 3 << 30
 """Bytes of a file that would be fetched for nothing."""

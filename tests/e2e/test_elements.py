@@ -23,7 +23,8 @@ from tiebreak_demo.adversary.engines import execution_of, lying
 from tiebreak_demo.adversary.parties import hiding_trainer, tampering_auditor, tampering_trainer
 from tiebreak_demo.adversary.tampering import Lie
 from torch import nn
-from world import World, linear_task
+
+from tests.e2e.world import World, linear_task
 
 STEP = 3
 

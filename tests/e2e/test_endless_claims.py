@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from market import OPEN
 from roundlog.capture import Task
 from roundlog.dispute import FabricatedValues
 from roundlog.program import first_store
@@ -20,7 +19,9 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.parties import hiding_trainer, poisoning_trainer, tampering_auditor, tampering_trainer
 from tiebreak_demo.adversary.tampering import Lie
 from torch import nn
-from world import TERMS, World, ended, linear_task
+
+from tests.e2e.market import OPEN
+from tests.e2e.world import TERMS, World, ended, linear_task
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from tiebreak.roles.job_role import JobFollower
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.engines import execution_of, lying, prescribed_executor
 from tiebreak_demo.adversary.parties import lying_auditor
-from world import World, linear_task, with_terms
+
+from tests.e2e.world import World, linear_task, with_terms
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.dispute import FabricatedValues, StepTrace, trace_step
 from roundlog.log import LogReader
 from roundlog.number_format import BFLOAT16, FLOAT32
-from roundlog.operators.tensor_core_matmul import EXACT
+from roundlog.operators.job_arithmetic import EXACT
 from roundlog.program import first_store
 from roundlog.rounding.policies import without_log
 from roundlog.training.auditor import Auditor

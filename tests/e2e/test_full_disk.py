@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from market import FEE, OPEN, posted
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.operation.alarms import Cause
@@ -23,7 +22,9 @@ from tiebreak.transactions.journal import Entry, Journal, Reserve
 from tiebreak.transactions.keys import devnet_account
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
-from world import NAMES, CountingSender, World
+
+from tests.e2e.market import FEE, OPEN, posted
+from tests.e2e.world import NAMES, CountingSender, World
 
 MIB = 1 << 20
 

@@ -6,7 +6,6 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from disputes import made
 from roundlog.commitments import MerkleTree
 from roundlog.data import fields_of, write_fields
 from roundlog.training.job import Job, JobError
@@ -26,7 +25,9 @@ from tiebreak.roles.policy import MeasuredPace, Policy
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import FolderStore
 from tiebreak_demo.adversary.parties import poisoning_trainer
-from world import TERMS, World, conv_task, ended, linear_task
+
+from tests.client.disputes import made
+from tests.e2e.world import TERMS, World, conv_task, ended, linear_task
 
 
 @pytest.fixture

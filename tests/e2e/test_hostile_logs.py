@@ -10,7 +10,8 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak_demo.adversary.parties import spoiling
-from world import World, ended
+
+from tests.e2e.world import World, ended
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,6 @@ from threading import Timer
 from typing import NoReturn
 
 import pytest
-from market import BLIND
 from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.contract.structs import JobView
@@ -29,7 +28,9 @@ from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from tiebreak_demo.adversary.parties import poisoning_trainer, tampering_trainer
 from tiebreak_demo.adversary.tampering import Lie
-from world import NAMES, TERMS, World, function_of, linear_task
+
+from tests.e2e.market import BLIND
+from tests.e2e.world import NAMES, TERMS, World, function_of, linear_task
 
 FORK = multiprocessing.get_context("fork")
 

@@ -21,7 +21,8 @@ from tiebreak.transactions.pending_transactions import Sent
 from tiebreak.transactions.sender import Sender
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
-from world import TERMS, World, acts, conv_task, ended
+
+from tests.e2e.world import TERMS, World, acts, conv_task, ended
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
-from world import Ticks, World, ended, linear_task
+
+from tests.e2e.world import Ticks, World, ended, linear_task
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from tiebreak.roles.notices import What
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.transactions.spending import DAY
 from tiebreak_demo.adversary.parties import poisoning_trainer
-from world import TERMS, World
+
+from tests.e2e.world import TERMS, World
 
 pytestmark = pytest.mark.slow
 

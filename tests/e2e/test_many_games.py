@@ -11,7 +11,8 @@ from tiebreak.roles.engine import Kept
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.engines import execution_of, lying, prescribed_executor
 from tiebreak_demo.adversary.parties import lying_auditor
-from world import World, with_terms
+
+from tests.e2e.world import World, with_terms
 
 LIARS = {"auditor": 8, "second": 7, "deployer": 4}
 

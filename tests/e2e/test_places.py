@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from market import BLIND, FEE, audit, by, context, pass_audits, pass_openings, posted, room, sealed, statuses
-from paced import Paced
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
@@ -22,7 +20,10 @@ from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.spending import Spending
 from tiebreak_demo.adversary.parties import poisoning_trainer
-from world import World, ended
+
+from tests.e2e.market import BLIND, FEE, audit, by, context, pass_audits, pass_openings, posted, room, sealed, statuses
+from tests.e2e.paced import Paced
+from tests.e2e.world import World, ended
 
 BOND = BLIND.attestation_bond
 THREE = replace(BLIND, attestations_needed=3, audit_fee=3 * FEE)

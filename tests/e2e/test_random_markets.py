@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from random_market import HONEST, RandomMarket
+
+from tests.e2e.random_market import HONEST, RandomMarket
 
 
 @pytest.mark.slow_but("114")

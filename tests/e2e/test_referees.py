@@ -8,7 +8,8 @@ from tiebreak.roles import referee_role as referees
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.parties import tampering_auditor
 from tiebreak_demo.adversary.tampering import Lie
-from world import TERMS, World, function_of
+
+from tests.e2e.world import TERMS, World, function_of
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from tiebreak.contract.enums import JobStatus
 from tiebreak.roles.notices import What
 from tiebreak.roles.published_content import Keeper, PublishedContent
 from tiebreak.roles.trainer_role import TrainerRole
-from world import World, acts, conv_task, ended
+
+from tests.e2e.world import World, acts, conv_task, ended
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,8 @@ from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.node import ChainNode
 from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak_demo.adversary.parties import lying_auditor
-from world import TERMS, World
+
+from tests.e2e.world import TERMS, World
 
 
 class Kept(Messenger):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from rank_processes import free_port
 from roundlog.training.helpers import Helpers, MakeExecution
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
@@ -28,7 +27,9 @@ from tiebreak.roles.customer_role import post_job
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import connect
 from tiebreak.transactions.keys import devnet_account
-from world import NAMES, TERMS, World, ended, linear_task
+
+from tests.e2e.world import NAMES, TERMS, World, ended, linear_task
+from tests.engine.ranks.rank_processes import free_port
 
 TIEBREAK = [sys.executable, "-P", "-m", "tiebreak"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

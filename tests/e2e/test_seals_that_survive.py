@@ -8,19 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from market import (
-    BLIND,
-    FEE,
-    audit,
-    auditors,
-    context,
-    pass_audits,
-    pass_openings,
-    posted,
-    room,
-    sealed,
-    statuses,
-)
 from tiebreak.contract.enums import AuditStatus, JobStatus, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
@@ -35,7 +22,21 @@ from tiebreak.store import FolderStore, StoreError
 from tiebreak.transactions.sender import Sender
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor
-from world import World
+
+from tests.e2e.market import (
+    BLIND,
+    FEE,
+    audit,
+    auditors,
+    context,
+    pass_audits,
+    pass_openings,
+    posted,
+    room,
+    sealed,
+    statuses,
+)
+from tests.e2e.world import World
 
 BOND = BLIND.attestation_bond
 

@@ -32,7 +32,8 @@ from tiebreak_demo.adversary.parties import (
     tampering_trainer,
 )
 from tiebreak_demo.adversary.tampering import Lie
-from world import TERMS, World, acts, conv_task, ended, function_of, linear_task, wide_task
+
+from tests.e2e.world import TERMS, World, acts, conv_task, ended, function_of, linear_task, wide_task
 
 REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
-from disputes import made
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
@@ -14,7 +13,9 @@ from tiebreak.contract.enums import Outcome, Phase, Reason, Side
 from tiebreak.game.moves import Leaves, Move, Need, NeedChunk, NeedRow, Place, Trace, Tree, moves_in
 from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.player import call_of
-from world import TERMS, World
+
+from tests.client.disputes import made
+from tests.e2e.world import TERMS, World
 
 INITIAL = sha256(b"initial").digest()
 OPERATORS, SLOTS = 3, 2

@@ -16,7 +16,8 @@ from tiebreak.devnet.embedded import embedded_node
 from tiebreak.game.moves import Leaves
 from tiebreak.game.strategy import Known, forced_move
 from tiebreak.roles.player import call_of
-from world import NAMES, TERMS, World, with_terms
+
+from tests.e2e.world import NAMES, TERMS, World, with_terms
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,8 @@ from tiebreak_demo.adversary.frauds import fraudulent_trainer
 from tiebreak_demo.adversary.places import wrong_activation
 from torch import nn
 from torch.nn import functional as F
-from world import World
+
+from tests.e2e.world import World
 
 STEP, INTERVAL = 3, 2
 

@@ -20,7 +20,8 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.frauds import Fraud, fraudulent_challenger, fraudulent_trainer
 from tiebreak_demo.adversary.places import wrong_activation
-from world import TERMS, World
+
+from tests.e2e.world import TERMS, World
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")

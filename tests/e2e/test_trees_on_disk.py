@@ -10,7 +10,8 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from tiebreak.roles import engine as module
 from tiebreak.roles.engine import DisputeTrees
-from world import linear_task
+
+from tests.e2e.world import linear_task
 
 STEP = (1, 0)
 

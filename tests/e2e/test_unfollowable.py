@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from disputes import made
 from roundlog.commitments import MerkleTree
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
@@ -13,7 +12,9 @@ from tiebreak.contract.enums import JobStatus
 from tiebreak.game.moves import next_root_of
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.trainer_role import TrainerRole
-from world import TERMS, World, ended, linear_task
+
+from tests.client.disputes import made
+from tests.e2e.world import TERMS, World, ended, linear_task
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from inline_jobs import Inline
 from roundlog.capture import Task
 from roundlog.descriptors import Family, describe
 from roundlog.spec import TrainingSpec
@@ -28,6 +27,8 @@ from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.pending_transactions import Sent
 from tiebreak.transactions.sender import Sender
 from torch import nn
+
+from tests.client.inline_jobs import Inline
 
 NAMES = ("deployer", "customer", "trainer", "auditor", "second", "referee")
 

@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from deaths import FORK, Point, after_rename, before_rename, before_sync, die, killed_at
 from roundlog.storage import BESIDE, append_file, create_file, lock_file, partial_path, replace_file, sync_directory
+
+from tests.engine.running.deaths import FORK, Point, after_rename, before_rename, before_sync, die, killed_at
 
 OLD, NEW = b"old" * 5000, b"new" * 5000
 

@@ -63,6 +63,9 @@ SMALLEST: dict[str, list[str]] = {
     "measure_house": [],
     "measure_history": ["--steps", "1", "--rounds", "1", "--directory", "{tmp}"],
     "measure_parts": ["--model", "logistic", "--rounds", "1"],
+    "on_a_device": [
+        *("--device", "cpu", "--task", "logistic", "--task", "logistic_bf16", "--model", "logistic", "--rounds", "1")
+    ],
     "one_job": ["--task", "logistic", "--machine", "native", "--tensors"],
     "paper_tables": ["--parts", ""],
     "pin_versions": [],

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from deaths import Point, after_rename, before_rename, before_sync, die, killed_at
 from roundlog.program.model import DType, ProgramError, TensorType, as_array
 from roundlog.storage import (
     StorageError,
@@ -25,6 +24,8 @@ from roundlog.storage import (
     tensor_types,
     write_record,
 )
+
+from tests.engine.running.deaths import Point, after_rename, before_rename, before_sync, die, killed_at
 
 EXPECTED = {
     "z": TensorType((2, 3), DType.F32),

@@ -1,4 +1,4 @@
-"""Fuzz for a while: `python tests/fuzz/campaign.py --seconds 60 [--target NAME] [--seed N] [--keep]`.
+"""Fuzz for a while: `python -m tests.fuzz.campaign --seconds 60 [--target NAME] [--seed N] [--keep]`.
 
 Inputs that make a reader go a way that no input went before (another error, or another line that raises it) are changed
 further; with --keep the shortest of each way stay in tests/fuzz/corpus, which the tests replay. A find is written there
@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from random import Random
 
-from client_targets import CLIENT
-from engine_targets import ENGINE
-from targets import Find, Target, attempt, inputs, mutated
+from tests.fuzz.client_targets import CLIENT
+from tests.fuzz.engine_targets import ENGINE
+from tests.fuzz.targets import Find, Target, attempt, inputs, mutated
 
 _MORE_MEMORY = 3 << 30
 _LARGEST_KEPT = 4096

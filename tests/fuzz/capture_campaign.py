@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Callable
 
 import torch
-from random_choices import ChoosingTraining, choosing_training
-from random_trainings import Training, random_training
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.captured import model_tensors
 from roundlog.capture.draws import Replay
@@ -23,6 +21,9 @@ from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
 from roundlog.training.sameness import confirm_same
+
+from tests.fuzz.random_choices import ChoosingTraining, choosing_training
+from tests.fuzz.random_trainings import Training, random_training
 
 Losses = list[float]
 States = dict[str, torch.Tensor]

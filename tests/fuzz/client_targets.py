@@ -13,8 +13,6 @@ from typing import Any, cast
 
 from eth_abi.abi import encode
 from eth_typing import ChecksumAddress
-from mutations import canonical, change_bytes, change_json, change_words
-from targets import Target
 from tiebreak.contract.abi import ContractAbi
 from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import ChainError
@@ -26,6 +24,9 @@ from tiebreak.store.dagpb import UnixFsNode as Block
 from tiebreak.store.dagpb import encode as encode_block
 from tiebreak.store.store import reachable
 from tiebreak.store.store_errors import ContentMissing, InvalidCid, MalformedContent, StoreError, UnsafeName
+
+from tests.fuzz.mutations import canonical, change_bytes, change_json, change_words
+from tests.fuzz.targets import Target
 
 _ADDRESS = cast(ChecksumAddress, "0x" + "11" * 20)
 _WORD = "0x" + "22" * 32

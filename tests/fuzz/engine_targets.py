@@ -17,7 +17,6 @@ from random import Random
 import numpy as np
 import torch
 import zstandard
-from mutations import canonical, change_bytes, change_json, change_tensors
 from roundlog.capture import Task
 from roundlog.commitments import MerkleTree, leaf_hash, verify
 from roundlog.execution.fusion import peak_bytes
@@ -33,7 +32,9 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.run import RunError
 from roundlog.training.trainer import Trainer, TrainingResult
-from targets import Target
+
+from tests.fuzz.mutations import canonical, change_bytes, change_json, change_tensors
+from tests.fuzz.targets import Target
 
 
 @cache

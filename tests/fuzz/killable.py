@@ -15,7 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rank_processes import free_port
+from tests.engine.ranks.rank_processes import free_port
 
 _PRELOADED = [
     "torch",
@@ -31,7 +31,7 @@ _PATIENCE = 240.0
 
 def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*_PRELOADED, "random_work"])
+    context.set_forkserver_preload([*_PRELOADED, "tests.fuzz.random_work"])
     return context
 
 

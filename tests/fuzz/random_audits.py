@@ -8,11 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from audit_workers import Behaviour, Stand, named
-from killable import Crew
-from published_runs import require_a_game_can_be_won
-from random_claims import Claim
-from random_work import Reading, Running, audit
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing
@@ -32,6 +27,12 @@ from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
 from roundlog.training.repetition import draw_intervals, repeat
 from tiebreak.segment_audits.stored_jobs import LocalStates, Stores
+
+from tests.engine.segment_audits.audit_workers import Behaviour, Stand, named
+from tests.engine.segment_audits.published_runs import require_a_game_can_be_won
+from tests.fuzz.killable import Crew
+from tests.fuzz.random_claims import Claim
+from tests.fuzz.random_work import Reading, Running, audit
 
 
 @dataclass(frozen=True, kw_only=True)

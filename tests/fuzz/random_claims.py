@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 import torch
-from published_runs import Liar, Trained
 from roundlog.commitments import state_root
 from roundlog.segment_audits.segment import Listing, listing_of_run, read_listing, write_listing
 from roundlog.storage import load_tensors
@@ -17,6 +16,8 @@ from roundlog.training.job import Job
 from roundlog.training.run_files import checkpoint_path
 from roundlog.training.trainer import log_path
 from tiebreak.store import FolderStore
+
+from tests.engine.segment_audits.published_runs import Liar, Trained
 
 LIES = ("state", "state alone", "root", "last root")
 """Claims that are wrong."""

@@ -15,11 +15,6 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-import random_audits
-from published_runs import Trained
-from random_audits import Auditing
-from random_claims import LIES, Claim, claim_of
-from random_work import Reading
 from roundlog.data import summarised
 from roundlog.segment_audits.local import Directories
 from roundlog.segment_audits.segment import Segment, SegmentOrder, StateSource, audit_segment
@@ -27,11 +22,17 @@ from roundlog.segment_audits.workers import NoWorkersError
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.trainer import Trainer
-from shaky_store import ShakyStore
 from tiebreak.segment_audits.stored_jobs import fetch_named, fetch_without_data, job_plan, read_elsewhere
 from tiebreak.store import FolderStore, StoreError, dag_builder, replicated_store
 from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store import Store
+
+from tests.engine.segment_audits.published_runs import Trained
+from tests.fuzz import random_audits
+from tests.fuzz.random_audits import Auditing
+from tests.fuzz.random_claims import LIES, Claim, claim_of
+from tests.fuzz.random_work import Reading
+from tests.fuzz.shaky_store import ShakyStore
 
 _MOST_SECONDS = 60.0
 """Most seconds for an attempt: far more than the work takes on a slow machine."""

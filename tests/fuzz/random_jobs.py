@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from random_places import Column, placed
-from random_trainings import random_training
 from roundlog.capture import Task
 from torch import nn
+
+from tests.fuzz.random_places import Column, placed
+from tests.fuzz.random_trainings import random_training
 
 _INTEGERS = ("u1", "i1", "<i2", "<u2", "<i4", "<i8")
 _CLASSES = 5

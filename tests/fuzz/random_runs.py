@@ -13,16 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-import random_audits
 import torch
-from killable import Crew
-from published_runs import Trained
-from random_audits import Auditing
-from random_claims import LIES, NUISANCES, bend, claim_of
-from random_deliveries import Delivery
-from random_jobs import RandomJob, random_job
-from random_places import places_of, require_other_orders_are_refused
-from random_work import Reading, Running, holding, train
 from roundlog import load_into
 from roundlog.capture import CaptureError
 from roundlog.capture.captured import model_tensors
@@ -40,6 +31,16 @@ from roundlog.training.trainer import Trainer
 from safetensors.torch import load_model
 from tiebreak.segment_audits.stored_jobs import Stores, fetch_without_data
 from tiebreak.store import FolderStore
+
+from tests.engine.segment_audits.published_runs import Trained
+from tests.fuzz import random_audits
+from tests.fuzz.killable import Crew
+from tests.fuzz.random_audits import Auditing
+from tests.fuzz.random_claims import LIES, NUISANCES, bend, claim_of
+from tests.fuzz.random_deliveries import Delivery
+from tests.fuzz.random_jobs import RandomJob, random_job
+from tests.fuzz.random_places import places_of, require_other_orders_are_refused
+from tests.fuzz.random_work import Reading, Running, holding, train
 
 _SECONDS_TO_STOP = 60
 """Ranks that were left stop within 30 s where each has a processor; a campaign shares them."""

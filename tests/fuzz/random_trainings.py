@@ -10,8 +10,9 @@ from random import Random
 from typing import Any
 
 import torch
-import training_statements as statements_of
 from roundlog.capture import Task, portable
+
+from tests.fuzz import training_statements as statements_of
 
 _KINDS = [
     *(statements_of.PLAIN, statements_of.WRITES, statements_of.WRITES, statements_of.STATE, statements_of.REACH),

@@ -15,9 +15,6 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-_TESTS = ("engine", "engine/ranks", "engine/segment_audits", "engine/microbatch")
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -27,11 +24,11 @@ def main() -> int:
     parser.add_argument("--alone", action="store_true", help="without ranks and kills: many times as fast")
     parser.add_argument("--deliveries", action="store_true", help="deliveries of jobs by shaky stores, and no more")
     arguments = parser.parse_args()
-    sys.path += [str(HERE.parent / one) for one in _TESTS]
     # Processes of a round start with this path, too.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     import torch
-    from random_runs import Round, play
+
+    from tests.fuzz.random_runs import Round, play
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from mutations import Mutator, change_bytes
+from tests.fuzz.mutations import Mutator, change_bytes
 
 CPU_SECONDS = 5.0
 """No input may take longer: the slowest valid one takes a hundredth of that."""

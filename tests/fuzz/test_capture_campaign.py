@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from capture_campaign import Difference, attempt, campaign, short_script
-from random_choices import choosing_training
-from random_trainings import Training, random_training
 from roundlog.capture.rules import RULES
+
+from tests.fuzz.capture_campaign import Difference, attempt, campaign, short_script
+from tests.fuzz.random_choices import choosing_training
+from tests.fuzz.random_trainings import Training, random_training
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +47,7 @@ def test_the_campaign_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     training = plain()
     right = RULES["gelu"]
     monkeypatch.setitem(RULES, "gelu", lambda c, *a, **options: c.op("mul", right(c, *a, **options), c.f32(1.01)))
-    monkeypatch.setattr("capture_campaign.confirm_same", lambda task, captured: None)
+    monkeypatch.setattr("tests.fuzz.capture_campaign.confirm_same", lambda task, captured: None)
     with pytest.raises(Difference, match=r"the loss of step 0|off after three steps"):
         attempt(training)
 
@@ -57,6 +58,6 @@ def test_a_capture_that_changes_the_model_would_be_noticed(monkeypatch: pytest.M
             task.model.w.mul_(0.5)
         raise AssertionError
 
-    monkeypatch.setattr("capture_campaign.capture", careless)
+    monkeypatch.setattr("tests.fuzz.capture_campaign.capture", careless)
     with pytest.raises(Difference, match="changed the user's model"):
         attempt(plain())

@@ -6,11 +6,12 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from client_targets import CLIENT
-from engine_targets import ENGINE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from targets import Find, Target, attempt, inputs, mutated
+
+from tests.fuzz.client_targets import CLIENT
+from tests.fuzz.engine_targets import ENGINE
+from tests.fuzz.targets import Find, Target, attempt, inputs, mutated
 
 TARGETS = [*ENGINE, *CLIENT]
 
@@ -55,7 +56,7 @@ def test_anything_but_the_documented_error_in_one_line_is_a_find(error: Exceptio
 
 
 def test_an_input_that_takes_for_ever_is_a_find(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("targets.CPU_SECONDS", 0.1)
+    monkeypatch.setattr("tests.fuzz.targets.CPU_SECONDS", 0.1)
 
     def read(data: bytes) -> None:
         while True:

@@ -10,17 +10,17 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import random_audits
-import random_runs
-from published_runs import Trained
-from random_audits import Auditing
-from random_claims import Claim, claim_of
-from random_jobs import RandomJob, random_job
-from random_runs import Round, play
-from random_work import Reading
 from roundlog.commitments import BlockTree
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
+
+from tests.engine.segment_audits.published_runs import Trained
+from tests.fuzz import random_audits, random_runs
+from tests.fuzz.random_audits import Auditing
+from tests.fuzz.random_claims import Claim, claim_of
+from tests.fuzz.random_jobs import RandomJob, random_job
+from tests.fuzz.random_runs import Round, play
+from tests.fuzz.random_work import Reading
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 from roundlog import Task
-from script_corpus import RUN, refused, script
-from script_rows import rows
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
+
+from tests.scripts.script_corpus import RUN, refused, script
+from tests.scripts.script_rows import rows
 
 
 def linear() -> nn.Module:

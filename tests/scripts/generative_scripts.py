@@ -9,10 +9,11 @@ import math
 
 import torch
 from roundlog import Task
-from script_corpus import RUN, refused, script
-from script_rows import rows
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.scripts.script_corpus import RUN, refused, script
+from tests.scripts.script_rows import rows
 
 
 class Vae(nn.Module):

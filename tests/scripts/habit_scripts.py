@@ -10,10 +10,11 @@ import time
 import numpy as np
 import torch
 from roundlog import Task
-from script_corpus import RUN, refused, script
-from script_rows import rows
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.scripts.script_corpus import RUN, refused, script
+from tests.scripts.script_rows import rows
 
 
 def mlp() -> nn.Module:

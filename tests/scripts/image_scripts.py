@@ -9,10 +9,11 @@ import random
 import numpy as np
 import torch
 from roundlog import Task
-from script_corpus import RUN, script
-from script_rows import images
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.scripts.script_corpus import RUN, script
+from tests.scripts.script_rows import images
 
 
 @script("An MLP classifier", source="PyTorch's Quickstart")

@@ -8,10 +8,11 @@ import copy
 
 import torch
 from roundlog import Task
-from script_corpus import RUN, refused, script
-from script_rows import images, pairs, rows
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.scripts.script_corpus import RUN, refused, script
+from tests.scripts.script_rows import images, pairs, rows
 
 
 def encoder() -> nn.Module:

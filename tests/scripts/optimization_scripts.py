@@ -9,11 +9,12 @@ import math
 
 import torch
 from roundlog import Task
-from script_corpus import RUN, refused, script
-from script_rows import rows
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from tests.scripts.script_corpus import RUN, refused, script
+from tests.scripts.script_rows import rows
 
 
 def mlp() -> nn.Module:

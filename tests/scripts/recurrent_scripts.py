@@ -8,13 +8,14 @@ from __future__ import annotations
 import random
 
 import torch
-from language_scripts import next_word
 from roundlog import Task
-from script_corpus import RUN, script
-from script_rows import words
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from tests.scripts.language_scripts import next_word
+from tests.scripts.script_corpus import RUN, script
+from tests.scripts.script_rows import words
 
 
 class Recurrent(nn.Module):

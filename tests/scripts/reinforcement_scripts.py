@@ -10,10 +10,11 @@ import random
 
 import torch
 from roundlog import Task
-from script_corpus import RUN, script
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 from torch.nn import functional as F
+
+from tests.scripts.script_corpus import RUN, script
 
 
 def played() -> dict[str, Tensor]:

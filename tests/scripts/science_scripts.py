@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import torch
 from roundlog import Task
-from script_corpus import RUN, refused, script
-from script_rows import rows
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.scripts.script_corpus import RUN, refused, script
+from tests.scripts.script_rows import rows
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2], [1, 2, 3, 4, 5, 0, 3, 5]])
 """Of a graph of six nodes, from the first row to the second."""

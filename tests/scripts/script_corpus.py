@@ -90,5 +90,5 @@ def script(title: str, *, source: str, outcome: Outcome = CAPTURED) -> Callable[
 def corpus() -> dict[str, Script]:
     """All scripts by name, in the order of the page."""
     for module in MODULES:
-        importlib.import_module(module)
+        importlib.import_module(f"tests.scripts.{module}")
     return SCRIPTS

@@ -14,7 +14,8 @@ from roundlog.capture import Captured
 from roundlog.capture.draws import Replay
 from roundlog.randomness import batch_rows
 from torch.optim.lr_scheduler import LRScheduler
-from trainings import steps_by_program
+
+from tests.engine.trainings import steps_by_program
 
 Draws = list[torch.Tensor | None]
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import torch
 from roundlog import Task
-from script_corpus import RUN, script
-from script_rows import rows
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
+
+from tests.scripts.script_corpus import RUN, script
+from tests.scripts.script_rows import rows
 
 
 def task_of(model: nn.Module) -> Task:

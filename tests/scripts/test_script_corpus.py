@@ -12,13 +12,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import PROFILES
 from roundlog import Job
 from roundlog.capture import CaptureError
 from roundlog.training.kernel_sameness import has_short_numbers
-from script_corpus import Script, corpus
-from script_roots import roots_of
-from script_training import captured_job, losses_by_program, losses_by_pytorch, plain_kernels
+
+from tests.engine.running.processes import PROFILES
+from tests.scripts.script_corpus import Script, corpus
+from tests.scripts.script_roots import roots_of
+from tests.scripts.script_training import captured_job, losses_by_program, losses_by_pytorch, plain_kernels
 
 SCRIPTS = corpus()
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import chain, dashboard, demo, devnet, jobs, logs, models, plot, receipts, roles, training
+from tiebreak.cli import chain, dashboard, demo, devnet, doctor, jobs, logs, models, plot, receipts, roles, training
 from tiebreak.cli.failures import OneSentenceErrors
 from tiebreak.cli.ranks import end_at_once
 
@@ -46,6 +46,7 @@ receipts.register(app)
 plot.register(app)
 chain.register(app)
 devnet.register(app)
+doctor.register(app)
 dashboard.register(app)
 app.add_typer(jobs.app, name="job")
 app.add_typer(roles.trainer, name="trainer")

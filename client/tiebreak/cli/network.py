@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -112,7 +112,7 @@ class ContentOptions:
         from tiebreak.store.transfers import untold
 
         return open_stores(
-            self.places(), services=self._services(stop), warn=warn, stop=stop, on_transfer=on_transfer or untold
+            self.places(), services=self.services(stop), warn=warn, stop=stop, on_transfer=on_transfer or untold
         )
 
     def places(self) -> tuple[str, ...]:
@@ -132,14 +132,15 @@ class ContentOptions:
 
         if self.store is not None:
             locations(self.store)
-        self._services(None)
+        self.services(None)
 
-    def _services(self, stop: threading.Event | None) -> list[PinningService]:
+    def services(self, stop: threading.Event | None, **patience: Any) -> list[PinningService]:
+        """The pinning service, if one is named. patience: as `PinningService` takes it. Raises StoreError."""
         if self.pin_service is None:
             return []
         from tiebreak.store.pinning import PinningService, read_token
 
-        return [PinningService(self.pin_service, read_token(self.pin_token), stop=stop)]
+        return [PinningService(self.pin_service, read_token(self.pin_token), stop=stop, **patience)]
 
 
 DEFAULT_CONFIRMATIONS = 12
@@ -179,20 +180,28 @@ SignerAccount = Annotated[
 ]
 
 
+Nodes = Annotated[
+    list[str] | None,
+    _option(
+        envvar="TIEBREAK_CHAIN",
+        metavar="URL|PATH",
+        help=f"JSON-RPC node: http(s)://, ws(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). "
+        "Repeatable: several nodes are compared; in the variable blanks stand between them.",
+        show_default=False,
+    ),
+]
+
+ContractAddress = Annotated[
+    str | None,
+    _option(envvar="TIEBREAK_CONTRACT", metavar="ADDRESS", help="Address of the contract."),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChainOptions:
     """Nodes of the chain, and when their blocks count as final."""
 
-    chain: Annotated[
-        list[str] | None,
-        _option(
-            envvar="TIEBREAK_CHAIN",
-            metavar="URL|PATH",
-            help=f"JSON-RPC node: http(s)://, ws(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). "
-            "Repeatable: several nodes are compared; in the variable blanks stand between them.",
-            show_default=False,
-        ),
-    ] = None
+    chain: Nodes = None
     confirmations: Annotated[
         int | None,
         _option(
@@ -220,10 +229,7 @@ class ChainOptions:
 class ContractOptions(ChainOptions):
     """The contract on the chain, to read from."""
 
-    contract: Annotated[
-        str | None,
-        _option(envvar="TIEBREAK_CONTRACT", metavar="ADDRESS", help="Address of the contract."),
-    ] = None
+    contract: ContractAddress = None
 
     def open_game(self, signer: Key | None = None, *, stop: threading.Event | None = None) -> VerificationGame:
         """The contract, checked to be this version's; with a signer it can be written to.

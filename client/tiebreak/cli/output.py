@@ -103,6 +103,17 @@ def facts_text(title: str, facts: Mapping[str, object], columns: int = COLUMNS) 
     return text
 
 
+def show_sentences(title: str, sentences: Sequence[str]) -> None:
+    """Prints a title and a list of sentences, for people; none of their words is ever cut."""
+    console = results()
+    columns = COLUMNS if console.is_terminal else _UNBOUNDED
+    text = Text(printable(title), style="bold")
+    for sentence in sentences:
+        lines = textwrap.wrap(printable(sentence), columns - 4, break_long_words=False, break_on_hyphens=False)
+        text.append("".join(f"\n  {'-' if not at else ' '} {line}" for at, line in enumerate(lines)), style="default")
+    console.print(text, soft_wrap=True)
+
+
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Prints a table, for people; columns whose values are all numbers are set flush right."""
     table = Table(

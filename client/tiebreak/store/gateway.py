@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 _ACCEPT = {"Accept": "application/vnd.ipld.raw"}
 _RAW = {"format": "raw"}
+_BUSY = (429, 500, 502, 503, 504)
+_EMPTY = "bafkqaaa"
+"""The identifier that holds a block of no bytes, by which gateways are found out about."""
 
 
 class GatewayStore(Store):
@@ -76,6 +79,21 @@ class GatewayStore(Store):
 
         return self._call(f"give a part of block {cid}", fetch, seconds)
 
+    def check(self) -> None:
+        """Asks whether a gateway answers there, for a block that lies in its own identifier and has no bytes, as the
+        specification says. Raises StoreUnavailable."""
+
+        def look(left: float) -> None:
+            answer = self._server.ask("GET", f"/ipfs/{_EMPTY}", params=_RAW, seconds=left, most=1)
+            if answer.status in _BUSY:
+                raise NoResponse(f"status {answer.status}", answer.retry_after)
+            if 300 <= answer.status < 400:
+                raise self._refused(answer, "give an empty block")
+            if answer.status != 200 or answer.body:
+                raise StoreUnavailable(f"{self.name} does not answer like a trustless gateway: check the address.")
+
+        self._call("give an empty block", look)
+
     def has(self, cid: str) -> bool:
         root = Cid.parse(cid)
 
@@ -101,7 +119,7 @@ class GatewayStore(Store):
         answer = self._server.ask(
             method, f"/ipfs/{cid}", params=_RAW, headers=headers, seconds=seconds, most=MAX_BLOCK + 1
         )
-        if answer.status in (429, 500, 502, 503, 504):
+        if answer.status in _BUSY:
             raise NoResponse(f"status {answer.status}", answer.retry_after)
         return answer
 

@@ -42,6 +42,7 @@ _MOST_TOKEN = 8192
 _MOST_ADDRESS = 512
 _PEER = re.compile(r"/(ip4|ip6|dns|dns4|dns6|dnsaddr)/[A-Za-z0-9.:_/-]+/p2p/[A-Za-z0-9]+")
 _STATES = ("queued", "pinning", "pinned", "failed")
+_EMPTY = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -132,6 +133,10 @@ class PinningService:
             self._wait(rest, cid)
             found = self._call(f"say how the pin of {cid} goes on", partial(self._look, request, root))
         raise AssertionError("an endless loop has ended")
+
+    def check(self) -> None:
+        """Asks whether the service answers and takes the token, for the pins of an empty block. Raises StoreError."""
+        self._call("list its pins", lambda left: self._list(Cid.parse(_EMPTY), left))
 
     def unpin(self, cid: str) -> None:
         """Withdraws the requests of this program for this content, not those of others in the account. Idempotent."""

@@ -211,6 +211,8 @@ class _Mapped:
 def _mapped_files() -> list[_Mapped]:
     """The files that this process maps and that still lie where they were opened. What is found in none of them, on
     other systems than Linux too, is read from memory."""
+    # Nobody else knows. A pyarrow.Table has no paths. `Dataset.cache_files` has those of files that the table was made
+    # of, and says neither which columns lie in them, nor whether another file lies there now.
     found = []
     for one, inode, is_private in _mappings():
         if is_private:

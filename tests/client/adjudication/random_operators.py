@@ -8,12 +8,13 @@ from dataclasses import replace
 from math import prod
 from random import Random
 
-from contract_answers import STEPS, Memory, tree_of
 from roundlog.adjudication.adjudicate import DisputedStep, encode
 from roundlog.definitions import FLOATS, code_names, signatures
 from roundlog.descriptors import Descriptor, DescriptorError, Family, Input, Row
 from roundlog.descriptors.descriptor import REDUCTIONS, check_descriptor
 from roundlog.program import DType, Stored
+
+from tests.client.adjudication.contract_answers import STEPS, Memory, tree_of
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
 

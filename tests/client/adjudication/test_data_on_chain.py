@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from random_fields import Column, column, elements_of, loading_job
 from roundlog.adjudication.adjudicate import encode
 from roundlog.commitments import CHUNK_SIZE, BlockTree
 from roundlog.data import Field, data_tree, files, summarised
@@ -26,6 +25,8 @@ from tiebreak.roles.engine import DisputeTrees
 from tiebreak.segment_audits.stored_jobs import fetch_without_data, read_elsewhere
 from tiebreak.store import FolderStore
 from web3.exceptions import ContractLogicError
+
+from tests.client.adjudication.random_fields import Column, column, elements_of, loading_job
 
 VALUE = 0
 

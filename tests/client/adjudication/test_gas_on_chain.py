@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from adjudication_cases import of_numbers
-from contract_answers import Memory, setting, tree_of, words
 from roundlog.adjudication import openings as opened
 from roundlog.adjudication.adjudicate import DisputedStep, place_in_field
 from roundlog.adjudication.partial import start
@@ -19,6 +17,9 @@ from roundlog.descriptors.describe import GAS_BUDGET, GAS_PER_F16_READ, gas, ter
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.operators import operator
 from roundlog.program import DType, Node, Program, TensorType
+
+from tests.client.adjudication.contract_answers import Memory, setting, tree_of, words
+from tests.engine.adjudication.adjudication_cases import of_numbers
 
 LIMIT = 3_000_000
 """Gas limit of one adjudication. The game itself has to do with the operands' proofs and its storage."""

@@ -8,15 +8,16 @@ from random import Random
 from typing import Any
 
 import pytest
-from contract_answers import compare
 from eth_abi.abi import encode
-from random_operators import case, sound
 from roundlog.adjudication.adjudicate import NoAnswer
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.descriptors import Descriptor, DescriptorError, Family
 from roundlog.descriptors.descriptor import STRUCT, _plain, check_descriptor
 from roundlog.program import DType
 from web3.exceptions import Web3Exception
+
+from tests.client.adjudication.contract_answers import compare
+from tests.client.adjudication.random_operators import case, sound
 
 
 def kinds(adjudicator: Any, family: Family, rng: Random, cases: int) -> Counter[str]:

@@ -7,15 +7,16 @@ from random import Random
 from typing import Any
 
 import pytest
-from adjudication_cases import Bits, descriptor_of
-from contract_answers import Memory, compare
-from hostile_numbers import INEXACT, hostile
 from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate, encode
 from roundlog.commitments import CHUNK_SIZE, leaf_hash
 from roundlog.definitions import FLOATS, Copy, Signature, code_name, of_family
 from roundlog.descriptors import Descriptor, Family, Input, Row, encode_descriptor
 from roundlog.number_format import Format
 from roundlog.program import DType
+
+from tests.client.adjudication.contract_answers import Memory, compare
+from tests.engine.adjudication.adjudication_cases import Bits, descriptor_of
+from tests.engine.operators.hostile_numbers import INEXACT, hostile
 
 INFINITY, LARGEST, TINY, ONE, SIGN = 0x7F800000, 0x7F7FFFFF, 1, 0x3F800000, 0x80000000
 NANS = [0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from cli_world import Chain, Run, Trained
 from roundlog.examples.digits import digits
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
@@ -19,6 +18,8 @@ from tiebreak.rpc.node import connect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from typer.testing import CliRunner, Result
+
+from tests.client.cli.cli_world import Chain, Run, Trained
 
 
 @pytest.fixture(autouse=True)

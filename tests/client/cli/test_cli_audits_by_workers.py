@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from audit_workers import honest
-from cli_world import Run, refused
 from roundlog import segment_audits
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.segment_audits.segment import CHECKPOINTS_FILE, read_listing
@@ -21,8 +19,11 @@ from roundlog.training.job import Job
 from roundlog.training.run import Run as TrainingRun
 from roundlog.training.run_files import checkpoint_path
 from roundlog.training.trainer import Trainer
-from tasks import linear_task
 from tiebreak.store import FolderStore
+
+from tests.client.cli.cli_world import Run, refused
+from tests.engine.segment_audits.audit_workers import honest
+from tests.engine.tasks import linear_task
 
 INTERVALS = 6
 

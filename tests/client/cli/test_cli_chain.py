@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_world import Chain, Run, Trained, refused
 from tiebreak.transactions.keys import create_keystore, devnet_account
+
+from tests.client.cli.cli_world import Chain, Run, Trained, refused
 
 REFEREE = devnet_account(3).address
 REFEREE_ARGUMENTS = ("--reward", "0.5ether", "--referee", REFEREE)

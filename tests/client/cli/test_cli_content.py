@@ -10,15 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cli_world import Chain, Run, Trained, refused
-from crafted_blocks import everything
-from http_stand_in import serving
-from pinning_stand_in import TOKEN, Service
 from tiebreak.cli import output
 from tiebreak.cli.notice_printer import Teller
 from tiebreak.roles.notices import Notice, What, of_transfers, of_warnings
 from tiebreak.store import FolderStore, Transfer, open_store
 from tiebreak.transactions.keys import devnet_account
+
+from tests.client.cli.cli_world import Chain, Run, Trained, refused
+from tests.client.crafted_blocks import everything
+from tests.client.http_stand_in import serving
+from tests.client.pinning_stand_in import TOKEN, Service
 
 POST = ("--reward", "0.5ether", "--clock", "6h", "--referee", devnet_account(3).address)
 

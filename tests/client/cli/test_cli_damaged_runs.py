@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_world import Run, Trained, refused
 from roundlog.capture import Task
 from roundlog.commitments import state_root
 from roundlog.log.payload import LogError
@@ -20,6 +19,8 @@ from roundlog.training.run_files import wrong_state
 from roundlog.training.trainer import Trainer
 from tiebreak.cli.failures import sentence
 from torch import nn
+
+from tests.client.cli.cli_world import Run, Trained, refused
 
 FILES = (
     "run.json",

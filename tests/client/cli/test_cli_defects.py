@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_world import Run
 from roundlog.capture import CaptureError, told_from_refusals
 from roundlog.capture.builder import Builder, Value
 from roundlog.capture.rules import RULES
 from roundlog.capture.rules.rule_table import Context
+
+from tests.client.cli.cli_world import Run
 
 SCRIPT = """
 import torch

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import Chain, Run, refused
 from eth_utils import to_checksum_address
 from tiebreak.cli.devnet import FUNDING
 from tiebreak.devnet.launcher import find_anvil
 from tiebreak.rpc.node import connect
 from tiebreak.transactions.keys import devnet_account
+
+from tests.client.cli.cli_world import Chain, Run, refused
 
 STRANGERS = ("0x" + "11" * 20, "0x" + "22" * 20)
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import roundlog
 import torch
-from cli_world import Run, Trained, refused
 from roundlog.examples.digits import digits
 from safetensors.torch import load_file
+
+from tests.client.cli.cli_world import Run, Trained, refused
 
 
 def test_a_trained_model_is_exported(run: Run, trained: Trained, tmp_path: Path) -> None:

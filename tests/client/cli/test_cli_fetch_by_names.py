@@ -7,11 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli_world import Run, Trained, refused
-from crafted_blocks import Blocks, repeated
 from roundlog.training.job import JOB_FILES
 from tiebreak.store.dag_reader import MAX_ENTRIES
 from tiebreak.store.dagpb import RAW, SYMLINK, Cid, UnixFsNode, decode
+
+from tests.client.cli.cli_world import Run, Trained, refused
+from tests.client.crafted_blocks import Blocks, repeated
 
 EXTRA = {
     ".git/config": b"[core]\n\tfsmonitor = touch /tmp/ran\n",

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cli_world import Trained
+
+from tests.client.cli.cli_world import Trained
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = str(Path(sys.executable).with_name("tiebreak"))

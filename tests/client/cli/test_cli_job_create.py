@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_world import Run, refused
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.execution.microbatch import samples_of
-from roundlog.operators.tensor_core_matmul import EXACT
+from roundlog.operators.job_arithmetic import EXACT
 from roundlog.training.job import JOB_STAGES, Job, run_bytes
 from tiebreak.cli.jobs import ProductArithmetic
 from tiebreak.cli.task_source import load_task
+
+from tests.client.cli.cli_world import Run, refused
 
 TASK = """
 import torch

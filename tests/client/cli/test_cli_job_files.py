@@ -11,20 +11,21 @@ from typing import Any
 
 import pytest
 import torch
-from audit_workers import honest
-from cli_world import Chain, Run, Trained, refused
-from http_stand_in import serving
 from roundlog import segment_audits
 from roundlog.data import RemoteDataError
 from roundlog.training.job import JOB_FILES, Job, JobLimits
-from tasks import linear_task
-from test_cli_ranks import by_hand, ended
-from test_store_ranges import with_ranges
 from tiebreak.cli.job_files import read_job
 from tiebreak.segment_audits.stored_jobs import Stores, lies_elsewhere
 from tiebreak.store import FolderStore
 from tiebreak.store.dag_builder import CHUNK
 from tiebreak.transactions.keys import devnet_account
+
+from tests.client.cli.cli_world import Chain, Run, Trained, refused
+from tests.client.cli.test_cli_ranks import by_hand, ended
+from tests.client.http_stand_in import serving
+from tests.client.test_store_ranges import with_ranges
+from tests.engine.segment_audits.audit_workers import honest
+from tests.engine.tasks import linear_task
 
 ROWS = 20_000
 """Rows of 100 bytes in 2 MB: 123 blocks, in 8 leaves of a store."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import typer
-from cli_world import Chain, Run, refused
 from tiebreak import quantities
 from tiebreak.cli import output, training
 from tiebreak.cli.app import app
@@ -22,6 +21,8 @@ from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles.fetched_content import Refused
 from tiebreak.rpc.chain_errors import InsufficientFunds, InvalidAnswer, JournalInUse
 from tiebreak.store.store_errors import ContentMissing
+
+from tests.client.cli.cli_world import Chain, Run, refused
 
 
 def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

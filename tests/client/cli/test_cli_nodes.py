@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-from cli_world import Chain, Run, refused
 from tiebreak.devnet.launcher import start_devnet
+
+from tests.client.cli.cli_world import Chain, Run, refused
 
 
 def test_several_nodes_are_given_by_option_or_variable(run: Run, chain: Chain) -> None:

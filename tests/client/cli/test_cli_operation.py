@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 import requests
-from cli_world import Chain, Run, refused
 from eth_account import Account
 from tiebreak.transactions.keys import devnet_account
+
+from tests.client.cli.cli_world import Chain, Run, refused
 
 REFEREE = devnet_account(3).address
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from cli_world import Chain, Run, Trained, refused
 from tiebreak.devnet.launcher import DevnetState
+
+from tests.client.cli.cli_world import Chain, Run, Trained, refused
 
 SECONDS = 10.0
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from cli_world import Run, Trained, refused
 from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.job import Job
 from roundlog.training.run_files import HISTORY_FILE, read_history
+
+from tests.client.cli.cli_world import Run, Trained, refused
 
 DRAWN = pytest.mark.skipif(
     __import__("importlib.util").util.find_spec("matplotlib") is None, reason="needs matplotlib: the extra `plot`"

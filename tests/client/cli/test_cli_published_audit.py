@@ -17,9 +17,6 @@ from typing import Any
 
 import pytest
 import torch
-from audit_workers import honest
-from cli_world import Run, refused
-from http_stand_in import Request, giving_blocks, serving
 from roundlog import segment_audits
 from roundlog.commitments import state_root
 from roundlog.segment_audits.segment import CHECKPOINTS_FILE
@@ -27,10 +24,14 @@ from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.job import Job
 from roundlog.training.receipt import Receipt, parse_audit_record, read_receipt
 from roundlog.training.run_files import checkpoint_path
-from tasks import linear_task
 from tiebreak.cli.app import app
 from tiebreak.store import FolderStore
 from typer.testing import CliRunner
+
+from tests.client.cli.cli_world import Run, refused
+from tests.client.http_stand_in import Request, giving_blocks, serving
+from tests.engine.segment_audits.audit_workers import honest
+from tests.engine.tasks import linear_task
 
 INTERVALS = 6
 

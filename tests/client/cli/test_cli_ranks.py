@@ -15,13 +15,14 @@ from typing import Any, cast
 import pytest
 import roundlog.training
 import torch
-from cli_world import Run, Trained, refused
-from rank_processes import free_port, seconds_to_stop
 from roundlog.examples.digits import digits
 from roundlog.execution.ranks import Launch
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.cli.ranks import RankGroup
+
+from tests.client.cli.cli_world import Run, Trained, refused
+from tests.engine.ranks.rank_processes import free_port, seconds_to_stop
 
 ALONE = [sys.executable, "-P", "-m", "tiebreak"]
 
@@ -170,7 +171,7 @@ def test_a_rank_that_is_terminated_alone_is_named_by_the_others(tmp_path: Path) 
 
 
 ON_A_DEVICE = """
-import foreign_device
+from tests.engine.running import foreign_device
 from tiebreak.cli.app import main
 foreign_device.install()
 with foreign_device.foreign():

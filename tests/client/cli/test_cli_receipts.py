@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import Run, Trained, refused
 from roundlog.commitments import MerkleTree
 from roundlog.examples.digits import digits
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from tiebreak.transactions.keys import create_keystore, devnet_account
+
+from tests.client.cli.cli_world import Run, Trained, refused
 
 KEY = {"TIEBREAK_PRIVATE_KEY": bytes(devnet_account(3).key).hex()}
 SIGNER = devnet_account(3).address

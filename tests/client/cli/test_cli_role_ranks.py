@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import Chain, Run, Trained, refused
 from roundlog.examples.digits import digits
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
-from test_cli_ranks import ALONE, BROKEN, by_hand, ended
 from tiebreak.contract.enums import JobStatus
 from tiebreak.transactions.keys import devnet_account
+
+from tests.client.cli.cli_world import Chain, Run, Trained, refused
+from tests.client.cli.test_cli_ranks import ALONE, BROKEN, by_hand, ended
 
 REFEREE = devnet_account(3).address
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import Chain, Run, Trained, refused
 from roundlog.arithmetic import MachineError
 from tiebreak import quantities
 from tiebreak.cli import job_terms
@@ -18,6 +17,8 @@ from tiebreak.roles.policy import Policy
 from tiebreak.roles.shared_audits import Workers
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+
+from tests.client.cli.cli_world import Chain, Run, Trained, refused
 
 QUICK = ("--poll", "50ms")
 CUSTOMER, TRAINER, REFEREE = (devnet_account(number).address for number in (0, 1, 3))

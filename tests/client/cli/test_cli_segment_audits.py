@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli_world import Run, Trained, refused
-from crafted_blocks import everything
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.segment_audits.segment import CHECKPOINTS_FILE, read_listing
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from tiebreak.store import FolderStore
+
+from tests.client.cli.cli_world import Run, Trained, refused
+from tests.client.crafted_blocks import everything
 
 
 def test_a_training_publishes_its_checkpoints(run: Run, trained: Trained, tmp_path: Path) -> None:

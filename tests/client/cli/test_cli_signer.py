@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_world import Chain, Run, refused
 from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.transactions.keys import devnet_account
+
+from tests.client.cli.cli_world import Chain, Run, refused
 
 
 def test_a_contract_is_deployed_with_a_signers_account(run: Run) -> None:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_world import Run, Trained, refused
 from roundlog.examples.digits import digits
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.training.job import Job
 from roundlog.training.run import root_sum
 from roundlog.training.trainer import Trainer, log_header, log_path
+
+from tests.client.cli.cli_world import Run, Trained, refused
 
 
 def test_train_prints_the_checkpoint_root(run: Run, trained: Trained, tmp_path: Path) -> None:

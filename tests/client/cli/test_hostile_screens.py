@@ -7,7 +7,6 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
-from disputes import Cast, Run
 from rich.cells import cell_len
 from rich.console import Console
 from tiebreak.cli.account_summary import AccountSummary, Reader
@@ -16,6 +15,8 @@ from tiebreak.contract.abi import _typed
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.node import ChainNode
+
+from tests.client.disputes import Cast, Run
 
 NAMES = {
     "control sequences": "\x1b[2J\x1b[1;1H\x1b]0;owned\x07\x9b31m\r\n\x08",

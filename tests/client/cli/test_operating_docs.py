@@ -11,8 +11,9 @@ from pathlib import Path
 import make_operating_docs
 import pytest
 import yaml
-from cli_world import Run
 from tiebreak.operation.alarms import Cause
+
+from tests.client.cli.cli_world import Run
 
 ROOT = Path(__file__).resolve().parents[3]
 PLACE = ROOT / "docs" / "operating"

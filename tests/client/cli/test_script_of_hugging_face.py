@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import roundlog
 import torch
-from cli_world import Run
 from tiebreak.cli.task_source import load_task
+
+from tests.client.cli.cli_world import Run
 
 pytest.importorskip("accelerate")
 

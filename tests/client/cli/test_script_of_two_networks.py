@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_world import Run
 from safetensors.torch import load_file
 from tiebreak.cli.task_source import load_task
+
+from tests.client.cli.cli_world import Run
 
 PAGE = Path(__file__).parents[3] / "docs" / "tutorials" / "research.md"
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-from model_course import Transitions
-from model_trees import NONE, PAD, Refused, climb, depth, join, leaf, require
 from roundlog.adjudication.adjudicate import (
     Chunk,
     DisputedStep,
@@ -40,6 +38,9 @@ from tiebreak.contract.structs import (
     PartialsOpening,
     SegmentProof,
 )
+
+from tests.client.game.model_course import Transitions
+from tests.client.game.model_trees import NONE, PAD, Refused, climb, depth, join, leaf, require
 
 CHUNK = 1024
 

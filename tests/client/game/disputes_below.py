@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from contract_model import ContractModel
-from model_trees import Refused
-from random_programs import make
 from roundlog.commitments import state_root, tensor_root
 from roundlog.data import data_tree, held
 from roundlog.descriptors import program_root
@@ -44,6 +41,10 @@ from tiebreak.game.moves import (
 from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak_demo.adversary.engines import execution_of
+
+from tests.client.game.contract_model import ContractModel
+from tests.client.game.model_trees import Refused
+from tests.engine.microbatch.random_programs import make
 
 
 def job_of(program: Program, inputs: StepInputs) -> Job:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eth_utils.crypto import keccak
-from model_trees import NONE, PAD, Refused, climb, depth, leaf, parts, require_row
 from roundlog.spec import TrainingSpec
 from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.structs import Bisection, Clock, Descent, ElementView, GameView, LevelView, OperatorView
+
+from tests.client.game.model_trees import NONE, PAD, Refused, climb, depth, leaf, parts, require_row
 
 TRAINER, CHALLENGER = "0x" + "11" * 20, "0x" + "22" * 20
 

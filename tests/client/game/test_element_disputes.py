@@ -10,8 +10,6 @@ from random import Random
 
 import pytest
 import torch
-from contract_model import ContractModel
-from disputes_below import Player, job_of, new_game, play, random_job, trees_of, won
 from eth_hash.auto import keccak
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import ExactSum
@@ -21,13 +19,16 @@ from roundlog.number_format import FLOAT32
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Node, Program, TensorType, first_store
 from roundlog.training.job import Job
-from test_stops import hostile
 from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
 from tiebreak.game.moves import ProveSegment, ProveStore, Trace
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.referee_role import asked_operator, verdict
 from tiebreak_demo.adversary.engines import cunning
 from tiebreak_demo.adversary.tampering import Lie, hiding, tampered
+
+from tests.client.game.contract_model import ContractModel
+from tests.client.game.disputes_below import Player, job_of, new_game, play, random_job, trees_of, won
+from tests.engine.adjudication.test_stops import hostile
 
 STEP = (0, 0)
 

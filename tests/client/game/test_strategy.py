@@ -9,8 +9,6 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from contract_model import ContractModel
-from model_trees import Refused, depth, root_of
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
@@ -38,6 +36,9 @@ from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_on_chain import JobOnChain
 from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.player import Games
+
+from tests.client.game.contract_model import ContractModel
+from tests.client.game.model_trees import Refused, depth, root_of
 
 INITIAL = sha256(b"initial").digest()
 SHAPES = [*itertools.product(range(1, 7), range(1, 7)), (9, 3), (13, 1), (1, 11)]

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from inline_jobs import Inline
 from roundlog.arithmetic import MachineError
 from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Lane, Priority, Threads
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import Progress, ignore
+
+from tests.client.inline_jobs import Inline
 
 ETHER = 10**18
 SOON, LATER = Priority(deadline=100, stake=ETHER), Priority(deadline=1000, stake=ETHER)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from disputes import TERMS, Cast
-from inline_jobs import Inline
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import JobView
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -19,6 +17,9 @@ from tiebreak.rpc.transport import Transport
 from tiebreak.store import FolderStore
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+
+from tests.client.disputes import TERMS, Cast
+from tests.client.inline_jobs import Inline
 
 
 class Counting(Transport):

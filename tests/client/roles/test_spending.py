@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from disputes import Cast, Run
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -19,6 +18,8 @@ from tiebreak.rpc.transport import UNDERTAKINGS
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.spending import DAY, Spending, SpendingLimit
+
+from tests.client.disputes import Cast, Run
 
 START = 1_700_000_000
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from oracle.array import from_torch
 from roundlog.adjudication.adjudicate import Chunk, Tree, encode
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.descriptors import Descriptor, describe
 from roundlog.operators import operator
 from roundlog.program import DType, Node, Program, TensorType
+
+from tests.engine.oracle.array import from_torch
 
 
 def kind_of(tensor: torch.Tensor) -> TensorType:

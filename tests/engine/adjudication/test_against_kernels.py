@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-import contraction_cases  # noqa: F401  (registers its cases)
 import pytest
 import torch
-from adjudication_cases import Bits, descriptor_of, of_numbers
-from operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
-from oracle.array import FORMATS, Array, from_torch
 from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate
 from roundlog.definitions import DEFINITIONS, FLOATS
 from roundlog.descriptors.describe import rule_for
@@ -18,6 +14,11 @@ from roundlog.operators import REGISTRY, Direct, Inexact, OperatorKind, Source, 
 from roundlog.operators.elementwise import convert
 from roundlog.program import DType
 from roundlog.rounding import Recorder
+
+from tests.engine.adjudication.adjudication_cases import Bits, descriptor_of, of_numbers
+from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
+from tests.engine.operators.operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
+from tests.engine.oracle.array import FORMATS, Array, from_torch
 
 STEP = DisputedStep(step=3, seed=2**63 + 5, batch_size=2, data_rows=7)
 

@@ -7,14 +7,11 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-import contraction_cases  # noqa: F401  (registers its cases)
 import pytest
 import torch
-from adjudication_cases import Bits, descriptor_of, kind_of, program_of
 from eth_abi.abi import encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_cases import CASES, Case
 from roundlog.adjudication.adjudicate import index_of, read, run_segment, segments
 from roundlog.adjudication.openings import ReadRecorder
 from roundlog.adjudication.partial import start
@@ -32,6 +29,10 @@ from roundlog.descriptors import (
 from roundlog.descriptors.describe import GAS_BUDGET, Subject, chunks_read, gas, rule_for
 from roundlog.descriptors.descriptor import MAX_ENCODED_BYTES, STRUCT, check_descriptor
 from roundlog.program import DType, ProgramError
+
+from tests.engine.adjudication.adjudication_cases import Bits, descriptor_of, kind_of, program_of
+from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
+from tests.engine.operators.operator_cases import CASES, Case
 
 NAMES = sorted(CASES)
 

@@ -7,13 +7,14 @@ from random import Random
 
 import mpmath
 import numpy as np
-import operands as of
 import pytest
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication import fixed_point as fixed
 from roundlog.arithmetic import round_function
 from roundlog.definitions import Family, of_family
 from roundlog.number_format import narrow_float32
+
+from tests.engine.operators import operands as of
 
 NAMES = [one.name for one in of_family(Family.FUNCTION)]
 

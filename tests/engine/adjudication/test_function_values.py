@@ -16,7 +16,8 @@ from roundlog.descriptors import Family, describe
 from roundlog.number_format import narrow_float32
 from roundlog.program import DType
 from roundlog.training.job import Job
-from tasks import linear_task
+
+from tests.engine.tasks import linear_task
 
 
 def test_functions_are_rounded_as_the_fixed_point_says_where_it_decides() -> None:

@@ -13,16 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import foreign_device
 import numpy as np
 import pytest
 import torch
-from adjudication_cases import Bits, descriptor_of, kind_of
-from hostile_numbers import INEXACT, hostile, spoilt
-from operator_cases import CASES, Case
-from oracle.array import from_torch
-from oracle.direct import DIRECT
-from oracle.inexact import INEXACT as ORACLE
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.adjudicate import Answer, DisputedStep, NoAnswer, adjudicate
 from roundlog.arithmetic import format_of
@@ -37,6 +30,14 @@ from roundlog.operators.summation import InParts
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
 from roundlog.rounding import Follower, Recorder
 from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
+
+from tests.engine.adjudication.adjudication_cases import Bits, descriptor_of, kind_of
+from tests.engine.operators.hostile_numbers import INEXACT, hostile, spoilt
+from tests.engine.operators.operator_cases import CASES, Case
+from tests.engine.oracle.array import from_torch
+from tests.engine.oracle.direct import DIRECT
+from tests.engine.oracle.inexact import INEXACT as ORACLE
+from tests.engine.running import foreign_device
 
 STEP = DisputedStep(step=0, seed=0, batch_size=1, data_rows=1)
 NUMBERS = 6
@@ -270,7 +271,7 @@ def work(count: str) -> None:
 @pytest.mark.slow
 def test_a_device_gives_them_too() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    code = f"import test_infinities; test_infinities.work('{NUMBERS}')"
+    code = f"from tests.engine.adjudication import test_infinities; test_infinities.work('{NUMBERS}')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

@@ -41,7 +41,8 @@ from roundlog.operators import StepInputs
 from roundlog.program import Stored
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
-from tasks import conv_task, gpt_task, under_autocast
+
+from tests.engine.tasks import conv_task, gpt_task, under_autocast
 
 STEP_NUMBER = 2
 

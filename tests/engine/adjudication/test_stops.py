@@ -8,7 +8,6 @@ from random import Random
 
 import pytest
 import torch
-from random_programs import make
 from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate, encode
 from roundlog.adjudication.openings import Material, TraceRoots
 from roundlog.commitments import tensor_bytes
@@ -17,6 +16,8 @@ from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Follower
+
+from tests.engine.microbatch.random_programs import make
 
 EXTREMES = (float("inf"), float("-inf"), float("nan"), 3.4e38, -3.4e38, 1e25, 1e-45, -0.0, 0.0)
 

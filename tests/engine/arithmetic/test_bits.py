@@ -10,12 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle.array import from_torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import adjacent, in_format, neighbour, round_function, round_sums, round_to
 from roundlog.arithmetic.exact_sums import round_scaled_integer
 from roundlog.definitions import Family, of_family
 from roundlog.number_format import narrow_float32
+
+from tests.engine.oracle.array import from_torch
 
 WIDTHS = range(23, 33)
 widths = st.sampled_from(WIDTHS)

@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle.array import from_torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import adjacent, round_f32, round_interval
 from roundlog.arithmetic.formats import ordinal
+
+from tests.engine.oracle.array import from_torch
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 # Beside the numbers and the midpoints of FP32, by a few last places of FP64.

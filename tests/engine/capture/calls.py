@@ -5,7 +5,8 @@ import torch
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.training.job import Job
 from torch import nn
-from trainings import train_by_program, train_by_pytorch
+
+from tests.engine.trainings import train_by_program, train_by_pytorch
 
 
 class Calls(nn.Module):

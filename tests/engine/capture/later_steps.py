@@ -9,7 +9,8 @@ import torch
 from roundlog.capture import Task
 from roundlog.training.job import Job
 from torch import Tensor, nn
-from trainings import batch_of, steps_by_program
+
+from tests.engine.trainings import batch_of, steps_by_program
 
 STEPS = 60
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from lowered_cases import group, like, modules, positive
 from torch import Tensor, nn
+
+from tests.engine.capture.lowered_cases import group, like, modules, positive
 
 modules("convolutions", (3, 8), one=lambda: nn.Conv1d(3, 4, 3, padding="same"))
 modules("convolutions", (3, 8), one_transposed=lambda: nn.ConvTranspose1d(3, 4, 3, stride=2, output_padding=1))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from lowered_cases import group, modules
 from torch import Tensor, nn
+
+from tests.engine.capture.lowered_cases import group, modules
 
 modules(
     "products",

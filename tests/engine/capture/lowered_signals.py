@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from lowered_cases import group, like, modules
 from torch import Tensor, nn
+
+from tests.engine.capture.lowered_cases import group, like, modules
 
 ANGLES = torch.arange(3.0)
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from elementwise import states_after_a_step
 from roundlog.capture import CaptureError
 from roundlog.execution import StoppedError
 from torch import Tensor, nn
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
+
+from tests.engine.capture.elementwise import states_after_a_step
 
 RELATIVE = 1e-4
 """Error that is allowed, as a part of the largest element, beside a few times PyTorch's own in FP32."""

@@ -23,7 +23,8 @@ from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from torch import nn
 from torch.nn import functional as F
-from trainings import batch_of
+
+from tests.engine.trainings import batch_of
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")

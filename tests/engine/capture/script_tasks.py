@@ -9,7 +9,8 @@ import torch
 from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
 from torch import Tensor, nn
-from trainings import batch_of, train_by_program
+
+from tests.engine.trainings import batch_of, train_by_program
 
 Forward = Callable[["Net", Tensor], Tensor]
 

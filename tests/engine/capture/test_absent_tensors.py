@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from test_scripts import Net, refused, same, task_of
-from test_surroundings import net
 from torch import Tensor, nn
+
+from tests.engine.capture.test_scripts import Net, refused, same, task_of
+from tests.engine.capture.test_surroundings import net
 
 
 def _given_back() -> Tensor:

@@ -10,7 +10,8 @@ import torch
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.training.job import Job
 from torch import nn
-from trainings import train_by_program
+
+from tests.engine.trainings import train_by_program
 
 
 def accumulating(**options: Any) -> Task:

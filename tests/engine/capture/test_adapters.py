@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import roundlog
 import torch
-from random_trainers import ADAPTED, Case
 from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from safetensors.torch import load_file
-from test_trainer_seam import case_of, difference
+
+from tests.engine.capture.random_trainers import ADAPTED, Case
+from tests.engine.capture.test_trainer_seam import case_of, difference
 
 peft = pytest.importorskip("peft")
 
@@ -60,7 +61,7 @@ def test_the_base_stays_as_it_was_and_the_adapters_come_out(tmp_path: Path) -> N
 
 
 def test_a_base_alone_takes_no_state_with_adapters(tmp_path: Path) -> None:
-    from trainings import run_of
+    from tests.engine.trainings import run_of
 
     model = ADAPTED["LoRA"][0](0.0)
     run = run_of(model, tmp_path)

@@ -11,11 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import checked_steps
 import numpy as np
 import pytest
 import torch
-from random_branches import STEPS, Net, asserted, random_source, task_of, trained_both_ways
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.builder import Builder
 from roundlog.capture.rules.numbers import OF_NUMBERS
@@ -28,6 +26,9 @@ from roundlog.training.job import Job
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+from tests.engine.capture import checked_steps
+from tests.engine.capture.random_branches import STEPS, Net, asserted, random_source, task_of, trained_both_ways
 
 NEAR = 2e-5
 """Largest relative difference from PyTorch after ten steps of FP32."""

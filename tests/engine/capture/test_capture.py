@@ -14,9 +14,10 @@ from roundlog.descriptors import program_root
 from roundlog.operators import check
 from roundlog.program import Program, from_json, to_json
 from roundlog.training.job import Job
-from tasks import TASKS, classify, conv_task, gpt_task
 from torch import nn
-from trainings import train_by_program, train_by_pytorch
+
+from tests.engine.tasks import TASKS, classify, conv_task, gpt_task
+from tests.engine.trainings import train_by_program, train_by_pytorch
 
 
 @functools.cache
@@ -112,10 +113,10 @@ def test_operators_know_the_users_lines() -> None:
 @pytest.mark.slow
 def test_capture_gives_the_same_program_in_every_process() -> None:
     code = (
-        "from tasks import gpt_task; from roundlog.capture import capture; "
+        "from tests.engine.tasks import gpt_task; from roundlog.capture import capture; "
         "from roundlog.descriptors import program_root; print(program_root(capture(gpt_task()).program).hex())"
     )
-    path = str(Path(__file__).parents[1])
+    path = str(Path(__file__).parents[3])
     roots = {
         subprocess.run(
             [sys.executable, "-c", code],

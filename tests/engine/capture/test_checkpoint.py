@@ -12,9 +12,10 @@ from roundlog.examples.gpt2 import gpt2
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from safetensors.torch import load_file, save_file, save_model
-from tasks import GPT, ConvNet, conv_task
 from torch import nn
-from trainings import trained_and_audited
+
+from tests.engine.tasks import GPT, ConvNet, conv_task
+from tests.engine.trainings import trained_and_audited
 
 SMALL = {
     "sequence": 6,

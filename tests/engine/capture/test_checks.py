@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import checked_steps
 import numpy as np
 import pytest
 import torch
@@ -13,6 +12,8 @@ from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
 from roundlog.training.sameness import Sameness
 from torch import Tensor, nn
+
+from tests.engine.capture import checked_steps
 
 Step = Callable[[Tensor], Tensor]
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from calls import Calls, linear_through, refused
 from roundlog.capture import Task, capture
 from roundlog.execution import Executor, NonFiniteError
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.engine.capture.calls import Calls, linear_through, refused
 
 Function = Callable[[Tensor], Tensor]
 

@@ -1,10 +1,11 @@
 """Values that depend on neither batch nor state: constants, small and large, and what is computed from them."""
 
 import torch
-from calls import Calls, linear_through
 from roundlog.capture import Task, capture
 from roundlog.training.job import Job
-from trainings import train_by_program, train_by_pytorch
+
+from tests.engine.capture.calls import Calls, linear_through
+from tests.engine.trainings import train_by_program, train_by_pytorch
 
 
 def test_a_large_constant_becomes_a_state_that_stays() -> None:

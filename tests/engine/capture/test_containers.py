@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from roundlog.capture import CaptureError
 from roundlog.capture.python_state.snapshot import Snapshot
-from test_scripts import Net, refused, same, task_of
 from torch import Tensor
+
+from tests.engine.capture.test_scripts import Net, refused, same, task_of
 
 
 class Closed(collections.OrderedDict):

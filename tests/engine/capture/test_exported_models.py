@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from random_trainers import MODELS
 from roundlog.training.export import trained_state
-from trainings import run_of
+
+from tests.engine.capture.random_trainers import MODELS
+from tests.engine.trainings import run_of
 
 
 @pytest.mark.parametrize("kind", ["tied", "rotary", "classifier"])

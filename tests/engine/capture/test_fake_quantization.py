@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from script_tasks import Net, same, task_of
 from torch import Tensor
 from torch.ao.quantization import FakeQuantize, MinMaxObserver
+
+from tests.engine.capture.script_tasks import Net, same, task_of
 
 SCALE, ZERO = torch.tensor([0.05]), torch.tensor([3], dtype=torch.int32)
 SCALES, ZEROS = torch.linspace(0.02, 0.3, 6), torch.tensor([0, 3, -2, 1, 0, 5], dtype=torch.int32)

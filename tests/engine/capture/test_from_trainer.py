@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from random_trainers import MODELS, WORDS, Case, Plain, transformers
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.huggingface import arguments as table
 from roundlog.capture.huggingface import overrides
 from roundlog.training.job import Job
 from roundlog.training.sameness import confirm_same
-from tasks import conv_task
+
+from tests.engine.capture.random_trainers import MODELS, WORDS, Case, Plain, transformers
+from tests.engine.tasks import conv_task
 
 EarlyStoppingCallback, TrainerCallback = transformers.EarlyStoppingCallback, transformers.TrainerCallback
 Trainer, TrainingArguments = transformers.Trainer, transformers.TrainingArguments

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from later_steps import Net, followed, task_of
-from random_branches import trained_both_ways
 from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
 from torch import Tensor
+
+from tests.engine.capture.later_steps import Net, followed, task_of
+from tests.engine.capture.random_branches import trained_both_ways
 
 
 def _swaps(net: Net, x: Tensor) -> Tensor:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from calls import Calls
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.errors import control_flow
 from torch import nn
 from torch.distributions import Normal
+
+from tests.engine.capture.calls import Calls
 
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(4)
 

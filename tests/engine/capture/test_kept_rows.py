@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from memory_limits import limit, more_memory
-from random_trainers import Plain
 from roundlog.capture import CaptureError, Task
 from roundlog.data import FileField
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
-from test_from_trainer import ROWS, data, trainer
+
+from tests.engine.capture.random_trainers import Plain
+from tests.engine.capture.test_from_trainer import ROWS, data, trainer
+from tests.engine.memory_limits import limit, more_memory
 
 WIDE = 1 << 18
 """Elements of a wide row: 1 MiB."""

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from random_branches import trained_both_ways
 from roundlog.capture import Task
 from roundlog.capture.checkpoint import load_state
 from roundlog.training.job import Job
-from script_tasks import Net, refused, same, task_of
 from torch import Tensor
-from trainings import batch_of, train_by_program
+
+from tests.engine.capture.random_branches import trained_both_ways
+from tests.engine.capture.script_tasks import Net, refused, same, task_of
+from tests.engine.trainings import batch_of, train_by_program
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 0, 3], [1, 0, 2, 1, 0, 2, 3]])
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from calls import Calls, linear_through, refused
 from torch import nn
+
+from tests.engine.capture.calls import Calls, linear_through, refused
 
 COUNTS = torch.tensor([2, 1, 3])
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(6)

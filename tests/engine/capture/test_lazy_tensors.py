@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from calls import Calls, linear_through, refused
 from roundlog.capture import Task
 from roundlog.training.job import Job
 from torch import nn
-from trainings import train_by_program, train_by_pytorch
+
+from tests.engine.capture.calls import Calls, linear_through, refused
+from tests.engine.trainings import train_by_program, train_by_pytorch
 
 
 def negative(*shape: int) -> torch.Tensor:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from later_steps import Net, followed, task_of
 from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
 from torch import Tensor, optim
+
+from tests.engine.capture.later_steps import Net, followed, task_of
 
 Forward = Callable[[Net, Tensor], Tensor]
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from elementwise import evaluated
 from torch import Tensor
+
+from tests.engine.capture.elementwise import evaluated
 
 MAGNITUDES = torch.logspace(-30, 4, 103, dtype=torch.float64)
 NUMBERS = torch.cat([-MAGNITUDES.flip(0), MAGNITUDES, torch.linspace(-20, 20, 201, dtype=torch.float64)]).float()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import copy
 
-import lowered_images  # noqa: F401  (adds its cases)
-import lowered_modules  # noqa: F401  (adds its cases)
-import lowered_signals  # noqa: F401  (adds its cases)
 import pytest
 import torch
-from lowered_cases import BATCH, GROUPS, Case
 from roundlog.capture import Task
 from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 from torch import nn
+
+from tests.engine.capture import (
+    lowered_images,  # noqa: F401  (adds its cases)
+    lowered_modules,  # noqa: F401  (adds its cases)
+    lowered_signals,  # noqa: F401  (adds its cases)
+)
+from tests.engine.capture.lowered_cases import BATCH, GROUPS, Case
 
 MAX_ERROR = 3e-6
 """Part of a tensor's largest element: some dozen FP32 roundings. A wrong formula errs by a million times as much."""

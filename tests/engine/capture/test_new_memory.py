@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from later_steps import Net, followed, task_of
 from roundlog.capture import CaptureError
 from roundlog.training.job import Job
 from torch import Tensor
+
+from tests.engine.capture.later_steps import Net, followed, task_of
 
 
 def _prunes(net: Net, x: Tensor) -> Tensor:

@@ -10,12 +10,13 @@ from math import cos
 
 import pytest
 import torch
-from later_steps import STEPS, Net, followed, task_of
-from random_branches import trained_both_ways
 from roundlog.capture import CaptureError
 from roundlog.training.job import Job
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.engine.capture.later_steps import STEPS, Net, followed, task_of
+from tests.engine.capture.random_branches import trained_both_ways
 
 
 def _warms_up(net: Net, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ PARTS = 24
 def check(each: int, part: int, parts: int) -> collections.Counter[str]:
     """Hold samples against PyTorch. Gives how many came to what."""
     # PyTorch's table takes seconds to load, which collection of the quick tests would wait for.
-    from opinfo_samples import outcome, samples
+    from tests.engine.capture.opinfo_samples import outcome, samples
 
     counts: collections.Counter[str] = collections.Counter()
     bad = []

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from calls import refused
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.training.job import Job
-from tasks import classify
 from torch import nn, optim
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from trainings import train_by_program, train_by_pytorch
+
+from tests.engine.capture.calls import refused
+from tests.engine.tasks import classify
+from tests.engine.trainings import train_by_program, train_by_pytorch
 
 STEPS = 6
 

@@ -3,11 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from calls import Calls, linear_through, refused
 from roundlog.capture import Task
 from roundlog.training.job import Job
 from torch import nn
-from trainings import train_by_program, train_by_pytorch
+
+from tests.engine.capture.calls import Calls, linear_through, refused
+from tests.engine.trainings import train_by_program, train_by_pytorch
 
 
 def ours(function):

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from calls import refused
 from roundlog import Job, Task
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
-from trainings import train_by_program, train_by_pytorch
+
+from tests.engine.capture.calls import refused
+from tests.engine.trainings import train_by_program, train_by_pytorch
 
 Batch = dict[str, Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]

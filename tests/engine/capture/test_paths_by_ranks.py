@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from later_steps import Net, task_of
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
-from test_ranks import hold_trainings
 from torch import Tensor
+
+from tests.engine.capture.later_steps import Net, task_of
+from tests.engine.ranks.test_ranks import hold_trainings
 
 Forward = Callable[[Net, Tensor], Tensor]
 

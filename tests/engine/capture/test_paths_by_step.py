@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from later_steps import Net, task_of
-from random_branches import trained_both_ways
 from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
 from torch import Tensor, optim
+
+from tests.engine.capture.later_steps import Net, task_of
+from tests.engine.capture.random_branches import trained_both_ways
 
 Forward = Callable[[Net, Tensor], Tensor]
 

@@ -276,7 +276,8 @@ def test_every_task_has_the_same_tensors_under_other_instructions_and_torchs_own
 @pytest.mark.slow
 def test_computed_numbers_are_the_same_under_other_instructions() -> None:
     code = (
-        "import torch, hashlib; from test_portable_numbers import made; from roundlog.capture import portable\n"
+        "import torch, hashlib; from roundlog.capture import portable\n"
+        "from tests.engine.capture.test_portable_numbers import made\n"
         "torch.manual_seed(1)\n"
         "with portable(): found = made()\n"
         "print(hashlib.sha256(b''.join(x.contiguous().numpy().tobytes() for x in found.values())).hexdigest())"

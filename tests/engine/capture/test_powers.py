@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
-from elementwise import evaluated, value_of
 from torch import Tensor
+
+from tests.engine.capture.elementwise import evaluated, value_of
 
 POWERS_OF_TWO = torch.tensor([2.0**k for k in range(-149, 128)])
 POWERS_OF_TEN = torch.tensor([10.0**k for k in range(-37, 39)])

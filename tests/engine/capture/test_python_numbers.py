@@ -18,10 +18,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from later_steps import Net, followed, task_of
 from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
 from torch import Tensor
+
+from tests.engine.capture.later_steps import Net, followed, task_of
 
 Forward = Callable[[Net, Tensor], Tensor]
 

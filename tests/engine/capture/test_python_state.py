@@ -10,8 +10,9 @@ import pytest
 import torch
 from roundlog.capture.python_state.snapshot import Snapshot
 from roundlog.training.job import Job
-from script_tasks import Forward, Net, refused, same, task_of
 from torch import Tensor
+
+from tests.engine.capture.script_tasks import Forward, Net, refused, same, task_of
 
 
 def _counts(net: Net, x: Tensor) -> Tensor:

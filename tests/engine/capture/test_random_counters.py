@@ -6,9 +6,10 @@ import random
 from collections.abc import Callable
 
 import pytest
-from later_steps import STEPS, Net, followed, task_of
 from roundlog.capture import Task
 from torch import Tensor
+
+from tests.engine.capture.later_steps import STEPS, Net, followed, task_of
 
 UPDATES: list[Callable[[int], int]] = [
     lambda n: n + 1,

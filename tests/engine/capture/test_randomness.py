@@ -8,7 +8,6 @@ from math import prod, tau
 import numpy as np
 import pytest
 import torch
-from elementwise import evaluated
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.decompositions.special_functions import TRIALS, standard_gamma
 from roundlog.execution import Batches, Executor
@@ -18,6 +17,8 @@ from roundlog.training.job import Job
 from scipy import stats
 from torch import nn
 from torch.distributions import Beta, Chi2, Dirichlet, Gamma, StudentT
+
+from tests.engine.capture.elementwise import evaluated
 
 SEED = 77
 MANY = 4000

@@ -10,13 +10,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from calls import Calls, linear_through, refused
-from elementwise import value_of
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.errors import a_kind, reason
 from torch import nn
 from torch.distributions import Dirichlet, Gamma
 from torch.nn import functional as F
+
+from tests.engine.capture.calls import Calls, linear_through, refused
+from tests.engine.capture.elementwise import value_of
 
 Batch = dict[str, torch.Tensor]
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from adversarial_games import dcgan
 from roundlog.capture import Task, capture
 from roundlog.capture.optimizers import Update
 from roundlog.capture.tracing.traced_optimizers import RepeatedUpdates
 from roundlog.program import to_json
-from test_optimizers import OPTIMIZERS
 from torch import nn
 from torch.nn import functional as F
+
+from tests.engine.capture.adversarial_games import dcgan
+from tests.engine.capture.test_optimizers import OPTIMIZERS
 
 LAYERS = 4
 

@@ -12,10 +12,11 @@ import pytest
 import torch
 from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
-from script_tasks import Forward, Net, refused, same, task_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from tests.engine.capture.script_tasks import Forward, Net, refused, same, task_of
 
 
 class ReadsWeights(torch.autograd.Function):

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from adversarial_games import GAMES, Script, actor_critic, at_once, autoencoder, dcgan, in_turn, networks, turned, wgan
-from processes import finish, start
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.draws import Replay
 from roundlog.data import widened
@@ -24,7 +22,21 @@ from roundlog.training.options import RunOptions
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from trainings import batch_of, trained_and_audited
+
+from tests.engine.capture.adversarial_games import (
+    GAMES,
+    Script,
+    actor_critic,
+    at_once,
+    autoencoder,
+    dcgan,
+    in_turn,
+    networks,
+    turned,
+    wgan,
+)
+from tests.engine.running.processes import finish, start
+from tests.engine.trainings import batch_of, trained_and_audited
 
 STEPS = 3
 

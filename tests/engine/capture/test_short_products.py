@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from elementwise import after_a_step
 from roundlog.commitments import state_root
 from roundlog.execution import Batches, Executor
 from roundlog.execution.microbatch.analysis import analyse
@@ -18,9 +17,11 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
-from tasks import in_bf16, short_layers_task
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.engine.capture.elementwise import after_a_step
+from tests.engine.tasks import in_bf16, short_layers_task
 
 ROWS, TERMS, COLUMNS = 6, 40, 9
 

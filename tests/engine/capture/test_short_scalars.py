@@ -6,11 +6,19 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from elementwise import states_after_a_step
 from roundlog.capture import CaptureError
-from short_kernels import ELSEWHERE, OF_NUMBERS, REFUSED, beside_a_number, of_two_tensors, taking_numbers
 from torch import Tensor, nn
 from torch._ops import OpOverload
+
+from tests.engine.capture.elementwise import states_after_a_step
+from tests.engine.capture.short_kernels import (
+    ELSEWHERE,
+    OF_NUMBERS,
+    REFUSED,
+    beside_a_number,
+    of_two_tensors,
+    taking_numbers,
+)
 
 NUMBERS = (257, 0.999, 0.1, 1e-3, 1.7)
 """Numbers that BF16 has not."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import mpmath
 import pytest
 import torch
-from elementwise import evaluated, value_of
 from torch import Tensor
+
+from tests.engine.capture.elementwise import evaluated, value_of
 
 POSITIVE = torch.cat(
     [torch.logspace(-30, 30, 601), torch.linspace(0.01, 12, 1200), 1 + torch.linspace(-1e-3, 1e-3, 41)]

@@ -17,9 +17,10 @@ import torch
 from roundlog.capture import Task
 from roundlog.capture.decompositions import decompositions
 from roundlog.training.job import Job
-from test_scripts import Net, refused, same, task_of
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+
+from tests.engine.capture.test_scripts import Net, refused, same, task_of
 
 TABLE: dict[int, Tensor] = {}
 

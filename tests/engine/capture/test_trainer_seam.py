@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from random_trainers import Case, by_program, by_trainer, distance, random_case
 from roundlog.capture import Task, capture
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
+
+from tests.engine.capture.random_trainers import Case, by_program, by_trainer, distance, random_case
 
 # Largest distance of a captured step from PyTorch's FP64, as a multiple of what PyTorch's FP32 is, and in units of the
 # largest element.

@@ -15,10 +15,11 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
-from tasks import ConvNet, classify, gpt_task
 from torch import nn
 from torch.optim import lr_scheduler
-from trainings import batch_of, named_state, train_by_program, train_by_pytorch
+
+from tests.engine.tasks import ConvNet, classify, gpt_task
+from tests.engine.trainings import batch_of, named_state, train_by_program, train_by_pytorch
 
 STEPS = 5
 

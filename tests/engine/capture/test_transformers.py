@@ -12,7 +12,8 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from torch import nn
-from trainings import train_by_program, train_by_pytorch
+
+from tests.engine.trainings import train_by_program, train_by_pytorch
 
 transformers = pytest.importorskip("transformers")
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from random_trainers import ADAPTED, MODELS, TOKENS, WORDS, transformers
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.huggingface import overrides
-from test_trainer_seam import difference
+
+from tests.engine.capture.random_trainers import ADAPTED, MODELS, TOKENS, WORDS, transformers
+from tests.engine.capture.test_trainer_seam import difference
 
 trl = pytest.importorskip("trl")
 datasets = pytest.importorskip("datasets")

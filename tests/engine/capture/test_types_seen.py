@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 from roundlog.training.job import Job
-from script_tasks import Net, refused, same, task_of
 from torch import Tensor, nn
-from trainings import batch_of, train_by_program
+
+from tests.engine.capture.script_tasks import Net, refused, same, task_of
+from tests.engine.trainings import batch_of, train_by_program
 
 
 def _makes_a_metaclass(net: Net, x: Tensor) -> Tensor:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from calls import Calls, linear_through, refused
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.training.job import Job
 from torch import nn
-from trainings import train_by_program, train_by_pytorch
-from view_chains import SHAPE, chain
+
+from tests.engine.capture.calls import Calls, linear_through, refused
+from tests.engine.capture.view_chains import SHAPE, chain
+from tests.engine.trainings import train_by_program, train_by_pytorch
 
 CHAINS = 20
 MANY_CHAINS = 250

@@ -22,7 +22,8 @@ from roundlog.data import (
 )
 from roundlog.storage import StorageError
 from roundlog.training.job import Job
-from test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, task_of
+
+from tests.engine.data.test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, task_of
 
 pa: Any = pytest.importorskip("pyarrow", reason="the extra `arrow` is not installed")
 
@@ -213,6 +214,27 @@ class TestOfHuggingFace:
                 assert isinstance(field, ArrowField) and all(part.path is not None for part in field.parts)
                 same(field, array[start:stop], rng)
         same(arrow_fields(self.dataset())["a"], self.numbers(2500), rng)
+
+    def test_a_column_that_was_added_is_in_no_file_though_the_data_set_names_one(self, tmp_path: Path) -> None:
+        datasets = pytest.importorskip("datasets")
+        self.dataset(50).save_to_disk(tmp_path / "d")
+        changed = datasets.load_from_disk(tmp_path / "d").rename_column("t", "u").add_column("z", list(range(50, 100)))
+        assert len(changed.cache_files) == 1
+        fields = arrow_fields(changed, ["u", "z"])
+        in_files = {name: [part.path is not None for part in field.parts] for name, field in fields.items()}
+        assert in_files == {"u": [True], "z": [False]}
+        same(fields["u"], self.tokens(50), np.random.default_rng(4))
+        assert fields["z"][:].tolist() == list(range(50, 100))
+
+    def test_a_file_that_was_replaced_since_is_not_read_though_the_data_set_names_it(self, tmp_path: Path) -> None:
+        datasets = pytest.importorskip("datasets")
+        for name, rows in (("d", self.dataset(50)), ("other", self.dataset(50).map(lambda row: {"y": -1 - row["y"]}))):
+            rows.save_to_disk(tmp_path / name)
+        loaded = datasets.load_from_disk(tmp_path / "d")
+        (named,) = [Path(one["filename"]) for one in loaded.cache_files]
+        (tmp_path / "other" / named.name).replace(named)
+        assert datasets.load_from_disk(tmp_path / "d")["y"][:3] == [-1, -2, -3]
+        assert arrow_fields(loaded)["y"][:].tolist() == list(range(50))
 
     def test_a_data_set_in_another_order_is_refused(self) -> None:
         datasets = pytest.importorskip("datasets")

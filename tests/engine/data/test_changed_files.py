@@ -16,7 +16,8 @@ from roundlog.data.arrow import ArrowPart
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError
 from roundlog.training.trainer import Trainer
-from test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, file_of, task_of
+
+from tests.engine.data.test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, file_of, task_of
 
 
 def in_a_file(path: Path, array: np.ndarray) -> StoredField:

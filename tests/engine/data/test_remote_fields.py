@@ -12,7 +12,6 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from remote_places import Place, copy_of, lost
 from roundlog.adjudication.openings import Chunk, Material, Tree, prove
 from roundlog.commitments import BLOCK_SIZE
 from roundlog.data import (
@@ -36,7 +35,9 @@ from roundlog.storage import StorageError
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import JOB_FILES, Job, JobError
 from roundlog.training.trainer import Trainer
-from test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, task_of
+
+from tests.engine.data.remote_places import Place, copy_of, lost
+from tests.engine.data.test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, task_of
 
 ROWS = 3000
 

@@ -17,7 +17,8 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.repetition import replay_interval, replay_state
 from roundlog.training.run import Run
-from tasks import linear_task
+
+from tests.engine.tasks import linear_task
 
 STOP = 3
 

@@ -30,7 +30,8 @@ from roundlog.program import DType
 from roundlog.rounding.policies import without_log
 from roundlog.training.job import Job
 from roundlog.training.run import Run
-from tasks import conv_task, gpt_task
+
+from tests.engine.tasks import conv_task, gpt_task
 
 STEP = 1
 

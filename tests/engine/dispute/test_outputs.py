@@ -8,12 +8,13 @@ from random import Random
 
 import pytest
 import torch
-from random_programs import make
 from roundlog.commitments import tensor_root
 from roundlog.dispute import FabricatedValues, OutputsOnDisk, SomeOutputs, trace_step
 from roundlog.execution import Executor
 from roundlog.program import Program
 from roundlog.rounding import Follower
+
+from tests.engine.microbatch.random_programs import make
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-import contraction_cases  # noqa: F401  (registers its cases)
 import pytest
 import torch
-from adjudication_cases import descriptor_of, of_numbers
-from operator_cases import CASES
 from roundlog.adjudication.adjudicate import run_segment, segments
 from roundlog.adjudication.openings import Material
 from roundlog.adjudication.partial import ExactSum, RunningResult, start
@@ -18,6 +15,10 @@ from roundlog.descriptors import Family
 from roundlog.dispute import disputed_operator as sums
 from roundlog.dispute.disputed_operator import running_sums
 from roundlog.program import DType
+
+from tests.engine.adjudication.adjudication_cases import descriptor_of, of_numbers
+from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
+from tests.engine.operators.operator_cases import CASES
 
 SUMS = ["sum", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "avg_pool2d"]
 

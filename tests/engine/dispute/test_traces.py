@@ -18,7 +18,8 @@ from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Program, TensorType, first_store
 from roundlog.rounding import Follower
-from test_stops import hostile
+
+from tests.engine.adjudication.test_stops import hostile
 
 
 def trace(program: Program, inputs: StepInputs, fabricated: FabricatedValues) -> StepTrace:

@@ -16,7 +16,8 @@ import torch
 from roundlog.capture import CaptureError, Task
 from roundlog.examples import cifar10
 from roundlog.examples.cifar10 import resnet50, vgg11
-from trainings import trained_and_audited
+
+from tests.engine.trainings import trained_and_audited
 
 ROWS = 3
 """Images a file in these tests; the official files have 10,000."""

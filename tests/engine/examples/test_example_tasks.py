@@ -12,7 +12,8 @@ from roundlog.examples.gpt import gpt
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
 from roundlog.program import DType
-from trainings import trained_and_audited
+
+from tests.engine.trainings import trained_and_audited
 
 GPT2_SMALL = {"sequence": 8, "positions": 16, "vocabulary": 50, "width": 16, "heads": 2, "layers": 2}
 

@@ -10,7 +10,8 @@ import torch
 from roundlog.capture import CaptureError
 from roundlog.examples import gpt
 from roundlog.examples.gpt2 import gpt2
-from trainings import trained_and_audited
+
+from tests.engine.trainings import trained_and_audited
 
 TEXT = "the cat sat on the mat: the cat sat, the mat sat.\nDer Käfer saß.\n" * 3
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from triton_processes import compile_only, interpret
+
+from tests.engine.kernels.triton_processes import compile_only, interpret
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from roundlog.operators import StepInputs
 from roundlog.program import DType, Program, TensorType
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
-from tasks import TASKS
+
+from tests.engine.tasks import TASKS
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0**-149, -(2.0**-126), 3.4028234663852886e38, 1.5, 1 / 3, 2.0**-75]
 

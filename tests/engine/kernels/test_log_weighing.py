@@ -12,7 +12,8 @@ from roundlog.number_format import FLOAT32
 from roundlog.operators.bounds import Ambiguous
 from roundlog.rounding.follow import ElementVerdict, weigh, weigh_by_reference
 from roundlog.rounding.resolve import ends
-from test_rounding_loops import near_boundaries
+
+from tests.engine.kernels.test_rounding_loops import near_boundaries
 
 REACH = 8
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensor_core_cases as cases
 import torch
 from machines.profiles import MACHINES, WITHOUT_AVX512
 from roundlog.adjudication import NoTensorCoreValueError
@@ -20,6 +19,8 @@ from roundlog.kernels import tensor_core_chain, tensor_core_microkernel, tensor_
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
 from roundlog.operators import operator
 from roundlog.program import DType
+
+from tests.engine.kernels import tensor_core_cases as cases
 
 NAN = 0x7FC00000
 VECTORS = Path(__file__).resolve().parents[4] / "shared" / "data" / "tensor-core" / "vectors.npz"
@@ -320,9 +321,6 @@ def test_results_of_real_gpus(gpu: str, format: str) -> None:
 )
 def test_every_machine_has_the_same_bits(settings: dict[str, str], threads: int) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATEN_", "NUMBA_CPU_"))}
-    paths = os.pathsep.join([str(Path(cases.__file__).parent), *sys.path])
     run = [sys.executable, cases.__file__, str(threads)]
-    found = subprocess.run(
-        run, env=kept | dict(settings) | {"PYTHONPATH": paths}, capture_output=True, text=True, check=True
-    )
+    found = subprocess.run(run, env=kept | dict(settings), capture_output=True, text=True, check=True)
     assert found.stdout.strip() == cases.digest([("hopper", "bf16"), ("ampere", "tf32")])

@@ -22,8 +22,9 @@ from roundlog.operators.bounds import (
     mark_by_reference,
     mark_by_triton,
 )
-from test_marking import SPECIAL, bounds, values
-from triton_processes import needs_triton
+
+from tests.engine.kernels.test_marking import SPECIAL, bounds, values
+from tests.engine.kernels.triton_processes import needs_triton
 
 Mark = Callable[[torch.Tensor, Bound, float], tuple[torch.Tensor, Ambiguous]]
 

@@ -10,7 +10,8 @@ from roundlog.kernels import cuda
 from roundlog.operators import StepInputs, operator
 from roundlog.program import DType, TensorType
 from roundlog.randomness import philox_word, stream_key, uniform
-from triton_processes import needs_triton
+
+from tests.engine.kernels.triton_processes import needs_triton
 
 CPU = torch.device("cpu")
 

@@ -18,8 +18,9 @@ from roundlog.definitions.tensor_core import OPERAND_FORMATS
 from roundlog.kernels import tensor_core_products
 from roundlog.kernels.cuda import tensor_cores
 from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, Difference, Way, vectors
-from tensor_core_devices import TensorCores, computing
-from triton_processes import needs_triton
+
+from tests.engine.kernels.tensor_core_devices import TensorCores, computing
+from tests.engine.kernels.triton_processes import needs_triton
 
 CPU = torch.device("cpu")
 NAME = "a card"

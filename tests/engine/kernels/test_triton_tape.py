@@ -18,11 +18,12 @@ from roundlog.execution import Executor
 from roundlog.execution.executor import Deferred
 from roundlog.kernels import cuda
 from roundlog.kernels import tape as of
-from triton_processes import interpret, needs_triton
+
+from tests.engine.kernels.triton_processes import interpret, needs_triton
 
 pytestmark = pytest.mark.slow
 
-CHILD = "import sys, test_triton_tape; sys.exit(test_triton_tape.fuse_with_triton())"
+CHILD = "import sys; from tests.engine.kernels import test_triton_tape as here; sys.exit(here.fuse_with_triton())"
 
 
 def fuse_with_triton() -> int:

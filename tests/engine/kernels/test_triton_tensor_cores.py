@@ -12,9 +12,10 @@ import torch
 from roundlog.definitions.tensor_core import OPERAND_FORMATS
 from roundlog.kernels.cuda.tensor_cores import _tensor, vectors
 from roundlog.number_format import BFLOAT16, FLOAT16
-from tensor_core_cases import CASES, DEFINED, arithmetic_of, patterns, product
-from tensor_core_devices import TensorCores, computing
-from triton_processes import needs_triton
+
+from tests.engine.kernels.tensor_core_cases import CASES, DEFINED, arithmetic_of, patterns, product
+from tests.engine.kernels.tensor_core_devices import TensorCores, computing
+from tests.engine.kernels.triton_processes import needs_triton
 
 pytestmark = [pytest.mark.slow, needs_triton]
 

@@ -7,12 +7,13 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from log_files import HEADER, SIZES, STEPS, read, step_logs, write
 from roundlog.commitments import MerkleTree
 from roundlog.log import Entries, LogReader
 from roundlog.log import payload as payloads
 from roundlog.log.layout import SEGMENT_HEADER_SIZE
 from roundlog.rounding import Counts, summarise
+
+from tests.engine.log.log_files import HEADER, SIZES, STEPS, read, step_logs, write
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_files import SIZES, STEPS, entries, step_logs
 from roundlog.log import Decision, Entries, PayloadError
 from roundlog.log import payload as payloads
 from roundlog.log.payload import decode_varints, encode_varints
+
+from tests.engine.log.log_files import SIZES, STEPS, entries, step_logs
 
 SPECIFICATION = Path(__file__).resolve().parents[3] / "docs" / "log-format.md"
 ARRAY_SIZES = np.array(SIZES)

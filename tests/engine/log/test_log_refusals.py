@@ -9,11 +9,12 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from log_files import DATA_START, HEADER, SIZES, STEPS, entries, forge, frame, read, write
 from roundlog.log import Entries, LogError, LogHeader, LogReader
 from roundlog.log import payload as payloads
 from roundlog.log.layout import compressed_bound
 from roundlog.rounding import summarise
+
+from tests.engine.log.log_files import DATA_START, HEADER, SIZES, STEPS, entries, forge, frame, read, write
 
 
 def refused(path: Path) -> LogError:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_files import HEADER, forge, frame
 from roundlog.log import ENTRIES, LogError, LogReader, LogWriter, PayloadError, PayloadKind
 from roundlog.rounding import summarise
 from roundlog.rounding.ovt import TRITS, Trits, trits
+
+from tests.engine.log.log_files import HEADER, forge, frame
 
 SPECIFICATION = Path(__file__).resolve().parents[3] / "docs" / "log-format.md"
 SIZES = [0, 7, 0, 1, 10]

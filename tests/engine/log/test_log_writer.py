@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from log_files import HEADER, STEPS, entries, read, write
 from roundlog.log import ENTRIES, Entries, LogError, LogWriter
 from roundlog.rounding import summarise
+
+from tests.engine.log.log_files import HEADER, STEPS, entries, read, write
 
 
 @pytest.fixture
@@ -101,12 +102,12 @@ def test_a_killed_writer_leaves_no_log_and_the_next_one_is_not_hindered(path: Pa
     writer = (
         "import sys, time; sys.path.insert(0, sys.argv[2])\n"
         "from pathlib import Path\n"
-        "from log_files import HEADER, STEPS\n"
+        "from tests.engine.log.log_files import HEADER, STEPS\n"
         "from roundlog.log import LogWriter\n"
         "log = LogWriter(Path(sys.argv[1]), HEADER); log.append(10, STEPS[0]); log.append(11, STEPS[1])\n"
         "log._wait(0); log._file.flush(); print('written', flush=True); time.sleep(60)\n"
     )
-    command = [sys.executable, "-c", writer, str(path), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", writer, str(path), str(Path(__file__).resolve().parents[3])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"written\n"
@@ -124,10 +125,10 @@ def test_an_abandoned_writer_does_not_keep_its_process_alive(path: Path) -> None
     writer = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
         "from pathlib import Path\n"
-        "from log_files import HEADER, STEPS\n"
+        "from tests.engine.log.log_files import HEADER, STEPS\n"
         "from roundlog.log import LogWriter\n"
         "LogWriter(Path(sys.argv[1]), HEADER).append(10, STEPS[0])\n"
     )
-    command = [sys.executable, "-c", writer, str(path), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", writer, str(path), str(Path(__file__).resolve().parents[3])]
     assert subprocess.run(command, timeout=60, check=False).returncode == 0
     assert not path.exists()

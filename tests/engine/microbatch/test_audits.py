@@ -19,8 +19,9 @@ from roundlog.training.options import RunOptions
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
-from tasks import HalfwayGPT, classify, conv_task, gpt_task, linear_task
 from torch import nn
+
+from tests.engine.tasks import HalfwayGPT, classify, conv_task, gpt_task, linear_task
 
 Changed = Mapping[int, Entries]
 

@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import memory_taken
 import pytest
+
+from tests.engine.microbatch import memory_taken
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oracle.array import from_torch
-from oracle.whole_programs import values_of
-from random_programs import ALL_FORMATS, make_mixed
 from roundlog.commitments import state_root
 from roundlog.execution import Executor, IndexRangeError, NonFiniteError, StepResult
 from roundlog.execution.fusion import Group, plan
@@ -22,6 +19,10 @@ from roundlog.number_format import narrow_float32
 from roundlog.program import DType, Node, Program, TensorType
 from roundlog.rounding import Follower, Recorder, resolve
 from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
+
+from tests.engine.microbatch.random_programs import ALL_FORMATS, make_mixed
+from tests.engine.oracle.array import from_torch
+from tests.engine.oracle.whole_programs import values_of
 
 
 def check_by_oracle(seed: int) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from random_programs import make
 from roundlog.arithmetic import exact_sums as sums
 from roundlog.capture import Task
 from roundlog.execution import NonFiniteError
@@ -26,9 +25,11 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
-from tasks import classify, conv_task, linear_task
-from test_random_programs import bits, check_all_cuts
 from torch import nn
+
+from tests.engine.microbatch.random_programs import make
+from tests.engine.microbatch.test_random_programs import bits, check_all_cuts
+from tests.engine.tasks import classify, conv_task, linear_task
 
 CONV = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "size": (3, 3)}
 STRIDED = {"stride": (2, 1), "padding": (0, 1), "dilation": (1, 2), "groups": 2, "size": (2, 3)}

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from random_programs import make
 from roundlog.definitions import DEFINITIONS, InputReads
 from roundlog.execution import Executor, NonFiniteError
 from roundlog.execution.microbatch import MicrobatchExecutor, slicing
 from roundlog.execution.microbatch.analysis import analyse, samples_of
 from roundlog.operators import operator
 from roundlog.rounding import Follower, Recorder
+
+from tests.engine.microbatch.random_programs import make
 
 pytestmark = pytest.mark.slow
 

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-import contraction_cases  # noqa: F401  (registers its cases)
 import numpy as np
 import pytest
-from adjudication_cases import program_of
-from operator_cases import CASES
 from roundlog.adjudication.adjudicate import index_of, read
 from roundlog.definitions import DEFINITIONS, Family, InputReads
 from roundlog.descriptors import describe
 from roundlog.execution.microbatch.slicing import RULES, Layout, needs
 from roundlog.operators import operator
+
+from tests.engine.adjudication.adjudication_cases import program_of
+from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
+from tests.engine.operators.operator_cases import CASES
 
 SLICED = sorted(name for name, one in DEFINITIONS.items() if one.reads is not InputReads.WHOLE)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-import operands as of
 import torch
-from operands import floats
-from operator_cases import Case, cases
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.program import DType
+
+from tests.engine.operators import operands as of
+from tests.engine.operators.operands import floats
+from tests.engine.operators.operator_cases import Case, cases
 
 
 def cancelling(rng: Random, a: torch.Tensor, b: torch.Tensor, axis_a: int, axis_b: int) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any
 
-import contraction_cases  # noqa: F401  (registers its cases)
-import operands as of
 import torch
-from operands import floats
-from operator_cases import CASES, Case
 from roundlog.operators import REGISTRY, Inexact
+
+from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
+from tests.engine.operators import operands as of
+from tests.engine.operators.operands import floats
+from tests.engine.operators.operator_cases import CASES, Case
 
 INEXACT = sorted(name for name, operator in REGISTRY.items() if isinstance(operator, Inexact))
 INFINITY, NAN = float("inf"), float("nan")

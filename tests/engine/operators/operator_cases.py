@@ -9,11 +9,12 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
-import operands as of
 import torch
-from operands import booleans, floats, integers
 from roundlog.definitions import Family, OperatorDefinition, of_family
 from roundlog.program import DType
+
+from tests.engine.operators import operands as of
+from tests.engine.operators.operands import booleans, floats, integers
 
 
 @dataclass(frozen=True)

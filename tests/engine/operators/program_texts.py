@@ -6,11 +6,12 @@ import json
 from random import Random
 from typing import Any
 
-import contraction_cases  # noqa: F401  (registers its cases)
 import pytest
-from operator_cases import CASES
 from roundlog.operators import REGISTRY, check
 from roundlog.program import DType, Node, Program, ProgramError, TensorType, from_json, to_json
+
+from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
+from tests.engine.operators.operator_cases import CASES
 
 Document = dict[str, Any]
 F32, I64 = DType.F32, DType.I64

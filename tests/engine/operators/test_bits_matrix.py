@@ -5,19 +5,20 @@ from __future__ import annotations
 from fractions import Fraction
 from random import Random
 
-import contraction_cases  # noqa: F401  (registers its cases)
 import numpy as np
 import pytest
 import torch
-from operator_cases import CASES, Case
-from oracle.array import from_torch
-from oracle.inexact import INEXACT, Real
 from roundlog.adjudication import binary32 as ieee
 from roundlog.log import Entries
 from roundlog.number_format import narrow_float32
 from roundlog.operators import REGISTRY, Inexact
 from roundlog.rounding import Follower, Recorder
 from roundlog.rounding.ovt import ThresholdRecorder
+
+from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
+from tests.engine.operators.operator_cases import CASES, Case
+from tests.engine.oracle.array import from_torch
+from tests.engine.oracle.inexact import INEXACT, Real
 
 WIDTHS = range(23, 32)
 

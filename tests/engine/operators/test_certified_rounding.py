@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
 
-import operands as of
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle.array import from_torch
-from oracle.inexact import INEXACT, Real
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_interval
 from roundlog.operators import REGISTRY, Inexact
-from test_every_operator import promise
+
+from tests.engine.operators import operands as of
+from tests.engine.operators.test_every_operator import promise
+from tests.engine.oracle.array import from_torch
+from tests.engine.oracle.inexact import INEXACT, Real
 
 Pair = tuple[float, float]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from adjudication_cases import Bits
 from roundlog.adjudication import binary32, fixed_point
 from roundlog.adjudication.adjudicate import DisputedStep, adjudicate
 from roundlog.arithmetic import round_signed
@@ -48,6 +47,8 @@ from roundlog.operators.elementwise import Elementwise
 from roundlog.operators.registry import enter
 from roundlog.program import DType, Program, TensorType
 from roundlog.rounding import Recorder
+
+from tests.engine.adjudication.adjudication_cases import Bits
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTRACTS = ROOT / "contracts" / "src"

@@ -8,19 +8,20 @@ from itertools import product
 from math import prod
 from random import Random
 
-import contraction_cases  # noqa: F401  (registers its cases)
-import operands as of
 import pytest
 import torch
-from operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
-from oracle.array import Array, from_torch
-from oracle.direct import DIRECT
-from oracle.inexact import INEXACT, Real
-from oracle.sources import constant, iota, uniform
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_f32, round_interval
 from roundlog.operators import REGISTRY, Direct, Inexact, Source, StepInputs
 from roundlog.program import DType, TensorType
+
+from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
+from tests.engine.operators import operands as of
+from tests.engine.operators.operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
+from tests.engine.oracle.array import Array, from_torch
+from tests.engine.oracle.direct import DIRECT
+from tests.engine.oracle.inexact import INEXACT, Real
+from tests.engine.oracle.sources import constant, iota, uniform
 
 SOURCES = ("state", "data", "schedule", "constant", "iota", "uniform")
 UNIT = Fraction(1, 2**53)

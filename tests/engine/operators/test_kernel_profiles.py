@@ -10,12 +10,13 @@ import sys
 from fractions import Fraction
 from pathlib import Path
 
-import kernel_profile
 import numpy as np
 import pytest
-from oracle.array import from_torch
-from oracle.direct import DIRECT
-from oracle.inexact import INEXACT, Real
+
+from tests.engine.operators import kernel_profile
+from tests.engine.oracle.array import from_torch
+from tests.engine.oracle.direct import DIRECT
+from tests.engine.oracle.inexact import INEXACT, Real
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from program_texts import TEXT, WHOLE, Document, canonical, load, refused, small
 from roundlog.execution.fusion import peak_bytes
 from roundlog.operators import REGISTRY
 from roundlog.program import DType, TensorType, to_json
+
+from tests.engine.operators.program_texts import TEXT, WHOLE, Document, canonical, load, refused, small
 
 
 def test_the_program_of_every_operator_is_read_and_written_back_to_the_same_text() -> None:

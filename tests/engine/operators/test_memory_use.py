@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import memory_use
 import pytest
+
+from tests.engine.operators import memory_use
 
 pytestmark = pytest.mark.slow
 

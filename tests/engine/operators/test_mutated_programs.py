@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from program_texts import TEXT, canonical, load, small
 from roundlog.program import ProgramError, to_json
+
+from tests.engine.operators.program_texts import TEXT, canonical, load, small
 
 
 def _mutated(document: Any, rng: Random) -> Any:

@@ -6,20 +6,21 @@ from math import prod
 from random import Random
 from typing import Any
 
-import contraction_cases  # noqa: F401  (registers its cases)
 import numpy as np
-import operands as of
 import pytest
 import torch
 from elementary_series import FUNCTIONS
-from operator_cases import CASES, INT64_CORNERS
-from oracle.array import from_torch
-from oracle.direct import DIRECT
-from oracle.inexact import INEXACT
 from roundlog.adjudication import binary32 as ieee
 from roundlog.operators import REGISTRY, Direct, Inexact, check
 from roundlog.operators.movement import OutOfRangeError
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
+
+from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
+from tests.engine.operators import operands as of
+from tests.engine.operators.operator_cases import CASES, INT64_CORNERS
+from tests.engine.oracle.array import from_torch
+from tests.engine.oracle.direct import DIRECT
+from tests.engine.oracle.inexact import INEXACT
 
 INDEX_INPUT = {"gather": 1, "take": 1, "scatter_add": 1}
 

@@ -9,14 +9,15 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from oracle.array import from_torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.capture import Task
 from roundlog.number_format import narrow_float32
 from roundlog.operators import REGISTRY, OperatorKind, compute_narrow, elementwise, operator
 from roundlog.program import ProgramError
 from roundlog.training.job import Job
-from tasks import linear_task
+
+from tests.engine.oracle.array import from_torch
+from tests.engine.tasks import linear_task
 
 WIDTHS = st.sampled_from(range(23, 32))
 PATTERNS = st.integers(0, 2**32 - 1).filter(ieee.is_finite)

@@ -17,7 +17,7 @@ from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.number_format import Format
 from roundlog.program import DType
 
-from oracle.array import FORMATS, Array, Index, broadcast_shape, build, moved, reduced
+from tests.engine.oracle.array import FORMATS, Array, Index, broadcast_shape, build, moved, reduced
 
 Attributes = Mapping[str, Any]
 Inputs = Sequence[Array]

@@ -14,8 +14,8 @@ from elementary_series import FUNCTIONS
 from roundlog.adjudication import binary32 as ieee
 from roundlog.number_format import FLOAT32, Format
 
-from oracle.array import Index, indices, moved, reduced
-from oracle.direct import DIRECT, Attributes, Inputs, unless_nan
+from tests.engine.oracle.array import Index, indices, moved, reduced
+from tests.engine.oracle.direct import DIRECT, Attributes, Inputs, unless_nan
 
 INEXACT: dict[str, Callable[[Inputs, Attributes], tuple[Index, list[Real]]]] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from oracle.array import Array, Index, build
+from tests.engine.oracle.array import Array, Index, build
 
 _M64 = (1 << 64) - 1
 

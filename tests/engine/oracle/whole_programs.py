@@ -5,10 +5,10 @@ from __future__ import annotations
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Node, Program
 
-from oracle.array import FORMATS, Array, from_torch
-from oracle.direct import DIRECT
-from oracle.inexact import INEXACT
-from oracle.sources import constant, iota, uniform
+from tests.engine.oracle.array import FORMATS, Array, from_torch
+from tests.engine.oracle.direct import DIRECT
+from tests.engine.oracle.inexact import INEXACT
+from tests.engine.oracle.sources import constant, iota, uniform
 
 
 def values_of(program: Program, inputs: StepInputs) -> list[Array]:

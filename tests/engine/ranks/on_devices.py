@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import foreign_device
 import torch
 import torch.distributed as dist
 from roundlog.execution.ranks import LostRankError, Ranks, dismiss
@@ -19,6 +17,9 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.rank_runs import RankMismatchError, agree, by_ranks, help_rank_0
 from roundlog.training.trainer import Trainer
+
+from tests.engine.ranks.rank_processes import named
+from tests.engine.running import foreign_device
 
 
 @contextmanager
@@ -34,19 +35,17 @@ def _usable(name: str) -> Iterator[None]:
 
 def run(ranks: Ranks, devices: list[str], function: str, *arguments: Any) -> Any:
     """What a function `module:name` of these tests returns, with every rank on its own device."""
-    module, _, name = function.partition(":")
     with _usable(devices[ranks.rank]):
         ranks.use(torch.device(devices[ranks.rank]))
-        return getattr(importlib.import_module(module), name)(ranks, *arguments)
+        return named(function)(ranks, *arguments)
 
 
 def run_looked_at(ranks: Ranks, function: str, *arguments: Any) -> Any:
     """What a function of these tests returns where everything is sent as nccl would, by gloo."""
     group = dist.new_group(backend="gloo")
     assert isinstance(group, dist.ProcessGroup)
-    module, _, name = function.partition(":")
     wire = ranks._between_cpus = Nccl(group, ranks.membership, torch.device("cpu"))
-    found = getattr(importlib.import_module(module), name)(ranks, *arguments)
+    found = named(function)(ranks, *arguments)
     wire.close()
     return found
 

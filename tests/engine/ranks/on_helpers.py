@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from on_trainings import Broken
 from roundlog.capture import Task
 from roundlog.execution import StoppedError
 from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks, rank_passes
@@ -21,8 +20,10 @@ from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions, StepEvent, prescribed
 from roundlog.training.rank_runs import Outgoing
 from roundlog.training.trainer import Trainer
-from tasks import TASKS
 from torch import nn
+
+from tests.engine.ranks.on_trainings import Broken
+from tests.engine.tasks import TASKS
 
 LIMITS = JobLimits()
 

@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from on_helpers import LIMITS, Lead
 from roundlog.execution.ranks import Ranks
 from roundlog.training.helpers import help_with_runs
+
+from tests.engine.ranks.on_helpers import LIMITS, Lead
 
 Lie = Callable[[bytes], bytes]
 

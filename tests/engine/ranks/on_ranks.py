@@ -11,7 +11,6 @@ from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
-import random_programs
 import torch
 from roundlog.arithmetic import exact_sums as sums
 from roundlog.commitments import canonical, tensor_bytes
@@ -28,7 +27,9 @@ from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Inexact, StepInputs
 from roundlog.program import DType, Node, Program, TensorType
 from roundlog.rounding import Follower, Recorder, Window
-from test_parts import CASES, DRAWS, drawn
+
+from tests.engine.microbatch import random_programs
+from tests.engine.microbatch.test_parts import CASES, DRAWS, drawn
 
 
 def digest(result: StepResult) -> str:

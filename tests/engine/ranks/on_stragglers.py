@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import on_ranks
 import torch
 from roundlog.arithmetic import DisturbedError
 from roundlog.execution.ranks import Ranks, RanksExecutor, dismiss, serve
@@ -17,6 +16,8 @@ from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from roundlog.training.helpers import Helpers, help_with_runs
 from roundlog.training.job import JobLimits
+
+from tests.engine.ranks import on_ranks
 
 PATIENCE, STUCK = 2.0, 6.5
 """Seconds after which a rank tells, and for which one is stuck."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import random_optimizers
 import torch
 from roundlog.commitments import state_root
 from roundlog.execution import Batches, Executor
@@ -31,7 +30,9 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, Validation
 from roundlog.training.rank_runs import by_ranks, help_rank_0
-from tasks import TASKS
+
+from tests.engine.ranks import random_optimizers
+from tests.engine.tasks import TASKS
 
 
 def run_trainings(

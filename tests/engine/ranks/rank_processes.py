@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
-
-TESTS = Path(__file__).resolve().parents[1]
 
 
 def seconds_to_stop() -> float:
@@ -27,12 +26,10 @@ def free_port() -> int:
 
 
 def start(function: str, size: int, *arguments: Any, **environment: str) -> list[subprocess.Popen[str]]:
-    """`size` processes that call `module:function(ranks, *arguments)`, with ranks joined as a launcher's environment
-    says: MASTER_ADDR is 127.0.0.1 where none is given."""
-    folders = [Path(__file__).parent, TESTS, TESTS / "microbatch"]
-    path = os.pathsep.join([*map(str, folders), *filter(None, sys.path)])
-    command = [sys.executable, __file__, function, json.dumps(arguments)]
-    shared = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(size)}
+    """`size` processes that call `module:function(ranks, *arguments)` of a module beside this one, with ranks joined
+    as a launcher's environment says: MASTER_ADDR is 127.0.0.1 where none is given."""
+    command = [sys.executable, "-m", "tests.engine.ranks.rank_processes", function, json.dumps(arguments)]
+    shared = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(size)}
     shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} | environment
     return [
         subprocess.Popen(
@@ -63,16 +60,20 @@ def call(function: str, size: int, *arguments: Any, **environment: str) -> list[
     return answers(start(function, size, *arguments, **environment))
 
 
-def main() -> None:
-    import importlib
+def named(function: str) -> Callable[..., Any]:
+    """The function `module:function` of a module beside this one."""
+    module, _, name = function.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(f"tests.engine.ranks.{module}"), name)
+    return found
 
+
+def main() -> None:
     import torch
     from roundlog.execution.ranks import Launch, Ranks, connect, disconnect
 
     function, arguments = sys.argv[1:]
     torch.set_num_threads(1)
-    module, _, name = function.partition(":")
-    called = getattr(importlib.import_module(module), name)
+    called = named(function)
     launch = Launch.of(os.environ)
     assert launch is not None
     address, loopback = (launch.host, launch.port), launch.loopback

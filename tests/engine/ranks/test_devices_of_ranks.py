@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import on_helpers
-import on_ranks
 import pytest
 import torch
-from foreign_device import NAME
-from rank_processes import call, seconds_to_stop, start
 from roundlog.execution.ranks import Launch
 from roundlog.execution.ranks.wire import suit_nccl
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
-from tasks import TASKS
+
+from tests.engine.ranks import on_helpers, on_ranks
+from tests.engine.ranks.rank_processes import call, seconds_to_stop, start
+from tests.engine.running.foreign_device import NAME
+from tests.engine.tasks import TASKS
 
 FOREIGN, MIXED = [NAME, NAME], ["cpu", NAME]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import on_helpers
 import pytest
-from rank_processes import answers, call, start
 from roundlog.execution import StoppedError
 from roundlog.training.trainer import Trainer
+
+from tests.engine.ranks import on_helpers
+from tests.engine.ranks.rank_processes import answers, call, start
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,8 @@ import sys
 import time
 
 import pytest
-from rank_processes import free_port, seconds_to_stop
+
+from tests.engine.ranks.rank_processes import free_port, seconds_to_stop
 
 _JOIN = """
 import os, sys

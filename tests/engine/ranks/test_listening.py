@@ -7,8 +7,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from rank_processes import call
 from roundlog.execution.ranks import Ranks
+
+from tests.engine.ranks.rank_processes import call
 
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
 """127.0.0.1 and ::1, as proc(5) writes them on a machine with little-endian numbers."""

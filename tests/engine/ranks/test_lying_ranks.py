@@ -9,10 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import on_helpers
 import pytest
-from on_liars import LIES, MESSAGES
-from rank_processes import start
 from roundlog.execution.ranks import LostRankError, Ranks
 from roundlog.execution.ranks.membership import Membership, _read_identity
 from roundlog.execution.ranks.orders import collect
@@ -20,6 +17,10 @@ from roundlog.execution.ranks.rank_states import KeptStates
 from roundlog.log.payload import encode
 from roundlog.rounding import Follower, Recorder, Rounding
 from roundlog.training.rank_runs import agree_without_job
+
+from tests.engine.ranks import on_helpers
+from tests.engine.ranks.on_liars import LIES, MESSAGES
+from tests.engine.ranks.rank_processes import start
 
 QUICK = {("a huge length", 3), ("no JSON", 3)}
 

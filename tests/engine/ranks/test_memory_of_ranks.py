@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import memory_taken
 import pytest
-from memory_taken import logistic
-from rank_processes import call
 from roundlog.execution import Batches
 from roundlog.execution.ranks import Ranks, RanksExecutor, dismiss, serve
 from roundlog.rounding import Follower
 from roundlog.training.job import Job
+
+from tests.engine.microbatch import memory_taken
+from tests.engine.microbatch.memory_taken import logistic
+from tests.engine.ranks.rank_processes import call
 
 pytestmark = pytest.mark.slow
 

@@ -9,15 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mixed_precision
-import on_ranks
-import on_trainings
 import pytest
-import random_optimizers
 import torch
-from random_optimizers import OPTIMIZERS
-from random_programs import make
-from rank_processes import call, seconds_to_stop, start
 from roundlog.execution.microbatch import samples_of
 from roundlog.execution.ranks import samples_of_ranks
 from roundlog.execution.ranks.rank_passes import passes_of
@@ -27,7 +20,13 @@ from roundlog.program import ProgramError
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, Validation
-from tasks import TASKS, short_layers_task
+
+from tests.engine.microbatch.random_programs import make
+from tests.engine.ranks import on_ranks, on_trainings, random_optimizers
+from tests.engine.ranks.random_optimizers import OPTIMIZERS
+from tests.engine.ranks.rank_processes import call, seconds_to_stop, start
+from tests.engine.running import mixed_precision
+from tests.engine.tasks import TASKS, short_layers_task
 
 
 def compare(size: int, seeds: list[int], cut: bool = False, mixed: bool = False, bits: int = 32) -> int:

@@ -13,8 +13,9 @@ from roundlog.capture import Task
 from roundlog.training import rank_runs
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.rank_runs import NAMES, Incoming, Outgoing, SentJobError
-from tasks import linear_task
 from torch import nn
+
+from tests.engine.tasks import linear_task
 
 
 @pytest.fixture(scope="module")

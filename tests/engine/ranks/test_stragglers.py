@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from on_stragglers import PATIENCE
-from rank_processes import call
 from roundlog.execution.ranks import membership
 from roundlog.execution.ranks.membership import LATE, MOST, Lateness, RankProgress, RankWait, StragglerMonitor, lateness
+
+from tests.engine.ranks.on_stragglers import PATIENCE
+from tests.engine.ranks.rank_processes import call
 
 BUSY, OTHERS, ORDER, RUN = RankWait.NOTHING, RankWait.OTHERS, RankWait.ORDER, RankWait.RUN
 

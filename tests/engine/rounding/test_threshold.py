@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle.array import from_torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_to
 from roundlog.number_format import FLOAT32, narrow_float32
@@ -18,6 +17,8 @@ from roundlog.operators import operator
 from roundlog.rounding import LogFindingKind
 from roundlog.rounding.ovt import Divergence, ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds, Trits
 from roundlog.rounding.ovt.threshold_rounding import log_codes, reverse
+
+from tests.engine.oracle.array import from_torch
 
 WIDTHS = st.sampled_from(range(23, 33))
 # Around numbers and midpoints of every format, in all binades, subnormal ones too.

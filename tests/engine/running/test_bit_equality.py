@@ -11,9 +11,10 @@ import pytest
 from machines.process import Outcome
 from machines.profiles import MACHINES
 from machines.tasks import FULL, SMALL, SMALL_IN_BF16, SMALL_STEPS
-from processes import finish, start
 from roundlog.training.job import Job
-from tasks import TASKS
+
+from tests.engine.running.processes import finish, start
+from tests.engine.tasks import TASKS
 
 SAMPLE = ("native", "AVX2, one thread", "compatible", "CUDA")
 SAMPLE_TASKS = {"gpt2": 2, "logistic": 3, "resnet50": 1, "vgg11": 2, "gpt_bf16": 2, "llama_bf16": 1, "vgg11_bf16": 1}

@@ -7,7 +7,6 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-import mixed_precision
 import pytest
 import torch
 from roundlog.arithmetic.device_check import fault_of
@@ -19,8 +18,10 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
-from tasks import TASKS
-from test_tensor_core_jobs import task
+
+from tests.engine.running import mixed_precision
+from tests.engine.running.test_tensor_core_jobs import task
+from tests.engine.tasks import TASKS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
 

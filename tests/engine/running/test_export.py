@@ -23,9 +23,10 @@ from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from safetensors import safe_open
 from safetensors.torch import load_file, load_model, save_file, save_model
-from tasks import GPT, ConvNet, conv_task
 from torch import nn
-from trainings import run_of
+
+from tests.engine.tasks import GPT, ConvNet, conv_task
+from tests.engine.trainings import run_of
 
 REFUSALS = (ExportError, StorageError, CaptureError)
 

@@ -11,8 +11,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import foreign_device
-import mixed_precision
 import pytest
 import torch
 from roundlog.commitments import state_root
@@ -27,11 +25,14 @@ from roundlog.training.options import RunOptions
 from roundlog.training.repetition import replay_interval, replay_state
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
-from tasks import TASKS
+
+from tests.engine.running import foreign_device, mixed_precision
+from tests.engine.tasks import TASKS
 
 pytestmark = pytest.mark.slow
 
-CHILD = "import sys, test_foreign_device; sys.exit(test_foreign_device.work(*sys.argv[1:]))"
+IMPORTED = "import sys; from tests.engine.running import test_foreign_device as here"
+CHILD = f"{IMPORTED}; sys.exit(here.work(*sys.argv[1:]))"
 
 
 def work(job_dir: str, run_dir: str, log_dir: str) -> None:
@@ -96,7 +97,8 @@ def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str
 
 
 MIXES = """
-import torch, foreign_device
+import torch
+from tests.engine.running import foreign_device
 foreign_device.install()
 with foreign_device.foreign():
     x = torch.ones(3).to("foreign")
@@ -137,14 +139,15 @@ def wait_for_a_step(job_dir: str) -> None:
 def test_the_host_does_not_wait_for_exact_operators(tmp_path: Path) -> None:
     job = Job.from_task(TASKS["gpt"](steps=4))
     job.write(tmp_path / "job")
-    code = "import sys, test_foreign_device; sys.exit(test_foreign_device.wait_for_a_step(*sys.argv[1:]))"
+    code = f"{IMPORTED}; sys.exit(here.wait_for_a_step(*sys.argv[1:]))"
     seen = json.loads(child(code, str(tmp_path / "job")))
     # By the reference's marking: an index list, three lists of what is marked, and some terms.
     assert seen["waits"] <= 5 * seen["inexact"] + 2 * seen["looked_up"] + 10 < seen["exact"]
 
 
 LINES = """
-import torch, foreign_device
+import torch
+from tests.engine.running import foreign_device
 from roundlog.operators import operator
 from roundlog.rounding import Recorder
 foreign_device.install()
@@ -209,7 +212,9 @@ def test_what_stops_a_step_is_named_as_on_the_cpu(tmp_path: Path) -> None:
     job = Job.from_task(TASKS["conv"](steps=4))
     job.write(tmp_path / "job")
     here = ends(Run(Job.read(tmp_path / "job"), tmp_path / "run"))
-    code = "import sys, test_foreign_device; sys.exit(test_foreign_device.stop(*sys.argv[1:]))"
+    code = (
+        "import sys; from tests.engine.running import test_foreign_device as here; sys.exit(here.stop(*sys.argv[1:]))"
+    )
     assert json.loads(child(code, str(tmp_path / "job"))) == here
     # By exact operators, by inexact ones, by the state itself; and not at all.
     for how in (

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from deaths import Point, killed_at
 from roundlog.program import Node
 from roundlog.storage import StorageError, save_tensors
 from roundlog.training import run_files
@@ -28,7 +27,9 @@ from roundlog.training.options import (
 )
 from roundlog.training.run_files import History, HistoryEntry, read_history
 from roundlog.training.trainer import Trainer, TrainingResult
-from tasks import conv_task, linear_task
+
+from tests.engine.running.deaths import Point, killed_at
+from tests.engine.tasks import conv_task, linear_task
 
 Trained = tuple[Path, Job, TrainingResult, list[StepEvent]]
 

@@ -23,7 +23,8 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError
 from roundlog.training.run import Run, RunError
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
-from tasks import linear_task
+
+from tests.engine.tasks import linear_task
 
 
 @pytest.fixture(autouse=True)

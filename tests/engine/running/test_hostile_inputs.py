@@ -17,7 +17,8 @@ from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import Execution, RunOptions
 from roundlog.training.trainer import Trainer, log_header, log_path
 from safetensors.torch import save_file
-from tasks import conv_task, halfway_task, linear_task
+
+from tests.engine.tasks import conv_task, halfway_task, linear_task
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,10 @@ from roundlog.training.job import Job
 from roundlog.training.kernel_sameness import has_short_numbers
 from roundlog.training.sameness import confirm_same
 from roundlog.training.trainer import Trainer
-from short_steps import compared, in_bf16, is_noticed, net, task_of, under_autocast
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
+
+from tests.engine.running.short_steps import compared, in_bf16, is_noticed, net, task_of, under_autocast
 
 
 def test_autocast_is_captured_and_comes_to_one_root(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import torch
 from roundlog.capture import CaptureError, capture
 from roundlog.capture.captured import CallTrail, KernelCall
 from roundlog.training.sameness import confirm_same
-from short_steps import is_noticed, net, task_of, under_autocast
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
+
+from tests.engine.running.short_steps import is_noticed, net, task_of, under_autocast
 
 
 class WithTable(nn.Module):

@@ -6,12 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import mixed_precision
 import pytest
 import torch
-from audit_workers import honest, listing_of, source_of
-from oracle.array import from_torch
-from oracle.whole_programs import values_of
 from roundlog.commitments import state_root
 from roundlog.data import data_tree, field_of
 from roundlog.execution import Batches
@@ -31,6 +27,11 @@ from roundlog.training.run_files import checkpoint_path
 from roundlog.training.trainer import Trainer, TrainingResult
 from safetensors.torch import load_model
 from torch import nn
+
+from tests.engine.oracle.array import from_torch
+from tests.engine.oracle.whole_programs import values_of
+from tests.engine.running import mixed_precision
+from tests.engine.segment_audits.audit_workers import honest, listing_of, source_of
 
 Trained = tuple[Path, Job, TrainingResult]
 

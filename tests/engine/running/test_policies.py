@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from processes import finish, start
 from roundlog.arithmetic import in_format
 from roundlog.log import LogReader, LogWriter, PayloadKind
 from roundlog.number_format import narrow_float32
@@ -19,7 +18,9 @@ from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run, RunError
 from roundlog.training.trainer import Trainer, log_header, log_path
 from safetensors.torch import load_file
-from tasks import TASKS, linear_task
+
+from tests.engine.running.processes import finish, start
+from tests.engine.tasks import TASKS, linear_task
 
 ALWAYS = {("gpt", POLICY_THRESHOLD, 32), ("conv", POLICY_CERTIFIED, 24)}
 EVERY = [

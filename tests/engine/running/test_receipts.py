@@ -19,7 +19,8 @@ from roundlog.training.options import RunOptions
 from roundlog.training.receipt import Receipt, ReceiptError, read_receipt
 from roundlog.training.repetition import draw_intervals, repeat, repeat_all
 from roundlog.training.trainer import Trainer, TrainingResult
-from tasks import linear_task
+
+from tests.engine.tasks import linear_task
 
 Trained = tuple[Path, Job, TrainingResult]
 

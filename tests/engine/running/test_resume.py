@@ -3,8 +3,6 @@
 import shutil
 
 import pytest
-from deaths import Point, after_rename, before_rename, before_sync, killed_at
-from processes import finish, start
 from roundlog.commitments import state_root
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
@@ -12,7 +10,10 @@ from roundlog.training.options import RunOptions
 from roundlog.training.repetition import replay_interval, replay_state
 from roundlog.training.run import Run, RunError
 from roundlog.training.trainer import Trainer
-from tasks import conv_task, linear_task
+
+from tests.engine.running.deaths import Point, after_rename, before_rename, before_sync, killed_at
+from tests.engine.running.processes import finish, start
+from tests.engine.tasks import conv_task, linear_task
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from memory_taken import taken
 from roundlog.commitments import state_root, tensor_root
 from roundlog.execution.batches import TensorsOf
 from roundlog.program import DType, TensorType
@@ -16,7 +15,9 @@ from roundlog.storage import StorageError, StoredTensors, save_state, save_tenso
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, StoredState
 from roundlog.training.run import Run
-from tasks import TASKS
+
+from tests.engine.microbatch.memory_taken import taken
+from tests.engine.tasks import TASKS
 
 
 @pytest.fixture

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from memory_limits import limit, more_memory
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.checkpoint import SpillFile
 from roundlog.program import Program
 from roundlog.training.job import Job
 from roundlog.training.sameness import Sameness, confirm_same
 from torch import Tensor, nn
+
+from tests.engine.memory_limits import limit, more_memory
 
 
 def task_of(function: Callable[[Tensor], Tensor] = torch.tanh, lr: float = 0.01, **more: object) -> Task:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import forged_logs
 import numpy as np
 import pytest
 from roundlog.commitments import MerkleTree
@@ -17,7 +16,9 @@ from roundlog.training.auditor import BY_LOG, Auditor, LogStanding, audit
 from roundlog.training.job import Job
 from roundlog.training.run import RunError
 from roundlog.training.trainer import Trainer, TrainingResult, log_path
-from tasks import halfway_task, linear_task
+
+from tests.engine import forged_logs
+from tests.engine.tasks import halfway_task, linear_task
 
 LogChange = Callable[[Path, Path], Path]
 

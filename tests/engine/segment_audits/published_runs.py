@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from audit_workers import honest, listing_of, source_of
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing
@@ -19,7 +18,9 @@ from roundlog.training.repetition import replay, replay_interval
 from roundlog.training.run import Run
 from roundlog.training.run_files import checkpoint_path
 from roundlog.training.trainer import Trainer
-from tasks import linear_task
+
+from tests.engine.segment_audits.audit_workers import honest, listing_of, source_of
+from tests.engine.tasks import linear_task
 
 INTERVALS = 8
 

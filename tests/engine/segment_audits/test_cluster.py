@@ -16,8 +16,9 @@ from typing import Any
 
 import psutil
 import pytest
-from published_runs import Liar, Trained, train
 from roundlog.segment_audits.cluster import ClusterError, ClusterWorker, cluster_workers, connect_cluster
+
+from tests.engine.segment_audits.published_runs import Liar, Trained, train
 
 
 @pytest.fixture(scope="module")

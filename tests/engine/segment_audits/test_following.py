@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_workers import source_of
-from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import SegmentAudit, Sharing
 from roundlog.segment_audits.segment import Listing, WorkerAnswer, audit_segment
+
+from tests.engine.segment_audits.audit_workers import source_of
+from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, train
 
 TURN = 0.1
 """Time between two looks. The trainer takes 1 for an interval."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from audit_workers import Stand
-from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.commitments import MerkleTree
 from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
+
+from tests.engine.segment_audits.audit_workers import Stand
+from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, train
 
 
 @pytest.fixture(scope="module")

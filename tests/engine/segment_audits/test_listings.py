@@ -23,7 +23,8 @@ from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.trainer import Trainer
-from tasks import linear_task
+
+from tests.engine.tasks import linear_task
 
 
 @pytest.fixture(scope="module")

@@ -19,12 +19,13 @@ from typing import Any
 
 import pytest
 import torch
-from audit_workers import Stand, named
-from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.data import RemoteDataError
 from roundlog.segment_audits.plan import Reports, SegmentAudit
 from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.segment_audits.workers import NotNeeded, NoWorkersError, ProcessWorker, StandIn
+
+from tests.engine.segment_audits.audit_workers import Stand, named
+from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, train
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from audit_workers import Behaviour, named, source_of
-from published_runs import INTERVALS, Liar, Trained, train
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import Sharing
 from roundlog.segment_audits.segment import Listing, SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.training.options import RunOptions
+
+from tests.engine.segment_audits.audit_workers import Behaviour, named, source_of
+from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, train
 
 
 @dataclass

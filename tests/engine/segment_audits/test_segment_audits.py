@@ -8,8 +8,6 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from audit_workers import Stand, honest, named, source_of
-from published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import Reports, Sharing, draw_sample, fewest_parts, miss_probability
 from roundlog.segment_audits.segment import Listing, MakeWorker, SegmentOrder, WorkerAnswer, audit_segment, settled
@@ -17,7 +15,10 @@ from roundlog.segment_audits.workers import NoWorkersError, process_workers
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.training.job import Job
 from roundlog.training.run import Run, RunError
-from tasks import linear_task
+
+from tests.engine.segment_audits.audit_workers import Stand, honest, named, source_of
+from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
+from tests.engine.tasks import linear_task
 
 
 @pytest.fixture(scope="module")

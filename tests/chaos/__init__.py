@@ -1,0 +1,1 @@
+"""Rounds of real roles whose node, disks and lives go wrong."""

@@ -1,0 +1,1 @@
+"""Tests of `client/tiebreak`, and the nodes, stores and disputes that they share."""

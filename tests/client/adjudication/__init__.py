@@ -1,0 +1,1 @@
+"""Operators in the contract, held against the reference and the engine."""

@@ -1,0 +1,260 @@
+"""`tiebreak doctor`: this machine, a pretend card, and stores and nodes of every kind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiebreak.diagnosis import probe_process
+
+from tests.client.cli.cli_world import Chain, Run
+from tests.client.http_stand_in import Request, free_port, serving
+
+CARD = """
+import collections, torch
+import roundlog.arithmetic, roundlog.training.machine_support as support
+Properties = collections.namedtuple("Properties", "name major minor total_memory")
+torch.version.cuda = "12.8"
+torch.cuda.is_available = lambda: True
+torch.cuda.device_count = lambda: 2
+torch.cuda.get_device_capability = lambda device: ((9, 0), (8, 6))[device.index]
+torch.cuda.get_device_properties = lambda device: Properties(
+    *(("NVIDIA H100 80GB HBM3", 9, 0, 85 * 10**9), ("a card \\x1b[2J", 8, 6, 16 * 10**9))[device.index]
+)
+check = roundlog.arithmetic.check_machine
+
+def check_machine(device):
+    if device.index == 1:
+        raise roundlog.arithmetic.MachineError("this process flushes subnormal numbers to zero: leave it out")
+    check(torch.device("cpu"))
+
+roundlog.arithmetic.check_machine = check_machine
+support.works = lambda device: False
+from tiebreak.diagnosis.machine_probe import main
+main()
+"""
+
+
+def replay(monkeypatch: pytest.MonkeyPatch, *facts: object) -> None:
+    """Have the process print these, and no more."""
+    lines = "\n".join(map(json.dumps, facts))
+    monkeypatch.setattr(probe_process, "COMMAND", (sys.executable, "-c", f"print({lines!r})"))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process of this machine would print, without loading PyTorch a second time."""
+    from tiebreak.diagnosis.machine_probe import device_facts, torch_facts
+
+    replay(monkeypatch, torch_facts(), *device_facts())
+
+
+def printed(run: Run, *words: object, code: int = 0, **environment: str) -> dict[str, Any]:
+    """What the command prints for programs."""
+    result = run("doctor", *words, "--json", env=environment)
+    assert result.exit_code == code, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert found["right"] is (code == 0)
+    return found
+
+
+def of_place(run: Run, *words: object, **environment: str) -> str:
+    """The one problem that is found, with a place."""
+    found = printed(run, "--patience", "500ms", *words, code=3, **environment)
+    (problem,) = [one for one in found["problems"] if one["is_grave"]]
+    sentence: str = problem["sentence"]
+    assert sentence.endswith(".") and "\n" not in sentence
+    return sentence
+
+
+def test_this_machine_is_as_it_should_be(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the process that a user's command starts."""
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    result = run("doctor")
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.split())
+    for part in ("This machine processor", "PyTorch version", "self-test passed", "exact native (f32, bf16, f16)"):
+        assert part in said
+    assert result.stdout.index("This machine") < result.stdout.index("PyTorch")
+    assert "Stores and nodes" not in result.stdout
+
+
+@pytest.mark.usefixtures("quick")
+def test_programs_get_the_same_as_one_object(run: Run) -> None:
+    found = printed(run)
+    assert set(found) == {"machine", "torch", "devices", "places", "problems", "right"} and found["places"] == []
+    (cpu,) = [one for one in found["devices"] if one["device"] == "cpu"]
+    ways = {one["name"]: (one["way"], one["formats"]) for one in cpu["arithmetics"]}
+    assert cpu["passes"] and ways["exact"] == ("native", ["f32", "bf16", "f16"])
+    assert ways["hopper"] == ways["ampere"] == ("emulated", ["bf16", "f16"]) and ways["volta"] == ("emulated", ["f16"])
+    assert found["machine"]["cores"] >= 1 and found["machine"]["usable_bytes"] > 0
+
+
+def test_a_pretend_card_is_described_and_a_wrong_one_is_found_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_process, "COMMAND", (sys.executable, "-P", "-c", CARD))
+    found = printed(run, code=3)
+    right, wrong = found["devices"][1:]
+    assert (right["name"], right["capability"], right["passes"]) == ("NVIDIA H100 80GB HBM3", "9.0", True)
+    assert [one["name"] for one in right["arithmetics"] if one["in_hardware"]] == ["hopper"]
+    assert {one["way"] for one in right["arithmetics"]} == {"native", "emulated"}
+    assert not wrong["passes"] and {one["way"] for one in wrong["arithmetics"]} == {"not"}
+    assert not any(one["in_hardware"] for one in wrong["arithmetics"]), "nobody has compared capability 8.6"
+    grave, *others = found["problems"]
+    assert "cuda:1 does not compute as it has to: this process flushes subnormal" in grave["sentence"]
+    assert ["tiebreak[cuda]" in one["sentence"] for one in others] == [True]
+    replay(monkeypatch, found["torch"], *found["devices"])
+    shown = run("doctor")
+    assert shown.exit_code == 3 and "FAILED" in shown.stdout and "not on this device" in shown.stdout
+    assert "the device's tensor cores add so" in shown.stdout and "\x1b" not in shown.stdout
+    assert shown.stdout.index("Wrong") < shown.stdout.index("Could be better")
+
+
+def test_the_machine_is_described_where_pytorch_crashes_or_hangs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tiebreak.cli import doctor
+
+    crash = "import os, sys; print('a library says hello'); sys.stdout.flush(); os.abort()"
+    for code, said in (
+        (crash, "signal 6 ended it"),
+        ("raise ImportError('libcudart.so.12: cannot open shared object file')", "libcudart.so.12"),
+        ("pass", "it has ended without an answer"),
+    ):
+        monkeypatch.setattr(probe_process, "COMMAND", (sys.executable, "-c", code))
+        found = printed(run, code=3)
+        assert found["torch"] is None and found["machine"]["processor"]
+        assert said in found["problems"][0]["sentence"] and "new environment" in found["problems"][0]["sentence"]
+    monkeypatch.setattr(doctor, "SECONDS_OF_PYTORCH", 0.5)
+    monkeypatch.setattr(probe_process, "COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    started = time.monotonic()
+    result = run("doctor")
+    assert result.exit_code == 3 and time.monotonic() - started < 20
+    assert "This machine" in result.stdout and "it had not ended after 0.5 seconds" in result.stdout
+
+
+def test_what_needs_no_pytorch_is_shown_before_it_is_loaded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command itself never loads it."""
+    code = (
+        "import sys; from tiebreak.diagnosis import probe_process\n"
+        "probe_process.COMMAND = (sys.executable, '-c', 'pass')\n"
+        "from tiebreak.cli.app import app\n"
+        "sys.argv = ['tiebreak', 'doctor']\n"
+        "try: app()\n"
+        "except SystemExit as end: print('torch' in sys.modules, end.code)\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False 3", done.stdout + done.stderr
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_good_chain_and_a_good_store_answer(run: Run, chain: Chain, tmp_path: Path) -> None:
+    store = tmp_path / "not" / "yet"
+    found = printed(run, "--store", store, **chain.environment())
+    assert [one["kind"] for one in found["places"]] == ["store", "node", "contract"]
+    assert "made when it is used" in found["places"][0]["facts"] and not store.exists()
+    assert "chain 131277322940537, block" in found["places"][1]["facts"]
+    assert "this version's" in found["places"][2]["facts"]
+    shown = run("doctor", "--store", store, env=chain.environment())
+    assert shown.exit_code == 0 and shown.stdout.endswith("All is as it should be.\n")
+
+
+Answer = Callable[[Request], None]
+
+
+def garbage(request: Request) -> None:
+    request.send(200, b"<html>\x1b[2J" * 1000)
+
+
+def elsewhere(request: Request) -> None:
+    request.send(302, Location="http://127.0.0.1:1/")
+
+
+def refusing(request: Request) -> None:
+    request.send(403, b"no")
+
+
+def dripping(request: Request) -> None:
+    request.send_response(200)
+    for number in range(600):
+        request.wfile.write(f"X-{number}: drip\r\n".encode())
+        request.wfile.flush()
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("answer", [garbage, elsewhere, refusing, dripping])
+@pytest.mark.parametrize("kind", ["gateway", "Kubo", "node", "pinning"])
+def test_a_hostile_place_is_found_out_in_time(kind: str, answer: Answer, run: Run) -> None:
+    with serving(answer) as url:
+        words, environment = {
+            "gateway": (["--store", f"gateway+{url}"], {}),
+            "Kubo": (["--store", url], {}),
+            "node": (["--chain", url], {}),
+            "pinning": (["--pin-service", url], {"TIEBREAK_PIN_TOKEN": "secret-token"}),
+        }[kind]
+        started = time.monotonic()
+        said = of_place(run, *words, **environment)
+        assert time.monotonic() - started < 15
+    assert "\x1b" not in said and "secret-token" not in said and "defect" not in said, said
+    assert "127.0.0.1" in said
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("option", ["--store", "--chain"])
+def test_a_place_where_nobody_listens_is_named_with_a_remedy(option: str, run: Run) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    said = of_place(run, option, url)
+    assert url in said and "check the address" in said
+
+
+@pytest.mark.usefixtures("quick")
+def test_secrets_in_an_address_are_not_shown(run: Run) -> None:
+    for text in ("http://user:pass-word@127.0.0.1:1/key-of-mine", "ftp://pass-word@host/key-of-mine"):
+        found = json.dumps(printed(run, "--patience", "1s", "--chain", text, code=3))
+        assert "pass-word" not in found and "key-of-mine" not in found
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_named_wrongly_is_a_problem_and_not_a_crash(run: Run, chain: Chain, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    assert "is no folder: choose a folder" in of_place(run, "--store", tmp_path / "file")
+    assert "could be meant as an address" in of_place(run, "--store", "10.0.0.1")
+    assert "needs a token" in of_place(run, "--pin-service", "https://pins.example")
+    assert "no node was asked for the contract" in of_place(run, "--contract", "0x" + "11" * 20)
+    nobody = of_place(run, "--chain", chain.url, "--contract", "0x" + "11" * 20)
+    assert "0x" + "11" * 20 in nobody
+    result = run("doctor", "--patience", "never")
+    assert result.exit_code == 2
+
+
+@pytest.mark.usefixtures("quick")
+def test_nodes_of_two_chains_are_a_problem(run: Run, chain: Chain) -> None:
+    def other(request: Request) -> None:
+        asked = json.loads(request.body)
+        block = {"number": "0x5", "hash": "0x" + "11" * 32, "timestamp": "0x10", "baseFeePerGas": "0x7"}
+        result = "0x1" if asked["method"] == "eth_chainId" else block
+        request.send(200, json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}).encode())
+
+    with serving(other) as url:
+        said = of_place(run, "--chain", chain.url, "--chain", url)
+    assert "the nodes are of the chains 1 and 131277322940537: name nodes of one chain." in said
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_gateway_and_a_daemon_that_answer_rightly_are_fine(run: Run) -> None:
+    def answer(request: Request) -> None:
+        if request.path.startswith("/ipfs/bafkqaaa?format=raw"):
+            request.send(200, b"")
+        elif request.path.startswith("/api/v0/id"):
+            request.send(200, json.dumps({"ID": "x", "Addresses": ["/ip4/1.2.3.4/tcp/4001"]}).encode())
+        else:
+            request.send(404)
+
+    with serving(answer) as url:
+        found = printed(run, "--store", f"gateway+{url}, {url}")
+    assert [one["problem"] for one in found["places"]] == ["", ""]
+    assert "1 addresses for other peers" in found["places"][1]["facts"]

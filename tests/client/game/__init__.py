@@ -1,0 +1,1 @@
+"""The strategy, played against a second implementation of the contract's rules."""

@@ -1,0 +1,1 @@
+"""Metrics, health, alarms and the log file of a role."""

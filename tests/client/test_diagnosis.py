@@ -1,0 +1,109 @@
+"""Facts of other machines than this one, and the problems that follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiebreak.diagnosis.host_facts import HostFacts, host_facts
+from tiebreak.diagnosis.probe_process import MachineFindings
+from tiebreak.diagnosis.problems import problems
+
+TORCH: dict[str, Any] = {
+    "version": "2.13.0+cpu",
+    "cuda": None,
+    "rocm": None,
+    "cuda_works": False,
+    "why_not": "",
+    "triton": None,
+    "threads": 2,
+    "allowed": "AVX2",
+    "allowed_by": None,
+    "kernels": "AVX2 and FMA, 4 FP64 lanes",
+}
+CPU: dict[str, Any] = {"device": "cpu", "name": "", "passes": True, "why": "", "triton_works": None, "why_not": ""}
+CARD = CPU | {"device": "cuda:0", "name": "a card", "triton_works": True}
+
+
+def machine(root: Path, **files: str) -> HostFacts:
+    """The facts of a machine whose /proc has these files, `a__b` for a/b."""
+    for name, text in files.items():
+        path = root / "proc" / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return host_facts(root)
+
+
+def said(host: HostFacts, torch: dict[str, Any] | None = None, *devices: dict[str, Any], why: str = "") -> list[str]:
+    made = None if torch is None else TORCH | torch
+    return [one.sentence for one in problems(host, MachineFindings(made, [CPU, *devices], why), [])]
+
+
+def test_a_machine_is_read_as_linux_describes_it(tmp_path: Path) -> None:
+    found = machine(
+        tmp_path,
+        cpuinfo="processor : 0\nmodel name : First\nflags : fpu avx2 fma\n\nprocessor : 1\nmodel name : Second\n",
+        meminfo="MemTotal:  16000000 kB\nMemAvailable:  8000000 kB\n",
+        driver__nvidia__version="NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan\nGCC version: 12\n",
+    )
+    assert (found.processor, found.instructions, found.driver) == ("First", ("AVX2", "FMA"), "570.86.15")
+    assert found.memory_bytes == 16_384_000_000 and 0 < found.usable_bytes <= 8_192_000_000
+    assert 1 <= found.cores <= found.all_cores
+
+
+def test_open_drivers_and_arm_are_read_and_a_system_without_files_too(tmp_path: Path) -> None:
+    version = "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.65.06  Release Build\n"
+    arm = machine(
+        tmp_path / "arm", cpuinfo="processor : 0\nFeatures : fp asimd bf16\n", driver__nvidia__version=version
+    )
+    assert arm.instructions == ("NEON", "BF16") and arm.driver == "580.65.06"
+    none = host_facts(tmp_path / "nothing")
+    assert none.instructions is None and none.driver == "" and none.memory_bytes == 0 and none.usable_bytes > 0
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> HostFacts:
+    return machine(tmp_path, cpuinfo="flags : avx2 fma avx512f\n", meminfo="MemAvailable:  9000000 kB\n")
+
+
+@pytest.fixture
+def with_driver(tmp_path: Path) -> HostFacts:
+    text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.1.2  Thu\n"
+    return machine(tmp_path, meminfo="MemAvailable:  9000000 kB\n", driver__nvidia__version=text)
+
+
+def test_nothing_is_wrong_with_a_machine_without_a_card(plain: HostFacts) -> None:
+    assert said(plain, {}) == []
+
+
+def test_a_card_that_pytorch_does_not_use_is_told_with_the_remedy(with_driver: HostFacts) -> None:
+    (without,) = said(with_driver, {})
+    assert "470.1.2 is here, and this PyTorch (2.13.0+cpu) was built without CUDA: install a build with it" in without
+    (old,) = said(with_driver, {"cuda": "12.8", "why_not": "the driver is too old"})
+    assert "cannot use NVIDIA's card (the driver is too old): update the driver 470.1.2" in old
+    assert said(with_driver, {"cuda": "12.8", "cuda_works": True}, CARD) == []
+
+
+def test_slow_loops_and_held_back_kernels_are_told(plain: HostFacts) -> None:
+    works = {"cuda": "12.8", "cuda_works": True}
+    (missing,) = said(plain, works, CARD | {"triton_works": False})
+    assert missing.endswith("slower: pip install 'tiebreak[cuda]'.")
+    (broken,) = said(plain, works | {"triton": "3.4.0"}, CARD | {"triton_works": False, "why_not": "no C compiler"})
+    assert "slower (no C compiler): see that a C compiler is here" in broken
+    (held,) = said(plain, {"allowed_by": "avx2"})
+    assert "ATEN_CPU_CAPABILITY=avx2 keeps the kernels from AVX-512: unset it" in held
+    assert said(plain, {"allowed_by": "avx512"}) == []
+
+
+def test_little_memory_is_told(tmp_path: Path) -> None:
+    (told,) = said(machine(tmp_path, meminfo="MemAvailable:  900000 kB\n"), {})
+    assert "can use 0.7 GB of memory: close other programs" in told
+
+
+def test_what_is_grave_comes_first(with_driver: HostFacts) -> None:
+    found = problems(with_driver, MachineFindings(TORCH, [CPU | {"passes": False, "why": "it flushes"}], "it died"), [])
+    assert [one.is_grave for one in found] == [True, True, False]
+    assert "after PyTorch was loaded, and after cpu (it died)" in found[0].sentence
+    assert found[1].sentence == "cpu does not compute as it has to: it flushes."
+    assert "before PyTorch was loaded" in said(with_driver, None, why="it died")[0]

@@ -1,0 +1,1 @@
+"""Whole markets: trainers, auditors, customers and liars on a chain."""

@@ -1,0 +1,1 @@
+"""Tests of `engine/roundlog`, and the tasks and trainings that they share."""

@@ -1,0 +1,1 @@
+"""Descriptors and the Python reference of what the contract computes."""

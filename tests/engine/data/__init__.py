@@ -1,0 +1,1 @@
+"""Fields of a data set, in memory, in files and elsewhere."""

@@ -1,0 +1,1 @@
+"""What a party opens of a disputed step."""

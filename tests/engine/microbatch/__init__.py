@@ -1,0 +1,1 @@
+"""Steps that are executed in parts of their batch."""

@@ -1,0 +1,1 @@
+"""Every operator of the registry, held against exact oracles."""

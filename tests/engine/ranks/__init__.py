@@ -1,0 +1,1 @@
+"""Steps and runs that several processes share."""

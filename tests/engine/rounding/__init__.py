@@ -1,0 +1,1 @@
+"""From an FP64 value to the answer in the output's format."""

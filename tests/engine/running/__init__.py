@@ -1,0 +1,1 @@
+"""Trainings and audits: runs, policies, devices, deaths."""

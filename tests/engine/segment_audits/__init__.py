@@ -1,0 +1,1 @@
+"""Audits by many workers."""

@@ -1,0 +1,1 @@
+"""Random bytes, scripts and runs, and what campaigns have found of them."""
