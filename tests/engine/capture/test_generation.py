@@ -10,6 +10,7 @@ import torch
 from roundlog.capture import CaptureError, Task, generated_tokens
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 
@@ -123,12 +124,21 @@ def test_a_sequence_ends_at_a_stop_token_and_others_go_on(tmp_path: Path) -> Non
     stop = [90, next(token for token in free[0] if token not in free[1])]
     task = Task.from_causal_lm(model, given, new_tokens=NEW, stop=stop)
     job = Job.from_task(task)
-    Trainer(job, tmp_path).run()
+    losses: list[float] = []
+    Trainer(job, tmp_path, RunOptions(on_step=lambda event: losses.append(event.loss))).run()
     state = dict(zip(job.program.state_names, Run(job, tmp_path).newest(1)[1], strict=True))
     at = free[0].index(stop[1])
     assert state["buffer/tokens"][0, 3:].tolist() == [*free[0][: at + 1], *[90] * (len(free[0]) - at - 1)]
     assert generated_tokens(state, stop) == [free[0][:at], free[1]]
     assert state["buffer/ended"].tolist() == [True, False]
+    # A loss is of the tokens that are chosen: none of a prompt, none behind an end.
+    expected = [0.0] * len(losses)
+    for prompt, tokens in zip(given, (free[0][: at + 1], free[1]), strict=True):
+        read = [*prompt, *tokens]
+        shares = model(torch.tensor([read])).logits[0].detach().log_softmax(-1)
+        for place, token in enumerate(tokens, len(prompt)):
+            expected[place - 1] -= float(shares[place - 1, token])
+    assert losses == pytest.approx(expected, rel=1e-4) and losses[:2] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(

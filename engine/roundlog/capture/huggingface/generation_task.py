@@ -117,15 +117,16 @@ class TextGenerator(nn.Module):
             logits = found.logits[:, -1].float()
             given = self.position + 1 < self.lengths
             chosen = self._chosen(logits)
-            for number, one in enumerate(self._stop):
-                if not number:
-                    chosen = torch.where(self.ended, one, chosen)
-                self.ended.copy_(self.ended | ~given & (chosen == one))
+            counts = ~(given | self.ended)
+            if self._stop:
+                chosen = torch.where(self.ended, self._stop[0], chosen)
+                stops = torch.stack([chosen == one for one in self._stop]).any(0)
+                self.ended.copy_(self.ended | counts & stops)
             after = place + 1
             self.tokens.scatter_(1, after, torch.where(given[:, None], self.tokens.gather(1, after), chosen[:, None]))
             self.position.add_(1)
             told = logits.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
-            loss = -torch.where(given, torch.zeros_like(told), told).sum()
+            loss = -torch.where(counts, told, 0.0).sum()
         # A job has an optimizer, of a number that nothing depends on.
         return loss + self.unused
 
