@@ -75,6 +75,8 @@ class _Rewriting:
         """Places of values of the program among the new nodes."""
         self._narrowed: dict[int, int] = {}
         """By a value that has only been widened and moved: the place of the same one that has not been widened."""
+        self._dtypes: dict[int, DType | None] = {}
+        """Answers of `_narrow_dtype`, which joins of joins would ask again and again."""
         uses = Counter(value for node in self._nodes for value in node.inputs)
         self._user = {
             value: index for index, node in enumerate(self._nodes) for value in node.inputs if uses[value] == 1
@@ -135,12 +137,18 @@ class _Rewriting:
 
     def _narrow_dtype(self, value: int) -> DType | None:
         """The dtype from which a value has been widened, before it was moved, if the arithmetic is defined for it."""
+        if value not in self._dtypes:
+            self._dtypes[value] = self._found_dtype(value)
+        return self._dtypes[value]
+
+    def _found_dtype(self, value: int) -> DType | None:
         node = self._nodes[value]
         while node.op in _MOVING:
             if node.op == "pad" and not _zero(self._nodes[node.inputs[1]]):
                 return None
-            if node.op == "cat" and len({self._narrow_dtype(one) for one in node.inputs}) > 1:
-                return None
+            if node.op == "cat":
+                dtypes = {self._narrow_dtype(one) for one in node.inputs}
+                return dtypes.pop() if len(dtypes) == 1 else None
             node = self._nodes[node.inputs[0]]
         dtype = self._nodes[node.inputs[0]].type.dtype if node.op == "to_f32" else None
         return dtype if dtype is not None and self._has(dtype) else None

@@ -150,8 +150,9 @@ def test_a_sequence_ends_at_a_stop_token_and_others_go_on(tmp_path: Path) -> Non
         ([[1]], {"stop": [-1]}, "the token -1 is none of the model's 97"),
         ([[1]], {"new_tokens": 0}, "0 new tokens are nothing to generate: give at least 1"),
         ([[1]], {"new_tokens": 64}, "65 positions are more than the model's max_position_embeddings of 64"),
-        ([[1]], {"temperature": -1.0}, "temperature is -1.0: give a number, 0 or more"),
-        ([[1]], {"temperature": float("nan")}, "temperature is nan: give a number, 0 or more"),
+        ([[1]], {"temperature": -1.0}, "temperature is -1.0: give a number, 0, or at least 2"),
+        ([[1]], {"temperature": 1e-40}, "temperature is 1e-40: give a number, 0, or at least 2"),
+        ([[1]], {"temperature": float("nan")}, "temperature is nan: give a number, 0, or at least 2"),
         ([[1]], {"temperature": 1.0, "top_p": 0.0}, "top_p is 0.0: give a number, above 0, up to 1"),
         ([[1]], {"top_k": 3}, "top_k and top_p are for tokens that are drawn"),
         ([[1]], {"repetition_penalty": 0.0}, "repetition_penalty is 0.0: give a number, above 0"),
@@ -167,3 +168,38 @@ def test_what_nothing_can_be_generated_of_is_refused(
 def test_more_positions_than_a_window_of_attention_are_refused() -> None:
     with pytest.raises(CaptureError, match="33 positions are more than the model's sliding_window of 32"):
         Task.from_causal_lm(model_of("mistral"), [[1] * 30], new_tokens=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["a window of its own", "positions that begin at 2"])
+def test_a_model_that_a_static_cache_makes_another_one_is_refused(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    shape = {"vocab_size": VOCABULARY, "hidden_size": 32, "max_position_embeddings": 64}
+    if name == "a window of its own":
+        config = transformers.GPTNeoConfig(
+            **shape, num_layers=2, attention_types=[[["global", "local"], 1]], num_heads=4, window_size=4
+        )
+        model = transformers.GPTNeoForCausalLM(config)
+    else:
+        config = transformers.RobertaConfig(
+            **shape, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, is_decoder=True
+        )
+        model = transformers.RobertaForCausalLM(config)
+    with pytest.raises(
+        CaptureError, match="gives other logits token by token, with a static cache, than of all tokens"
+    ):
+        Task.from_causal_lm(model.to(dtype), prompts(5), new_tokens=12)
+
+
+def test_a_model_without_keys_and_values_is_refused() -> None:
+    config = transformers.MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1)
+    with pytest.raises(CaptureError, match="MambaForCausalLM cannot be called token by token with a static cache"):
+        Task.from_causal_lm(transformers.MambaForCausalLM(config), prompts(3), new_tokens=2)
+
+
+def test_a_model_that_generates_is_left_as_it_was(tmp_path: Path) -> None:
+    model = model_of("qwen2").train()
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    Job.from_task(Task.from_causal_lm(model, prompts(3), new_tokens=2))
+    assert not model.training and all(x.requires_grad and x.grad is None for x in model.parameters())
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())

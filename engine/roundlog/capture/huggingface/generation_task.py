@@ -37,7 +37,8 @@ class Sampling:
     def __post_init__(self) -> None:
         """Raises CaptureError for numbers that choose no token."""
         for name, fits, allowed in (
-            ("temperature", 0 <= self.temperature < math.inf, "0 or more"),
+            # Logits are finite after the division, too.
+            ("temperature", self.temperature == 0 or 2**-100 <= self.temperature < math.inf, "0, or at least 2^-100"),
             ("top_k", self.top_k >= 0, "0 or more"),
             ("top_p", 0 < self.top_p <= 1, "above 0, up to 1"),
             ("repetition_penalty", 0 < self.repetition_penalty < math.inf, "above 0"),
@@ -48,10 +49,14 @@ class Sampling:
             raise CaptureError("top_k and top_p are for tokens that are drawn: give a temperature above 0 with them")
 
 
+_NOISE = {torch.float32: 2.0**-10, torch.bfloat16: 2.0**-4}
+"""The largest difference between logits that is rounding, as a share of their range."""
+
+
 class TextGenerator(nn.Module):
     """A model with what its generation keeps from token to token. Calling it reads one token of every sequence, and
     writes the next one behind the prompts; it gives minus the sum of the log-probabilities of the tokens it has chosen,
-    f32[]."""
+    f32[], by the model's own logits."""
 
     tokens: torch.Tensor
     lengths: torch.Tensor
@@ -86,12 +91,17 @@ class TextGenerator(nn.Module):
 
     def _empty_cache(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of every layer, as the model itself lays them out: zeros, [B, heads, L, width]."""
+        cache = self._new_cache()
+        with torch.no_grad():
+            self.model(input_ids=self.tokens[:, :1], past_key_values=cache, use_cache=True)
+        return [(torch.zeros_like(layer.keys), torch.zeros_like(layer.values)) for layer in cache.layers]
+
+    def _new_cache(self) -> Any:
+        """A cache that the model lays out when it is first called with it."""
         from transformers.cache_utils import Cache, StaticLayer
 
-        layers = [StaticLayer(self.length) for _ in range(self.model.config.get_text_config().num_hidden_layers)]
-        with torch.no_grad():
-            self.model(input_ids=self.tokens[:, :1], past_key_values=Cache(layers=layers), use_cache=True)
-        return [(torch.zeros_like(layer.keys), torch.zeros_like(layer.values)) for layer in layers]
+        count = self.model.config.get_text_config().num_hidden_layers
+        return Cache(layers=[StaticLayer(self.length) for _ in range(count)])
 
     def _cache(self) -> Any:
         """The cache up to this position: its tensors are this module's own, into which the model writes."""
@@ -108,6 +118,22 @@ class TextGenerator(nn.Module):
             layer.is_initialized = True
             layers.append(layer)
         return Cache(layers=layers)
+
+    def apart_from_the_model(self, prompt: Sequence[int]) -> float:
+        """The largest difference of logits, as a share of their range, between the model called as here and called on
+        all positions at once: of a prompt, repeated to the length."""
+        tokens = torch.tensor([prompt]).repeat(1, -(-self.length // len(prompt)))[:, : self.length]
+        with torch.no_grad():
+            expected = self.model(input_ids=tokens, use_cache=False).logits.float()
+            cache, found = self._new_cache(), []
+            for number in range(self.length):
+                place = torch.tensor([[number]])
+                one = self.model(
+                    input_ids=tokens[:, number : number + 1], position_ids=place, past_key_values=cache, use_cache=True
+                )
+                found.append(one.logits.float())
+        gap = (torch.cat(found, 1) - expected).abs().max()
+        return float(gap / (expected.max() - expected.min()))
 
     def forward(self) -> torch.Tensor:
         with torch.no_grad():
@@ -167,7 +193,20 @@ def generation_task(
     from roundlog.capture.task import Task
 
     _check(model, prompts, new_tokens, stop)
-    generator = TextGenerator(model.eval(), prompts, new_tokens, sampling, stop).eval()
+    try:
+        generator = TextGenerator(model.eval(), prompts, new_tokens, sampling, stop).eval()
+        apart = generator.apart_from_the_model(max(prompts, key=len))
+    except Exception as error:
+        # Whatever a model of another kind raises that is called so.
+        raise CaptureError(
+            f"the model {type(model).__name__} cannot be called token by token with a static cache "
+            f"({type(error).__name__}: {error}): take one whose generate has cache_implementation='static'"
+        ) from error
+    if not apart <= _NOISE[model.dtype]:
+        raise CaptureError(
+            f"the model {type(model).__name__} gives other logits token by token, with a static cache, than of all "
+            f"tokens at once (by {apart:.2g} of their range): choose a model that does not"
+        )
     steps = generator.length - 1
     return Task(
         model=generator,
@@ -199,7 +238,7 @@ def _check(model: PreTrainedModel, prompts: Sequence[Sequence[int]], new_tokens:
     length = max(map(len, prompts)) + new_tokens
     for name in ("max_position_embeddings", "sliding_window"):
         most = getattr(config, name, None)
-        if most and length > most:
+        if most is not None and 0 < most < length:
             raise CaptureError(
                 f"{length} positions are more than the model's {name} of {most}: give shorter prompts, or ask for "
                 "fewer new tokens"
