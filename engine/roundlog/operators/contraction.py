@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from math import prod
 from typing import ClassVar
@@ -19,13 +20,14 @@ import torch
 
 from roundlog.arithmetic import as_float32, round_sums
 from roundlog.arithmetic.exact_sums import round_sums_of
-from roundlog.kernels import exact_products, gemm_microkernel
+from roundlog.arithmetic.formats import interval_factor
+from roundlog.kernels import exact_products, gemm_microkernel, works
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import lines_of, locate, sum_products
 from roundlog.kernels.to_f64 import storage_of
 from roundlog.number_format import BFLOAT16, FLOAT32, Format
-from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
+from roundlog.operators.bounds import Ambiguous, Bound, FullBound, ProductBound, mark_by_reference, without_exact
 from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.cpu.gemm_blas import PANEL
 from roundlog.operators.exact_lines import ExactOrProductBound, measure_lines, units_of, without_exact_products
@@ -46,6 +48,7 @@ from roundlog.operators.summation import (
     check_terms,
     decide,
     exact_bytes,
+    longest_block,
     parts_keep_chain,
 )
 from roundlog.program import ProgramError, TensorType
@@ -260,11 +263,39 @@ class MatMul(Contraction, Summation):
         self, inputs: Tensors, attributes: Attributes, scale: float, format: Format
     ) -> tuple[torch.Tensor, Ambiguous] | None:
         a, b = inputs
-        by_tiles = gemm_microkernel.tile_lanes() and a.dtype == b.dtype == torch.bfloat16 and a.device.type == "cpu"
-        if format != BFLOAT16 or not by_tiles or not a.numel() or not b.numel():
+        if format != BFLOAT16 or not a.dtype == b.dtype == torch.bfloat16 or not a.numel() or not b.numel():
+            return None
+        if a.device.type != "cpu":
+            return self._certified_in_stages(a, b, scale) if works(a.device) else None
+        if not gemm_microkernel.tile_lanes():
             return None
         rounded, marked = self._certified(a, b, scale)
         return rounded, without_exact_products(rounded, marked, a, b)
+
+    def _certified_in_stages(
+        self, a: torch.Tensor, b: torch.Tensor, scale: float
+    ) -> tuple[torch.Tensor, Ambiguous] | None:
+        """`certify_short` on CUDA. What tensor cores leave in doubt is rounded and marked as FP64 sums always are."""
+        # Not at the top: Triton is an optional extra.
+        from roundlog.kernels.cuda.bf16_products import LineBounds, certify, takes
+
+        terms, columns = a.shape[-1], b.shape[-1]
+        if not takes(a.device, terms):
+            return None
+        bound = self.bound_of((row_energies(a), column_energies(b), *_measured_lines(a, b)), terms)
+        assert isinstance(bound, ExactOrProductBound)
+        x, y = (one if one.ndim == 3 else one[None] for one in (a, b))
+        rows, others = bound.product.rows.view(len(x), -1), bound.product.columns.contiguous()
+        of_lines = LineBounds(rows, others, blocked_gamma(terms), interval_factor(scale))
+        found = certify(x, y, of_lines, longest_block(terms))
+        if found is None:
+            return None
+        in_doubt = FullBound(bound.at(found.elements, found.sums))
+        low, some = mark_by_reference(found.sums, in_doubt, scale, BFLOAT16)
+        found.rounded.view(-1)[found.elements] = low
+        rounded = found.rounded.view(*a.shape[:-1], columns)
+        marked = replace(some, indices=found.elements.cpu()[some.indices])
+        return rounded, without_exact(rounded, marked, BFLOAT16)
 
     def _certified(self, a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         if a.ndim == 3:

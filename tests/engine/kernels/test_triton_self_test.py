@@ -35,7 +35,7 @@ def test_vectors_are_the_same_everywhere_and_say_something(format: str) -> None:
     arithmetic = tensor_core_products.GroupArithmetic(25, 16, format == "f16")
     sums = {}
     for test, a, b in tests:
-        operands = (tensor_cores._tensor(x, format) for x in (a, b))
+        operands = (tensor_cores.tensor_of(x, format) for x in (a, b))
         sums[test] = tensor_core_products.tensor_core_product(*operands, arithmetic).sums
     assert len(sums["long sums"]) == 2
     assert [test for test, found in sums.items() if bool(found.isnan().any())] == ["all exponents"]

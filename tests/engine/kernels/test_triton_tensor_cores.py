@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.definitions.tensor_core import OPERAND_FORMATS
-from roundlog.kernels.cuda.tensor_cores import _tensor, vectors
+from roundlog.kernels.cuda.tensor_cores import tensor_of, vectors
 from roundlog.number_format import BFLOAT16, FLOAT16
 
 from tests.engine.kernels.tensor_core_cases import CASES, DEFINED, arithmetic_of, patterns, product
@@ -169,7 +169,7 @@ def test_the_ends_of_what_is_left_are_those_that_are_proved(interpreter: Process
 def test_what_a_device_is_tried_with_is_left_to_it(interpreter: ProcessPoolExecutor, name: str, format: str) -> None:
     shares = {
         test: float(
-            interpreter.submit(left, name, format, *(_tensor(x, format) for x in (a, b))).result().float().mean()
+            interpreter.submit(left, name, format, *(tensor_of(x, format) for x in (a, b))).result().float().mean()
         )
         for test, a, b in vectors(OPERAND_FORMATS[format])
     }

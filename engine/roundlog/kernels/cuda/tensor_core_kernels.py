@@ -135,7 +135,7 @@ def _measure(
 
 
 @triton.jit
-def _ends_of(ends, matrix, lines, line, size):
+def ends_of(ends, matrix, lines, line, size):
     """H, l, g and kinds of lines; of none those of zeros."""
     at = ends + matrix * lines + line
     inside = line < lines
@@ -149,7 +149,7 @@ def _ends_of(ends, matrix, lines, line, size):
 
 
 @triton.jit
-def _is_left(of_row, of_column, kept: tl.constexpr, subnormals: tl.constexpr, least: tl.constexpr):
+def is_left(of_row, of_column, kept: tl.constexpr, subnormals: tl.constexpr, least: tl.constexpr):
     """Whether an element of a row and a column is left to tensor cores."""
     high, low, grouped, kinds = of_row
     others_high, others_low, others_grouped, others_kinds = of_column
@@ -191,11 +191,11 @@ def _emulate(
     needed = 1
     if measured:
         matrices = tl.num_programs(0).to(tl.int64) // (across * down)
-        high, low, grouped, kinds = _ends_of(of_rows, matrix, rows, row, matrices * rows)
-        others = _ends_of(of_columns, matrix, columns, column, matrices * columns)
+        high, low, grouped, kinds = ends_of(of_rows, matrix, rows, row, matrices * rows)
+        others = ends_of(of_columns, matrix, columns, column, matrices * columns)
         its = high[:, None], low[:, None], grouped[:, None], kinds[:, None]
         others = others[0][None, :], others[1][None, :], others[2][None, :], others[3][None, :]
-        left = _is_left(its, others, kept, subnormals, least)
+        left = is_left(its, others, kept, subnormals, least)
         needed = tl.sum(tl.sum((inside & ~left).to(tl.int32), axis=1), axis=0)
     if needed > 0:
         end = tl.minimum(terms, first + of_segment)
@@ -269,8 +269,8 @@ def segment_sums(a: torch.Tensor, b: torch.Tensor, arithmetic: GroupArithmetic, 
         ends = [out, out]
         if native:
             ends = [
-                _measured(words, of_segment, group, form),
-                _measured(other_words.mT, of_segment, group, form),
+                measured_lines(words, of_segment, group, form),
+                measured_lines(other_words.mT, of_segment, group, form),
             ]
             tiles = matrices * triton.cdiv(rows, ROWS) * triton.cdiv(columns, COLUMNS)
             _multiply[(tiles,)](
@@ -286,7 +286,7 @@ def segment_sums(a: torch.Tensor, b: torch.Tensor, arithmetic: GroupArithmetic, 
     return out
 
 
-def _measured(words: torch.Tensor, of_segment: int, group: int, form: dict[str, int]) -> torch.Tensor:
+def measured_lines(words: torch.Tensor, of_segment: int, group: int, form: dict[str, int]) -> torch.Tensor:
     """int32[4, segments, batches, lines] of words [batches, lines, terms]."""
     batches, lines, terms = words.shape
     segments = triton.cdiv(terms, of_segment)

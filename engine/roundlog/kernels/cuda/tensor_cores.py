@@ -100,7 +100,8 @@ def vectors(format: Format) -> Iterator[tuple[str, I64, I64]]:
     yield "all exponents", a, b
 
 
-def _tensor(words: I64, format: str) -> torch.Tensor:
+def tensor_of(words: I64, format: str) -> torch.Tensor:
+    """Words of a format of 16 bits, "bf16" or "f16", as the numbers that they are, of the same shape."""
     return torch.from_numpy(words.astype(np.uint16).view(np.int16)).view(DTYPES[format])
 
 
@@ -111,7 +112,7 @@ def first_difference(device: torch.device, name: str, format: str, native: bool)
 
     arithmetic = GroupArithmetic.of(ARITHMETICS[name], format)
     for number, (test, left, right) in enumerate(vectors(OPERAND_FORMATS[format])):
-        a, b = _tensor(left, format), _tensor(right, format)
+        a, b = tensor_of(left, format), tensor_of(right, format)
         there = [x.to(device) for x in (a, b)]
         if number % 2:
             there[0] = there[0].mT.contiguous().mT

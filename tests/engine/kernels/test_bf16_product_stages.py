@@ -1,0 +1,436 @@
+"""Exact products of BF16 matrices in two stages, by Triton's kernels: in its interpreter, whose dots are replaced by
+those of tensor cores; and compiled for devices, as far as that can be seen without one."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from roundlog.kernels.cuda import bf16_products, tensor_cores
+from roundlog.kernels.cuda.bf16_products import DEPTHS, LineBounds, StagedProduct, bound_of_block, depth_of, ratio_of
+from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, Way
+from roundlog.log import Entries
+from roundlog.number_format import BFLOAT16, FLOAT32
+from roundlog.operators import contraction, operator
+from roundlog.operators.bounds import mark_by_reference
+from roundlog.operators.contraction import MatMul, column_energies, row_energies
+from roundlog.operators.exact_lines import ExactOrProductBound
+from roundlog.operators.summation import blocked_gamma, longest_block
+
+from tests.engine.kernels.tensor_core_cases import arithmetic_of
+from tests.engine.kernels.tensor_core_devices import TensorCores, computing
+from tests.engine.kernels.triton_processes import needs_triton
+from tests.engine.operators.test_bf16_products import KINDS, exactly, gaussian, layouts, recorded, same, tied
+
+NAMES = "hopper", "ampere"
+CPU = torch.device("cpu")
+MATMUL = operator("matmul")
+assert isinstance(MATMUL, MatMul)
+HUNDREDTH = 0.01
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The first stage, as a test has it."""
+
+    name: str
+    deep: int | None = None
+    """Terms of a block; None: as the length has it."""
+    bound: float = 1.0
+    """Share of the bound that is taken."""
+    refuses: bool = False
+    """Whether FP64 takes the whole product where much is in doubt."""
+    decides: bool = True
+    exponents: str = "as encoded"
+
+
+@contextmanager
+def device(stage: Stage) -> Iterator[None]:
+    """While this lasts, this process multiplies BF16 matrices in two stages, by small tiles."""
+    from roundlog.kernels.cuda import bf16_product_kernels as kernels
+
+    right, bound = kernels.decide, bound_of_block
+
+    def nothing(*arguments):  # type: ignore[no-untyped-def]
+        rounded, doubts = right(*arguments)
+        return rounded, torch.ones_like(doubts)
+
+    def certify_short(self, inputs, attributes, scale, format):  # type: ignore[no-untyped-def]
+        return self._certified_in_stages(*inputs, scale)
+
+    with (
+        computing(TensorCores.of(stage.name, "bf16", exponents=stage.exponents)),
+        patch.object(kernels, "ROWS", 32),
+        patch.object(kernels, "COLUMNS", 32),
+        patch.object(bf16_products, "proven", lambda device: arithmetic_of(stage.name, "bf16")),
+        patch.object(bf16_products, "bound_of_block", lambda *of: bound(*of) * stage.bound),
+        patch.object(bf16_products, "depth_of", lambda *of: stage.deep) if stage.deep else nullcontext(),
+        patch.object(kernels, "decide", right if stage.decides else nothing),
+        patch.object(bf16_products, "SHARE", bf16_products.SHARE if stage.refuses else 1),
+        patch.object(MatMul, "certify_short", certify_short),
+    ):
+        yield
+
+
+def by_stages(stage: Stage, a: torch.Tensor, b: torch.Tensor) -> tuple[np.ndarray, Entries]:
+    with device(stage):
+        return recorded(a, b)
+
+
+def by_fp64(a: torch.Tensor, b: torch.Tensor) -> tuple[np.ndarray, Entries]:
+    """As products on CUDA are without the first stage."""
+    with patch.object(MatMul, "certify_short", lambda *arguments: None):
+        return recorded(a, b)
+
+
+def multiplied(stage: Stage, a: torch.Tensor, b: torch.Tensor, factor: float = 9.0) -> StagedProduct | None:
+    x, y = (one if one.ndim == 3 else one[None] for one in (a, b))
+    gamma = blocked_gamma(x.shape[2])
+    bounds = LineBounds(row_energies(x).sqrt() * gamma, column_energies(y).sqrt(), gamma, factor)
+    with device(stage):
+        return bf16_products.certify(x, y, bounds, longest_block(x.shape[2]))
+
+
+def wrong_and_decided(stage: Stage, a: torch.Tensor, b: torch.Tensor) -> tuple[int, int]:
+    """(elements that are decided, and are not the exact sums, rounded once; elements that are decided)."""
+    found = multiplied(stage, a, b)
+    assert found is not None
+    decided = np.ones(found.rounded.numel(), dtype=bool)
+    decided[found.elements.numpy()] = False
+    right = exactly(a, b)
+    # BF16's words are the upper halves of FP32's.
+    words = found.rounded.view(torch.int32).numpy().reshape(-1).view(np.uint32)
+    assert not (words[decided] & 0xFFFF).any()
+    return int(np.count_nonzero(words[decided] >> 16 != right[decided])), int(np.count_nonzero(decided))
+
+
+def beside_ties(
+    rng: np.random.Generator, deep: int, small: np.ndarray, shares: list[float]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of an integer, of small products, which are all lost beside it, of a half, and of a share of what is lost,
+    with the other sign. small: float64[deep - 1]. Norms are little more than the integers."""
+    rows, terms, columns = 64, 256, 20
+    a, b = np.zeros((rows, terms)), np.zeros((terms, columns))
+    a[:, 0], b[0] = rng.integers(128, 256, rows), 1.0
+    a[:, 1:deep], b[1:deep] = small * 2.0**9, 2.0**-9
+    a[:, deep], b[deep] = 4.0, 2.0**-3
+    a[:, 2 * deep], b[2 * deep] = -small.sum() * rng.choice(shares, rows) * 2.0**9, 2.0**-9
+    a *= rng.choice([1.0, -1.0], (rows, 1))
+    b *= rng.choice([1.0, -1.0], columns) * 2.0 ** rng.integers(-20, 20, columns)
+    return torch.from_numpy(a).bfloat16(), torch.from_numpy(b).bfloat16()
+
+
+def truncated(name: str, deep: int, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums beside ties, on the other side of them by what tensor cores truncate: all of a block's products but the
+    first are a little less than the last bit that is kept."""
+    small = (2.0 - 2.0**-7) * 2.0 ** (6 - arithmetic_of(name, "bf16").fraction_bits)
+    return beside_ties(rng, deep, np.full(deep - 1, small), [0.0, 0.01, 0.3, 0.7, 0.97, 1.02])
+
+
+def rounded_down(name: str, deep: int, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums beside ties, on the other side of them by what the results of a block's groups lose when they are rounded:
+    every group has a product a little less than the integer's last place."""
+    small = np.zeros(deep - 1)
+    small[:: arithmetic_of(name, "bf16").terms] = (2.0 - 2.0**-7) * 2.0**-17
+    return beside_ties(rng, deep, small, [0.01, 0.3, 0.7, 0.97])
+
+
+HOSTILE = truncated, rounded_down
+
+
+def error_of_blocks(name: str, deep: int, a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
+    """Errors of sums by blocks, in units of the products of norms."""
+    cores = TensorCores.of(name, "bf16")
+    x, y = a.double().numpy(), b.double().numpy()
+    total = np.zeros((len(x), y.shape[1]))
+    for begin in range(0, x.shape[1], deep):
+        some = slice(begin, begin + deep)
+        total += cores.dot(np.zeros(total.shape, np.float32), x[:, some], y[some])
+    return np.abs(total - x @ y) / (np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(y, axis=0))
+
+
+@pytest.mark.parametrize("deep", DEPTHS)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_bound_holds_and_is_nearly_reached(name: str, deep: int) -> None:
+    bound, rng = bound_of_block(arithmetic_of(name, "bf16"), deep), np.random.default_rng(deep)
+    largest = [float(error_of_blocks(name, deep, *made(name, deep, rng)).max()) for made in HOSTILE]
+    random = float(error_of_blocks(name, deep, gaussian(rng, 30, 256), gaussian(rng, 256, 30)).max())
+    assert max(*largest, random) < bound < 2.5 * max(largest)
+
+
+def test_bounds_and_depths_are_those_of_the_proof() -> None:
+    hopper, ampere = (arithmetic_of(name, "bf16") for name in NAMES)
+    assert bound_of_block(hopper, 32) == 33 * 2.0**-25 + 2 * 2.0**-23
+    assert bound_of_block(hopper, 64) == (16 + 3 * 17) * 2.0**-25 + 4 * 2.0**-23
+    assert bound_of_block(ampere, 16) == 17 * 2.0**-24 + 2 * 2.0**-23
+    assert bound_of_block(ampere, 64) == (8 + 7 * 9) * 2.0**-24 + 8 * 2.0**-23
+    lengths = 127, 128, 256, 300, 1024, 1200, 4096, 5000, 16384, 16385
+    assert [depth_of(hopper, terms) for terms in lengths] == [None, *[64] * 4, 32, 32, 16, 16, None]
+    assert [depth_of(ampere, terms) for terms in lengths] == [None, 64, 64, 32, 32, 16, 16, *[None] * 3]
+    for factor in (1.0, 2.0**20):
+        assert ratio_of(hopper, 32, 256, 2.0**-44, factor) * 2.0**-44 > bound_of_block(hopper, 32) + factor * 2.0**-44
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_and_logs_are_those_without_the_first_stage(
+    interpreter: ProcessPoolExecutor, kind: str, name: str
+) -> None:
+    for number, exponents in enumerate(("as encoded", "none", "normalised")):
+        rng = np.random.default_rng([number, *map(ord, kind)])
+        a, b = KINDS[kind](rng, 19, (130, 256, 300)[number], 37)
+        right = exactly(a, b)
+        x, y = layouts(a)[number], layouts(b)[2 - number]
+        logs = []
+        for decides in (True, False):
+            stage = Stage(name, decides=decides, exponents=exponents)
+            found, log = interpreter.submit(by_stages, stage, x, y).result()
+            assert np.array_equal(found, right), (number, decides)
+            logs.append(log)
+        assert same(*logs), number
+        for other in (by_fp64, recorded):
+            found, log = other(a, b)
+            assert np.array_equal(found, right) and same(logs[0], log), (number, other.__name__)
+        assert kind != "ties" or len(logs[0].indices) > 50
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("deep", DEPTHS)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_decided_is_right_and_would_not_be_with_a_hundredth_of_the_bound(
+    interpreter: ProcessPoolExecutor, name: str, deep: int
+) -> None:
+    for made in HOSTILE:
+        a, b = made(name, deep, np.random.default_rng(deep))
+        found, wrong = (
+            interpreter.submit(wrong_and_decided, Stage(name, deep, bound), a, b).result() for bound in (1.0, HUNDREDTH)
+        )
+        assert found[0] == 0
+        assert wrong[0] > 300, made.__name__
+        words, _ = interpreter.submit(by_stages, Stage(name, deep), a, b).result()
+        assert np.array_equal(words, exactly(a, b))
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("name", NAMES)
+def test_less_than_an_eighth_is_in_doubt_of_normally_distributed_numbers(
+    interpreter: ProcessPoolExecutor, name: str
+) -> None:
+    for terms in (128, 256, 1024, 4096):
+        rng = np.random.default_rng(terms)
+        a, b = gaussian(rng, 64, terms), gaussian(rng, terms, 64)
+        found = interpreter.submit(multiplied, Stage(name, refuses=True), a, b).result()
+        assert found is not None and 0.01 < len(found.elements) / 4096 < 1 / bf16_products.SHARE, terms
+        y = (a.double() @ b.double()).view(-1)
+        of_sums = (found.sums - y[found.elements]).abs()
+        assert float(of_sums.max()) < 2.0**-40 * terms
+
+
+@pytest.mark.slow
+@needs_triton
+def test_nothing_is_decided_that_fp64_would_mark(interpreter: ProcessPoolExecutor) -> None:
+    """With a guard so large that its interval is several times as wide as that of the sums by tensor cores."""
+    factor, terms, rng = 2.0**29, 300, np.random.default_rng(5)
+    a, b = gaussian(rng, 64, terms), gaussian(rng, terms, 64)
+    found = interpreter.submit(multiplied, Stage("hopper"), a, b, factor).result()
+    bound = MATMUL.bound([a, b], {}, a)
+    # Most of these sums are exact in FP64. What counts here is what is looked at before that is asked.
+    assert isinstance(bound, ExactOrProductBound)
+    _, marked = mark_by_reference(a.double() @ b.double(), bound.product, factor, BFLOAT16)
+    assert 300 < len(marked.indices) < len(found.elements) < 2 * len(marked.indices)
+    assert np.isin(marked.indices.numpy(), found.elements.numpy()).all()
+
+
+@pytest.mark.slow
+@needs_triton
+def test_batches_and_lines_of_zeros(interpreter: ProcessPoolExecutor) -> None:
+    rng = np.random.default_rng(7)
+    a, b = gaussian(rng, 3, 37, 200), gaussian(rng, 3, 41, 200).mT
+    a[1, ::2], b[2, :, 5:], a[0, 3] = 0.0, -0.0, 2.0**-133
+    found, _ = interpreter.submit(by_stages, Stage("hopper"), a, b).result()
+    assert np.array_equal(found, np.concatenate([exactly(x, y) for x, y in zip(a, b, strict=True)]))
+    staged = interpreter.submit(multiplied, Stage("hopper"), a, b).result()
+    in_doubt = torch.zeros(a.shape[0], a.shape[1], b.shape[2], dtype=torch.bool)
+    in_doubt.view(-1)[staged.elements] = True
+    assert not in_doubt[1, ::2].any() and not in_doubt[2, :, 5:].any()
+    # Subnormal numbers are not left to tensor cores.
+    assert in_doubt[0, 3].all()
+
+
+@pytest.mark.slow
+@needs_triton
+def test_where_too_much_is_in_doubt_fp64_takes_the_product(interpreter: ProcessPoolExecutor) -> None:
+    a, b = tied(np.random.default_rng(11), 40, 256, 37)
+    assert interpreter.submit(multiplied, Stage("hopper", refuses=True), a, b).result() is None
+    assert interpreter.submit(multiplied, Stage("hopper"), a, b).result() is not None
+    short, other = gaussian(np.random.default_rng(1), 40, 127), gaussian(np.random.default_rng(2), 127, 37)
+    assert interpreter.submit(multiplied, Stage("hopper"), short, other).result() is None
+
+
+def tried(**lie: object) -> str | None:
+    from dataclasses import replace
+
+    from roundlog.kernels.cuda import bf16_product_kernels as kernels
+
+    with (
+        computing(replace(TensorCores.of("hopper", "bf16"), **lie)),
+        patch.object(kernels, "ROWS", 32),
+        patch.object(kernels, "COLUMNS", 32),
+    ):
+        return bf16_products.first_wrong(CPU, arithmetic_of("hopper", "bf16"))
+
+
+@pytest.mark.slow
+@needs_triton
+def test_a_device_is_tried(interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(tried).result() is None
+    found = interpreter.submit(tried, fraction_bits=10).result()
+    assert found is not None and found.startswith("element ")
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "wrong", "expected"),
+    [
+        ("hopper", Way.NATIVE, None, True),
+        (None, Way.NATIVE, None, False),
+        ("hopper", Way.EMULATED, None, False),
+        ("ampere", Way.NONE, None, False),
+        ("ampere", Way.NATIVE, "element 3", False),
+        ("ampere", Way.NATIVE, MemoryError("shared memory"), False),
+    ],
+)
+def test_only_devices_that_have_proven_themselves_multiply_in_stages(
+    name: str | None, way: Way, wrong: object, expected: bool
+) -> None:
+    def first_wrong(*arguments: object) -> str | None:
+        if isinstance(wrong, Exception):
+            raise wrong
+        return wrong if isinstance(wrong, str) else None
+
+    with (
+        patch.object(bf16_products, "family", lambda device: name),
+        patch.object(bf16_products, "verdict", lambda *arguments: DeviceVerdict(way)),
+        patch.object(bf16_products, "first_wrong", first_wrong),
+        pytest.warns(UserWarning, match="element 3|shared memory") if wrong else warnings.catch_warnings(),
+    ):
+        found = bf16_products.proven.__wrapped__(CPU)
+    assert (found is not None) == expected
+    assert found is None or found == arithmetic_of(str(name), "bf16")
+
+
+@pytest.mark.parametrize("capability", [(7, 0), (7, 5), (8, 6), (12, 0)])
+def test_devices_of_unknown_families_do_not(capability: tuple[int, int]) -> None:
+    with (
+        patch.object(torch.cuda, "get_device_capability", lambda device: capability),
+        patch.object(tensor_cores, "judge", side_effect=AssertionError("tried")),
+    ):
+        assert bf16_products.proven.__wrapped__(torch.device("cuda", 0)) is None
+
+
+@pytest.mark.parametrize(("working", "terms"), [(True, 256), (True, 100), (False, 256)])
+def test_products_on_a_device_without_triton_or_of_few_terms_are_those_of_fp64(working: bool, terms: int) -> None:
+    a, b = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((4, terms), (terms, 5)))
+    asked = []
+
+    def certify_in_stages(*arguments: object) -> str:
+        asked.append(arguments)
+        return "staged"
+
+    arithmetic = arithmetic_of("hopper", "bf16") if working else None
+    with (
+        patch.object(contraction, "works", lambda device: working),
+        patch.object(bf16_products, "proven", lambda device: arithmetic),
+    ):
+        assert bf16_products.takes(CPU, terms) == (working and terms >= 128)
+        if terms < 128 or not working:
+            assert MATMUL.certify_short([a, b], {}, 4.0, BFLOAT16) is None
+        with patch.object(MatMul, "_certified_in_stages", certify_in_stages):
+            found = MATMUL.certify_short([a, b], {}, 4.0, BFLOAT16)
+            assert (found == "staged") == working == (len(asked) == 1)
+            # Others than BF16 are not asked about.
+            for some, format in (([a.float(), b.float()], BFLOAT16), ([a, b], FLOAT32), ([a[:0], b], BFLOAT16)):
+                assert MATMUL.certify_short(some, {}, 4.0, format) is None
+    assert len(asked) == int(working)
+
+
+def _compiled(kernel: str, capability: int, deep: int) -> str:
+    """PTX and Triton's last form of a kernel, of operands as they are stored."""
+    import triton
+    from roundlog.kernels.cuda import bf16_product_kernels as kernels
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    constants = {
+        **{"high": kernels.ROWS, "wide": kernels.COLUMNS, "deep": deep, "kept": 25, "least": -126},
+        **{"many": kernels.ELEMENTS, "most": kernels.TERMS, "a_term": 1},
+        **({"b_column": 1} if kernel == "_decide" else {"b_term": 1}),
+    }
+    words = "*bf16" if kernel == "_decide" else "*i16"
+    types = {"a": words, "b": words, "out": "*fp32", "doubts": "*u8", "elements": "*i64", "sums": "*fp64"}
+    types |= dict.fromkeys(("row_bounds", "column_bounds"), "*fp64") | dict.fromkeys(
+        ("row_ends", "column_ends"), "*i32"
+    )
+    types["ratio"] = "fp64"
+    function = getattr(kernels, kernel)
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in function.arg_names}
+    pointers = {(i,): [["tt.divisibility", 16]] for i, one in enumerate(signature.values()) if one[0] in "*i"}
+    known = {name: constants[name] for name, one in signature.items() if one == "constexpr"}
+    many = {"num_warps": kernels.WARPS, "num_stages": kernels.STAGES} if kernel == "_decide" else {}
+    made = triton.compile(
+        ASTSource(function, signature, known, pointers),
+        target=GPUTarget("cuda", capability, 32),
+        options={"enable_fp_fusion": False, **many},
+    )
+    # What an L40S has at most.
+    assert len(made.asm["cubin"]) > 1000 and made.metadata.shared <= 101376
+    return str(made.asm["ttgir"]) + "\n// PTX\n" + str(made.asm["ptx"])
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("deep", DEPTHS)
+@pytest.mark.parametrize(("capability", "instruction"), [(80, "mma.sync"), (89, "mma.sync"), (90, "wgmma.mma_async")])
+def test_compiled_for_devices_every_block_begins_at_zero(
+    compiler: ProcessPoolExecutor, capability: int, instruction: str, deep: int
+) -> None:
+    form, code = compiler.submit(_compiled, "_decide", capability, deep).result().split("// PTX")
+    assert instruction in code and ".ftz" not in code and "fma.rn.f64" not in code
+    zeros = {*re.findall(r"(%\w+) = arith\.constant dense<0\.0+e\+00> : tensor<\d+x\d+xf32", form)}
+    # Triton cuts a dot into several, each on top of the one before; the first of them has zeros.
+    dots = re.findall(r"(%\w+)(?::\d+)? = (?:tt\.dot|ttng\.warp_group_dot) %\w+, %\w+, (%\w+)", form)
+    results = {one for one, _ in dots}
+    assert dots and all(c in zeros | results for _, c in dots) and any(c in zeros for _, c in dots)
+    assert "add.rn.f64" in code or "add.f64" in code
+
+
+@pytest.mark.slow
+@needs_triton
+def test_compiled_for_blackwell_every_block_begins_at_zero(compiler: ProcessPoolExecutor) -> None:
+    form, code = compiler.submit(_compiled, "_decide", 100, 64).result().split("// PTX")
+    assert "tcgen05.mma.cta_group::1.kind::f16" in code and ".ftz" not in code and "fma.rn.f64" not in code
+    # Operands, the sum that may be added to, and whether it is.
+    dots = re.findall(r"ttng\.tc_gen5_mma (%\w+, %\w+, %\w+, %\w+),", form)
+    assert dots and all(dot.endswith(" %false") for dot in dots)
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("capability", [80, 90])
+def test_compiled_for_devices_sums_are_of_fp64(compiler: ProcessPoolExecutor, capability: int) -> None:
+    code = compiler.submit(_compiled, "_sum", capability, 16).result().split("// PTX")[1]
+    floats = {*re.findall(r"\b[a-z]+[\w.]*\.f(?:16|32|64)\b[\w.]*", code)}
+    assert {one for one in floats if not one.startswith(("mov", "ld", "st", "selp", "shfl"))} <= {
+        *("cvt.f64.f32", "mul.f64", "mul.rn.f64", "add.f64", "add.rn.f64"),
+    }
