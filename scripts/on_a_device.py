@@ -17,20 +17,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tiebreak.diagnosis.host_facts import HostFacts, host_facts
-from tiebreak.diagnosis.probe_process import MachineFindings, machine_probe
+from tiebreak.diagnosis.probe_process import MachineFindings, kill_group, machine_probe
 
 HERE = Path(__file__).resolve()
 _LEAST = 5.0
@@ -53,8 +52,12 @@ class Trial:
 
     def facts(self) -> Mapping[str, Any]:
         """The device as the self-test has found it; empty if it has not."""
-        kind = self.device.partition(":")[0]
-        return next((one for one in self.machine.devices if one["device"].partition(":")[0] == kind), {})
+        # PyTorch takes the first of a kind where no number is given; a processor has none.
+        named = (self.device, self.device.partition(":")[0])
+        devices = self.machine.devices
+        return next(
+            (one for one in devices if one["device"] in named or one["device"].partition(":")[0] == self.device), {}
+        )
 
     def wrong(self) -> list[str]:
         """Rows whose roots differ, and a self-test that does not pass."""
@@ -88,10 +91,12 @@ def part(trial: Trial, clock: Clock, name: str, command: Sequence[str]) -> str:
     try:
         out, err = process.communicate(timeout=clock.left())
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, _ = process.communicate()
         trial.skipped[name] = "the time was over before its end"
-        return out
+        return kill_group(process)
+    except BaseException:
+        # Ctrl-C does not reach a session of its own.
+        kill_group(process)
+        raise
     if process.returncode:
         lines = [line.strip() for line in err.splitlines() if line.strip()]
         trial.failed[name] = lines[-1][:300] if lines else f"exit code {process.returncode}"
@@ -139,7 +144,9 @@ def try_steps(trial: Trial, clock: Clock, model: str, rounds: int) -> None:
             words = ["--model", model, "--rounds", str(rounds), "--device", trial.device, "--json", str(file)]
             part(trial, clock, f"step in {name}", [sys.executable, script, *words, *options])
             if file.exists():
-                trial.benches[name] = json.loads(file.read_text())
+                # A file that the end of the time has cut; that is noted.
+                with suppress(ValueError):
+                    trial.benches[name] = json.loads(file.read_text())
 
 
 def page(trial: Trial) -> str:
@@ -174,7 +181,8 @@ def page(trial: Trial) -> str:
     for title, some in (("Failed", trial.failed), ("Left out", trial.skipped)):
         lines += ["", f"{title}:", "", *(f"* {name}: {_cell(why)}" for name, why in some.items())] if some else []
     wrong = trial.wrong()
-    verdict = f"**Wrong: {', '.join(wrong)}.**" if wrong else f"{len(trial.rows)} of {len(trial.rows)} roots are right."
+    right = f"{len(trial.rows)} of {len(trial.rows)} roots are right." if trial.rows else "No root was computed."
+    verdict = f"**Wrong: {', '.join(wrong)}.**" if wrong else right
     return "\n".join([*lines, "", verdict]) + "\n"
 
 

@@ -16,6 +16,8 @@ import json
 import re
 import socket
 import time
+import urllib.parse
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -26,6 +28,20 @@ import urllib3
 import urllib3.connection
 
 _PIECE = 1 << 16
+
+
+def shown_url(url: str, schemes: Sequence[str] | None = None) -> str | None:
+    """The part of a URL that may be shown: scheme, host and port. None if it is none of these schemes (None: any), or
+    has no host. Hosted nodes and gateways have their API key in the path, in the query or in the user part."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.scheme or not parts.hostname or (schemes is not None and parts.scheme not in schemes):
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" + (f":{port}" if port else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiebreak.diagnosis.host_facts import HostFacts, host_facts
-from tiebreak.diagnosis.probe_process import MachineFindings
+from tiebreak.diagnosis.probe_process import MachineFindings, machine_probe
 from tiebreak.diagnosis.problems import problems
 
 TORCH: dict[str, Any] = {
@@ -107,3 +111,45 @@ def test_what_is_grave_comes_first(with_driver: HostFacts) -> None:
     assert "after PyTorch was loaded, and after cpu (it died)" in found[0].sentence
     assert found[1].sentence == "cpu does not compute as it has to: it flushes."
     assert "before PyTorch was loaded" in said(with_driver, None, why="it died")[0]
+
+
+def runs(pid: int, seconds: float) -> bool:
+    """Whether a process is there after so many seconds, and no zombie; a killed one needs a while for its end."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return False
+        if state.rpartition(")")[2].split()[0] in "ZX":
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize("has_own_group", [False, True])
+def test_a_process_that_holds_the_pipe_does_not_hold_up_the_findings(has_own_group: bool, tmp_path: Path) -> None:
+    """In the group of the process that is asked it is killed; in another one it is left alone."""
+    code = (
+        "import json, subprocess, sys\n"
+        f"one = subprocess.Popen(['sleep', '25'], start_new_session={has_own_group})\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(one.pid))\n"
+        f"print(json.dumps({TORCH!r}), flush=True)"
+    )
+    started = time.monotonic()
+    with machine_probe([sys.executable, "-c", code]) as probe:
+        found = probe.findings(2)
+    assert time.monotonic() - started < 15
+    assert found.torch == TORCH and found.why == "it had not ended after 2 seconds"
+    pid = int((tmp_path / "pid").read_text())
+    assert runs(pid, 0.5 if has_own_group else 10) is has_own_group
+    if has_own_group:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_process_that_nobody_has_waited_for_is_ended_with_those_that_it_has_started() -> None:
+    code = "import subprocess, time; subprocess.Popen(['sleep', '25']); time.sleep(25)"
+    started = time.monotonic()
+    with machine_probe([sys.executable, "-c", code]):
+        time.sleep(0.5)
+    assert time.monotonic() - started < 10

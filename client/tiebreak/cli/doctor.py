@@ -99,7 +99,9 @@ def _ask(places: Places, patience: float) -> list[PlaceFinding]:
     found += [check_node(one, patience) for one in nodes]
     if places.contract is not None:
         where = network.address(places.contract, "the contract")
-        answering = next((node for node, one in zip(nodes, found[-len(nodes) :], strict=True) if not one.problem), None)
+        answering = next(
+            (node for node, one in zip(nodes, found[len(found) - len(nodes) :], strict=True) if not one.problem), None
+        )
         if answering is not None:
             found.append(check_contract(answering, where, patience))
         else:

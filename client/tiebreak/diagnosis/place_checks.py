@@ -55,7 +55,7 @@ def check_store(location: str, seconds: float) -> PlaceFinding:
         gateway = gateway_address(location)
         address = None if gateway is not None else kubo_address(location)
     except StoreError as error:
-        return PlaceFinding(PlaceKind.STORE, location, problem=str(error))
+        return PlaceFinding(PlaceKind.STORE, _shown(location), problem=str(error))
     if gateway is None and address is None:
         return _folder(Path(location).expanduser())
 
@@ -71,7 +71,7 @@ def check_store(location: str, seconds: float) -> PlaceFinding:
         reached = len(KuboStore(address, timeout=seconds, attempts=1).addresses())
         return f"Kubo, which answers; {reached} addresses for other peers"
 
-    return _asked(PlaceKind.STORE, location, ask, seconds)
+    return _asked(PlaceKind.STORE, _shown(location), ask, seconds)
 
 
 def check_pinning(service: PinningService, seconds: float) -> PlaceFinding:
@@ -115,6 +115,13 @@ def check_contract(location: str, where: ChecksumAddress, seconds: float) -> Pla
         return f"this version's; {game.job_count():,} jobs"
 
     return _asked(PlaceKind.CONTRACT, where, ask, seconds)
+
+
+def _shown(location: str) -> str:
+    # Imported here because the HTTP client takes long to load, and folders need none.
+    from tiebreak.store.http import shown_location
+
+    return shown_location(location)
 
 
 def _asked(kind: PlaceKind, name: str, ask: Callable[[], str], seconds: float) -> PlaceFinding:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,8 @@ COMMAND = (sys.executable, "-P", "-m", "tiebreak.diagnosis.machine_probe")
 """The process that is started."""
 
 _MOST_TEXT = 300
+_GRACE = 5.0
+"""Seconds for the end of processes that were killed. One that a driver holds does not end even then."""
 
 
 @dataclass(slots=True)
@@ -30,28 +34,33 @@ class MachineProbe:
     """A process that is asking PyTorch."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        # With a group of its own, so that the processes that it starts end with it.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, errors="replace"
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            errors="replace",
+            start_new_session=True,
         )
+        self._is_over = False
 
     def findings(self, seconds: float) -> MachineFindings:
         """Its findings at its end, or after so many seconds, when it is killed."""
-        why = ""
         try:
             out, err = self._process.communicate(timeout=seconds)
+            why = _reason(self._process.returncode, err) if self._process.returncode else ""
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            out, err = self._process.communicate()
+            out = kill_group(self._process)
             why = f"it had not ended after {seconds:g} seconds"
-        if not why and self._process.returncode:
-            why = _reason(self._process.returncode, err)
+        self._is_over = True
         return _read(out, why)
 
     def kill(self) -> None:
-        """Ends it, whatever it does."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.communicate()
+        """Ends it and the processes that it has started, whatever they do."""
+        if not self._is_over:
+            self._is_over = True
+            kill_group(self._process)
 
 
 @contextmanager
@@ -62,6 +71,18 @@ def machine_probe(command: Sequence[str] | None = None) -> Iterator[MachineProbe
         yield probe
     finally:
         probe.kill()
+
+
+def kill_group(process: subprocess.Popen[str]) -> str:
+    """Kills a process that leads a group and has not been waited for, and its group. Its output until then. Takes a few
+    seconds at most: who holds its pipes in another group, or does not end although it is killed, is left alone."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        return process.communicate(timeout=_GRACE)[0]
+    except subprocess.TimeoutExpired as error:
+        # These are bytes even where the pipe is one of text.
+        return (error.stdout or b"").decode(errors="replace")
 
 
 def _read(text: str, why: str) -> MachineFindings:

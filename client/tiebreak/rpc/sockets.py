@@ -16,7 +16,8 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage, WebSocketExc
 from websockets.sync.client import ClientConnection, connect
 
 from tiebreak.rpc.chain_errors import ChainUnavailable, InvalidAnswer
-from tiebreak.rpc.transport import MAX_ANSWER, RepeatingTransport, Transient, shown_url
+from tiebreak.rpc.transport import MAX_ANSWER, RepeatingTransport, Transient
+from tiebreak.timed_http import shown_url
 
 C = TypeVar("C")
 

@@ -16,9 +16,8 @@ import itertools
 import json
 import threading
 import time
-import urllib.parse
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,7 +35,7 @@ from tiebreak.rpc.chain_errors import (
     Stopped,
     printable,
 )
-from tiebreak.timed_http import post, session
+from tiebreak.timed_http import post, session, shown_url
 
 CALM_SECONDS = 60.0
 """Seconds without a contradiction after which the last one is over."""
@@ -364,19 +363,6 @@ class HttpTransport(RepeatingTransport):
         if answer.status == 429 or (answer.status >= 500 and b'"jsonrpc"' not in answer.body):
             raise Transient(f"status {answer.status}", min(answer.retry_after, _MOST_WAIT))
         return answer.body
-
-
-def shown_url(url: str, schemes: Sequence[str]) -> str | None:
-    """The part of a URL that may be shown; None if it is none of these schemes, or has no host. Hosted nodes have their
-    API key in the path or in the user part."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return None
-    if parts.scheme not in schemes or not parts.hostname:
-        return None
-    return f"{parts.scheme}://{parts.hostname}" + (f":{port}" if port else "")
 
 
 class Transient(ChainError):

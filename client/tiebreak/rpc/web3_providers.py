@@ -27,7 +27,8 @@ from web3.types import RPCEndpoint, RPCResponse
 
 from tiebreak.process_resources import restore_recursion_limit
 from tiebreak.rpc.chain_errors import REVERTED, ChainError, ChainUnavailable, InvalidAnswer, RpcRefused
-from tiebreak.rpc.transport import ALONE, NodeAgreement, Transport, as_json, refusal, shown_url
+from tiebreak.rpc.transport import ALONE, NodeAgreement, Transport, as_json, refusal
+from tiebreak.timed_http import shown_url
 
 restore_recursion_limit()
 

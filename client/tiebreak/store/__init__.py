@@ -74,9 +74,13 @@ def kubo_address(location: str | Path) -> str | None:
 
 
 def _doubtful(text: str) -> StoreUnavailable:
+    # Imported here for the same reason as in `open_store`.
+    from tiebreak.store.http import shown_location
+
+    shown = shown_location(text)
     return StoreUnavailable(
-        f"the content store's location {text!r} could be meant as an address: write http://127.0.0.1:5001 for Kubo's "
-        f"RPC, gateway+https://... for a gateway, or ./{text.replace('/', '-')} for a folder of that name."
+        f"the content store's location {shown!r} could be meant as an address: write http://127.0.0.1:5001 for Kubo's "
+        f"RPC, gateway+https://... for a gateway, or ./{shown.replace('/', '-')} for a folder of that name."
     )
 
 

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.store.dagpb import MAX_BLOCK, Cid
-from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently
+from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently, shown_location
 from tiebreak.store.store import Addition, Store
-from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable, short
+from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable
 from tiebreak.store.transfers import WIDTH, OnTransfer, untold
 from tiebreak.timed_http import HttpAnswer
 
@@ -48,13 +48,14 @@ class GatewayStore(Store):
         stop: threading.Event | None = None,
         on_transfer: OnTransfer = untold,
     ) -> None:
-        super().__init__(f"the gateway {address}", stop, on_transfer)
+        super().__init__(f"the gateway {shown_location(address)}", stop, on_transfer)
         self._timeout, self._attempts = timeout, attempts
         try:
             self._server = HttpServer(base_url(address, path=True), _ACCEPT)
         except ValueError as error:
             raise StoreUnavailable(
-                f"{short(address)!r} is not the address of a gateway: use the form gateway+https://example.org."
+                f"{shown_location(address)!r} is not the address of a gateway: use the form "
+                "gateway+https://example.org, without a user name or a query."
             ) from error
 
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:

@@ -19,7 +19,7 @@ import urllib3
 from tiebreak.deadlines import Pauses, TooLate, pause
 from tiebreak.deadlines import within as in_time
 from tiebreak.store.store_errors import CorruptBlock, short
-from tiebreak.timed_http import HttpAnswer, pool_manager, read_answer
+from tiebreak.timed_http import HttpAnswer, pool_manager, read_answer, shown_url
 
 T = TypeVar("T")
 
@@ -112,12 +112,13 @@ def patiently(
 
 def base_url(text: str, *, path: bool) -> str:
     """The URL of a server without a slash at its end. `path`: whether it may have a path. Raises ValueError, also for a
-    URL with a user name, a query or a fragment."""
+    URL with a user name, a query or a fragment, and for one with an @ in its path, which may be the end of a user name
+    with a slash in it."""
     url = urllib.parse.urlsplit(text)
     if (
         url.scheme not in ("http", "https")
         or not url.hostname
-        or "@" in url.netloc
+        or "@" in text
         or url.query
         or url.fragment
         or (url.path not in ("", "/") and not path)
@@ -128,7 +129,24 @@ def base_url(text: str, *, path: bool) -> str:
     return f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
 
 
+def shown_location(location: str) -> str:
+    """A store's location, a folder's excepted, or the address of a server, for messages: of a URL the scheme, the host
+    and the port. What may be a secret and is no such part is left out."""
+    scheme, separator, rest = location.partition("://")
+    authority = re.match(r"[^/?#]*", rest)
+    # Behind a host there is an @ where a password has a slash in it; then the host is none.
+    if separator and authority is not None and "@" not in rest[authority.end() :]:
+        shown = shown_url(location)
+        if shown is not None:
+            return short(shown)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", location) or re.search(r"[@?#]", location):
+        return f"{short(scheme)}://..." if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) else "..."
+    return short(location)
+
+
 def _plainly(error: Exception) -> str:
     """A network error in a few words, without the library's names of objects."""
+    if isinstance(error, urllib3.exceptions.LocationParseError):
+        return "its address has no such host"  # the library's text has the address
     reason = getattr(error, "reason", None)
     return short(str(reason) if isinstance(reason, Exception) else str(error)) or type(error).__name__

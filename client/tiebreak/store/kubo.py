@@ -24,7 +24,7 @@ import urllib3
 
 from tiebreak.deadlines import Halted, TooLate
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
-from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently
+from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently, shown_location
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
 from tiebreak.store.transfers import WIDTH, OnTransfer, untold
@@ -159,7 +159,8 @@ class KuboStore(Store):
             self._server = HttpServer(url)
         except (ipfs_errors.AddressError, ValueError) as error:
             raise StoreUnavailable(
-                f"{short(address)!r} is not the address of a Kubo RPC: use the form http://127.0.0.1:5001."
+                f"{shown_location(address)!r} is not the address of a Kubo RPC: use the form "
+                "http://127.0.0.1:5001, without a user name, a path or a query."
             ) from error
 
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:

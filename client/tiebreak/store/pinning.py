@@ -25,7 +25,7 @@ from roundlog.storage import open_regular
 
 from tiebreak.deadlines import Halted, TooLate, pause
 from tiebreak.store.dagpb import Cid
-from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently
+from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently, shown_location
 from tiebreak.store.store_errors import InvalidCid, StoreError, StoreUnavailable, short
 from tiebreak.timed_http import HttpAnswer
 
@@ -93,7 +93,8 @@ class PinningService:
             url = base_url(address, path=True)
         except ValueError as error:
             raise StoreUnavailable(
-                f"{short(address)!r} is not the address of a pinning service: use the form https://example.org/psa."
+                f"{shown_location(address)!r} is not the address of a pinning service: use the form "
+                "https://example.org/psa, without a user name or a query."
             ) from error
         place = urllib.parse.urlsplit(url)
         self.name = f"the pinning service {place.netloc}"

@@ -219,12 +219,42 @@ def test_secrets_in_an_address_are_not_shown(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("option", ["--store", "--pin-service"])
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://user:hunter2@127.0.0.1:5001", "http://127.0.0.1:5001"),
+        ("http://[::1]:1/hunter2", "http://[::1]:1"),
+        ("gateway+http://user:hunter2@127.0.0.1:1/x?key=hunter2", "gateway+http://127.0.0.1:1"),
+        ("gateway+http://127.0.0.1:1/hunter2", "gateway+http://127.0.0.1:1"),
+        ("gateway+http://no^host/hunter2", "gateway+http://no^host"),
+        ("ftp://u:hunter2@x", "ftp://x"),
+        ("ftp:/u:hunter2@x", "..."),
+        ("u:hunter2@127.0.0.1:5001", "..."),
+        ("http://u:hunter2/@x", "http://..."),
+        ("http://hunter2/@x", "http://..."),
+        ("/dns4/u:hunter2@x/tcp/5001", "..."),
+    ],
+)
+def test_secrets_in_the_address_of_a_store_are_not_shown(option: str, address: str, shown: str, run: Run) -> None:
+    token = {"TIEBREAK_PIN_TOKEN": "secret-token"}
+    found = printed(run, "--patience", "1s", option, address, code=3, **token)
+    assert "hunter2" not in json.dumps(found)
+    if option == "--store":
+        assert found["places"][0]["name"] == shown
+        assert shown.removeprefix("gateway+") in found["places"][0]["problem"]
+    said = run("doctor", "--patience", "1s", option, address, env=token).output
+    assert "hunter2" not in said and "defect" not in said
+
+
+@pytest.mark.usefixtures("quick")
 def test_what_is_named_wrongly_is_a_problem_and_not_a_crash(run: Run, chain: Chain, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     assert "is no folder: choose a folder" in of_place(run, "--store", tmp_path / "file")
     assert "could be meant as an address" in of_place(run, "--store", "10.0.0.1")
     assert "needs a token" in of_place(run, "--pin-service", "https://pins.example")
-    assert "no node was asked for the contract" in of_place(run, "--contract", "0x" + "11" * 20)
+    for others in ((), ("--store", tmp_path / "store")):
+        assert "no node was asked for the contract" in of_place(run, *others, "--contract", "0x" + "11" * 20)
     nobody = of_place(run, "--chain", chain.url, "--contract", "0x" + "11" * 20)
     assert "0x" + "11" * 20 in nobody
     result = run("doctor", "--patience", "never")
