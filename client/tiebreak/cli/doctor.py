@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -95,13 +95,11 @@ def _ask(places: Places, patience: float) -> list[PlaceFinding]:
         found += [check_pinning(one, patience) for one in places.services(None, timeout=patience, attempts=1)]
     except StoreError as error:
         found.append(Place(PlaceKind.PINNING, "as it is named", problem=str(error)))
-    nodes = places.chain or []
-    found += [check_node(one, patience) for one in nodes]
+    nodes = [(one, check_node(one, patience)) for one in places.chain or []]
+    found += [one for _, one in nodes]
     if places.contract is not None:
         where = network.address(places.contract, "the contract")
-        answering = next(
-            (node for node, one in zip(nodes, found[len(found) - len(nodes) :], strict=True) if not one.problem), None
-        )
+        answering = next((node for node, one in nodes if not one.problem), None)
         if answering is not None:
             found.append(check_contract(answering, where, patience))
         else:
@@ -174,7 +172,7 @@ def _plain(
         "machine": asdict(host),
         "torch": found.torch,
         "devices": found.devices,
-        "places": [{one.name: getattr(place, one.name) for one in fields(place)} for place in asked],
+        "places": [asdict(one) for one in asked],
         "problems": [asdict(one) for one in wrong],
         "right": not any(one.is_grave for one in wrong),
     }

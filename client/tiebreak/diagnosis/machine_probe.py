@@ -7,6 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -79,16 +80,7 @@ def _facts(device: torch.device) -> dict[str, Any]:
         "device": str(device),
         "passes": not why,
         "why": why,
-        "arithmetics": [
-            {
-                "name": one.name,
-                "way": str(one.way),
-                "by": one.by,
-                "formats": list(one.formats),
-                "in_hardware": one.in_hardware,
-            }
-            for one in supported_arithmetics(device, is_right=not why)
-        ],
+        "arithmetics": [asdict(one) for one in supported_arithmetics(device, is_right=not why)],
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from roundlog.adjudication import Chunk, Chunks, GroupChain, OperandOpening, RunningResult, run_segment, segments, start
+from roundlog.adjudication import Chunk, GroupChain, OperandOpening, segments, start
 from roundlog.adjudication import binary32 as ieee
 from roundlog.descriptors import Descriptor
 from roundlog.number_format import FLOAT32, Format
@@ -76,17 +76,6 @@ def lying_chain(kind: type[LyingChain], descriptor: Descriptor) -> LyingChain:
     assert isinstance(first, GroupChain)
     middle = segments(descriptor)[len(segments(descriptor)) // 2]
     return kind(first.arithmetic, first.format, at=middle.start + descriptor.group)
-
-
-def running_results_of(
-    first: RunningResult, descriptor: Descriptor, element: int, chunks: Chunks
-) -> list[RunningResult]:
-    """The running results of an element after each of its segments, on top of one before the first term."""
-    found = []
-    for terms in segments(descriptor):
-        first = run_segment(descriptor, element, first, terms, chunks)
-        found.append(first)
-    return found
 
 
 class OpenedChunks:

@@ -16,6 +16,7 @@ from roundlog.adjudication import (
     IntegerSum,
     RunningResult,
     in_float32,
+    running_results,
     segments,
     wrap,
 )
@@ -30,7 +31,7 @@ from tiebreak.game.moves import Output, Place, Tree
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees, Engine
 
-from tiebreak_demo.adversary.chains import LyingChain, OpenedChunks, running_results_of
+from tiebreak_demo.adversary.chains import LyingChain, OpenedChunks
 
 _ONE = 0x3F800000
 """The FP32 number 1."""
@@ -98,7 +99,7 @@ class _CunningOutput:
             return []
         count = len(segments(descriptor))
         opened = [one for segment in range(count) for one in self._honest.segment(element, segment).openings]
-        return running_results_of(self._chain, descriptor, element, OpenedChunks(opened))
+        return running_results(descriptor, element, OpenedChunks(opened), self._chain)
 
 
 def _end(partial: RunningResult, dtype: DType) -> int | None:

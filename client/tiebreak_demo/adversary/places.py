@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from roundlog.adjudication import Material, segments, start
+from roundlog.adjudication import Material, running_results, segments
 from roundlog.arithmetic import adjacent, as_float32, format_of, held, neighbour
 from roundlog.commitments import state_root, tensor_bytes
 from roundlog.descriptors import describe
@@ -26,7 +26,6 @@ from tiebreak_demo.adversary.chains import (
     SwappedChain,
     TruncatedChain,
     lying_chain,
-    running_results_of,
 )
 from tiebreak_demo.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, FraudKind
 from tiebreak_demo.adversary.trainings import Training
@@ -210,10 +209,10 @@ class _Places:
 
         def frauds() -> Iterator[Fraud]:
             for element, right in enumerate(map(_bits, output)):
-                told = running_results_of(lie, descriptor, element, material)
+                told = running_results(descriptor, element, material, lie)
                 found = told[-1].finish(format)
                 claimed = right if found is None else format.of_float32(found)
-                honest = running_results_of(start(descriptor), descriptor, element, material)
+                honest = running_results(descriptor, element, material)
                 differ = [i for i, (a, b) in enumerate(zip(told, honest, strict=True)) if a.encode() != b.encode()]
                 if claimed != right and differ[:1] in ([], [middle]):
                     yield BentElement(

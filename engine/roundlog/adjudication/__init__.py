@@ -10,11 +10,10 @@ from roundlog.adjudication.adjudicate import (
     function_value,
     in_float32,
     is_finite,
-    run_segment,
     segments,
 )
 from roundlog.adjudication.binary32 import wrap
-from roundlog.adjudication.openings import Material, OperandOpening, largest_proof, needed
+from roundlog.adjudication.openings import Material, OperandOpening, largest_proof, needed, running_results
 from roundlog.adjudication.partial import CHAIN_LIMIT, ExactSum, GroupChain, IntegerSum, RunningResult, start
 from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError, Refusal
 
@@ -38,7 +37,7 @@ __all__ = [
     "is_finite",
     "largest_proof",
     "needed",
-    "run_segment",
+    "running_results",
     "segments",
     "start",
     "tensor_core_groups",

@@ -1,7 +1,7 @@
 """Test of a CUDA device on vectors of our own, before the first step: what it computes wrongly is a sentence.
 
-Three kinds of kernels make products of matrices there. Those in FP64, of which exact products begin, have to keep their
-error bound. Tensor cores, or integers in their place, have to agree with the CPU's emulation to the bit
+Three kinds of kernels make products of matrices there. FP64 sums, with which exact products begin, have to keep
+their error bound. Tensor cores, or integers in their place, have to agree with the CPU's emulation to the bit
 (`roundlog.kernels.cuda.tensor_cores`). Marking, tapes and random numbers are tried where they are first asked for
 (`roundlog.kernels.works`), and without them torch's kernels compute. No device has run any of this yet."""
 

@@ -154,7 +154,7 @@ class _Rewriting:
         return dtype if dtype is not None and self._has(dtype) else None
 
     def _narrow(self, value: int) -> int:
-        """The place of a value of which `_narrow_dtype` is known, in that dtype."""
+        """The place of a value in the dtype that `_narrow_dtype` has found for it."""
         node, new = self._nodes[value], self._new
         if node.op == "to_f32":
             return self._places[node.inputs[0]]

@@ -36,7 +36,7 @@ class ArithmeticWay(StrEnum):
 class ArithmeticSupport:
     """An arithmetic on one device. `by`: the kind of device that computes its products, `cpu` or the device's own;
     empty where nothing does. `formats`: of the operands for which it is defined; others of a job are exact.
-    `in_hardware`: whether the device's tensor cores add as it says, whoever computes the products here."""
+    `in_hardware`: whether the device's own tensor cores add as it says; others may still compute the products."""
 
     name: str
     way: ArithmeticWay

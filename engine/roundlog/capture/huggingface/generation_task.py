@@ -83,18 +83,19 @@ class TextGenerator(nn.Module):
         self.register_buffer("lengths", torch.tensor([len(prompt) for prompt in prompts]))
         self.register_buffer("position", torch.zeros((), dtype=torch.int64))
         self.register_buffer("ended", torch.zeros(len(prompts), dtype=torch.bool))
-        self._layers = 0
-        for number, (keys, values) in enumerate(self._empty_cache()):
-            self.register_buffer(f"keys_{number}", keys)
-            self.register_buffer(f"values_{number}", values)
-            self._layers += 1
-
-    def _empty_cache(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values of every layer, as the model itself lays them out: zeros, [B, heads, L, width]."""
+        # The model itself lays keys and values out, [B, heads, L, width].
         cache = self._new_cache()
         with torch.no_grad():
-            self.model(input_ids=self.tokens[:, :1], past_key_values=cache, use_cache=True)
-        return [(torch.zeros_like(layer.keys), torch.zeros_like(layer.values)) for layer in cache.layers]
+            self._read(tokens[:, :1], torch.zeros(len(prompts), 1, dtype=torch.int64), cache)
+        for number, layer in enumerate(cache.layers):
+            self.register_buffer(f"keys_{number}", torch.zeros_like(layer.keys))
+            self.register_buffer(f"values_{number}", torch.zeros_like(layer.values))
+
+    def _read(self, tokens: torch.Tensor, places: torch.Tensor, cache: Any) -> torch.Tensor:
+        """Logits f32[B, 1, V] behind a token of every sequence, i64[B, 1], at its place, which goes into the cache."""
+        read = self.model(input_ids=tokens, position_ids=places, past_key_values=cache, use_cache=True)
+        logits: torch.Tensor = read.logits.float()
+        return logits
 
     def _new_cache(self) -> Any:
         """A cache that the model lays out when it is first called with it."""
@@ -105,19 +106,15 @@ class TextGenerator(nn.Module):
 
     def _cache(self) -> Any:
         """The cache up to this position: its tensors are this module's own, into which the model writes."""
-        from transformers.cache_utils import Cache, StaticLayer
-
-        layers = []
-        for number in range(self._layers):
-            layer = StaticLayer(self.length)
+        cache = self._new_cache()
+        for number, layer in enumerate(cache.layers):
             layer.keys, layer.values = getattr(self, f"keys_{number}"), getattr(self, f"values_{number}")
             layer.dtype, layer.device = layer.keys.dtype, layer.keys.device
             layer.batch_size, layer.num_heads = layer.keys.shape[:2]
             layer.k_head_dim, layer.v_head_dim = layer.keys.shape[-1], layer.values.shape[-1]
             layer.cumulative_length = self.position.clone()
             layer.is_initialized = True
-            layers.append(layer)
-        return Cache(layers=layers)
+        return cache
 
     def apart_from_the_model(self, prompt: Sequence[int]) -> float:
         """The largest difference of logits, as a share of their range, between the model called as here and called on
@@ -125,22 +122,16 @@ class TextGenerator(nn.Module):
         tokens = torch.tensor([prompt]).repeat(1, -(-self.length // len(prompt)))[:, : self.length]
         with torch.no_grad():
             expected = self.model(input_ids=tokens, use_cache=False).logits.float()
-            cache, found = self._new_cache(), []
-            for number in range(self.length):
-                place = torch.tensor([[number]])
-                one = self.model(
-                    input_ids=tokens[:, number : number + 1], position_ids=place, past_key_values=cache, use_cache=True
-                )
-                found.append(one.logits.float())
-        gap = (torch.cat(found, 1) - expected).abs().max()
+            cache = self._new_cache()
+            one_by_one = [self._read(tokens[:, at : at + 1], torch.tensor([[at]]), cache) for at in range(self.length)]
+        gap = (torch.cat(one_by_one, 1) - expected).abs().max()
         return float(gap / (expected.max() - expected.min()))
 
     def forward(self) -> torch.Tensor:
         with torch.no_grad():
             place = self.position.expand(len(self.tokens), 1)
             token = self.tokens.gather(1, place)
-            found = self.model(input_ids=token, position_ids=place, past_key_values=self._cache(), use_cache=True)
-            logits = found.logits[:, -1].float()
+            logits = self._read(token, place, self._cache())[:, 0]
             given = self.position + 1 < self.lengths
             chosen = self._chosen(logits)
             counts = ~(given | self.ended)
@@ -160,7 +151,7 @@ class TextGenerator(nn.Module):
         """The next token by logits, f32[B, V] -> i64[B]."""
         how = self._how
         if how.repetition_penalty != 1:
-            # What is not written yet is no token that could have been repeated.
+            # Places behind this one hold no token that could have been repeated.
             written = torch.arange(self.length) <= self.position
             before = torch.where(written, self.tokens, self.tokens[:, :1])
             count = torch.zeros_like(logits).scatter_add(1, before, torch.ones(before.shape))
@@ -197,7 +188,7 @@ def generation_task(
         generator = TextGenerator(model.eval(), prompts, new_tokens, sampling, stop).eval()
         apart = generator.apart_from_the_model(max(prompts, key=len))
     except Exception as error:
-        # Whatever a model of another kind raises that is called so.
+        # Models of other kinds raise errors of every type when they are called so.
         raise CaptureError(
             f"the model {type(model).__name__} cannot be called token by token with a static cache "
             f"({type(error).__name__}: {error}): take one whose generate has cache_implementation='static'"
@@ -228,6 +219,8 @@ def _one_token(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Ten
 def _check(model: PreTrainedModel, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Sequence[int]) -> None:
     """Raises CaptureError, in one sentence, for what nothing can be generated of."""
     config = model.config.get_text_config()
+    if model.dtype not in _NOISE:
+        raise CaptureError(f"the model is {model.dtype}: convert it, as with model.to(torch.bfloat16)")
     if not prompts or not all(prompts):
         raise CaptureError("a prompt has no tokens: give at least one to each sequence, as its tokenizer's first one")
     if new_tokens < 1:

@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from roundlog.kernels.cuda.tensor_core_kernels import ends_of, is_left, measured_lines
+from roundlog.kernels.cuda.tensor_core_kernels import ends_of, form_of, is_left, measured_lines
 from roundlog.kernels.tensor_core_products import GroupArithmetic
 from roundlog.number_format import BFLOAT16
 
@@ -29,11 +29,6 @@ ELEMENTS, TERMS = 16, 256
 """Elements of a program that sums, and most terms of a block of theirs."""
 MOST_TERMS = 1 << 15
 
-_FORM = {
-    "fraction": BFLOAT16.fraction_bits,
-    "infinite": (1 << BFLOAT16.exponent_bits) - 1,
-    "least": BFLOAT16.least_exponent,
-}
 _DROPPED = tl.constexpr(52 - BFLOAT16.fraction_bits)
 """Bits of an FP64 number that BF16 has not."""
 _BELOW_HALF = tl.constexpr((1 << (51 - BFLOAT16.fraction_bits)) - 1)
@@ -134,7 +129,7 @@ def decide(
     doubts = torch.empty(out.shape, dtype=torch.uint8, device=a.device)
     with torch.cuda.device_of(a):
         ends = (
-            measured_lines(x.view(torch.int16), MOST_TERMS, arithmetic.terms, _FORM)
+            measured_lines(x.view(torch.int16), MOST_TERMS, arithmetic.terms, form_of(BFLOAT16))
             for x in (a, b.mT)
         )  # fmt: skip
         tiles = batches * triton.cdiv(height, ROWS) * triton.cdiv(width, COLUMNS)

@@ -3,7 +3,7 @@ integers where no tensor core of the arithmetic is, or where it is not known wha
 is the standard, `roundlog.kernels.tensor_core_products` the same on the CPU. Imports triton.
 
 Native: a program multiplies a tile of one segment, `tl.dot` by `tl.dot` in the order of k, each on top of the one
-before, from zero on. Nothing divides a segment: neither the grid, nor a choice of configurations, of which there is
+before, from zero on. Nothing divides a segment: neither the grid, nor a choice of configurations: there is
 one. A tile's last terms are completed with products of two zeros, which change nothing.
 
 Measuring: a row of the left operand, or a column of the right one, has within a segment, of its exponents as encoded,
@@ -48,7 +48,7 @@ import triton.language as tl
 
 from roundlog.definitions.tensor_core import LARGEST_EXPONENT, LEAST_EXPONENT
 from roundlog.kernels.tensor_core_products import GroupArithmetic
-from roundlog.number_format import BFLOAT16, FLOAT16
+from roundlog.number_format import BFLOAT16, FLOAT16, Format
 
 ROWS, COLUMNS, TERMS = 128, 128, 64
 """Tile of a program for tensor cores, and the terms of one of its dots: whole groups of every arithmetic."""
@@ -258,11 +258,7 @@ def segment_sums(a: torch.Tensor, b: torch.Tensor, arithmetic: GroupArithmetic, 
     batches = len(x)
     matrices = segments * batches
     sizes = rows, columns, terms, batches, *x.stride(), *y.stride()
-    form = {
-        "fraction": format.fraction_bits,
-        "infinite": (1 << format.exponent_bits) - 1,
-        "least": format.least_exponent,
-    }
+    form = form_of(format)
     of_segment, group = arithmetic.segment_terms, arithmetic.terms
     words, other_words = (one.view(torch.int16) for one in (x, y))
     with torch.cuda.device_of(a):
@@ -284,6 +280,15 @@ def segment_sums(a: torch.Tensor, b: torch.Tensor, arithmetic: GroupArithmetic, 
             enable_fp_fusion=False,
         )  # fmt: skip
     return out
+
+
+def form_of(format: Format) -> dict[str, int]:
+    """A format as the kernels take it."""
+    return {
+        "fraction": format.fraction_bits,
+        "infinite": (1 << format.exponent_bits) - 1,
+        "least": format.least_exponent,
+    }
 
 
 def measured_lines(words: torch.Tensor, of_segment: int, group: int, form: dict[str, int]) -> torch.Tensor:
