@@ -1,6 +1,17 @@
 """Training scripts of Hugging Face's `transformers`: a `Trainer` as a task, and the generation of text by a model."""
 
-from roundlog.capture.huggingface.generation_task import Sampling, generated_tokens, generation_task
+from roundlog.capture.huggingface.generation_task import check_generation, generated_tokens, generation_task
+from roundlog.capture.huggingface.sampling import Sampling, TokenSampler
+from roundlog.capture.huggingface.static_cache import NOISE, ChunkReader
 from roundlog.capture.huggingface.trainer_task import task_of
 
-__all__ = ["Sampling", "generated_tokens", "generation_task", "task_of"]
+__all__ = [
+    "NOISE",
+    "ChunkReader",
+    "Sampling",
+    "TokenSampler",
+    "check_generation",
+    "generated_tokens",
+    "generation_task",
+    "task_of",
+]

@@ -1,0 +1,286 @@
+"""Receipts of texts: which model wrote which tokens behind a prompt, in one JSON object (RFC 8785) that anybody who has
+the model can check (docs/receipt.md). It says nothing of the machine, so everybody makes the same one."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from roundlog.capture import CaptureError
+from roundlog.capture.huggingface import Sampling
+from roundlog.commitments import tensor_root
+from roundlog.json_text import parse_json
+from roundlog.operators.job_arithmetic import check_arithmetic
+from roundlog.program import ProgramError
+
+FORMAT, VERSION = "tiebreak generation", 1
+MAX_TOKENS = 1 << 20
+MAX_GENERATION_BYTES = 16 << 20
+"""Most bytes of a file with such a receipt."""
+
+_TEXT = re.compile("[ -~]{0,200}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelIdentity:
+    """A model as receipts name it."""
+
+    name: str
+    revision: str
+    model_weight_hash: bytes
+    """Merkle root over the roots of all parameters (`model_folder.weight_root`)."""
+    config_hash: bytes
+    """SHA-256 of `config.json`, or of the GGUF file."""
+    tokenizer_hash: bytes
+    """SHA-256 of `tokenizer.json`, or of the GGUF file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationReceipt:
+    """A generated text. Hashes are 32 bytes."""
+
+    model: ModelIdentity
+    dtype: str
+    """`fp32` or `bf16`: of the weights."""
+    arithmetic: str
+    versions: Mapping[str, str]
+    """`tiebreak`, `torch`, `transformers`: of the process that wrote it; the model's own code is transformers'."""
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    seed: int
+    max_new_tokens: int
+    stop: tuple[int, ...]
+    """Tokens that end the text, ascending."""
+    tokens: tuple[int, ...]
+    logprobs_root: bytes
+    """Tensor root of the tokens' log-probabilities, f32[n]."""
+    training_receipt: bytes | None = None
+    """SHA-256 of the receipt of the run that the weights come from."""
+    request_sha256: bytes | None = None
+    response_sha256: bytes | None = None
+    """SHA-256 of the bytes of the request that asked for it, and of the response, where a server was asked."""
+    signer: bytes | None = None
+    signature: bytes | None = None
+
+    @property
+    def finish_reason(self) -> str:
+        """`stop` if the last token is one that ends the text, `length` otherwise."""
+        return "stop" if self.tokens[-1] in self.stop else "length"
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical JSON, without a signature: the name of the receipt."""
+        return sha256(self.signed_text().encode()).digest()
+
+    def signed_text(self) -> str:
+        """The text that is signed (EIP-191): canonical JSON (RFC 8785) of all but the signature."""
+        import rfc8785
+
+        return rfc8785.dumps(self.plain(signed=False)).decode()
+
+    def to_json(self) -> str:
+        """The receipt in canonical JSON, as a file has it."""
+        import rfc8785
+
+        return rfc8785.dumps(self.plain()).decode()
+
+    def signed(self, signer: bytes, signature: bytes) -> GenerationReceipt:
+        """The receipt with a signature of an account over `by(signer).signed_text()`."""
+        return replace(self, signer=signer, signature=signature)
+
+    def by(self, signer: bytes) -> GenerationReceipt:
+        """The receipt with the name of the account that will sign it."""
+        return replace(self, signer=signer, signature=None)
+
+    def plain(self, *, signed: bool = True) -> dict[str, Any]:
+        """The receipt as JSON has it. signed: with its signature."""
+        model, how = self.model, self.sampling
+        found: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": {
+                "name": model.name,
+                "revision": model.revision,
+                "model_weight_hash": _hex(model.model_weight_hash),
+                "config_hash": _hex(model.config_hash),
+                "tokenizer_hash": _hex(model.tokenizer_hash),
+                "dtype": self.dtype,
+            },
+            "arithmetic": self.arithmetic,
+            "versions": dict(self.versions),
+            "prompt_tokens": list(self.prompt),
+            "sampling": {
+                "temperature": how.temperature,
+                "top_k": how.top_k,
+                "top_p": how.top_p,
+                "repetition_penalty": how.repetition_penalty,
+                "seed": str(self.seed),
+                "max_new_tokens": self.max_new_tokens,
+                "stop_tokens": list(self.stop),
+            },
+            "tokens": list(self.tokens),
+            "tokens_hash": _hex(tokens_hash(self.tokens)),
+            "token_count": len(self.tokens),
+            "finish_reason": self.finish_reason,
+            "logprobs_root": _hex(self.logprobs_root),
+            "training_receipt": _optional(self.training_receipt),
+            "request_sha256": _optional(self.request_sha256),
+            "response_sha256": _optional(self.response_sha256),
+        }
+        if self.signer is not None:
+            found["signer"] = _hex(self.signer)
+        if signed and self.signature is not None:
+            found["signature"] = _hex(self.signature)
+        return found
+
+
+def tokens_hash(tokens: Sequence[int]) -> bytes:
+    """SHA-256 of token numbers, each as four bytes, the least first."""
+    return sha256(np.asarray(tokens, dtype="<u4").tobytes()).digest()
+
+
+def logprobs_root(logprobs: Sequence[float]) -> bytes:
+    """Tensor root of f32[n]."""
+    return tensor_root(torch.tensor(list(logprobs), dtype=torch.float32))
+
+
+def parse_generation_receipt(data: bytes) -> GenerationReceipt:
+    """The receipt in a stranger's bytes, checked against itself; its signature is not. Raises ValueError, whose words
+    go on a sentence that names the file: it is damaged, or contradicts itself."""
+    if len(data) > MAX_GENERATION_BYTES:
+        raise ValueError(f"has more than {MAX_GENERATION_BYTES} bytes")
+    plain = _keys("receipt", parse_json(data), _ALWAYS, _SIGNED)
+    if plain["format"] != FORMAT or type(plain["version"]) is not int or plain["version"] != VERSION:
+        raise ValueError(f"is not of the format {FORMAT!r}, version {VERSION}")
+    if len(_SIGNED & plain.keys()) == 1:
+        raise ValueError("has a signer without a signature, or a signature without a signer")
+    model = _keys("model", plain["model"], _MODEL)
+    how = _keys("sampling", plain["sampling"], _SAMPLING)
+    versions = _keys("versions", plain["versions"], _VERSIONS)
+    if model["dtype"] not in ("fp32", "bf16"):
+        raise ValueError("has a dtype that is neither fp32 nor bf16")
+    seed = how["seed"]
+    if not (isinstance(seed, str) and re.fullmatch("0|[1-9][0-9]{0,19}", seed) and int(seed) < 1 << 64):
+        raise ValueError("has a seed that is no text of a number below 2^64")
+    try:
+        check_arithmetic(_text("arithmetic", plain["arithmetic"]))
+        sampling = Sampling(
+            temperature=_float("temperature", how["temperature"]),
+            top_k=_count("top_k", how["top_k"], 0),
+            top_p=_float("top_p", how["top_p"]),
+            repetition_penalty=_float("repetition_penalty", how["repetition_penalty"]),
+        )
+    except (CaptureError, ProgramError) as error:
+        raise ValueError(f"cannot be followed: {error}") from error
+    stop = _tokens("stop_tokens", how["stop_tokens"])
+    if list(stop) != sorted(set(stop)):
+        raise ValueError("has stop_tokens that do not ascend")
+    tokens = _tokens("tokens", plain["tokens"])
+    prompt = _tokens("prompt_tokens", plain["prompt_tokens"])
+    if not tokens or not prompt:
+        raise ValueError("has no tokens, or no prompt")
+    signed = "signer" in plain
+    receipt = GenerationReceipt(
+        model=ModelIdentity(
+            name=_text("name", model["name"]),
+            revision=_text("revision", model["revision"]),
+            **{name: _hash(name, model[name]) for name in ("model_weight_hash", "config_hash", "tokenizer_hash")},
+        ),
+        dtype=model["dtype"],
+        arithmetic=plain["arithmetic"],
+        versions={name: _text(name, versions[name]) for name in sorted(_VERSIONS)},
+        prompt=prompt,
+        sampling=sampling,
+        seed=int(seed),
+        max_new_tokens=_count("max_new_tokens", how["max_new_tokens"], 1),
+        stop=stop,
+        tokens=tokens,
+        logprobs_root=_hash("logprobs_root", plain["logprobs_root"]),
+        **{
+            name: None if plain[name] is None else _hash(name, plain[name])
+            for name in ("training_receipt", "request_sha256", "response_sha256")
+        },
+        signer=_bytes("signer", plain["signer"], 20) if signed else None,
+        signature=_bytes("signature", plain["signature"], 65) if signed else None,
+    )
+    if any(token in stop for token in tokens[:-1]):
+        raise ValueError("goes on behind a token that ends its text")
+    if len(tokens) > receipt.max_new_tokens or (len(tokens) < receipt.max_new_tokens and tokens[-1] not in stop):
+        raise ValueError("ends neither with a token that ends its text nor after max_new_tokens")
+    follows = receipt.plain()
+    for name in ("tokens_hash", "token_count", "finish_reason"):
+        if type(plain[name]) is not type(follows[name]) or plain[name] != follows[name]:
+            raise ValueError(f"has a {name} that does not follow from its tokens")
+    return receipt
+
+
+_SIGNED = frozenset(["signer", "signature"])
+_VERSIONS = frozenset(["tiebreak", "torch", "transformers"])
+_MODEL = frozenset(["name", "revision", "model_weight_hash", "config_hash", "tokenizer_hash", "dtype"])
+_SAMPLING = frozenset(["temperature", "top_k", "top_p", "repetition_penalty", "seed", "max_new_tokens", "stop_tokens"])
+_ALWAYS = frozenset(
+    [
+        *("format", "version", "model", "arithmetic", "versions", "prompt_tokens", "sampling", "tokens", "tokens_hash"),
+        *("token_count", "finish_reason", "logprobs_root", "training_receipt", "request_sha256", "response_sha256"),
+    ]
+)
+
+
+def _keys(what: str, plain: object, always: frozenset[str], perhaps: frozenset[str] = frozenset()) -> dict[str, Any]:
+    if not isinstance(plain, dict):
+        raise ValueError(f"has a {what} that is no object")
+    if missing := sorted(always - plain.keys()):
+        raise ValueError(f"lacks {missing[0]}")
+    if unknown := sorted(plain.keys() - always - perhaps):
+        raise ValueError(f"has an unknown key {unknown[0][:60]!r}")
+    return cast(dict[str, Any], plain)
+
+
+def _text(name: str, value: object) -> str:
+    if not (isinstance(value, str) and _TEXT.fullmatch(value)):
+        raise ValueError(f"has a {name} that is no text of at most 200 ASCII characters")
+    return value
+
+
+def _bytes(name: str, value: object, size: int) -> bytes:
+    if not (isinstance(value, str) and re.fullmatch(f"0x[0-9a-f]{{{2 * size}}}", value)):
+        raise ValueError(f"has a {name} that is not 0x and {2 * size} lower-case hex digits")
+    return bytes.fromhex(value[2:])
+
+
+def _hash(name: str, value: object) -> bytes:
+    return _bytes(name, value, 32)
+
+
+def _float(name: str, value: object) -> float:
+    if type(value) not in (int, float) or not math.isfinite(cast(float, value)):
+        raise ValueError(f"has a {name} that is no number")
+    return float(cast(float, value))
+
+
+def _count(name: str, value: object, least: int) -> int:
+    if type(value) is not int or not least <= value <= MAX_TOKENS:
+        raise ValueError(f"has a {name} that is not a whole number from {least} to {MAX_TOKENS}")
+    return value
+
+
+def _tokens(name: str, value: object) -> tuple[int, ...]:
+    fits = isinstance(value, list) and len(value) <= MAX_TOKENS
+    if not fits or any(type(one) is not int or not 0 <= one < 1 << 31 for one in cast(list[Any], value)):
+        raise ValueError(f"has {name} that are not a list of at most {MAX_TOKENS} token numbers")
+    return tuple(cast(list[int], value))
+
+
+def _hex(data: bytes) -> str:
+    return "0x" + data.hex()
+
+
+def _optional(data: bytes | None) -> str | None:
+    return None if data is None else _hex(data)

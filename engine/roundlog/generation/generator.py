@@ -1,0 +1,189 @@
+"""Generation with a static cache, and its check in one pass. Shapes: a text of T tokens, L positions, W tokens read at
+once, a vocabulary of V.
+
+A program that reads W tokens at a position gives, behind each of them, the bits of W programs that read one: every
+operator of it is correctly rounded, and an element of a row depends on that row, on the cache before it, and on exact
+zeros where its mask hides the rest. So a prompt is read in chunks, and a finished text in as few passes as one likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import torch
+
+from roundlog.capture import CaptureError
+from roundlog.capture.huggingface import NOISE, ChunkReader, Sampling, TokenSampler, check_generation
+from roundlog.generation.step_program import StepProgram
+from roundlog.operators.job_arithmetic import EXACT
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+CHUNK = 64
+"""Tokens that are read at once, where there are as many."""
+
+_CACHE = ("buffer/keys_", "buffer/values_")
+
+
+class FinishReason(StrEnum):
+    """The end of a text, as OpenAI's interface names it."""
+
+    STOP = "stop"
+    """Its last token is one of those that stop it."""
+    LENGTH = "length"
+    """It has as many tokens as were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A token that was chosen, and the logarithm of its probability by the model's own logits, an FP32 number."""
+
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A generated text. choices: one for each new token; a token that stops it is the last of them."""
+
+    choices: tuple[Choice, ...]
+    finish_reason: FinishReason
+
+    @property
+    def tokens(self) -> list[int]:
+        return [choice.token for choice in self.choices]
+
+
+class Generator:
+    """A causal language model of `transformers`, in FP32 or BF16, as programs that read and choose tokens."""
+
+    def __init__(self, model: PreTrainedModel, *, positions: int, chunk: int = CHUNK, arithmetic: str = EXACT) -> None:
+        """positions: of the cache; a prompt with its new tokens has at most as many. chunk: tokens that are read at
+        once. arithmetic: of products of BF16 matrices, EXACT or a name of docs/arithmetic.md. No result depends on
+        positions or chunk. Nothing is captured yet.
+
+        Raises CaptureError for a model that nothing can be generated of, ValueError for numbers below 1."""
+        if positions < 1 or chunk < 1:
+            raise ValueError(f"{positions} positions and chunks of {chunk}: give at least 1 of each")
+        check_generation(model, [[0]], max(1, positions - 1), ())
+        self.model = model.eval()
+        self.positions, self.chunk = positions, min(chunk, positions)
+        self._vocabulary = model.config.get_text_config().vocab_size
+        self.arithmetic = arithmetic
+        self._readers: dict[int, StepProgram] = {}
+        self._samplers: dict[Sampling, StepProgram] = {}
+        self._is_tried = False
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        *,
+        new_tokens: int,
+        sampling: Sampling | None = None,
+        stop: Sequence[int] = (),
+        seed: int = 0,
+        tell: Callable[[Choice], None] = lambda choice: None,
+    ) -> Generation:
+        """Text behind a prompt, to the bits of a job by `Task.from_causal_lm` of this prompt alone. tell: called with
+        every token as it is chosen.
+
+        Raises CaptureError for what cannot be generated, and for a model that gives other logits with a cache than
+        without one; StoppedError, MachineError."""
+        self._require(prompt, new_tokens, stop)
+        self._try(prompt)
+        how = sampling or Sampling()
+        cache: dict[str, torch.Tensor] = {}
+        behind = [logits for _, logits in self._read(prompt, cache)][-1][-1:]
+        tokens, choices = list(prompt), list[Choice]()
+        while True:
+            choice = self._choose(behind, tokens, how, seed)
+            choices.append(choice)
+            tell(choice)
+            tokens.append(choice.token)
+            if choice.token in stop:
+                return Generation(tuple(choices), FinishReason.STOP)
+            if len(choices) == new_tokens:
+                return Generation(tuple(choices), FinishReason.LENGTH)
+            behind = self._step(tokens[-1:], len(tokens) - 1, 1, cache)
+
+    def right_choices(
+        self, prompt: Sequence[int], tokens: Sequence[int], *, sampling: Sampling | None = None, seed: int = 0
+    ) -> Iterator[Choice]:
+        """The choices that are right behind a prompt and the tokens before each: as many as there are tokens. All are
+        read in chunks, whoever has written them. Raises as `generate`."""
+        self._require(prompt, len(tokens), tokens)
+        how, text = sampling or Sampling(), [*prompt, *tokens]
+        for start, logits in self._read(text[:-1], {}):
+            for place, row in enumerate(logits, start):
+                if place >= len(prompt) - 1:
+                    yield self._choose(row[None], text[: place + 1], how, seed)
+
+    def _require(self, prompt: Sequence[int], new_tokens: int, others: Sequence[int]) -> None:
+        check_generation(self.model, [prompt], new_tokens, others)
+        if len(prompt) + new_tokens > self.positions:
+            raise CaptureError(
+                f"{len(prompt)} tokens and {new_tokens} new ones are more than the {self.positions} positions of the "
+                "cache: give more positions, or ask for fewer tokens"
+            )
+
+    def _try(self, prompt: Sequence[int]) -> None:
+        """Raises CaptureError if the programs and the model itself, called on all positions at once, have other logits:
+        of a prompt, repeated to the end of the cache."""
+        if self._is_tried:
+            return
+        tokens = [prompt[place % len(prompt)] for place in range(self.positions)]
+        with torch.no_grad():
+            expected = self.model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float()
+        size = float(expected.max() - expected.min())
+        for start, logits in self._read(tokens, {}):
+            apart = float((logits - expected[start : start + len(logits)]).abs().max())
+            if not apart <= NOISE[self.model.dtype] * size:
+                raise CaptureError(
+                    f"the model {type(self.model).__name__} gives other logits with a static cache than without one "
+                    f"(by {apart / size:.2g} of their range): choose a model that does not"
+                )
+        self._is_tried = True
+
+    def _read(self, tokens: Sequence[int], cache: dict[str, torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
+        """Reads tokens from the first position on. Gives (position, logits f32[n, V] behind n tokens from there on)."""
+        for start in range(0, len(tokens), self.chunk):
+            part = list(tokens[start : start + self.chunk])
+            width = len(part) if len(part) == 1 else self.chunk
+            # What fills the last chunk stands behind the text, where nothing attends to it before it is overwritten;
+            # at the end of the cache, tokens before it are read again instead.
+            first = min(start, self.positions - width)
+            chunk = [*tokens[first:start], *part]
+            logits = self._step([*chunk, *[0] * (width - len(chunk))], first, width, cache)
+            yield start, logits[start - first : len(chunk)]
+
+    def _step(self, tokens: Sequence[int], position: int, width: int, cache: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Logits f32[W, V] behind tokens that are read at a position; their keys and values go into the cache."""
+        reader = self._readers.get(width) or self._reader(width)
+        given = {"buffer/tokens": torch.tensor([tokens]), "buffer/position": torch.tensor(position)}
+        after = reader.run(given, cache)
+        cache.update((name, state) for name, state in after.items() if name.startswith(_CACHE))
+        return after["buffer/logits"][0]
+
+    def _reader(self, width: int) -> StepProgram:
+        made = StepProgram(ChunkReader(self.model, 1, self.positions, width), self.arithmetic)
+        for other in self._readers.values():
+            # The weights are the same: one copy of them is enough.
+            made.initial |= {name: x for name, x in other.initial.items() if name.startswith("parameter/")}
+        self._readers[width] = made
+        return made
+
+    def _choose(self, logits: torch.Tensor, tokens: Sequence[int], how: Sampling, seed: int) -> Choice:
+        """The token behind those given, by logits f32[1, V] behind the last of them."""
+        if how not in self._samplers:
+            self._samplers[how] = StepProgram(TokenSampler(how, self._vocabulary, self.positions))
+        position = len(tokens) - 1
+        written = torch.zeros(1, self.positions, dtype=torch.int64)
+        written[0, : len(tokens)] = torch.tensor(tokens)
+        given = {"buffer/logits": logits, "buffer/tokens": written, "buffer/position": torch.tensor(position)}
+        after = self._samplers[how].run(given, {}, seed=seed, step=position)
+        token = int(after["buffer/chosen"])
+        return Choice(token, float(after["buffer/logits"][0, token]))

@@ -1,0 +1,105 @@
+"""Receipts of texts, made of a generation and checked by a repetition: in one pass over the text, or token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from roundlog.capture.huggingface import Sampling
+from roundlog.generation.generation_receipt import GenerationReceipt, logprobs_root
+from roundlog.generation.generator import Choice, Generation, Generator
+
+if TYPE_CHECKING:
+    from roundlog.generation.model_folder import LoadedModel
+
+
+@dataclass(frozen=True, slots=True)
+class TextCheck:
+    """Findings of a repetition. It is right if nothing is found."""
+
+    wrong_token: int | None = None
+    """The first token, from 0, that the model does not choose behind those before it."""
+    right: Choice | None = None
+    """The token that it chooses there."""
+    wrong_logprobs: bool = False
+    """Whether all tokens are right, and their log-probabilities are others than the receipt's."""
+
+    @property
+    def is_right(self) -> bool:
+        return self.wrong_token is None and not self.wrong_logprobs
+
+
+def make_receipt(
+    loaded: LoadedModel,
+    generator: Generator,
+    prompt: Sequence[int],
+    generation: Generation,
+    *,
+    sampling: Sampling,
+    seed: int,
+    max_new_tokens: int,
+    tiebreak_version: str,
+    training_receipt: bytes | None = None,
+) -> GenerationReceipt:
+    """The receipt of a generated text, unsigned."""
+    import transformers
+
+    versions = {"tiebreak": tiebreak_version, "torch": torch.__version__, "transformers": transformers.__version__}
+    return GenerationReceipt(
+        model=loaded.identity,
+        dtype="bf16" if loaded.model.dtype == torch.bfloat16 else "fp32",
+        arithmetic=generator.arithmetic,
+        # What stands behind + names a build of the same version.
+        versions={name: version.partition("+")[0] for name, version in versions.items()},
+        prompt=tuple(prompt),
+        sampling=sampling,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        stop=loaded.stop,
+        tokens=tuple(generation.tokens),
+        logprobs_root=logprobs_root([choice.logprob for choice in generation.choices]),
+        training_receipt=training_receipt,
+    )
+
+
+def other_model(receipt: GenerationReceipt, loaded: LoadedModel) -> str | None:
+    """Name of the first thing in which a model is not the receipt's; None if it is that one."""
+    for name in ("model_weight_hash", "config_hash", "tokenizer_hash"):
+        if getattr(receipt.model, name) != getattr(loaded.identity, name):
+            return name
+    return None
+
+
+def check_text(
+    receipt: GenerationReceipt,
+    generator: Generator,
+    *,
+    by_token: bool = False,
+    tell: Callable[[Choice], None] = lambda choice: None,
+) -> TextCheck:
+    """Repeats a receipt's text by its model. by_token: as it was written, instead of in one pass. tell: called with
+    every right token. Raises as `Generator.generate`."""
+    found = list[Choice]()
+    for choice in _choices(receipt, generator, by_token):
+        if choice.token != receipt.tokens[len(found)]:
+            return TextCheck(len(found), choice)
+        found.append(choice)
+        tell(choice)
+    return TextCheck(wrong_logprobs=logprobs_root([choice.logprob for choice in found]) != receipt.logprobs_root)
+
+
+def _choices(receipt: GenerationReceipt, generator: Generator, by_token: bool) -> Iterator[Choice]:
+    if not by_token:
+        yield from generator.right_choices(receipt.prompt, receipt.tokens, sampling=receipt.sampling, seed=receipt.seed)
+        return
+    made = generator.generate(
+        receipt.prompt,
+        new_tokens=len(receipt.tokens),
+        sampling=receipt.sampling,
+        stop=receipt.stop,
+        seed=receipt.seed,
+    )
+    yield from made.choices

@@ -1,0 +1,61 @@
+"""Steps of a module as a program that is called like a function: it takes tensors in the place of some of its states,
+and gives its states afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from roundlog.capture import Task, capture, paused, told_from_refusals
+from roundlog.execution import Executor
+from roundlog.operators import StepInputs
+from roundlog.operators.job_arithmetic import EXACT, with_arithmetic
+from roundlog.program import Program
+from roundlog.rounding import Follower
+from roundlog.spec import MIN_LOG_GUARD
+
+Tensors = Mapping[str, torch.Tensor]
+"""States by name: `parameter/...`, `buffer/...`."""
+
+
+class StepProgram:
+    """A captured step of a module without data. Its results do not depend on the machine."""
+
+    def __init__(self, module: nn.Module, arithmetic: str = EXACT) -> None:
+        """module: called without arguments, it gives a loss that depends on its parameter `unused`. arithmetic: of its
+        products of BF16 matrices, if it has any. Raises CaptureError, DefectError, ProgramError."""
+        parameter = module.get_parameter("unused")
+        task = Task(
+            model=module.eval(),
+            loss=lambda model, batch: model(),
+            optimizer=torch.optim.SGD([parameter], lr=0.0),
+            dataset={"none": torch.zeros(1)},
+            batch_size=1,
+            steps=1,
+            interval=1,
+            seed=0,
+        )
+        with paused(), told_from_refusals():
+            captured = capture(task)
+        self._executor = Executor(with_arithmetic(captured.program, arithmetic))
+        self._rounding = Follower.without_log(MIN_LOG_GUARD)
+        self._schedule = captured.schedule[0]
+        self._data = [torch.zeros(1) for _ in captured.program.fields]
+        self.initial: dict[str, torch.Tensor] = dict(captured.states)
+        """The states that the module begins with."""
+
+    @property
+    def program(self) -> Program:
+        return self._executor.program
+
+    def run(self, given: Tensors, kept: Tensors, *, seed: int = 0, step: int = 0) -> dict[str, torch.Tensor]:
+        """The states after a step from those that are given, those that are kept, and the initial ones, the first that
+        there is. seed, step: keys of its draws. Raises StoppedError, MachineError, DisturbedError."""
+        names = self.program.state_names
+        before = [given[name] if name in given else kept.get(name, self.initial[name]) for name in names]
+        inputs = StepInputs(
+            states=before, data=self._data, schedule=self._schedule, seed=seed, step=step, device=torch.device("cpu")
+        )
+        return dict(zip(names, self._executor.run(inputs, self._rounding).states, strict=True))
