@@ -163,7 +163,7 @@ class Generator:
     def _step(self, tokens: Sequence[int], position: int, width: int, cache: dict[str, torch.Tensor]) -> torch.Tensor:
         """Logits f32[W, V] behind tokens that are read at a position; their keys and values go into the cache."""
         reader = self._readers.get(width) or self._reader(width)
-        given = {"buffer/tokens": torch.tensor([tokens]), "buffer/position": torch.tensor(position)}
+        given = {"buffer/tokens": torch.tensor([tokens]), "buffer/position": torch.tensor([position])}
         after = reader.run(given, cache)
         cache.update((name, state) for name, state in after.items() if name.startswith(_CACHE))
         return after["buffer/logits"][0]

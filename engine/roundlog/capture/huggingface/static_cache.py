@@ -25,25 +25,28 @@ def _layer_class() -> Any:
     from transformers.cache_utils import StaticLayer
 
     class ChunkLayer(StaticLayer):  # type: ignore[misc]
-        """Keys and values of a layer, of which any number are written at a position that is not known."""
+        """Keys and values of a layer. If the position is i64[B], each row is written at its own."""
 
         def update(self, keys: torch.Tensor, values: torch.Tensor, *_: object, **__: object) -> Any:
-            if keys.shape[-2] == 1 or not self.is_initialized:
+            if not self.is_initialized or self.cumulative_length.dim() == 0:
                 return super().update(keys, values)
-            # index_copy_ of several would need to know that their places differ.
-            place = torch.arange(self.max_cache_len) - self.cumulative_length
-            inside = ((place >= 0) & (place < keys.shape[-2]))[:, None]
-            place = place.clamp(0, keys.shape[-2] - 1)
+            # Every row has a place of its own, and index_copy_ would need to know that places differ.
+            rows, width = keys.shape[0], keys.shape[-2]
+            place = torch.arange(self.max_cache_len) - self.cumulative_length[:, None]
+            inside = ((place >= 0) & (place < width))[:, None, :, None]
             for kept, new in ((self.keys, keys), (self.values, values)):
-                kept.copy_(torch.where(inside, new.index_select(2, place), kept))
-            self.cumulative_length.add_(keys.shape[-2])
+                if width > 1:
+                    assert rows == 1
+                    new = new.index_select(2, place[0].clamp(0, width - 1))
+                kept.copy_(torch.where(inside, new, kept))
             return self.keys, self.values
 
     return ChunkLayer
 
 
 class CachedModel(nn.Module):
-    """A model with keys and values [B, heads, L, width] of every layer, which begin with zeros, and a position."""
+    """A model with keys and values [B, heads, L, width] of every layer, which begin with zeros, and a position, i64[]
+    of all rows or i64[B]."""
 
     position: torch.Tensor
 
@@ -63,13 +66,13 @@ class CachedModel(nn.Module):
 
     def read(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits f32[B, W, V] behind each of the tokens i64[B, W] from this position on, which go into the cache."""
-        places = (self.position + torch.arange(tokens.shape[1])).expand(tokens.shape)
+        places = (self.position.reshape(-1, 1) + torch.arange(tokens.shape[1])).expand(tokens.shape)
         return self._read(tokens, places, self._cache(), self._mask(places))
 
     def _mask(self, places: torch.Tensor) -> torch.Tensor | None:
-        """What each of several tokens attends to, [B, 1, W, L], as its attention takes it. The models' own code masks
-        by cases, of which a program would compute each."""
-        if places.shape[1] == 1:
+        """The positions that each token attends to, [B, 1, W, L], as its attention takes them; None if the model masks.
+        It does so for one position, and by cases, of which a program would compute each, for several."""
+        if self.position.dim() == 0:
             return None
         allowed = torch.arange(self.length) <= places[:, None, :, None]
         if self.model.config._attn_implementation == "sdpa":
@@ -122,14 +125,15 @@ class CachedModel(nn.Module):
 
 
 class ChunkReader(CachedModel):
-    """A model that reads W tokens of every sequence from a position on: its step leaves logits f32[B, W, V] behind each
-    of them, and keys and values in the cache."""
+    """A model that reads W tokens of every row from its position on: its step leaves logits f32[B, W, V] behind each of
+    them, and keys and values in the cache. Either B or W is 1."""
 
     tokens: torch.Tensor
     logits: torch.Tensor
 
     def __init__(self, model: PreTrainedModel, batch: int, length: int, width: int) -> None:
         super().__init__(model, batch, length)
+        self.register_buffer("position", torch.zeros(batch, dtype=torch.int64))
         self.register_buffer("tokens", torch.zeros(batch, width, dtype=torch.int64))
         size = model.config.get_text_config().vocab_size
         self.register_buffer("logits", torch.zeros(batch, width, size))
