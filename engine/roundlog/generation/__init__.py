@@ -1,12 +1,14 @@
 """Text of causal language models outside a job: generated with a cache, and checked in one pass over the whole text, to
 the bits of a job that generates it (docs/how-to/generation.md)."""
 
+from roundlog.generation.batching import BatchGenerator, RequestDroppedError, TextRequest
 from roundlog.generation.generation_receipt import GenerationReceipt, ModelIdentity, parse_generation_receipt
 from roundlog.generation.generator import Choice, FinishReason, Generation, Generator
 from roundlog.generation.model_folder import FolderError, LoadedModel, load_model, prompt_tokens
 from roundlog.generation.receipt_check import TextCheck, check_text, make_receipt, other_model
 
 __all__ = [
+    "BatchGenerator",
     "Choice",
     "FinishReason",
     "FolderError",
@@ -15,7 +17,9 @@ __all__ = [
     "Generator",
     "LoadedModel",
     "ModelIdentity",
+    "RequestDroppedError",
     "TextCheck",
+    "TextRequest",
     "check_text",
     "load_model",
     "make_receipt",

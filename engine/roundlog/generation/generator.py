@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 CHUNK = 64
 """Tokens that are read at once, where there are as many."""
 
+_SAMPLERS = 32
+"""Programs that choose tokens, each for one `Sampling`, that are kept."""
+
 _CACHE = ("buffer/keys_", "buffer/values_")
 
 
@@ -58,6 +61,17 @@ class Generation:
         return [choice.token for choice in self.choices]
 
 
+def finished(choices: Sequence[Choice], new_tokens: int, stop: Sequence[int]) -> FinishReason | None:
+    """The reason why a text ends behind these tokens; None if it goes on."""
+    if choices[-1].token in stop:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if len(choices) == new_tokens else None
+
+
+Cache = dict[str, torch.Tensor]
+"""Keys and values by state name, [B, heads, L, width]; none where nothing was read yet."""
+
+
 class Generator:
     """A causal language model of `transformers`, in FP32 or BF16, as programs that read and choose tokens."""
 
@@ -74,7 +88,7 @@ class Generator:
         self.positions, self.chunk = positions, min(chunk, positions)
         self._vocabulary = model.config.get_text_config().vocab_size
         self.arithmetic = arithmetic
-        self._readers: dict[int, StepProgram] = {}
+        self._readers: dict[tuple[int, int], StepProgram] = {}
         self._samplers: dict[Sampling, StepProgram] = {}
         self._is_tried = False
 
@@ -93,36 +107,35 @@ class Generator:
 
         Raises CaptureError for what cannot be generated, and for a model that gives other logits with a cache than
         without one; StoppedError, MachineError."""
-        self._require(prompt, new_tokens, stop)
-        self._try(prompt)
+        self.require(prompt, new_tokens, stop)
+        self.try_model(prompt)
         how = sampling or Sampling()
-        cache: dict[str, torch.Tensor] = {}
-        behind = [logits for _, logits in self._read(prompt, cache)][-1][-1:]
+        cache: Cache = {}
+        behind = [logits for _, logits in self.read(prompt, cache)][-1][-1:]
         tokens, choices = list(prompt), list[Choice]()
         while True:
-            choice = self._choose(behind, tokens, how, seed)
+            choice = self.choose(behind, tokens, how, seed)
             choices.append(choice)
             tell(choice)
             tokens.append(choice.token)
-            if choice.token in stop:
-                return Generation(tuple(choices), FinishReason.STOP)
-            if len(choices) == new_tokens:
-                return Generation(tuple(choices), FinishReason.LENGTH)
-            behind = self._step(tokens[-1:], len(tokens) - 1, 1, cache)
+            if (reason := finished(choices, new_tokens, stop)) is not None:
+                return Generation(tuple(choices), reason)
+            behind = self.step([tokens[-1:]], [len(tokens) - 1], cache)[0]
 
     def right_choices(
         self, prompt: Sequence[int], tokens: Sequence[int], *, sampling: Sampling | None = None, seed: int = 0
     ) -> Iterator[Choice]:
         """The choices that are right behind a prompt and the tokens before each: as many as there are tokens. All are
         read in chunks, whoever has written them. Raises as `generate`."""
-        self._require(prompt, len(tokens), tokens)
+        self.require(prompt, len(tokens), tokens)
         how, text = sampling or Sampling(), [*prompt, *tokens]
-        for start, logits in self._read(text[:-1], {}):
+        for start, logits in self.read(text[:-1], {}):
             for place, row in enumerate(logits, start):
                 if place >= len(prompt) - 1:
-                    yield self._choose(row[None], text[: place + 1], how, seed)
+                    yield self.choose(row[None], text[: place + 1], how, seed)
 
-    def _require(self, prompt: Sequence[int], new_tokens: int, others: Sequence[int]) -> None:
+    def require(self, prompt: Sequence[int], new_tokens: int, others: Sequence[int]) -> None:
+        """Raises CaptureError, in one sentence, for a prompt that so many tokens cannot be generated behind."""
         check_generation(self.model, [prompt], new_tokens, others)
         if len(prompt) + new_tokens > self.positions:
             raise CaptureError(
@@ -130,7 +143,7 @@ class Generator:
                 "cache: give more positions, or ask for fewer tokens"
             )
 
-    def _try(self, prompt: Sequence[int]) -> None:
+    def try_model(self, prompt: Sequence[int]) -> None:
         """Raises CaptureError if the programs and the model itself, called on all positions at once, have other logits:
         of a prompt, repeated to the end of the cache."""
         if self._is_tried:
@@ -139,7 +152,7 @@ class Generator:
         with torch.no_grad():
             expected = self.model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float()
         size = float(expected.max() - expected.min())
-        for start, logits in self._read(tokens, {}):
+        for start, logits in self.read(tokens, {}):
             apart = float((logits - expected[start : start + len(logits)]).abs().max())
             if not apart <= NOISE[self.model.dtype] * size:
                 raise CaptureError(
@@ -148,7 +161,7 @@ class Generator:
                 )
         self._is_tried = True
 
-    def _read(self, tokens: Sequence[int], cache: dict[str, torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
+    def read(self, tokens: Sequence[int], cache: Cache) -> Iterator[tuple[int, torch.Tensor]]:
         """Reads tokens from the first position on. Gives (position, logits f32[n, V] behind n tokens from there on)."""
         for start in range(0, len(tokens), self.chunk):
             part = list(tokens[start : start + self.chunk])
@@ -157,28 +170,37 @@ class Generator:
             # at the end of the cache, tokens before it are read again instead.
             first = min(start, self.positions - width)
             chunk = [*tokens[first:start], *part]
-            logits = self._step([*chunk, *[0] * (width - len(chunk))], first, width, cache)
+            logits = self.step([[*chunk, *[0] * (width - len(chunk))]], [first], cache)[0]
             yield start, logits[start - first : len(chunk)]
 
-    def _step(self, tokens: Sequence[int], position: int, width: int, cache: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Logits f32[W, V] behind tokens that are read at a position; their keys and values go into the cache."""
-        reader = self._readers.get(width) or self._reader(width)
-        given = {"buffer/tokens": torch.tensor([tokens]), "buffer/position": torch.tensor([position])}
+    def step(self, tokens: Sequence[Sequence[int]], positions: Sequence[int], cache: Cache) -> torch.Tensor:
+        """Logits f32[B, W, V] behind tokens, W of each of B rows, that are read at a position of each row; their keys
+        and values go into the cache. Either B or W is 1. No row depends on another one."""
+        shape = len(tokens), len(tokens[0])
+        reader = self._readers.get(shape) or self._reader(*shape)
+        given = {"buffer/tokens": torch.tensor(tokens), "buffer/position": torch.tensor(positions)}
         after = reader.run(given, cache)
         cache.update((name, state) for name, state in after.items() if name.startswith(_CACHE))
-        return after["buffer/logits"][0]
+        return after["buffer/logits"]
 
-    def _reader(self, width: int) -> StepProgram:
-        made = StepProgram(ChunkReader(self.model, 1, self.positions, width), self.arithmetic)
+    def new_cache(self, rows: int) -> Cache:
+        """The cache of so many rows, before anything is read."""
+        reader = self._readers.get((rows, 1)) or self._reader(rows, 1)
+        return {name: state for name, state in reader.initial.items() if name.startswith(_CACHE)}
+
+    def _reader(self, rows: int, width: int) -> StepProgram:
+        made = StepProgram(ChunkReader(self.model, rows, self.positions, width), self.arithmetic)
         for other in self._readers.values():
             # The weights are the same: one copy of them is enough.
             made.initial |= {name: x for name, x in other.initial.items() if name.startswith("parameter/")}
-        self._readers[width] = made
+        self._readers[rows, width] = made
         return made
 
-    def _choose(self, logits: torch.Tensor, tokens: Sequence[int], how: Sampling, seed: int) -> Choice:
+    def choose(self, logits: torch.Tensor, tokens: Sequence[int], how: Sampling, seed: int) -> Choice:
         """The token behind those given, by logits f32[1, V] behind the last of them."""
         if how not in self._samplers:
+            if len(self._samplers) == _SAMPLERS:
+                del self._samplers[next(iter(self._samplers))]
             self._samplers[how] = StepProgram(TokenSampler(how, self._vocabulary, self.positions))
         position = len(tokens) - 1
         written = torch.zeros(1, self.positions, dtype=torch.int64)
