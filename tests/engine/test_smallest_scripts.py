@@ -34,6 +34,7 @@ SMALLEST: dict[str, list[str]] = {
     "audit_coalitions": [],
     "bench_capture": ["--rounds", "1", "--only", "a linear layer"],
     "bench_dagpb": [],
+    "bench_generation": ["--shape", "tiny", "--tokens", "4", "--rounds", "1", "--rows", "2"],
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
     "bench_segment_audits": ["--rounds", "1", "--intervals", "2", "--steps", "1"],
     "bench_products": ["--rounds", "1"],

@@ -148,7 +148,7 @@ class BatchGenerator:
                 self._rows[place] = None
 
     def _alone(self, place: int, row: _Row) -> torch.Tensor:
-        """What `_step` reads for one row, f32[1, V]. Raises StoppedError."""
+        """Logits f32[1, V] of one row, read by itself. Raises StoppedError."""
         cache = {name: states[place : place + 1].clone() for name, states in self._cache.items()}
         logits = self._generator.step([row.tokens[-1:]], [len(row.tokens) - 1], cache)
         for name, states in cache.items():

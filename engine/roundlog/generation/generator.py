@@ -19,6 +19,7 @@ from roundlog.capture import CaptureError
 from roundlog.capture.huggingface import NOISE, ChunkReader, Sampling, TokenSampler, check_generation
 from roundlog.generation.step_program import StepProgram
 from roundlog.operators.job_arithmetic import EXACT
+from roundlog.program import Program
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -92,6 +93,11 @@ class Generator:
         self._samplers: dict[Sampling, StepProgram] = {}
         self._is_tried = False
 
+    @property
+    def programs(self) -> dict[tuple[int, int], Program]:
+        """Programs that read, by (rows, tokens of a row) that they read at once: those that were needed so far."""
+        return {shape: reader.program for shape, reader in self._readers.items()}
+
     def generate(
         self,
         prompt: Sequence[int],
@@ -151,8 +157,15 @@ class Generator:
         tokens = [prompt[place % len(prompt)] for place in range(self.positions)]
         with torch.no_grad():
             expected = self.model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float()
+        cache: Cache = {}
+        read = list(self.read(tokens, cache))
+        # What is read token by token goes through another program, at any position.
+        last = self.positions - 1
+        read += [
+            (at, self.step([[tokens[at]]], [at], cache)[0]) for at in {0, last // 4, last // 2, 3 * last // 4, last}
+        ]
         size = float(expected.max() - expected.min())
-        for start, logits in self.read(tokens, {}):
+        for start, logits in read:
             apart = float((logits - expected[start : start + len(logits)]).abs().max())
             if not apart <= NOISE[self.model.dtype] * size:
                 raise CaptureError(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from roundlog.capture import Task, generated_tokens
-from roundlog.generation.generator import Choice, FinishReason, Generator
+from roundlog.capture import CaptureError, Task, generated_tokens
+from roundlog.capture.huggingface import Sampling
+from roundlog.generation import Choice, FinishReason, Generator
 from roundlog.training.job import Job
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 
-from tests.engine.capture.test_generation import MODELS, NEW, model_of, prompts
+from tests.engine.capture.test_generation import MODELS, NEW, by_transformers, model_of, prompts
 
 transformers = pytest.importorskip("transformers")
 
@@ -26,7 +28,7 @@ def by_a_job(model: torch.nn.Module, prompt: Sequence[int], room: Path, **option
     return tokens
 
 
-@pytest.mark.slow_but("llama-bf16", "gpt2-*", "mixtral-bf16")
+@pytest.mark.slow_but("llama-bf16", "gpt2-fp32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_chunks_caches_and_passes_give_the_bits_of_a_job(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -40,3 +42,67 @@ def test_chunks_caches_and_passes_give_the_bits_of_a_job(name: str, dtype: torch
         assert tuple(generator.right_choices(prompt, text.tokens)) == text.choices
         found.add(text.choices)
     assert len(found) == 1
+
+
+@pytest.mark.slow_but("llama-bf16", "gpt2-fp32")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_readers_have_no_operators_but_those_that_the_page_speaks_of(name: str, dtype: torch.dtype) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "generation.md").read_text()
+    named = set(re.findall("`([a-z0-9_]+)`", page))
+    generator = Generator(model_of(name, dtype), positions=16, chunk=8)  # type: ignore[arg-type]
+    generator.step([[1] * 8], [0], {})
+    generator.step([[1], [2]], [3, 5], {})
+    for program in generator.programs.values():
+        assert {node.op for node in program.nodes} <= named
+
+
+def test_choices_of_a_job_and_of_one_pass_are_drawn_alike(tmp_path: Path) -> None:
+    model, (prompt,) = model_of("llama", torch.bfloat16), prompts(5)
+    how = {"temperature": 0.9, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.2}
+    wanted = by_a_job(model, prompt, tmp_path, seed=3, **how)
+    generator = Generator(model, positions=16, chunk=4)  # type: ignore[arg-type]
+    text = generator.generate(prompt, new_tokens=NEW, sampling=Sampling(**how), seed=3)  # type: ignore[arg-type]
+    assert text.tokens == wanted
+    assert tuple(generator.right_choices(prompt, wanted, sampling=Sampling(**how), seed=3)) == text.choices  # type: ignore[arg-type]
+    other = generator.generate(prompt, new_tokens=NEW, sampling=Sampling(**how), seed=4)  # type: ignore[arg-type]
+    assert other.tokens != wanted
+
+
+def test_a_text_ends_at_a_stop_token_which_it_has() -> None:
+    model, (prompt,) = model_of("gpt2"), prompts(4)
+    free = by_transformers(model, prompt, NEW)
+    generator = Generator(model, positions=10)  # type: ignore[arg-type]
+    text = generator.generate(prompt, new_tokens=NEW, stop=[96, free[2]])
+    assert text.tokens == free[: free.index(free[2]) + 1] and text.finish_reason is FinishReason.STOP
+
+
+@pytest.mark.parametrize(
+    ("prompt", "new_tokens", "said"),
+    [
+        ([], 1, "a prompt has no tokens"),
+        ([97], 1, "the token 97 is none of the model's 97"),
+        ([1], 0, "0 new tokens are nothing to generate"),
+        ([1] * 8, 3, "8 tokens and 3 new ones are more than the 10 positions of the cache: give more positions"),
+    ],
+)
+def test_what_cannot_be_generated_is_refused(prompt: list[int], new_tokens: int, said: str) -> None:
+    generator = Generator(model_of("llama"), positions=10)  # type: ignore[arg-type]
+    with pytest.raises(CaptureError, match=said):
+        generator.generate(prompt, new_tokens=new_tokens)
+
+
+def test_a_model_with_windows_of_its_own_is_refused() -> None:
+    config = transformers.GPTNeoConfig(
+        vocab_size=97,
+        hidden_size=32,
+        num_layers=2,
+        attention_types=[[["global", "local"], 1]],
+        num_heads=4,
+        window_size=4,
+        max_position_embeddings=64,
+    )
+    torch.manual_seed(0)
+    generator = Generator(transformers.GPTNeoForCausalLM(config), positions=16)
+    with pytest.raises(CaptureError, match="other logits with a static cache than without one"):
+        generator.generate([1, 2, 3], new_tokens=2)
