@@ -86,7 +86,8 @@ contract Adjudicator is IAdjudicator {
         return encoded.length >= FAMILY + 32 && uint256(bytes32(encoded[FAMILY:])) >= uint256(Family.SUM);
     }
 
-    /// @dev Ends the call with what the reducer says to the same call.
+    /// @dev Ends the call with what the reducer says to the same call: the return from within is meant.
+    // slither-disable-next-line incorrect-return
     function forward() private view {
         address to = address(reducer);
         // slither-disable-next-line assembly
