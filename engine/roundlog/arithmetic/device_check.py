@@ -17,7 +17,8 @@ import torch
 
 from roundlog.arithmetic.exact_sums import double_double
 from roundlog.arithmetic.formats import UNIT_F64
-from roundlog.kernels import works
+from roundlog.kernels import own_threads, works
+from roundlog.kernels.environment import right_environment
 from roundlog.kernels.summing import sum_terms
 
 F64 = npt.NDArray[np.float64]
@@ -75,7 +76,9 @@ def fault_of(device: torch.device, name: str, products: frozenset[tuple[str, str
 
     name: the device's, for people; products: arithmetics of tensor cores and the formats of their operands that a
     program has."""
-    wrong = _wrong_sum(device)
+    # The answer is kept for the whole process, whatever floating-point environment this thread has.
+    with own_threads(), right_environment():
+        wrong = _wrong_sum(device)
     if wrong is not None:
         return f"{name} ({device}) adds products otherwise than FP64 does: {wrong}; {_REMEDY}"
     if not works(device):

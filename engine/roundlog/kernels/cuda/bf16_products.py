@@ -25,7 +25,9 @@ import torch
 
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.kernels.cuda.tensor_cores import Way, family, tensor_of, vectors, verdict
+from roundlog.kernels.environment import right_environment
 from roundlog.kernels.tensor_core_products import GroupArithmetic
+from roundlog.kernels.threads import own_threads
 from roundlog.number_format import BFLOAT16
 
 DEPTHS = 64, 32, 16
@@ -146,7 +148,9 @@ def proven(device: torch.device) -> GroupArithmetic | None:
         return None
     arithmetic = GroupArithmetic.of(ARITHMETICS[name], "bf16")
     try:
-        wrong = first_wrong(device, arithmetic)
+        # The answer is kept for the whole process, whatever floating-point environment this thread has.
+        with own_threads(), right_environment():
+            wrong = first_wrong(device, arithmetic)
     except Exception as error:
         # Too little shared memory, a compiler that is too old: whatever it is, there is another way.
         wrong = f"{type(error).__name__}: {error}"

@@ -15,7 +15,9 @@ import numpy.typing as npt
 import torch
 
 from roundlog.definitions.tensor_core import ARITHMETICS, OPERAND_FORMATS
+from roundlog.kernels.environment import right_environment
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
+from roundlog.kernels.threads import own_threads
 from roundlog.number_format import Format
 
 FAMILIES = {(8, 0): "ampere", (8, 9): "ampere", (9, 0): "hopper", (10, 0): "hopper"}
@@ -134,7 +136,9 @@ def family(device: torch.device) -> str | None:
 
 def _tried(device: torch.device, name: str, format: str, native: bool) -> Difference | str | None:
     try:
-        return first_difference(device, name, format, native)
+        # The verdict is kept for the whole process, whatever floating-point environment this thread has.
+        with own_threads(), right_environment():
+            return first_difference(device, name, format, native)
     except Exception as error:
         # No compiler, too little shared memory, a driver that is too old: whatever it is, there is another way.
         return f"{type(error).__name__}: {error}"
