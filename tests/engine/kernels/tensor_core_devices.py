@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from roundlog.definitions.tensor_core import ARITHMETICS
 
 
@@ -66,6 +67,23 @@ class TensorCores:
         for begin in reversed(begins) if self.backwards else begins:
             total = self._group(total, a[:, begin : begin + self.terms], b[begin : begin + self.terms])
         return total.astype(np.float32)
+
+
+MISPLACED = ("a batch", "rows", "columns")
+"""Parts that kernels may read wrongly although they are right about one tile."""
+
+
+def misplaced(what: str, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Operands as kernels read them that take the first matrix of a batch for all others, or the first tile of rows, or
+    of columns. a: [..., M, K], b: [..., K, N]."""
+    a, b = a.clone(), b.clone()
+    if what == "a batch" and b.ndim == 3:
+        b[:] = b[0].clone()
+    if what == "rows" and a.shape[-2] > 128:
+        a[..., 128:, :] = a[..., : a.shape[-2] - 128, :].clone()
+    if what == "columns" and b.shape[-1] > 128:
+        b[..., 128:] = b[..., : b.shape[-1] - 128].clone()
+    return a, b
 
 
 def _numbers(handle: Any) -> np.ndarray:

@@ -26,7 +26,7 @@ from roundlog.operators.exact_lines import ExactOrProductBound
 from roundlog.operators.summation import blocked_gamma, longest_block
 
 from tests.engine.kernels.tensor_core_cases import arithmetic_of
-from tests.engine.kernels.tensor_core_devices import TensorCores, computing
+from tests.engine.kernels.tensor_core_devices import MISPLACED, TensorCores, computing, misplaced
 from tests.engine.kernels.triton_processes import needs_triton
 from tests.engine.operators.test_bf16_products import KINDS, exactly, gaussian, layouts, recorded, same, tied
 
@@ -298,6 +298,37 @@ def test_a_device_is_tried(interpreter: ProcessPoolExecutor) -> None:
     assert interpreter.submit(tried).result() is None
     found = interpreter.submit(tried, fraction_bits=10).result()
     assert found is not None and found.startswith("element ")
+
+
+def tried_with_misplaced(what: str, decides: bool) -> str | None:
+    """The outcome on a device that has exact sums, whose one kernel, or the other, reads other operands than those that
+    it is given."""
+    from roundlog.kernels.cuda import bf16_product_kernels as kernels
+
+    def exactly_of(a: torch.Tensor, b: torch.Tensor, lies: bool) -> torch.Tensor:
+        x, y = misplaced(what, a, b) if lies else (a, b)
+        return x.double() @ y.double()
+
+    def decide(a, b, *others):  # type: ignore[no-untyped-def]
+        found = exactly_of(a, b, decides).bfloat16().float()
+        return found, ~found.isfinite()
+
+    def sum_elements(a, b, elements, block):  # type: ignore[no-untyped-def]
+        return exactly_of(a, b, not decides).view(-1)[elements]
+
+    with patch.object(kernels, "decide", decide), patch.object(kernels, "sum_elements", sum_elements):
+        return bf16_products.first_wrong(CPU, arithmetic_of("hopper", "bf16"))
+
+
+@needs_triton
+@pytest.mark.parametrize("decides", [True, False])
+def test_kernels_that_are_wrong_about_all_but_one_tile_are_found_out(
+    interpreter: ProcessPoolExecutor, decides: bool
+) -> None:
+    assert interpreter.submit(tried_with_misplaced, "nothing", decides).result() is None
+    for what in MISPLACED:
+        found = interpreter.submit(tried_with_misplaced, what, decides).result()
+        assert found is not None and "'several tiles'" in found, what
 
 
 @pytest.mark.parametrize(

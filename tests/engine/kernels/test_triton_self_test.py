@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from roundlog.kernels import tensor_core_products
 from roundlog.kernels.cuda import tensor_cores
 from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, Difference, Way, vectors
 
-from tests.engine.kernels.tensor_core_devices import TensorCores, computing
+from tests.engine.kernels.tensor_core_devices import MISPLACED, TensorCores, computing, misplaced
 from tests.engine.kernels.triton_processes import needs_triton
 
 CPU = torch.device("cpu")
@@ -29,7 +30,7 @@ NAME = "a card"
 @pytest.mark.parametrize("format", ["bf16", "f16"])
 def test_vectors_are_the_same_everywhere_and_say_something(format: str) -> None:
     tests = list(vectors(OPERAND_FORMATS[format]))
-    assert sum(len(a) * b.shape[1] for _, a, b in tests) == 4096
+    assert sum(a.size // a.shape[-1] * b.shape[-1] for _, a, b in tests) == 4096 + 2 * 144 * 160
     for (_, a, b), (_, again, other) in zip(tests, vectors(OPERAND_FORMATS[format]), strict=True):
         assert (a == again).all() and (b == other).all()
     arithmetic = tensor_core_products.GroupArithmetic(25, 16, format == "f16")
@@ -62,6 +63,27 @@ def test_a_device_that_computes_as_it_should_passes(interpreter: ProcessPoolExec
 def test_tensor_cores_that_are_others_are_found_out(interpreter: ProcessPoolExecutor, lie: dict[str, Any]) -> None:
     found = interpreter.submit(tried, True, **lie).result()
     assert found is not None and found.test == "long sums" and found.found != found.expected
+
+
+def tried_with_misplaced(what: str) -> Difference | None:
+    """The outcome on a device that multiplies as the CPU does, other operands than those that it is given."""
+    from roundlog.kernels.cuda import tensor_core_kernels as kernels
+
+    def segment_sums(
+        a: torch.Tensor, b: torch.Tensor, arithmetic: tensor_core_products.GroupArithmetic, native: bool
+    ) -> torch.Tensor:
+        return tensor_core_products.tensor_core_product(*misplaced(what, a, b), arithmetic).sums
+
+    with patch.object(kernels, "segment_sums", segment_sums):
+        return tensor_cores.first_difference(CPU, "hopper", "bf16", True)
+
+
+@needs_triton
+def test_kernels_that_are_wrong_about_all_but_one_tile_are_found_out(interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(tried_with_misplaced, "nothing").result() is None
+    for what in MISPLACED:
+        found = interpreter.submit(tried_with_misplaced, what).result()
+        assert found is not None and found.test == "several tiles", what
 
 
 def judged(native: bool, lie: str = "") -> DeviceVerdict:

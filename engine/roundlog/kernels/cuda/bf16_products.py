@@ -116,7 +116,7 @@ def first_wrong(device: torch.device, arithmetic: GroupArithmetic) -> str | None
     from roundlog.kernels.cuda import bf16_product_kernels as kernels
 
     for test, left, right in vectors(BFLOAT16):
-        a, b = (tensor_of(x, "bf16")[None] for x in (left, right))
+        a, b = (tensor_of(x if x.ndim == 3 else x[None], "bf16") for x in (left, right))
         wide, other = a.double(), b.double()
         exact = wide @ other
         rows, columns = (torch.linalg.vector_norm(x, dim=dim) for x, dim in ((wide, 2), (other, 1)))
