@@ -28,6 +28,8 @@ class TensorCores:
     """Whether results are rounded to nearest, as IEEE 754 has it: no such device is known."""
     backwards: bool = False
     """Whether the groups of a dot are taken in reverse order, as a compiler could take them."""
+    smallest: float = 2.0**-126
+    """Results below it are dropped."""
     dots: list[int] = field(default_factory=list)
 
     @classmethod
@@ -57,7 +59,7 @@ class TensorCores:
         excess = np.maximum(np.frexp(total)[1] - 24, 0)
         rounded = np.rint if self.nearest else np.trunc
         result = np.ldexp(rounded(np.ldexp(total, -excess)), excess + place)
-        return np.where(np.abs(result) < 2.0**-126, 0.0, np.clip(result, -(2.0**127), 2.0**127))
+        return np.where(np.abs(result) < self.smallest, 0.0, np.clip(result, -(2.0**127), 2.0**127))
 
     def dot(self, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """c: f32[M, N]; a: f64[M, K], b: f64[K, N], K whole groups."""

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import numpy as np
@@ -279,25 +279,23 @@ def test_where_too_much_is_in_doubt_fp64_takes_the_product(interpreter: ProcessP
     assert interpreter.submit(multiplied, Stage("hopper"), short, other).result() is None
 
 
-def tried(**lie: object) -> str | None:
-    from dataclasses import replace
-
+def tried(name: str, cores: TensorCores) -> str | None:
     from roundlog.kernels.cuda import bf16_product_kernels as kernels
 
-    with (
-        computing(replace(TensorCores.of("hopper", "bf16"), **lie)),
-        patch.object(kernels, "ROWS", 32),
-        patch.object(kernels, "COLUMNS", 32),
-    ):
-        return bf16_products.first_wrong(CPU, arithmetic_of("hopper", "bf16"))
+    with computing(cores), patch.object(kernels, "ROWS", 32), patch.object(kernels, "COLUMNS", 32):
+        return bf16_products.first_wrong(CPU, arithmetic_of(name, "bf16"))
 
 
 @pytest.mark.slow
 @needs_triton
-def test_a_device_is_tried(interpreter: ProcessPoolExecutor) -> None:
-    assert interpreter.submit(tried).result() is None
-    found = interpreter.submit(tried, fraction_bits=10).result()
-    assert found is not None and found.startswith("element ")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_device_is_tried(interpreter: ProcessPoolExecutor, name: str) -> None:
+    right = TensorCores.of(name, "bf16")
+    assert interpreter.submit(tried, name, right).result() is None
+    for bits in range(1, 7):
+        lying = replace(right, fraction_bits=right.fraction_bits - bits)
+        found = interpreter.submit(tried, name, lying).result()
+        assert found is not None and "of the test of block sums of 64 terms is" in found
 
 
 def tried_with_misplaced(what: str, decides: bool) -> str | None:
@@ -316,7 +314,12 @@ def tried_with_misplaced(what: str, decides: bool) -> str | None:
     def sum_elements(a, b, elements, block):  # type: ignore[no-untyped-def]
         return exactly_of(a, b, not decides).view(-1)[elements]
 
-    with patch.object(kernels, "decide", decide), patch.object(kernels, "sum_elements", sum_elements):
+    with (
+        patch.object(kernels, "decide", decide),
+        patch.object(kernels, "sum_elements", sum_elements),
+        # Exact sums are others than those of tensor cores.
+        patch.object(bf16_products, "first_wrong_block_sum", lambda *of: None),
+    ):
         return bf16_products.first_wrong(CPU, arithmetic_of("hopper", "bf16"))
 
 
