@@ -46,7 +46,7 @@ def test_builds_of_pytorch_for_other_devices_are_one_version(monkeypatch: pytest
     versions = []
     for build in ("2.13.0+cpu", "2.13.0+cu128", "2.13.0", "2.12.1+cpu"):
         monkeypatch.setattr(torch, "__version__", build)
-        versions.append(rank_runs._identity("cpu", ())["version of PyTorch"])
+        versions.append(rank_runs._versions()["version of PyTorch"])
     assert versions == ["2.13.0"] * 3 + ["2.12.1"]
 
 
