@@ -1,12 +1,14 @@
 """Test of a CUDA device on vectors of our own, before the first step: what it computes wrongly is a sentence.
 
 Three kinds of kernels make products of matrices there. FP64 sums, with which exact products begin, have to keep
-their error bound. Tensor cores, or integers in their place, have to agree with the CPU's emulation to the bit
-(`roundlog.kernels.cuda.tensor_cores`). Marking, tapes and random numbers are tried where they are first asked for
-(`roundlog.kernels.works`), and without them torch's kernels compute. No device has run any of this yet."""
+their error bound, which sums of emulated FP64 numbers do not. Tensor cores, or integers in their place, have to agree
+with the CPU's emulation to the bit (`roundlog.kernels.cuda.tensor_cores`). Marking, tapes and random numbers are tried
+where they are first asked for (`roundlog.kernels.works`), and without them torch's kernels compute. No device has run
+any of this yet."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import cache
 from warnings import warn
@@ -17,14 +19,21 @@ import torch
 
 from roundlog.arithmetic.exact_sums import double_double
 from roundlog.arithmetic.formats import UNIT_F64
-from roundlog.kernels import works
+from roundlog.kernels import own_threads, works
+from roundlog.kernels.environment import right_environment
 from roundlog.kernels.summing import sum_terms
 
 F64 = npt.NDArray[np.float64]
 
 _SIDE, _TERMS = 32, 600
-"""Sums of a test, as rows and columns, and their products. Four tests have 4,096 sums."""
+"""Sums of a test, as rows and columns, and their products. Five tests have 5,120 sums."""
 _REMEDY = "use another device, or the CPU"
+
+_EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
+"""Variable of the environment that has cuBLAS, from CUDA 13.0 update 2 on, multiply FP64 matrices as fixed-point
+numbers, by integer tensor cores: 1, or 0, as without it. CUBLAS_EMULATION_STRATEGY says of which sizes, and
+CUBLAS_FIXEDPOINT_EMULATION_MANTISSA_BIT_COUNT with how many bits; alone, neither does anything. A program can choose it
+for a handle of cuBLAS, too; PyTorch 2.13 does not."""
 
 
 def _operands() -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
@@ -47,6 +56,15 @@ def _operands() -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     a[..., 1::2] = -a[..., ::2]
     b[:, 1::2] = b[:, ::2] * (1 + 2.0**-22)
     yield "cancellation", torch.from_numpy(a).float(), torch.from_numpy(b).float()
+    # Fixed-point numbers, whose place the largest of a line gives, have no bits for the others.
+    a, b = matrices(1)
+    a[..., 0], b[:, 0] = a[..., 0] * 2.0**60, b[:, 0] * 2.0**-60
+    yield "large factors of small ones", torch.from_numpy(a).float(), torch.from_numpy(b).float()
+
+
+def _emulates(value: str | None) -> bool:
+    """Whether cuBLAS may emulate FP64 by this value of its variable. Only what surely switches it off is no."""
+    return value is not None and value.strip() not in ("", "0")
 
 
 def _wrong_sum(device: torch.device) -> str | None:
@@ -75,7 +93,16 @@ def fault_of(device: torch.device, name: str, products: frozenset[tuple[str, str
 
     name: the device's, for people; products: arithmetics of tensor cores and the formats of their operands that a
     program has."""
-    wrong = _wrong_sum(device)
+    emulation = os.environ.get(_EMULATION)
+    if _emulates(emulation):
+        return (
+            f"{_EMULATION} is {emulation!r} here, with which cuBLAS may multiply FP64 matrices by integers on {name} "
+            f"({device}), whose errors are not bounded element by element: unset the variable, or set "
+            "it to 0, and start again"
+        )
+    # The answer is kept for the whole process, whatever floating-point environment this thread has.
+    with own_threads(), right_environment():
+        wrong = _wrong_sum(device)
     if wrong is not None:
         return f"{name} ({device}) adds products otherwise than FP64 does: {wrong}; {_REMEDY}"
     if not works(device):

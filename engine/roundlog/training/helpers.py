@@ -26,6 +26,7 @@ from roundlog.execution.ranks import (
     dismiss,
 )
 from roundlog.execution.ranks.membership import RankWait
+from roundlog.operators.job_arithmetic import tensor_core_products
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import Execution
@@ -37,6 +38,7 @@ from roundlog.training.rank_runs import (
     can_share,
     executor_of,
     help_rank_0,
+    machine_fault,
 )
 
 T = TypeVar("T")
@@ -296,6 +298,9 @@ class _Receiver:
                 why = str(error)
         try:
             self._job = None if why else incoming.job(self._limits)
+            if self._job is not None:
+                # Which products it has, nobody knew when the ranks agreed.
+                why = machine_fault(self._ranks.device, tensor_core_products(self._job.program))
         except (SentJobError, JobError, OSError) as error:
             why = str(error)
         if any(self._ranks.gather_bytes(why.encode())):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +25,7 @@ from roundlog.execution.ranks import LaunchError, Ranks, RanksExecutor, serve
 from roundlog.json_text import parse_json
 from roundlog.kernels.threads import own_threads
 from roundlog.operators import StepInputs
+from roundlog.operators.job_arithmetic import tensor_core_products
 from roundlog.storage import open_regular
 from roundlog.training.job import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC, Job, JobLimits
 from roundlog.training.options import Execution, RunOptions
@@ -41,8 +42,8 @@ def can_share(job: Job) -> bool:
 
 
 def agree(ranks: Ranks, job: Job, device: str = "cpu") -> None:
-    """Returns on every rank if all of them have the same job and software, and compute as IEEE 754 says, each on its
-    device (another one, if it likes).
+    """Returns on every rank if all of them have the same job and software, and compute as IEEE 754 says, and the job's
+    products as its arithmetic of tensor cores does, each on its device (another one, if it likes).
 
     All ranks call it. Raises RankMismatchError, on every rank the same, and LaunchError for a job that ranks cannot
     execute."""
@@ -51,18 +52,19 @@ def agree(ranks: Ranks, job: Job, device: str = "cpu") -> None:
             f"this job rounds by the policy `{job.spec.policy_name}`, under which a sum depends on how it is cut: run "
             "it in one process, without ranks"
         )
-    _agree(ranks, device, {"job": job.spec.run_id.hex()})
+    _agree(ranks, device, {"job": job.spec.run_id.hex()}, machine_fault(device, tensor_core_products(job.program)))
 
 
 def agree_without_job(ranks: Ranks, device: str = "cpu") -> None:
     """Returns on every rank if all of them have the same software, and compute as IEEE 754 says, each on its device.
+    Products of tensor cores are tried when a job has come that has some.
 
     All ranks call it. Raises RankMismatchError, on every rank the same."""
-    _agree(ranks, device, {})
+    _agree(ranks, device, {}, machine_fault(device, ()))
 
 
-def _agree(ranks: Ranks, device: str, own: Mapping[str, str]) -> None:
-    mine = {**own, **_identity(device)}
+def _agree(ranks: Ranks, device: str, own: Mapping[str, str], fault: str) -> None:
+    mine = {**own, **_versions(), "machine": fault}
     said = []
     for rank, one in enumerate(ranks.gather_bytes(json.dumps(mine).encode())):
         try:
@@ -78,19 +80,23 @@ def _agree(ranks: Ranks, device: str, own: Mapping[str, str]) -> None:
     ranks.use(torch.device(device))
 
 
-def _identity(device: str) -> dict[str, str]:
-    wrong = ""
+def machine_fault(device: torch.device | str, products: Collection[tuple[str, str]]) -> str:
+    """Why this rank cannot compute on a device, as a sentence; empty if it can. products: arithmetics of tensor cores
+    and the formats of their operands that a job has."""
     try:
         # As every step is executed: what can be put right is.
         with own_threads(), undisturbed("the check of this machine"):
-            check_machine(usable(device))
+            check_machine(usable(device), products)
     except (MachineError, RunError) as error:
-        wrong = str(error)
+        return str(error)
+    return ""
+
+
+def _versions() -> dict[str, str]:
     return {
         "version of tiebreak": version("tiebreak"),
         # PyTorch for CUDA and for the CPU alone are builds of one version.
         "version of PyTorch": str(torch.__version__).partition("+")[0],
-        "machine": wrong,
     }
 
 

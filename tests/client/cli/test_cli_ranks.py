@@ -235,7 +235,7 @@ def test_a_role_runs_on_the_device_of_its_place_alone_and_with_helpers(monkeypat
 BROKEN = """
 from roundlog.training import rank_runs
 
-def fails(device):
+def fails(device, products):
     raise rank_runs.MachineError("this process flushes subnormal numbers to zero")
 
 rank_runs.check_machine = fails

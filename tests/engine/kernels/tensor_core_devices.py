@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from roundlog.definitions.tensor_core import ARITHMETICS
 
 
@@ -27,6 +28,8 @@ class TensorCores:
     """Whether results are rounded to nearest, as IEEE 754 has it: no such device is known."""
     backwards: bool = False
     """Whether the groups of a dot are taken in reverse order, as a compiler could take them."""
+    smallest: float = 2.0**-126
+    """Results below it are dropped."""
     dots: list[int] = field(default_factory=list)
 
     @classmethod
@@ -56,7 +59,7 @@ class TensorCores:
         excess = np.maximum(np.frexp(total)[1] - 24, 0)
         rounded = np.rint if self.nearest else np.trunc
         result = np.ldexp(rounded(np.ldexp(total, -excess)), excess + place)
-        return np.where(np.abs(result) < 2.0**-126, 0.0, np.clip(result, -(2.0**127), 2.0**127))
+        return np.where(np.abs(result) < self.smallest, 0.0, np.clip(result, -(2.0**127), 2.0**127))
 
     def dot(self, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """c: f32[M, N]; a: f64[M, K], b: f64[K, N], K whole groups."""
@@ -66,6 +69,23 @@ class TensorCores:
         for begin in reversed(begins) if self.backwards else begins:
             total = self._group(total, a[:, begin : begin + self.terms], b[begin : begin + self.terms])
         return total.astype(np.float32)
+
+
+MISPLACED = ("a batch", "rows", "columns")
+"""Parts that kernels may read wrongly although they are right about one tile."""
+
+
+def misplaced(what: str, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Operands as kernels read them that take the first matrix of a batch for all others, or the first tile of rows, or
+    of columns. a: [..., M, K], b: [..., K, N]."""
+    a, b = a.clone(), b.clone()
+    if what == "a batch" and b.ndim == 3:
+        b[:] = b[0].clone()
+    if what == "rows" and a.shape[-2] > 128:
+        a[..., 128:, :] = a[..., : a.shape[-2] - 128, :].clone()
+    if what == "columns" and b.shape[-1] > 128:
+        b[..., 128:] = b[..., : b.shape[-1] - 128].clone()
+    return a, b
 
 
 def _numbers(handle: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import numpy as np
@@ -26,7 +26,7 @@ from roundlog.operators.exact_lines import ExactOrProductBound
 from roundlog.operators.summation import blocked_gamma, longest_block
 
 from tests.engine.kernels.tensor_core_cases import arithmetic_of
-from tests.engine.kernels.tensor_core_devices import TensorCores, computing
+from tests.engine.kernels.tensor_core_devices import MISPLACED, TensorCores, computing, misplaced
 from tests.engine.kernels.triton_processes import needs_triton
 from tests.engine.operators.test_bf16_products import KINDS, exactly, gaussian, layouts, recorded, same, tied
 
@@ -279,25 +279,59 @@ def test_where_too_much_is_in_doubt_fp64_takes_the_product(interpreter: ProcessP
     assert interpreter.submit(multiplied, Stage("hopper"), short, other).result() is None
 
 
-def tried(**lie: object) -> str | None:
-    from dataclasses import replace
-
+def tried(name: str, cores: TensorCores) -> str | None:
     from roundlog.kernels.cuda import bf16_product_kernels as kernels
 
-    with (
-        computing(replace(TensorCores.of("hopper", "bf16"), **lie)),
-        patch.object(kernels, "ROWS", 32),
-        patch.object(kernels, "COLUMNS", 32),
-    ):
-        return bf16_products.first_wrong(CPU, arithmetic_of("hopper", "bf16"))
+    with computing(cores), patch.object(kernels, "ROWS", 32), patch.object(kernels, "COLUMNS", 32):
+        return bf16_products.first_wrong(CPU, arithmetic_of(name, "bf16"))
 
 
 @pytest.mark.slow
 @needs_triton
-def test_a_device_is_tried(interpreter: ProcessPoolExecutor) -> None:
-    assert interpreter.submit(tried).result() is None
-    found = interpreter.submit(tried, fraction_bits=10).result()
-    assert found is not None and found.startswith("element ")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_device_is_tried(interpreter: ProcessPoolExecutor, name: str) -> None:
+    right = TensorCores.of(name, "bf16")
+    assert interpreter.submit(tried, name, right).result() is None
+    for bits in range(1, 7):
+        lying = replace(right, fraction_bits=right.fraction_bits - bits)
+        found = interpreter.submit(tried, name, lying).result()
+        assert found is not None and "of the test of block sums of 64 terms is" in found
+
+
+def tried_with_misplaced(what: str, decides: bool) -> str | None:
+    """The outcome on a device that has exact sums, whose one kernel, or the other, reads other operands than those that
+    it is given."""
+    from roundlog.kernels.cuda import bf16_product_kernels as kernels
+
+    def exactly_of(a: torch.Tensor, b: torch.Tensor, lies: bool) -> torch.Tensor:
+        x, y = misplaced(what, a, b) if lies else (a, b)
+        return x.double() @ y.double()
+
+    def decide(a, b, *others):  # type: ignore[no-untyped-def]
+        found = exactly_of(a, b, decides).bfloat16().float()
+        return found, ~found.isfinite()
+
+    def sum_elements(a, b, elements, block):  # type: ignore[no-untyped-def]
+        return exactly_of(a, b, not decides).view(-1)[elements]
+
+    with (
+        patch.object(kernels, "decide", decide),
+        patch.object(kernels, "sum_elements", sum_elements),
+        # Exact sums are others than those of tensor cores.
+        patch.object(bf16_products, "first_wrong_block_sum", lambda *of: None),
+    ):
+        return bf16_products.first_wrong(CPU, arithmetic_of("hopper", "bf16"))
+
+
+@needs_triton
+@pytest.mark.parametrize("decides", [True, False])
+def test_kernels_that_are_wrong_about_all_but_one_tile_are_found_out(
+    interpreter: ProcessPoolExecutor, decides: bool
+) -> None:
+    assert interpreter.submit(tried_with_misplaced, "nothing", decides).result() is None
+    for what in MISPLACED:
+        found = interpreter.submit(tried_with_misplaced, what, decides).result()
+        assert found is not None and "'several tiles'" in found, what
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from roundlog.kernels import tensor_core_products
 from roundlog.kernels.cuda import tensor_cores
 from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, Difference, Way, vectors
 
-from tests.engine.kernels.tensor_core_devices import TensorCores, computing
+from tests.engine.kernels.tensor_core_devices import MISPLACED, TensorCores, computing, misplaced
 from tests.engine.kernels.triton_processes import needs_triton
 
 CPU = torch.device("cpu")
@@ -29,7 +30,7 @@ NAME = "a card"
 @pytest.mark.parametrize("format", ["bf16", "f16"])
 def test_vectors_are_the_same_everywhere_and_say_something(format: str) -> None:
     tests = list(vectors(OPERAND_FORMATS[format]))
-    assert sum(len(a) * b.shape[1] for _, a, b in tests) == 4096
+    assert sum(a.size // a.shape[-1] * b.shape[-1] for _, a, b in tests) == 4096 + 2 * 144 * 160
     for (_, a, b), (_, again, other) in zip(tests, vectors(OPERAND_FORMATS[format]), strict=True):
         assert (a == again).all() and (b == other).all()
     arithmetic = tensor_core_products.GroupArithmetic(25, 16, format == "f16")
@@ -62,6 +63,27 @@ def test_a_device_that_computes_as_it_should_passes(interpreter: ProcessPoolExec
 def test_tensor_cores_that_are_others_are_found_out(interpreter: ProcessPoolExecutor, lie: dict[str, Any]) -> None:
     found = interpreter.submit(tried, True, **lie).result()
     assert found is not None and found.test == "long sums" and found.found != found.expected
+
+
+def tried_with_misplaced(what: str) -> Difference | None:
+    """The outcome on a device that multiplies as the CPU does, other operands than those that it is given."""
+    from roundlog.kernels.cuda import tensor_core_kernels as kernels
+
+    def segment_sums(
+        a: torch.Tensor, b: torch.Tensor, arithmetic: tensor_core_products.GroupArithmetic, native: bool
+    ) -> torch.Tensor:
+        return tensor_core_products.tensor_core_product(*misplaced(what, a, b), arithmetic).sums
+
+    with patch.object(kernels, "segment_sums", segment_sums):
+        return tensor_cores.first_difference(CPU, "hopper", "bf16", True)
+
+
+@needs_triton
+def test_kernels_that_are_wrong_about_all_but_one_tile_are_found_out(interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(tried_with_misplaced, "nothing").result() is None
+    for what in MISPLACED:
+        found = interpreter.submit(tried_with_misplaced, what).result()
+        assert found is not None and found.test == "several tiles", what
 
 
 def judged(native: bool, lie: str = "") -> DeviceVerdict:
@@ -144,19 +166,38 @@ def test_a_cuda_device_is_asked_with_the_arithmetics_of_the_program(monkeypatch:
     assert asked == [(NAME, frozenset([("hopper", "bf16")]))]
 
 
+def fixed_point(bits: int) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """FP64 products as the Ozaki scheme emulates them: numbers of a line have so many bits below its largest exponent,
+    and their products are added exactly."""
+
+    def scaled(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+        top = np.frexp(np.abs(x).max(axis=axis, keepdims=True))[1]
+        return np.trunc(np.ldexp(x, bits - top)).astype(object), top
+
+    def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        (x, of_rows), (y, of_columns) = scaled(a.numpy(), -1), scaled(b.numpy(), -2)
+        # Integers of Python, without their fractions.
+        sums = np.vectorize(int, otypes=[object])(x) @ np.vectorize(int, otypes=[object])(y)
+        return torch.from_numpy(np.ldexp(sums.astype(np.float64), of_rows + of_columns - 2 * bits))
+
+    return multiply
+
+
 LOST = {
     "products in FP32": lambda a, b: (a.float() @ b.float()).double(),
     "products in TF32": lambda a, b: (
         (a.float().view(torch.int32) & ~0x1FFF).view(torch.float32).double() @ b.float().double()
     ),
     "a term that is left out": lambda a, b: a[..., 1:] @ b[:, 1:],
+    "emulation with 55 bits": fixed_point(55),
+    "emulation with 79 bits": fixed_point(79),
 }
 
 
 @pytest.mark.parametrize("lie", LOST)
 def test_products_in_fp64_that_err_too_much_are_found_out(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_check._wrong_sum(CPU) is None
-    assert sum(a.shape[0] * a.shape[1] * b.shape[2] for _, a, b in device_check._operands()) == 4096
+    assert sum(a.shape[0] * a.shape[1] * b.shape[2] for _, a, b in device_check._operands()) == 5120
     right: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = torch.Tensor.__matmul__
     wrong = LOST[lie]
 
@@ -172,6 +213,28 @@ def test_products_in_fp64_that_err_too_much_are_found_out(lie: str, monkeypatch:
         r"a card \(cpu\) adds products otherwise than FP64 does: element \d+ of the test '[\w ]+' is 0x[0-9a-f]{16} in "
         r"FP64, and the sum rounds to 0x[0-9a-f]{16}; use another device, or the CPU",
         found,
+    )
+    # As many bits as cuBLAS takes at most before it has FP64 compute.
+    assert ("'large factors of small ones'" in found) == (lie == "emulation with 79 bits")
+
+
+@pytest.mark.parametrize(("value", "refused"), [("1", True), ("yes", True), ("0", False), ("", False), (None, False)])
+def test_an_environment_that_has_fp64_emulated_is_refused(
+    value: str | None, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUBLAS_EMULATE_DOUBLE_PRECISION", raising=False)
+    # Neither does anything without it.
+    monkeypatch.setenv("CUBLAS_EMULATION_STRATEGY", "eager")
+    monkeypatch.setenv("CUBLAS_FIXEDPOINT_EMULATION_MANTISSA_BIT_COUNT", "40")
+    if value is not None:
+        monkeypatch.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", value)
+    found = device_check.fault_of.__wrapped__(CPU, NAME, frozenset())
+    assert found == (
+        f"CUBLAS_EMULATE_DOUBLE_PRECISION is {value!r} here, with which cuBLAS may multiply FP64 matrices by integers "
+        "on a card (cpu), whose errors are not bounded element by element: unset the variable, or set it to "
+        "0, and start again"
+        if refused
+        else None
     )
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from roundlog.arithmetic import MachineError
 from roundlog.capture import Task
 from roundlog.execution import StoppedError
 from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks, rank_passes
 from roundlog.execution.ranks.rank_states import KeptStates
 from roundlog.training import helpers as module
+from roundlog.training import rank_runs
 from roundlog.training.helpers import Helpers, MakeExecution, help_with_runs
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions, StepEvent, prescribed
@@ -23,6 +25,7 @@ from roundlog.training.trainer import Trainer
 from torch import nn
 
 from tests.engine.ranks.on_trainings import Broken
+from tests.engine.running.test_tensor_core_jobs import task
 from tests.engine.tasks import TASKS
 
 LIMITS = JobLimits()
@@ -137,6 +140,24 @@ def run_unfit(ranks: Ranks, place: str, most: int) -> Any:
     return [roots, lead.warnings]
 
 
+def run_with_products(ranks: Ranks, place: str, arithmetic: str) -> Any:
+    """[roots, warnings] of a job of tensor cores whose products a helper cannot compute, and of one that it can."""
+    if ranks.rank:
+        checked = rank_runs.check_machine
+
+        def check(device: torch.device, products: Collection[tuple[str, str]] = ()) -> None:
+            checked(device, products)
+            if (arithmetic, "bf16") in products:
+                raise MachineError(f"a card does not compute products of bf16 as {arithmetic} has them")
+
+        rank_runs.check_machine = check  # type: ignore[attr-defined]
+        return help_with_runs(ranks, LIMITS)
+    lead = Lead(ranks, place)
+    roots = [lead.of(of_tensor_cores(name)) for name in ("hopper", "ampere")]
+    lead.helpers.dismiss()
+    return [roots, lead.warnings]
+
+
 def run_and_lose(ranks: Ranks, place: str) -> Any:
     """[roots, warnings] where rank 1 ends in the midst of a run; what the others say."""
     if ranks.rank:
@@ -193,6 +214,11 @@ def run_with_a_fault(ranks: Ranks, place: str, fetching: bool) -> Any:
 def diverging() -> Job:
     """A training whose numbers become infinite."""
     return _least_squares(rate=1e9, batch_size=4)
+
+
+def of_tensor_cores(arithmetic: str) -> Job:
+    """A training of six steps in BF16."""
+    return Job.from_task(task(), arithmetic=arithmetic)
 
 
 def two_samples() -> Job:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 import torch
+from roundlog.arithmetic import MachineError
 from roundlog.training import rank_runs
-from roundlog.training.rank_runs import difference
+from roundlog.training.job import Job
+from roundlog.training.rank_runs import RankMismatchError, agree, agree_without_job, difference
+
+from tests.engine.running.test_tensor_core_jobs import task
 
 ALIKE = {"job": "ab" * 32, "version of tiebreak": "0.1.0", "version of PyTorch": "2.13.0", "machine": ""}
 
@@ -39,5 +46,30 @@ def test_builds_of_pytorch_for_other_devices_are_one_version(monkeypatch: pytest
     versions = []
     for build in ("2.13.0+cpu", "2.13.0+cu128", "2.13.0", "2.12.1+cpu"):
         monkeypatch.setattr(torch, "__version__", build)
-        versions.append(rank_runs._identity("cpu")["version of PyTorch"])
+        versions.append(rank_runs._versions()["version of PyTorch"])
     assert versions == ["2.13.0"] * 3 + ["2.12.1"]
+
+
+def test_a_rank_is_tried_with_the_products_of_the_job_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[frozenset[tuple[str, str]]] = []
+
+    def check(device: torch.device, products: Any) -> None:
+        asked.append(frozenset(products))
+        if ("ampere", "bf16") in products:
+            raise MachineError("a card does not compute products of bf16 as ampere has them")
+
+    monkeypatch.setattr(rank_runs, "check_machine", check)
+    ranks = cast(
+        Any,
+        SimpleNamespace(
+            gather_bytes=lambda data: [data],
+            membership=SimpleNamespace(name=lambda rank: f"rank {rank}"),
+            use=lambda device: None,
+        ),
+    )
+    agree(ranks, Job.from_task(task(), arithmetic="hopper"))
+    agree(ranks, Job.from_task(task()))
+    agree_without_job(ranks)
+    assert asked == [frozenset([("hopper", "bf16")]), frozenset(), frozenset()]
+    with pytest.raises(RankMismatchError, match=r"^rank 0 cannot take part: a card does not compute products of bf16"):
+        agree(ranks, Job.from_task(task(), arithmetic="ampere"))

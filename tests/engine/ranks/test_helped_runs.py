@@ -71,6 +71,16 @@ def test_what_the_helpers_cannot_take_part_in_rank_0_executes_alone(right: dict[
     assert helped == [6, 6]
 
 
+def test_a_helper_whose_device_cannot_compute_a_jobs_products_says_so_when_it_has_come(tmp_path: Path) -> None:
+    (roots, warnings), helped = call("on_helpers:run_with_products", 2, str(tmp_path), "hopper")
+    alone = [Trainer(on_helpers.of_tensor_cores(name), tmp_path / name).run() for name in ("hopper", "ampere")]
+    assert roots == [one.checkpoint_root.hex() for one in alone]
+    (warning,) = warnings
+    assert warning.startswith("rank 0 executes this job alone: rank 1 (process ")
+    assert warning.endswith("cannot take part: a card does not compute products of bf16 as hopper has them")
+    assert helped == 6
+
+
 @pytest.mark.long
 def test_rank_0_goes_on_alone_where_a_helper_is_lost(right: dict[str, str], tmp_path: Path) -> None:
     processes = start("on_helpers:run_and_lose", 3, str(tmp_path))

@@ -13,19 +13,23 @@ import numpy.typing as npt
 import torch
 
 from roundlog.definitions import opcodes
+from roundlog.kernels.environment import right_environment
 from roundlog.kernels.marking import mark_flat
 from roundlog.kernels.tape import F32, Assignments, Tape, play
+from roundlog.kernels.threads import own_threads
 
 
 @cache
 def works(device: torch.device) -> bool:
     """Whether the kernels of this room can be imported, compiled, and compute a few numbers on this device as those of
-    the CPU do. Warns if they should and do not."""
+    the CPU do, whatever floating-point environment this thread has. Warns if they should and do not."""
     # AMD's devices call themselves cuda, too.
     if torch.version.cuda is None or find_spec("triton") is None:
         return False
     try:
-        agree = marking_agrees(device) and tape_agrees(device) and philox_agrees(device)
+        # The answer is kept for the whole process, and the CPU's numbers are made here.
+        with own_threads(), right_environment():
+            agree = marking_agrees(device) and tape_agrees(device) and philox_agrees(device)
         why = "" if agree else "it does not compute as IEEE 754 says"
     except Exception as error:
         # No C compiler, no ptxas for this card, a driver that is too old: whatever it is, there is another way.

@@ -24,8 +24,11 @@ from warnings import warn
 import torch
 
 from roundlog.definitions.tensor_core import ARITHMETICS
+from roundlog.kernels.cuda.block_sum_trial import first_wrong_block_sum
 from roundlog.kernels.cuda.tensor_cores import Way, family, tensor_of, vectors, verdict
+from roundlog.kernels.environment import right_environment
 from roundlog.kernels.tensor_core_products import GroupArithmetic
+from roundlog.kernels.threads import own_threads
 from roundlog.number_format import BFLOAT16
 
 DEPTHS = 64, 32, 16
@@ -109,12 +112,20 @@ def multiply(
 
 
 def first_wrong(device: torch.device, arithmetic: GroupArithmetic) -> str | None:
-    """The first element of a test that a device decides otherwise than FP64 does, or sums otherwise; None if there is
-    none. Operands are those by which tensor cores are tried."""
+    """The first element of a test by which a device shows another block's sum than the arithmetic's, or that it decides
+    otherwise than FP64 does, or sums otherwise; None if there is none.
+
+    The first trial proves what the bound is derived from (`roundlog.kernels.cuda.block_sum_trial`); the others, on the
+    operands by which tensor cores are tried, that nothing is decided wrongly at the ends of the range, nor at those of
+    tiles, and that FP64's sums err by no more than they may."""
     from roundlog.kernels.cuda import bf16_product_kernels as kernels
 
+    for layout, deep in enumerate(DEPTHS):
+        wrong_sum = first_wrong_block_sum(device, arithmetic, deep, layout)
+        if wrong_sum is not None:
+            return wrong_sum
     for test, left, right in vectors(BFLOAT16):
-        a, b = (tensor_of(x, "bf16")[None] for x in (left, right))
+        a, b = (tensor_of(x if x.ndim == 3 else x[None], "bf16") for x in (left, right))
         wide, other = a.double(), b.double()
         exact = wide @ other
         rows, columns = (torch.linalg.vector_norm(x, dim=dim) for x, dim in ((wide, 2), (other, 1)))
@@ -146,7 +157,9 @@ def proven(device: torch.device) -> GroupArithmetic | None:
         return None
     arithmetic = GroupArithmetic.of(ARITHMETICS[name], "bf16")
     try:
-        wrong = first_wrong(device, arithmetic)
+        # The answer is kept for the whole process, whatever floating-point environment this thread has.
+        with own_threads(), right_environment():
+            wrong = first_wrong(device, arithmetic)
     except Exception as error:
         # Too little shared memory, a compiler that is too old: whatever it is, there is another way.
         wrong = f"{type(error).__name__}: {error}"

@@ -15,7 +15,9 @@ import numpy.typing as npt
 import torch
 
 from roundlog.definitions.tensor_core import ARITHMETICS, OPERAND_FORMATS
+from roundlog.kernels.environment import right_environment
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
+from roundlog.kernels.threads import own_threads
 from roundlog.number_format import Format
 
 FAMILIES = {(8, 0): "ampere", (8, 9): "ampere", (9, 0): "hopper", (10, 0): "hopper"}
@@ -28,7 +30,10 @@ I64 = npt.NDArray[np.int64]
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 _SIDE = 32
-"""Rows and columns of most tests' matrices. All tests have 4,096 sums."""
+"""Rows and columns of most tests' matrices. These tests have 4,096 sums."""
+_TILES = (2, 144, 80), (2, 80, 160)
+"""Shapes of the last test, of 46,080 sums: two products, each of several of a program's tiles, which end where their
+matrices do neither in rows nor in columns nor in terms."""
 
 
 class Way(enum.Enum):
@@ -65,11 +70,12 @@ class DeviceVerdict:
 
 
 def vectors(format: Format) -> Iterator[tuple[str, I64, I64]]:
-    """Operands of the tests, made by Philox from the seed 0: (name, words [M, K], words [K, N])."""
+    """Operands of the tests, made by Philox from the seed 0: (name, words [M, K], words [K, N]), or of two products,
+    [2, M, K] and [2, K, N]."""
     rng = np.random.Generator(np.random.Philox(0))
     top, bias = (1 << format.exponent_bits) - 1, format.largest_exponent
 
-    def words(shape: tuple[int, int], low: int | I64, high: int | I64, negative: float = 0.5) -> I64:
+    def words(shape: tuple[int, ...], low: int | I64, high: int | I64, negative: float = 0.5) -> I64:
         """Numbers with all fractions, and fields of the exponent from low to high."""
         fields = np.clip(rng.integers(low, high, shape, endpoint=True), 0, top)
         fractions = rng.integers(0, 1 << format.fraction_bits, shape)
@@ -98,6 +104,8 @@ def vectors(format: Format) -> Iterator[tuple[str, I64, I64]]:
     a[::3, :40:2] &= format.sign
     b[50:, ::4] = 0
     yield "all exponents", a, b
+    a, b = (words(shape, bias - 6, bias) for shape in _TILES)
+    yield "several tiles", a, b
 
 
 def tensor_of(words: I64, format: str) -> torch.Tensor:
@@ -134,7 +142,9 @@ def family(device: torch.device) -> str | None:
 
 def _tried(device: torch.device, name: str, format: str, native: bool) -> Difference | str | None:
     try:
-        return first_difference(device, name, format, native)
+        # The verdict is kept for the whole process, whatever floating-point environment this thread has.
+        with own_threads(), right_environment():
+            return first_difference(device, name, format, native)
     except Exception as error:
         # No compiler, too little shared memory, a driver that is too old: whatever it is, there is another way.
         return f"{type(error).__name__}: {error}"

@@ -1,0 +1,127 @@
+"""Trials of a device, whose outcomes are kept for the whole process, come to the same in whatever floating-point
+environment the thread has that first asks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from machines.environment_control import CHANGES, put_right
+from roundlog.arithmetic import device_check
+from roundlog.kernels import cuda
+from roundlog.kernels.cuda import bf16_products, tensor_cores
+from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, Way
+from roundlog.kernels.environment import ENVIRONMENT, right_environment
+
+from tests.engine.kernels.tensor_core_devices import TensorCores, computing
+from tests.engine.kernels.triton_processes import needs_triton
+
+CPU = torch.device("cpu")
+
+
+@contextmanager
+def changed(change: str) -> Iterator[None]:
+    """While this lasts, this thread is in another floating-point environment, and has to be in it at the end."""
+    CHANGES[change]()
+    try:
+        yield
+        assert not ENVIRONMENT.is_right()
+    finally:
+        put_right()
+
+
+def kernels_work(change: str) -> bool:
+    from roundlog.kernels.cuda import triton_kernels as kernels
+
+    def of_a_device(compute: Callable[..., Any]) -> Callable[..., Any]:
+        """A device has an environment of its own; the interpreter has this thread's."""
+
+        @wraps(compute)
+        def computed(*arguments: Any) -> Any:
+            with right_environment():
+                return compute(*arguments)
+
+        return computed
+
+    with (
+        patch.object(kernels, "mark_flat", of_a_device(kernels.mark_flat)),
+        patch.object(kernels, "play", of_a_device(kernels.play)),
+        patch.object(kernels, "uniform", of_a_device(kernels.uniform)),
+        patch.object(torch.version, "cuda", "13.0"),
+        warnings.catch_warnings(),
+        changed(change),
+    ):
+        warnings.filterwarnings("error", message="Triton does not work")
+        return cuda.works.__wrapped__(CPU)
+
+
+@needs_triton
+@pytest.mark.parametrize("change", CHANGES)
+def test_tritons_kernels_work_whatever_the_caller_has_switched_on(
+    interpreter: ProcessPoolExecutor, change: str
+) -> None:
+    assert interpreter.submit(kernels_work, change).result()
+
+
+def verdict(change: str) -> DeviceVerdict:
+    chosen = ("least exponents", "all exponents")
+    right = tensor_cores.vectors
+    with (
+        patch.object(tensor_cores, "vectors", lambda format: (one for one in right(format) if one[0] in chosen)),
+        computing(TensorCores.of("hopper", "bf16")),
+        changed(change),
+    ):
+        return tensor_cores.judge(CPU, "hopper", "bf16", True)
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_verdict_is_the_same(interpreter: ProcessPoolExecutor, change: str) -> None:
+    assert interpreter.submit(verdict, change).result() == DeviceVerdict(Way.NATIVE)
+
+
+def environment_of(ask: Callable[[], object], change: str) -> list[bool]:
+    """Whether the environment is right in the trial of products in two stages, or of FP64 sums."""
+    seen: list[bool] = []
+
+    def tried(*arguments: object) -> None:
+        # torch's other threads would have inherited the caller's environment: there are none.
+        seen.append(ENVIRONMENT.is_right() and torch.get_num_threads() == 1)
+
+    with (
+        patch.object(bf16_products, "family", lambda device: "hopper"),
+        patch.object(bf16_products, "verdict", lambda *of: DeviceVerdict(Way.NATIVE)),
+        patch.object(bf16_products, "first_wrong", tried),
+        patch.object(device_check, "_wrong_sum", tried),
+        changed(change),
+    ):
+        ask()
+    return seen
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_trials_of_products_are_made_in_the_right_environment(change: str) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert environment_of(lambda: bf16_products.proven.__wrapped__(CPU), change) == [True]
+        assert environment_of(lambda: device_check.fault_of.__wrapped__(CPU, "a card", frozenset()), change) == [True]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_sums_in_fp64_are_found_right(change: str) -> None:
+    with changed(change):
+        assert device_check.fault_of.__wrapped__(CPU, "a card", frozenset()) is None
+    assert np.float32(2.0**-149) * np.float32(2) == np.float32(2.0**-148)
