@@ -20,7 +20,7 @@ from roundlog.capture.draws import GENERATOR, generator_key
 from roundlog.capture.errors import CaptureError, reason
 from roundlog.capture.python_state.containers import Change, Container
 from roundlog.capture.python_state.replaced_builtins import Variable
-from roundlog.capture.python_state.stateful_objects import Array, Cache, Generator, Position
+from roundlog.capture.python_state.stateful_objects import Array, Cache, Position, RandomGenerator
 from roundlog.capture.python_state.walk import Walk
 from roundlog.capture.task import Task
 from roundlog.data import reach
@@ -50,10 +50,10 @@ class Snapshot:
         """roots: name in messages -> object. names: id of an object -> its name, wherever it is found first."""
         walk = Walk(names or {})
         walk.generators += [
-            Generator("", torch.get_rng_state, torch.set_rng_state),
-            Generator("", GENERATOR.get_state, GENERATOR.set_state, generator_key(GENERATOR)),
-            Generator("Python's random", random.getstate, random.setstate),
-            Generator("numpy.random", np.random.get_state, np.random.set_state),
+            RandomGenerator("", torch.get_rng_state, torch.set_rng_state),
+            RandomGenerator("", GENERATOR.get_state, GENERATOR.set_state, generator_key(GENERATOR)),
+            RandomGenerator("Python's random", random.getstate, random.setstate),
+            RandomGenerator("numpy.random", np.random.get_state, np.random.set_state),
         ]
         for name, root in roots.items():
             walk.add(name, root)
@@ -81,7 +81,7 @@ class Snapshot:
         # By the next step, an iterator that goes round may look as if nobody had asked it.
         self._advanced += [position for position in self._walk.positions if position.has_moved()]
         failed: list[tuple[str, Exception]] = []
-        things: list[Generator | Array | Cache | Container] = [*self._walk.generators, *self._walk.arrays]
+        things: list[RandomGenerator | Array | Cache | Container] = [*self._walk.generators, *self._walk.arrays]
         for thing in [*things, *self._walk.caches, *self.containers]:
             try:
                 thing.put_back()

@@ -18,7 +18,7 @@ import numpy as np
 from roundlog.capture.python_state.containers import equal_numbers, is_a
 
 
-class Generator:
+class RandomGenerator:
     """A generator of random numbers, as it was when it was first looked at."""
 
     def __init__(self, path: str, read: Callable[[], Any], write: Callable[[Any], object], key: int = 0) -> None:

@@ -51,7 +51,14 @@ from roundlog.capture.python_state.containers import (
     table_of,
 )
 from roundlog.capture.python_state.replaced_builtins import SEEN, Variable, is_followed
-from roundlog.capture.python_state.stateful_objects import Array, Cache, Generator, Position, parts_of, position_of
+from roundlog.capture.python_state.stateful_objects import (
+    Array,
+    Cache,
+    Position,
+    RandomGenerator,
+    parts_of,
+    position_of,
+)
 from roundlog.data import absence
 
 Member = tuple[str, Any]
@@ -71,7 +78,7 @@ class Walk:
         self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
         """id -> (name, tensor)."""
         self.containers: list[Container] = []
-        self.generators: list[Generator] = []
+        self.generators: list[RandomGenerator] = []
         self.arrays: list[Array] = []
         self.positions: list[Position] = []
         self.caches: list[Cache] = []
@@ -157,23 +164,23 @@ class Walk:
         yield from self._object(path, module)
 
     def _torch_generator(self, path: str, thing: torch.Generator) -> Iterable[Member]:
-        self.generators.append(Generator("", thing.get_state, thing.set_state, generator_key(thing)))
+        self.generators.append(RandomGenerator("", thing.get_state, thing.set_state, generator_key(thing)))
         return ()
 
     def _system_random(self, path: str, thing: object) -> Iterable[Member]:
         raise CaptureError(f"{path} draws from the operating system, which nobody can repeat: draw by torch")
 
     def _random(self, path: str, thing: random.Random) -> Iterator[Member]:
-        self.generators.append(Generator(path, thing.getstate, thing.setstate))
+        self.generators.append(RandomGenerator(path, thing.getstate, thing.setstate))
         yield from self._object(path, thing)
 
     def _random_state(self, path: str, thing: np.random.RandomState) -> Iterable[Member]:
-        self.generators.append(Generator(path, thing.get_state, thing.set_state))
+        self.generators.append(RandomGenerator(path, thing.get_state, thing.set_state))
         return ()
 
     def _bits(self, path: str, thing: Any) -> Iterable[Member]:
         bits = getattr(thing, "bit_generator", thing)
-        self.generators.append(Generator(path, lambda: bits.state, functools.partial(setattr, bits, "state")))
+        self.generators.append(RandomGenerator(path, lambda: bits.state, functools.partial(setattr, bits, "state")))
         return ()
 
     def _array(self, path: str, thing: np.ndarray[Any, Any]) -> Iterator[Member]:
