@@ -1,7 +1,8 @@
 """Tasks of the conformance jobs: `tiebreak job create conformance/job_sources.py:logistic_sgd --out job`."""
 
+import numpy as np
 import torch
-from roundlog import Task
+from roundlog import Task, windows
 from torch import nn
 from torch.nn import functional
 
@@ -11,16 +12,16 @@ def classify(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return functional.cross_entropy(model(batch["x"]), batch["y"])
 
 
-def classify_in_bf16(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Mean cross-entropy, the model under autocast in BF16."""
-    with torch.autocast("cpu", torch.bfloat16):
-        logits = model(batch["x"])
-        return functional.cross_entropy(logits.flatten(0, -2), batch["y"].long().flatten())
-
-
 def predict_tokens(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Mean cross-entropy of the next token, over all positions."""
-    return functional.cross_entropy(model(batch["x"]).flatten(0, 1), batch["y"].long().flatten())
+    """Mean cross-entropy of the next token of `tokens`, over all positions but the last."""
+    tokens = batch["tokens"]
+    return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def predict_tokens_in_bf16(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The same under autocast in BF16."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return predict_tokens(model, batch)
 
 
 def points(rows: int, features: int, classes: int) -> dict[str, torch.Tensor]:
@@ -30,11 +31,9 @@ def points(rows: int, features: int, classes: int) -> dict[str, torch.Tensor]:
     return {"x": (centres[y] + 0.5 * torch.randn(rows, features)), "y": y}
 
 
-def windows(rows: int, context: int, vocabulary: int) -> dict[str, torch.Tensor]:
-    """Windows of a periodic text: x and y uint8[rows, context], y one token later."""
-    text = (torch.arange(rows + context + 1) ** 2 // 3) % vocabulary
-    cut = text.unfold(0, context + 1, 1)[:rows].to(torch.uint8)
-    return {"x": cut[:, :-1].contiguous(), "y": cut[:, 1:].contiguous()}
+def text(tokens: int, vocabulary: int) -> np.ndarray:
+    """A text without much sense: uint8[tokens] below `vocabulary`."""
+    return ((np.arange(tokens) ** 2 // 3) % vocabulary).astype(np.uint8)
 
 
 class Block(nn.Module):
@@ -68,7 +67,7 @@ class SmallGPT(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits [batch, time, vocabulary]."""
-        x = self.tokens(tokens.long()) + self.positions(torch.arange(tokens.shape[1]))
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
         return self.norm(self.block(x)) @ self.tokens.weight.T
 
 
@@ -108,35 +107,33 @@ def dropout_adamw() -> Task:
     )
 
 
-def gpt(steps: int = 4) -> Task:
-    """One-block GPT in FP32 with AdamW."""
+def gpt() -> Task:
+    """One-block GPT in FP32 with AdamW, on windows of a stream of bytes."""
     torch.manual_seed(3)
     model = SmallGPT()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     return Task(
         model=model,
         loss=predict_tokens,
-        optimizer=optimizer,
-        dataset=windows(20, 6, 12),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=0.01),
+        dataset={"tokens": windows(text(50, 12), window=7, stride=2)},
         batch_size=4,
-        steps=steps,
+        steps=4,
         interval=2,
         seed=13,
     )
 
 
-def gpt_bf16(steps: int = 4) -> Task:
+def gpt_bf16() -> Task:
     """The same GPT under autocast in BF16."""
     torch.manual_seed(4)
     model = SmallGPT()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     return Task(
         model=model,
-        loss=classify_in_bf16,
-        optimizer=optimizer,
-        dataset=windows(20, 6, 12),
+        loss=predict_tokens_in_bf16,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=0.01),
+        dataset={"tokens": torch.from_numpy(text(140, 12)).long().view(20, 7)},
         batch_size=4,
-        steps=steps,
+        steps=4,
         interval=2,
         seed=14,
     )
