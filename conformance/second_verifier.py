@@ -448,6 +448,13 @@ OPERATORS.update(
 )
 
 
+COPIED = {
+    *("constant", "data", "iota", "schedule", "state", "uniform", "loss", "store", "cat", "expand", "flip"),
+    *("gather", "take", "pad", "permute", "reshape", "slice", "where"),
+}
+"""Sources and movement: they keep the bits that they have, where every other FP32 result is rounded to fewer."""
+
+
 def round_to_odd(a: Array, b: Array) -> Array:
     """a + b in FP64, rounded to odd: rounding that to a shorter format is rounding the sum once."""
     total = a + b
@@ -933,7 +940,10 @@ def batch_of(job: Job, step: int) -> list[Array]:
 def compute(op: Operator, inputs: list[Array], step: Step) -> Array:
     """What an operator computes, of its own dtype and shape."""
     with np.errstate(all="ignore"):
-        value = OPERATORS[op.name](op, inputs, step).astype(HELD_IN[op.dtype])
+        value = np.asarray(OPERATORS[op.name](op, inputs, step))
+        if step.bits < 32 and op.dtype == "f32" and op.name not in COPIED:
+            value = round_array(value.astype(np.float64), step.format("f32"))
+        value = value.astype(HELD_IN[op.dtype])
     expect(value.shape == op.shape, f"A {op.name} of shape {list(op.shape)} comes to the shape {list(value.shape)}.")
     return value
 
@@ -1046,10 +1056,10 @@ def signer_of(text: bytes, signature: bytes) -> str:
     """The account that signed a text (EIP-191). Raises Refused where no account did."""
     r, s, v = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big"), signature[64]
     y = pow(r**3 + 7, (FIELD + 1) // 4, FIELD)
-    expect(0 < r < ORDER and 0 < s < ORDER and v in (27, 28), "The signature is none.")
+    expect(0 < r < ORDER and 0 < s < ORDER and v in (0, 1, 27, 28), "The signature is none.")
     expect((y * y - r**3 - 7) % FIELD == 0, "The signature is none.")
     digest = int.from_bytes(keccak256(b"\x19Ethereum Signed Message:\n%d" % len(text) + text), "big")
-    point = (r, y if y % 2 == v - 27 else FIELD - y)
+    point = (r, y if y % 2 == v % 27 else FIELD - y)
     inverse = pow(r, -1, ORDER)
     key = add_points(multiply_point(point, s * inverse % ORDER), multiply_point(GENERATOR, -digest * inverse % ORDER))
     if key is None:
