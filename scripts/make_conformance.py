@@ -134,7 +134,7 @@ def integers(*values: int) -> Tensor:
 
 
 def shaped(x: Tensor, *shape: int) -> Tensor:
-    """The same words under another shape."""
+    """Tensor of the same words in another shape."""
     return replace(x, shape=shape)
 
 
