@@ -19,6 +19,7 @@ import hashlib
 import json
 import math
 import re
+import runpy
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -900,7 +901,11 @@ def read_job(directory: Path) -> Job:
         _, shape, table = read_safetensors(directory / "schedule.safetensors")["schedule"]
         expect(shape == [spec["steps"], len(program["schedule"])], "The schedule has another shape.")
         dtypes = [op.dtype for op in stores]
+        beside = Path(__file__).with_name("program_root.py")
+        if not beside.exists():
+            print("The program root is not checked: program_root.py does not lie beside this file.", file=sys.stderr)
         roots = {
+            **({"program_root": runpy.run_path(str(beside))["root_of"](program)} if beside.exists() else {}),
             "initial_state_root": state_root(state, dtypes),
             "data_root": merkle_root([tensor_root(content) for _, _, content in fields]),
             "schedule_root": tensor_root(table),
@@ -915,7 +920,7 @@ def read_job(directory: Path) -> Job:
             [(shape, values_of(stored, shape, content)) for stored, shape, content in fields],
             np.frombuffer(table, "<f4").reshape(shape),
         )
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, OverflowError) as error:
         raise Refused(f"{directory} is no job: {error!r}.") from None
 
 
@@ -957,7 +962,8 @@ def execute(operators: list[Operator], step: Step) -> list[Array]:
         value = compute(op, [values[i] for i in op.inputs], step)
         if op.name == "store":
             after[op.parameters["slot"]] = value
-        kept = op.name == "store" and operators[op.inputs[0]].name == "state"
+        before = operators[op.inputs[0]] if op.name == "store" else op
+        kept = before.name == "state" and before.parameters["slot"] == op.parameters["slot"] and op.name == "store"
         if op.name in ("loss", "store") and not kept and not np.isfinite(value).all():
             raise Stopped(f"the {op.name} of operator {number} is not finite")
         values.append(value)

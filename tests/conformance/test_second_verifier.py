@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from safetensors.torch import load_file
 
 CONFORMANCE = Path(__file__).resolve().parents[2] / "conformance"
 VERIFIER = CONFORMANCE / "second_verifier.py"
+PROGRAM_ROOT = CONFORMANCE / "program_root.py"
 JOBS = sorted(path.name for path in (CONFORMANCE / "jobs").iterdir())
 RIGHT, UNTOLD, WRONG = 0, 1, 3
 
@@ -67,17 +69,18 @@ def verifier() -> ModuleType:
     return module
 
 
-def test_it_imports_the_standard_library_and_numpy_alone() -> None:
+@pytest.mark.parametrize("file", [VERIFIER, PROGRAM_ROOT], ids=lambda path: path.stem)
+def test_it_imports_the_standard_library_and_numpy_alone(file: Path) -> None:
     names = set()
-    for node in ast.walk(ast.parse(VERIFIER.read_text())):
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             names |= {one.name.partition(".")[0] for one in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
             names.add((node.module or "").partition(".")[0])
-    assert "numpy" in names and names - {"numpy"} <= sys.stdlib_module_names
+    assert len(names) > 5 and names - {"numpy"} <= sys.stdlib_module_names
     # One file on purpose: it is read from top to bottom, and copied to where it is used.
-    assert len(VERIFIER.read_text().splitlines()) <= 1200
+    assert len(file.read_text().splitlines()) <= 1200
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -189,6 +192,32 @@ def test_a_job_with_another_number_is_refused(file: str, tmp_path: Path) -> None
     (tmp_path / f"{file}.safetensors").write_bytes(bent)
     done = verify(tmp_path)
     assert done.returncode == UNTOLD and "root" in done.stderr
+
+
+def test_a_program_with_another_constant_is_refused(tmp_path: Path) -> None:
+    directory, _ = job_and_receipt("logistic_sgd")
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    program = tmp_path / "program.json"
+    text = program.read_text()
+    program.write_text(text.replace('{"bits":[1063675494]}', '{"bits":[1063675495]}'))
+    assert program.read_text() != text
+    done = verify(tmp_path)
+    assert done.returncode == UNTOLD and "program_root" in done.stderr
+    command = [sys.executable, "-I", str(PROGRAM_ROOT), str(tmp_path)]
+    alone = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert alone.returncode == WRONG and alone.stdout.startswith("wrong: ")
+
+
+def test_descriptors_are_those_of_the_vectors() -> None:
+    """A program with every operator: its encoded descriptors, byte for byte."""
+    described = runpy.run_path(str(PROGRAM_ROOT))
+    vectors = json.loads((CONFORMANCE.parent / "tests" / "vectors" / "descriptors.json").read_text())
+    program = json.loads(vectors["program"])
+    for number, operator in enumerate(vectors["operators"]):
+        found = "0x" + described["describe"](program, number).hex()
+        assert found == operator["encoded"], (number, operator["operator"])
+    assert "0x" + described["root_of"](program).hex() == vectors["programRoot"]
 
 
 def test_an_operator_that_it_lacks_is_refused_in_one_sentence(tmp_path: Path) -> None:
