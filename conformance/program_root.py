@@ -198,9 +198,9 @@ def reduced(node: Node) -> Descriptor:
         **{"sum": (SUM, 0), "amax": (EXTREME, 0), "amin": (EXTREME, 1), "argmax": (ARGMAX, 0)},
         **{"sum_i64": (INTEGER_SUM, 0), "any": (ANY, 0)},
     }[node.name]
-    label = row(axes, {n: 1}) if family == ARGMAX else None
+    found = row(axes, {n: 1}) if family == ARGMAX else None
     reduction = tuple(x[a] for a in dims)
-    return Descriptor(family, node.dtype, code, 0, node.shape, reduction, (node.reads(0, rows),), label=label)
+    return Descriptor(family, node.dtype, code, 0, node.shape, reduction, (node.reads(0, rows),), label=found)
 
 
 def pooled(node: Node) -> Descriptor:
@@ -316,13 +316,13 @@ def simplest(d: Descriptor) -> Descriptor:
         return replace(d, iteration=iteration, reduction=reduction, inputs=inputs, parameters=parameters, label=label)
     keep = [axis for axis, size in enumerate(d.axes) if size != 1]
     d = with_axes(d, tuple(n for n in d.iteration if n != 1), tuple(n for n in d.reduction if n != 1), keep)
-    inputs, parameters = [], d.parameters
+    parameters, simple = d.parameters, []
     for position, item in enumerate(d.inputs):
         marked = d.parameters[0] if d.family == GATHER and position == 0 else None
         item, marked = joined_view(item, d.axes, marked)
-        inputs.append(item)
+        simple.append(item)
         parameters = parameters if marked is None else (marked,)
-    d = replace(d, inputs=tuple(inputs), parameters=parameters)
+    d = replace(d, inputs=tuple(simple), parameters=parameters)
     for axis in reversed(range(len(d.axes) - 1)):
         split, size = len(d.iteration), d.axes[axis + 1]
         rows = [one for item in d.inputs for one in item.rows] + ([d.label] if d.label else [])
@@ -409,7 +409,15 @@ def encode(d: Descriptor) -> bytes:
         inputs.append(together([item.value, DTYPES[item.dtype], array(item.view), array(affine)]))
     parameters = d.parameters if d.label is None else (d.label.offset, d.label.divisor, *d.label.coefficients)
     listed = words(len(inputs)) + together(inputs)
-    head = [d.family, d.code, DTYPES[d.dtype], d.segment, array(d.iteration), array(d.reduction), listed]
+    head: list[int | bytes] = [
+        d.family,
+        d.code,
+        DTYPES[d.dtype],
+        d.segment,
+        array(d.iteration),
+        array(d.reduction),
+        listed,
+    ]
     return words(32) + together([*head, array(parameters), int.from_bytes(d.root, "big")])
 
 

@@ -57,12 +57,12 @@ class Format:
     @property
     def least(self) -> int:
         """Exponent of the least normal number."""
-        return 2 - 2 ** (self.exponent - 1)
+        return 2 - (1 << self.exponent - 1)
 
     @property
     def overflow(self) -> int:
         """Exponent of the least power of two that is too large."""
-        return int(2 ** (self.exponent - 1))
+        return 1 << self.exponent - 1
 
 
 FORMATS = {"f32": Format(8, 23), "bf16": Format(8, 7), "f16": Format(5, 10)}
@@ -359,7 +359,7 @@ def to_words(values: Array, dtype: str) -> Array:
     if dtype not in FORMATS:
         return values.astype(WORDS[dtype])
     if dtype == "f16":
-        words = values.astype(np.float16).view(np.uint16)
+        words: Array = values.astype(np.float16).view(np.uint16)
     else:
         words = np.array(values, np.float32, order="C").view(np.uint32)
         words = words >> 16 if dtype == "bf16" else words
@@ -408,7 +408,8 @@ def pad(op: Operator, x: Array, fill: Array) -> Array:
 def cut(op: Operator, x: Array) -> Array:
     """A slice along one axis."""
     p = op.parameters
-    return x[(slice(None),) * p["dim"] + (slice(p["start"], p["stop"], p["step"]),)]
+    part: Array = x[(slice(None),) * p["dim"] + (slice(p["start"], p["stop"], p["step"]),)]
+    return part
 
 
 OPERATORS.update(
@@ -440,7 +441,7 @@ OPERATORS.update(
         "logical_or": lambda op, x, step: x[0] | x[1],
         "logical_not": lambda op, x, step: ~x[0],
         "to_i64": lambda op, x, step: x[0].astype(np.int64),
-        "any": lambda op, x, step: x[0].any(tuple(op.parameters["dims"]), keepdims=True),
+        "any": lambda op, x, step: np.asarray(x[0].any(tuple(op.parameters["dims"]), keepdims=True)),
         "sum_i64": lambda op, x, step: x[0].sum(tuple(op.parameters["dims"]), np.int64, keepdims=True),
         "amax": lambda op, x, step: x[0].max(tuple(op.parameters["dims"]), keepdims=True) + np.float32(0),
         "amin": lambda op, x, step: x[0].min(tuple(op.parameters["dims"]), keepdims=True) + np.float32(0),
