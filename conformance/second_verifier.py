@@ -783,17 +783,21 @@ def keccak256(data: bytes) -> bytes:
 
 
 def read_json(path: Path, most: int) -> Any:
-    """A JSON file of at most so many bytes, no key twice in one object."""
+    """A JSON file of at most so many bytes, no key twice in one object, all numbers integers."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({key for key, _ in items}) < len(items):
             raise Refused(f"{path.name} has a key twice.")
         return dict(items)
 
+    def no_integer(text: str) -> Any:
+        raise Refused(f"{path.name} has the number {text[:40]}, which is no integer.")
+
     try:
         if path.stat().st_size > most:
             raise Refused(f"{path.name} has more than {most} bytes.")
-        return json.loads(path.read_text("utf-8"), object_pairs_hook=pairs)
+        text = path.read_text("utf-8")
+        return json.loads(text, object_pairs_hook=pairs, parse_float=no_integer, parse_constant=no_integer)
     except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path} cannot be read as JSON: {error}.") from None
 
@@ -876,11 +880,20 @@ def read_program(path: Path) -> tuple[dict[str, Any], list[Operator]]:
         raise Refused(f"{path} is no program: {error!r}.") from None
 
 
+SPEC = {
+    *("steps", "interval", "program_root", "operator_count", "initial_state_root", "state_count", "data_root"),
+    *("data_rows", "batch_size", "schedule_root", "seed", "chunk_size", "rounding_policy", "rounding_bits"),
+    *("log_guard", "log_version"),
+}
+
+
 def read_job(directory: Path) -> Job:
     """The job of a directory. Raises Refused where its files are not those that the spec names."""
     spec = read_json(directory / "spec.json", 2**14)
     program, operators = read_program(directory / "program.json")
     try:
+        expect(set(spec) == SPEC, "The spec has other fields than a spec.")
+        expect(canonical(program) == (directory / "program.json").read_bytes(), "The program is not canonical JSON.")
         expect(spec["rounding_policy"] == 0, "The job has the policy threshold, which leaves no one right answer.")
         expect(23 <= spec["rounding_bits"] <= 32 and spec["chunk_size"] == 1024, "The spec is of another version.")
         expect(spec["steps"] % spec["interval"] == 0, "The interval does not divide the steps.")
@@ -1024,7 +1037,8 @@ def read_receipt(path: Path, job: Job) -> dict[str, Any]:
         expect(len(receipt["versions"]) == 3 and len(receipt["machine"]) == 5, f"{path.name} has other texts.")
         expect(all(map(TEXT.fullmatch, texts)), f"{path.name} has a text that is no printable ASCII.")
         expect(type(threads) is int and 1 <= threads <= 2**20, f"{path.name} has no number of threads.")
-        datetime.datetime.strptime(receipt["date"], "%Y-%m-%dT%H:%M:%SZ")
+        date = datetime.datetime.strptime(receipt["date"], "%Y-%m-%dT%H:%M:%SZ")
+        expect(f"{date:%Y-%m-%dT%H:%M:%SZ}" == receipt["date"], f"{path.name} has a date of another form.")
         return dict(receipt)
     except (KeyError, TypeError, ValueError) as error:
         raise Refused(f"{path.name} is no receipt: {error!r}.") from None
@@ -1171,7 +1185,9 @@ def main() -> int:
         return verify(arguments)
     except Refused as refusal:
         print(refusal, file=sys.stderr)
-        return UNTOLD
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError) as error:  # malformed job
+        print(f"It cannot be told: {error!r}.", file=sys.stderr)
+    return UNTOLD
 
 
 if __name__ == "__main__":

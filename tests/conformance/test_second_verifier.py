@@ -152,6 +152,8 @@ BREAKS: dict[str, tuple[int, Callable[[dict[str, Any]], object]]] = {
     "a missing field": (UNTOLD, lambda r: r.pop("date")),
     "another field": (UNTOLD, lambda r: r.update(note="")),
     "a date that is none": (UNTOLD, lambda r: r.update(date="2026-02-30T00:00:00Z")),
+    "a date in few digits": (UNTOLD, lambda r: r.update(date="2026-1-1T0:0:0Z")),
+    "a number that is no integer": (UNTOLD, lambda r: r["spec"].update(seed=float(r["spec"]["seed"]))),
     "no threads": (UNTOLD, lambda r: r["machine"].update(threads=0)),
     "a long text": (UNTOLD, lambda r: r["versions"].update(torch="t" * 201)),
     "a signer alone": (UNTOLD, lambda r: r.pop("signature")),
@@ -218,6 +220,27 @@ def test_descriptors_are_those_of_the_vectors() -> None:
         found = "0x" + described["describe"](program, number).hex()
         assert found == operator["encoded"], (number, operator["operator"])
     assert "0x" + described["root_of"](program).hex() == vectors["programRoot"]
+
+
+def test_a_malformed_job_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    directory, _ = job_and_receipt("logistic_sgd")
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    spec, program = tmp_path / "spec.json", tmp_path / "program.json"
+    texts = spec.read_text(), program.read_text()
+    for bent in (
+        (texts[0].replace('"seed"', '"sead"'), texts[1]),
+        (texts[0].replace('"steps":8', '"steps":"8"'), texts[1]),
+        (texts[0], texts[1].replace("[[", "[ [", 1)),
+        (texts[0], texts[1].replace('["matmul",[6,8]', '["matmul",[6,6]', 1)),
+        (texts[0], texts[1].replace('{"dims":[1]}', '{"dims":7}', 1)),
+        (texts[0], texts[1][:-9]),
+    ):
+        assert bent != texts
+        spec.write_text(bent[0])
+        program.write_text(bent[1])
+        done = verify(tmp_path)
+        assert done.returncode == UNTOLD and len(done.stderr.splitlines()) == 1 and done.stdout == "", done
 
 
 def test_an_operator_that_it_lacks_is_refused_in_one_sentence(tmp_path: Path) -> None:
