@@ -69,7 +69,8 @@ Read this before the first try.
    `random` and of `numpy.random` (`random.random()`, `np.random.randint(5)`, `np.random.beta(0.4, 0.4)`), and
    `np.random.permutation(n)`; other arrays of theirs are refused. So is a seed that is set inside the step, a generator
    that is made there, and one that the step puts back after it has drawn (`torch.random.fork_rng()`).
-9. Data come in by the batch alone. Fields are float32, bool or integers, which a step sees as int64.
+9. Data come in by the batch alone. Fields are float32, bfloat16, bool or integers, which a step sees as int64; a tensor
+   of PyTorch's of fewer bits it sees as it is, so convert that (`.long()`) where PyTorch asks for int64.
 10. The optimizer is one of `torch.optim` over the model's parameters, or a subclass of `torch.optim.Optimizer` with a
     `step` of your own, which is traced as it is written (Lion, AdaBelief, Lookahead); or there are several, each with
     its own parameters and loss, which take turns in a step. What capture does not know of them is refused.
@@ -146,7 +147,12 @@ and by ulps where parameters are BF16. A job is refused otherwise, by the name o
 ## What programs are made of
 
 Every value of a program is the output of one of these. Their names are the closed set that trainers, auditors and the
-contract know; anything else is refused.
+contract know; anything else is refused. How a program is written down, stands in [files of a job](job-format.md).
+
+A formula names the operator's inputs first, and then its *parameters*, which have a column of their own (in brackets
+those that may be missing). A parameter is an integer, or a list of them where there is one for each axis, dimension or
+item; `arithmetic` and `stored` are text. Operators that work element by element, and `where`, broadcast their inputs by
+NumPy's rule. Inputs have one dtype, but for indices and conditions; so has the output, unless its line says another.
 
 Values of captured programs are f32, bf16, int64 or bool, and so is a job's state: parameters and buffers of other
 types are refused. Integers of a
@@ -181,6 +187,11 @@ def error(definition: OperatorDefinition) -> str:
     return definition.bound or f"2^{int(log2(relative))} relatively ({relative * 2**52:g} ulp)"
 
 
+def parameters(definition: OperatorDefinition) -> str:
+    names = [*(f"`{name}`" for name in definition.attributes), *(f"(`{name}`)" for name in definition.optional)]
+    return ", ".join(names) or "-"
+
+
 def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -203,12 +214,12 @@ def page() -> str:
     lines = [INTRODUCTION]
     for kind, head in HEADS.items():
         inexact = kind == OperatorKind.INEXACT
-        lines += [f"### {head}\n", f"| operator | meaning |{' FP64 error at most |' if inexact else ''}"]
-        lines.append("|---|---|---|" if inexact else "|---|---|")
+        lines += [f"### {head}\n", f"| operator | parameters | meaning |{' FP64 error at most |' if inexact else ''}"]
+        lines.append("|---|---|---|---|" if inexact else "|---|---|---|")
         for name, definition in sorted(DEFINITIONS.items()):
             if definition.kind == kind:
                 tail = f" {error(definition)} |" if inexact else ""
-                lines.append(f"| `{name}` | {cell(definition.meaning)} |{tail}")
+                lines.append(f"| `{name}` | {parameters(definition)} | {cell(definition.meaning)} |{tail}")
         lines.append("")
     lines += [LOWERED, "| rules | ATen operators |", "|---|---|"]
     files: dict[str, list[str]] = {}

@@ -49,6 +49,7 @@ SMALLEST: dict[str, list[str]] = {
     "make_arithmetic_vectors": [],
     "make_cli_docs": [],
     "make_code_docs": [],
+    "make_conformance": [],
     "make_contract_records": [],
     "make_descriptor_vectors": [],
     "make_format_vectors": [],
@@ -116,7 +117,15 @@ def test_a_script_runs_in_its_smallest_form(name: str, copy: Path, tmp_path: Pat
     assert done.returncode == 0, done.stderr[-2000:]
     changed = [
         path.relative_to(copy)
-        for folder in ("docs", "tests/vectors", "contracts/src", "contracts/artifacts", "client", "engine")
+        for folder in (
+            "docs",
+            "conformance",
+            "tests/vectors",
+            "contracts/src",
+            "contracts/artifacts",
+            "client",
+            "engine",
+        )
         for path in (copy / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and not _same(path, ROOT / path.relative_to(copy))
     ]

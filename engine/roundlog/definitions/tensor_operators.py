@@ -313,8 +313,8 @@ REDUCTIONS = (
     _reduction(
         "scatter_add",
         """scatter_add(x, index, dim, size): the sum of all x[.., i, ..] with index[.., i, ..] = j stands at [.., j, ..]
-        of the output, whose axis dim has `size` elements. index broadcasts to x; what an index outside of [0, size)
-        would place stands nowhere. The gradient of gather, take and max pooling.""",
+        of the output, whose axis dim has `size` elements. index has as many axes as x, and broadcasts to it; what an
+        index outside of [0, size) would place stands nowhere. The gradient of gather, take and max pooling.""",
         Family.SELECTED_SUM,
         *(Signature((dtype, _I64), dtype) for dtype in FLOATS),
         reads=InputReads.OWN_RULE,
@@ -329,22 +329,24 @@ CONTRACTIONS = (
     ),
     _contraction(
         "conv2d",
-        """conv2d(x, w; stride, padding, dilation, groups): output g[n, o, p, q] = the sum over (c, i, j) of the
-        products of x and w that belong together; what meets padding is left out, even if it is infinite.""",
+        """conv2d(x, w; stride, padding, dilation, groups): y[n, o, p, q] = the sum over (c, i, j) of
+        x[n, c', p stride - padding + i dilation, q stride - padding + j dilation] * w[o, c, i, j]; each parameter but
+        groups has one number for rows and one for columns. O and C are cut into groups of equal size, and c' is channel
+        c of the group of o. What meets padding is left out, even if it is infinite.""",
         attributes=_CONVOLUTION,
     ),
     _contraction(
         "conv2d_grad_input",
         """conv2d_grad_input(g, w; stride, padding, dilation, groups, size): the gradient of conv2d with respect to x of
-        height and width `size`: x[n, c', h, v] = the sum over (o of the group, i, j) of the products of g and w that
-        belong together.""",
+        height and width `size`: x[n, c', h, v] = the sum over (o of the group, i, j) of the products g[n, o, p, q] *
+        w[o, c, i, j] in which conv2d reads x[n, c', h, v]; others are left out.""",
         attributes={"size": tuple, **_CONVOLUTION},
     ),
     _contraction(
         "conv2d_grad_weight",
         """conv2d_grad_weight(g, x; stride, padding, dilation, groups, size): the gradient of conv2d with respect to w
-        of kernel height and width `size`: w[o, c, i, j] = the sum over (n, p, q) of the products of g and x that belong
-        together.""",
+        of kernel height and width `size`: w[o, c, i, j] = the sum over (n, p, q) of g[n, o, p, q] * x[n, c', ..], where
+        conv2d reads it; what meets padding is left out.""",
         attributes={"size": tuple, **_CONVOLUTION},
         reads=InputReads.WHOLE,
     ),

@@ -1,0 +1,299 @@
+"""The second verifier comes to our roots, in a process that cannot import anything of ours, and finds what is wrong."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from roundlog import Job, Trainer
+from roundlog.commitments import MerkleTree, state_root
+from safetensors.torch import load_file
+
+CONFORMANCE = Path(__file__).resolve().parents[2] / "conformance"
+VERIFIER = CONFORMANCE / "second_verifier.py"
+PROGRAM_ROOT = CONFORMANCE / "program_root.py"
+JOBS = sorted(path.name for path in (CONFORMANCE / "jobs").iterdir())
+RIGHT, UNTOLD, WRONG = 0, 1, 3
+
+ALONE = f"""
+import runpy, sys
+
+class Foreign:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in ("roundlog", "tiebreak", "tiebreak_demo", "torch", "safetensors", "mpmath"):
+            raise ImportError(name + " is not for the second verifier")
+
+sys.meta_path.insert(0, Foreign)
+for name in ("roundlog", "tiebreak"):
+    try:
+        __import__(name)
+    except ImportError:
+        continue
+    raise AssertionError(name + " can be imported")
+sys.argv = ["second_verifier.py", *sys.argv[1:]]
+runpy.run_path({str(VERIFIER)!r}, run_name="__main__")
+"""
+
+
+def verify(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The verifier in a process of its own, in which none of our packages can be imported."""
+    command = [sys.executable, "-I", "-c", ALONE, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def job_and_receipt(name: str) -> tuple[Path, Path]:
+    return CONFORMANCE / "jobs" / name, CONFORMANCE / "receipts" / f"{name}.json"
+
+
+@pytest.fixture(scope="module")
+def verifier() -> ModuleType:
+    """The file as a module of this process."""
+    spec = importlib.util.spec_from_file_location("second_verifier", VERIFIER)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["second_verifier"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("file", [VERIFIER, PROGRAM_ROOT], ids=lambda path: path.stem)
+def test_it_imports_the_standard_library_and_numpy_alone(file: Path) -> None:
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {one.name.partition(".")[0] for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            names.add((node.module or "").partition(".")[0])
+    assert len(names) > 5 and names - {"numpy"} <= sys.stdlib_module_names
+    # One file on purpose: it is read from top to bottom, and copied to where it is used.
+    assert len(file.read_text().splitlines()) <= 1200
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_it_comes_to_the_roots_of_a_receipt(name: str) -> None:
+    job, receipt = job_and_receipt(name)
+    done = verify(job, "--receipt", receipt)
+    assert (done.returncode, done.stderr) == (RIGHT, "")
+    assert json.loads(receipt.read_text())["checkpoint_root"] in done.stdout and "right:" in done.stdout
+
+
+def test_a_checkpoint_root_is_compared_by_itself() -> None:
+    job, receipt = job_and_receipt("logistic_sgd")
+    root = json.loads(receipt.read_text())["checkpoint_root"]
+    assert verify(job, "--claim", root).returncode == RIGHT
+    assert verify(job, "--claim", root[:-1] + ("0" if root[-1] != "0" else "1")).returncode == WRONG
+    assert root in verify(job).stdout
+
+
+def with_roots(receipt: Path, roots: list[str], to: Path) -> Path:
+    """A receipt of other state roots, which contradicts itself in nothing."""
+    plain = json.loads(receipt.read_text())
+    whole = MerkleTree([bytes.fromhex(root[2:]) for root in roots]).root
+    plain |= {"state_roots": roots, "checkpoint_root": "0x" + whole.hex(), "final_state_root": roots[-1]}
+    to.write_text(json.dumps(plain))
+    return to
+
+
+@pytest.mark.parametrize("interval", [0, 2, 3])
+def test_a_weight_that_is_one_ulp_away_is_found(interval: int, tmp_path: Path) -> None:
+    directory, receipt = job_and_receipt("logistic_sgd")
+    job = Job.read(directory)
+    Trainer(job, tmp_path / "run").run()
+    roots = json.loads(receipt.read_text())["state_roots"]
+    step = (interval + 1) * job.spec.interval
+    loaded = load_file(tmp_path / "run" / "checkpoints" / f"{step:08}.safetensors")
+    state = [loaded[name].clone() for name in job.program.states]
+    assert roots[interval] == "0x" + state_root(state).hex()
+    weight = state[0].numpy().reshape(-1)
+    weight[4] = np.nextafter(weight[4], np.float32(np.inf))
+    roots[interval] = "0x" + state_root(state).hex()
+    done = verify(directory, "--receipt", with_roots(receipt, roots, tmp_path / "receipt.json"))
+    assert done.returncode == WRONG
+    assert f"wrong: interval {interval} " in done.stdout and roots[interval] in done.stdout
+
+
+def test_steps_before_the_first_wrong_one_are_right(tmp_path: Path) -> None:
+    directory, receipt = job_and_receipt("logistic_sgd")
+    roots = json.loads(receipt.read_text())["state_roots"]
+    bent = with_roots(receipt, [*roots[:2], roots[0], roots[3]], tmp_path / "receipt.json")
+    assert verify(directory, "--receipt", bent, "--steps", "4").returncode == RIGHT
+    assert verify(directory, "--receipt", bent, "--steps", "6").returncode == WRONG
+    assert verify(directory, "--receipt", bent, "--steps", "3").returncode == UNTOLD
+
+
+def flipped(root: str) -> str:
+    return root[:-1] + ("0" if root[-1] != "0" else "1")
+
+
+BREAKS: dict[str, tuple[int, Callable[[dict[str, Any]], object]]] = {
+    "run_id": (UNTOLD, lambda r: r.update(run_id=flipped(r["run_id"]))),
+    "checkpoint_root": (UNTOLD, lambda r: r.update(checkpoint_root=flipped(r["checkpoint_root"]))),
+    "final_state_root": (UNTOLD, lambda r: r.update(final_state_root=r["state_roots"][0])),
+    "a state root": (UNTOLD, lambda r: r["state_roots"].__setitem__(1, flipped(r["state_roots"][1]))),
+    "fewer roots": (UNTOLD, lambda r: r["state_roots"].pop()),
+    "a root in capitals": (UNTOLD, lambda r: r["state_roots"].__setitem__(0, r["state_roots"][0].upper())),
+    "another seed": (UNTOLD, lambda r: r["spec"].update(seed=r["spec"]["seed"] + 1)),
+    "another format": (UNTOLD, lambda r: r.update(format="tiebreak audit")),
+    "another version": (UNTOLD, lambda r: r.update(version=2)),
+    "a missing field": (UNTOLD, lambda r: r.pop("date")),
+    "another field": (UNTOLD, lambda r: r.update(note="")),
+    "a date that is none": (UNTOLD, lambda r: r.update(date="2026-02-30T00:00:00Z")),
+    "a date in few digits": (UNTOLD, lambda r: r.update(date="2026-1-1T0:0:0Z")),
+    "a number that is no integer": (UNTOLD, lambda r: r["spec"].update(seed=float(r["spec"]["seed"]))),
+    "no threads": (UNTOLD, lambda r: r["machine"].update(threads=0)),
+    "a long text": (UNTOLD, lambda r: r["versions"].update(torch="t" * 201)),
+    "a signer alone": (UNTOLD, lambda r: r.pop("signature")),
+    "a signature of zeros": (UNTOLD, lambda r: r.update(signature="0x" + 130 * "0")),
+    "another signer": (WRONG, lambda r: r.update(signer="0x" + 40 * "1")),
+    "another date than was signed": (WRONG, lambda r: r.update(date="2026-01-02T00:00:00Z")),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_a_broken_receipt_is_refused(what: str, tmp_path: Path) -> None:
+    directory, receipt = job_and_receipt("dropout_adamw")
+    plain = json.loads(receipt.read_text())
+    code, bend = BREAKS[what]
+    bend(plain)
+    path = tmp_path / "receipt.json"
+    path.write_text(json.dumps(plain))
+    done = verify(directory, "--receipt", path)
+    assert done.returncode == code
+    assert len((done.stderr if code == UNTOLD else done.stdout).splitlines()) == 1
+
+
+def test_a_key_twice_is_refused(tmp_path: Path) -> None:
+    directory, receipt = job_and_receipt("dropout_adamw")
+    path = tmp_path / "receipt.json"
+    path.write_text(receipt.read_text().replace('"version": 1', '"version": 1, "version": 1'))
+    done = verify(directory, "--receipt", path)
+    assert done.returncode == UNTOLD and "twice" in done.stderr
+
+
+@pytest.mark.parametrize("file", ["initial", "data", "schedule"])
+def test_a_job_with_another_number_is_refused(file: str, tmp_path: Path) -> None:
+    directory, _ = job_and_receipt("logistic_sgd")
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    bent = bytearray((tmp_path / f"{file}.safetensors").read_bytes())
+    bent[-1] ^= 1
+    (tmp_path / f"{file}.safetensors").write_bytes(bent)
+    done = verify(tmp_path)
+    assert done.returncode == UNTOLD and "root" in done.stderr
+
+
+def test_a_program_with_another_constant_is_refused(tmp_path: Path) -> None:
+    directory, _ = job_and_receipt("logistic_sgd")
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    program = tmp_path / "program.json"
+    text = program.read_text()
+    program.write_text(text.replace('{"bits":[1063675494]}', '{"bits":[1063675495]}'))
+    assert program.read_text() != text
+    done = verify(tmp_path)
+    assert done.returncode == UNTOLD and "program_root" in done.stderr
+    command = [sys.executable, "-I", str(PROGRAM_ROOT), str(tmp_path)]
+    alone = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert alone.returncode == WRONG and alone.stdout.startswith("wrong: ")
+
+
+def test_descriptors_are_those_of_the_vectors() -> None:
+    """A program with every operator: its encoded descriptors, byte for byte."""
+    described = runpy.run_path(str(PROGRAM_ROOT))
+    vectors = json.loads((CONFORMANCE.parent / "tests" / "vectors" / "descriptors.json").read_text())
+    program = json.loads(vectors["program"])
+    for number, operator in enumerate(vectors["operators"]):
+        found = "0x" + described["describe"](program, number).hex()
+        assert found == operator["encoded"], (number, operator["operator"])
+    assert "0x" + described["root_of"](program).hex() == vectors["programRoot"]
+
+
+def test_a_malformed_job_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    directory, _ = job_and_receipt("logistic_sgd")
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    spec, program = tmp_path / "spec.json", tmp_path / "program.json"
+    texts = spec.read_text(), program.read_text()
+    for bent in (
+        (texts[0].replace('"seed"', '"sead"'), texts[1]),
+        (texts[0].replace('"steps":8', '"steps":"8"'), texts[1]),
+        (texts[0], texts[1].replace("[[", "[ [", 1)),
+        (texts[0], texts[1].replace('["matmul",[6,8]', '["matmul",[6,6]', 1)),
+        (texts[0], texts[1].replace('{"dims":[1]}', '{"dims":7}', 1)),
+        (texts[0], texts[1][:-9]),
+    ):
+        assert bent != texts
+        spec.write_text(bent[0])
+        program.write_text(bent[1])
+        done = verify(tmp_path)
+        assert done.returncode == UNTOLD and len(done.stderr.splitlines()) == 1 and done.stdout == "", done
+
+
+def test_an_operator_that_it_lacks_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    directory, _ = job_and_receipt("logistic_sgd")
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    program = tmp_path / "program.json"
+    program.write_text(program.read_text().replace('["log",', '["lgamma",'))
+    done = verify(tmp_path)
+    assert done.returncode == UNTOLD and "lgamma" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_vectors_agree() -> None:
+    done = verify("--vectors", CONFORMANCE / "vectors")
+    assert (done.returncode, done.stderr) == (RIGHT, "") and done.stdout.startswith("right: ")
+
+
+def test_a_vector_of_another_bit_is_found(tmp_path: Path) -> None:
+    plain = json.loads((CONFORMANCE / "vectors" / "exp.json").read_text())
+    words = plain["cases"][0]["output"]["words"]
+    words[12] = f"{int(words[12], 16) ^ 1:08x}"
+    (tmp_path / "exp.json").write_text(json.dumps(plain))
+    done = verify("--vectors", tmp_path)
+    assert done.returncode == WRONG and "exp, case 0, element 12" in done.stdout
+
+
+def test_exact_paths_give_the_vectors_by_themselves(verifier: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all elements are decided by FP64: here none is."""
+    count = 0
+    certify = verifier.certify
+
+    def doubt(values: Any, errors: Any, to: Any, exact: Callable[[int], float]) -> Any:
+        nonlocal count
+        count += 1
+        return certify(values, np.where(errors > 0, np.inf, errors), to, exact)
+
+    monkeypatch.setattr(verifier, "certify", doubt)
+    cases, wrong = verifier.check_vectors(CONFORMANCE / "vectors")
+    assert wrong == [] and cases > 200 and count > 60
+
+
+@pytest.mark.parametrize("name", ["exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos"])
+def test_intervals_of_functions_hold_the_value(verifier: ModuleType, name: str) -> None:
+    draw = np.random.default_rng(7)
+    arguments = [float(np.float32(x)) for x in draw.normal(size=40) * 2.0 ** draw.integers(-60, 4, size=40)]
+    arguments += [1e30, -1e30, 3.0e38] if name in ("sin", "cos") else []
+    between = verifier.FUNCTIONS[name][1]
+    for x in arguments:
+        x = abs(x) if name == "log" else max(x, -0.999) if name == "log1p" else x
+        for bits in (64, 256):
+            low, high = between(Fraction(x), bits)
+            with mpmath.workprec(1200):
+                value = getattr(mpmath, name)(mpmath.mpf(x))
+                assert mpmath.mpf(low.numerator) / low.denominator <= value, (name, x, bits)
+                assert value <= mpmath.mpf(high.numerator) / high.denominator, (name, x, bits)
+            assert high - low <= max(abs(low), 1) * Fraction(1, 2 ** (bits - 4))
