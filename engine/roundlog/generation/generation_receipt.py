@@ -3,8 +3,8 @@ the model can check (docs/receipt.md). It says nothing of the machine, so everyb
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -260,7 +260,8 @@ def _hash(name: str, value: object) -> bytes:
 
 
 def _float(name: str, value: object) -> float:
-    if type(value) not in (int, float) or not math.isfinite(cast(float, value)):
+    # A whole number may be too large for a float.
+    if type(value) not in (int, float) or not -sys.float_info.max <= cast(float, value) <= sys.float_info.max:
         raise ValueError(f"has a {name} that is no number")
     return float(cast(float, value))
 

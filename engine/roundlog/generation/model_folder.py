@@ -55,7 +55,8 @@ def load_model(folder: Path, *, dtype: str | None = None, name: str = "", revisi
     if not configuration.is_file() and len(gguf) != 1:
         raise FolderError(f"{folder} has neither a config.json nor one file *.gguf: give the folder of a model")
     source = configuration if configuration.is_file() else gguf[0]
-    options: dict[str, Any] = {"local_files_only": True}
+    # Without the second, transformers asks on the terminal whether to run code of the folder's.
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if source != configuration:
         options["gguf_file"] = source.name
     try:
