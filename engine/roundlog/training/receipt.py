@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,7 @@ def _number(name: str, value: object, least: int, most: int) -> int:
 FORMAT = "tiebreak receipt"
 AUDIT_FORMAT = "tiebreak audit"
 """Format of a receipt of what was claimed, with what an audit of it has found."""
+RECEIPT_FORMATS = frozenset([FORMAT, AUDIT_FORMAT])
 VERSION = 1
 MAX_RECEIPT_BYTES = 64 << 20
 """Most bytes of a receipt: some 900,000 checkpoints."""
@@ -237,9 +239,18 @@ class Receipt:
             date=datetime.now(UTC).strftime(_DATE),
         )
 
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of `signed_text`: the name of the receipt, however its file is laid out."""
+        return sha256(self.signed_text().encode()).digest()
+
     def signed_text(self) -> str:
         """The text that is signed: canonical JSON (sorted keys, no spaces, ASCII) of all but the signature."""
-        return canonical_json(self._plain())
+        return canonical_json(self._plain(signed=False))
+
+    def plain(self) -> dict[str, Any]:
+        """The receipt as JSON has it, with its signature."""
+        return self._plain(signed=True)
 
     def by(self, signer: bytes) -> Receipt:
         """The receipt with the name of the account that will sign it."""
@@ -255,16 +266,13 @@ class Receipt:
 
     def write(self, path: Path) -> None:
         """Writes the receipt, whole or not at all. Raises ReceiptError if it is too large, OSError."""
-        plain = self._plain()
-        if self.signature is not None:
-            plain["signature"] = _hex(self.signature)
-        data = json.dumps(plain, sort_keys=True, indent=1).encode() + b"\n"
+        data = json.dumps(self.plain(), sort_keys=True, indent=1).encode() + b"\n"
         if len(data) > MAX_RECEIPT_BYTES:
             raise ReceiptError(f"a receipt of {len(self.state_roots)} checkpoints is too large: make fewer of them")
         with replace_file(path) as file:
             file.write(data)
 
-    def _plain(self) -> dict[str, Any]:
+    def _plain(self, *, signed: bool) -> dict[str, Any]:
         plain: dict[str, Any] = {
             "format": FORMAT if self.audit is None else AUDIT_FORMAT,
             "version": VERSION,
@@ -281,6 +289,8 @@ class Receipt:
             plain["audit"] = self.audit.plain()
         if self.signer is not None:
             plain["signer"] = _hex(self.signer)
+        if signed and self.signature is not None:
+            plain["signature"] = _hex(self.signature)
         return plain
 
 
@@ -292,13 +302,19 @@ def read_receipt(path: Path) -> Receipt:
             data = file.read(MAX_RECEIPT_BYTES + 1)
     except OSError as error:
         raise ReceiptError(f"{path} cannot be read ({error.strerror}): check the path") from error
+    return parse_receipt(data, path)
+
+
+def parse_receipt(data: bytes, name: Path) -> Receipt:
+    """The receipt in bytes that are not trusted, as `read_receipt`. name: of their file, for the words of an error.
+    Raises ReceiptError."""
     try:
         return _parse(data)
     except _NewerError as error:
-        raise ReceiptError(f"{path} {error}: install the version of tiebreak that wrote it") from error
+        raise ReceiptError(f"{name} {error}: install the version of tiebreak that wrote it") from error
     except (SpecError, ValueError) as error:
         reason = str(error)[:300].replace("\n", " ")
-        raise ReceiptError(f"{path} is no receipt that could be checked ({reason}): {_AGAIN}") from error
+        raise ReceiptError(f"{name} is no receipt that could be checked ({reason}): {_AGAIN}") from error
 
 
 class _NewerError(Exception):
