@@ -1,4 +1,4 @@
-"""`tiebreak receipt` and `tiebreak verify`: what a run has come to, for others to repeat."""
+"""`tiebreak receipt`, `tiebreak validate` and `tiebreak verify`: results of runs and texts, for others to repeat."""
 
 from __future__ import annotations
 
@@ -18,8 +18,20 @@ from tiebreak.cli.job_files import check_roots, fetched, read_claim, read_job
 from tiebreak.cli.network import ContentOptions
 from tiebreak.cli.option_groups import examples, panel, takes_groups
 from tiebreak.cli.output import Listener
+from tiebreak.cli.receipt_files import (
+    Form,
+    ReceiptForm,
+    account_text,
+    read_receipt_file,
+    signed_receipt,
+    signer_text,
+    write_receipt_file,
+    wrong_signature,
+)
+from tiebreak.cli.text_checks import about_text, check_text_receipt
 
 if TYPE_CHECKING:
+    from roundlog.generation import GenerationReceipt
     from roundlog.training import Job, Receipt, Repetition
 
 _RECEIPT = examples(
@@ -29,16 +41,38 @@ _RECEIPT = examples(
 _VERIFY = examples(
     "tiebreak verify receipt.json --job job --dir work",
     "tiebreak verify receipt.json --job job --dir work --run trained --share 0.1",
+    "tiebreak verify text.json --model SmolLM2-135M-Instruct",
 )
+_VALIDATE = examples(
+    "tiebreak validate receipt.json",
+    "tiebreak validate receipt.json --signer 0x15d34AAf54267DB7D7c367839AAf71A00a2C6A65",
+)
+_run_option = panel("The receipt of a run")
 _share_option = panel("A share of the run")
+_text_option = panel("The receipt of a text")
 
 _Job = Annotated[Path, typer.Option("--job", metavar="JOB", help="Directory of the job.")]
 
+_File = Annotated[
+    Path,
+    typer.Argument(metavar="RECEIPT", help="A receipt, as `tiebreak receipt` or `tiebreak generate` writes it."),
+]
+
+_Signer = Annotated[
+    str | None,
+    typer.Option(
+        "--signer",
+        metavar="ADDRESS",
+        help="Account that has to have signed it; without it any signature that fits will do.",
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
-    """Adds the two commands."""
+    """Adds the three commands."""
     app.command(epilog=_RECEIPT)(receipt)
     app.command(epilog=_VERIFY)(takes_groups(verify))
+    app.command(epilog=_VALIDATE)(validate)
 
 
 def receipt(
@@ -49,6 +83,7 @@ def receipt(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File for the receipt.")],
     sign: Annotated[bool, typer.Option("--sign", help="Sign it with your account's key (EIP-191).")] = False,
     keystore: network.Keystore = None,
+    form: Form = ReceiptForm.JSON,
     max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
     json: option_groups.Json = False,
 ) -> None:
@@ -67,56 +102,77 @@ def receipt(
     assert isinstance(roots, list), "a directory has no 64 hex digits"
     check_roots(run, roots, read)
     made = Receipt.of(read.spec, roots, version("tiebreak"))
-    if sign:
-        made = _signed(made, keystore)
-    made.write(out)
+    written = signed_receipt(made, network.account(keystore)) if sign else made
+    write_receipt_file(out, written, form)
+    facts = {
+        "run_id": made.spec.run_id,
+        "checkpoint_root": made.checkpoint_root,
+        "final_state_root": made.final_state_root,
+    }
     if json:
-        output.show_json(
-            {
-                "receipt": out,
-                "run_id": made.spec.run_id,
-                "checkpoint_root": made.checkpoint_root,
-                "final_state_root": made.final_state_root,
-                "signer": made.signer,
-            }
-        )
+        output.show_json({"receipt": out} | facts | {"signer": written.signer})
         return
-    output.show_facts(
-        f"Receipt in {out}",
-        {
-            "run id": made.spec.run_id,
-            "checkpoint root": made.checkpoint_root,
-            "final state root": made.final_state_root,
-            "signed by": _address(made.signer) if made.signer is not None else "nobody",
-        },
-    )
+    shown = {name.replace("_", " "): root for name, root in facts.items()}
+    output.show_facts(f"Receipt in {out}", shown | {"signed by": _signed_by(written)})
 
 
-def _signed(made: Receipt, keystore: Path | None) -> Receipt:
-    from tiebreak.transactions.keys import sign_text
+def validate(
+    file: _File,
+    signer: _Signer = None,
+    json: option_groups.Json = False,
+) -> None:
+    """Check a receipt against itself, offline, without its model or its job: its hashes and its signature agree.
 
-    account = network.account(keystore)
-    named = made.by(bytes.fromhex(account.address[2:]))
-    return named.signed(sign_text(account, named.signed_text()))
+    Whether it is true, only `tiebreak verify` shows.
+
+    Exit code 0 if they agree; 1 if the file is no receipt, or its hashes contradict each other; 3 if the signature is
+    not the signer's.
+    """
+    from roundlog.training import Receipt
+
+    wanted = network.address(signer, "the signer") if signer is not None else None
+    read = read_receipt_file(file)
+    fault = wrong_signature(read, wanted)
+    kind = ("run" if read.audit is None else "audit") if isinstance(read, Receipt) else "text"
+    if json:
+        facts = {"receipt": file, "kind": kind, "digest": read.digest, "signer": read.signer}
+        output.show_json({"valid": fault is None} | facts | {"wrong_signature": fault})
+    elif fault is not None:
+        output.show_line(f"WRONG: {file}: {fault}.")
+    else:
+        about = about_text(read) if not isinstance(read, Receipt) else _about_run(read)
+        output.show_facts(f"{file} agrees with itself", about | {"digest": read.digest, "signed by": _signed_by(read)})
+    if fault is not None:
+        raise typer.Exit(ANSWER_IS_NO)
+
+
+def _about_run(read: Receipt) -> dict[str, object]:
+    return {
+        "receipt of": "a run" if read.audit is None else "an audit of a run",
+        "run id": read.spec.run_id,
+        "checkpoint root": read.checkpoint_root,
+        "final state root": read.final_state_root,
+    }
+
+
+def _signed_by(read: Receipt | GenerationReceipt) -> str:
+    return account_text(read.signer) if read.signer is not None else "nobody"
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="RECEIPT", help="A receipt, as `tiebreak receipt` writes it.")],
-    job: _Job,
+    file: _File,
+    job: Annotated[
+        Path | None, _run_option("--job", metavar="JOB", help="Directory of the job that the receipt is of.")
+    ] = None,
     directory: Annotated[
-        Path,
-        typer.Option(
+        Path | None,
+        _run_option(
             "--dir",
             metavar="WORK",
             help="Directory of your own, where the run is repeated. A killed repetition carries on.",
         ),
-    ],
-    signer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Account that has to have signed it; without it any signature that fits will do."
-        ),
     ] = None,
+    signer: _Signer = None,
     run: Annotated[
         Path | None,
         _share_option(
@@ -136,31 +192,51 @@ def verify(
             "goes unnoticed. Less than all needs --run, and is begun anew after a kill.",
         ),
     ] = option_groups.DEFAULT_VERIFY_LOG,
+    model: Annotated[
+        Path | None,
+        _text_option("--model", metavar="DIR", help="Folder of the model that the text is of."),
+    ] = None,
+    by_token: Annotated[
+        bool,
+        _text_option("--by-token", help="Repeat the text token by token, as it was written, and not in one pass."),
+    ] = False,
     micro_batches: option_groups.MicroBatches = 1,
     *,
     computing: option_groups.Computing,
     content: ContentOptions,
     json: option_groups.Json = False,
 ) -> None:
-    """Check a receipt by repeating its run, or a share of it: right, or the first interval that differs.
+    """Check a receipt by repeating what it is of: right, or the first thing that differs.
 
-    Of a job that was fetched without its data, the blocks that are used are fetched, each checked, and counted.
+    The receipt of a run needs --job and --dir: its intervals are repeated, or a share of them. That of a text needs
+    --model: every token is the one that the model chooses behind those before it. Of a job that was fetched without its
+    data, the blocks that are used are fetched, each checked, and counted.
 
     Exit code 0 if it is right, as far as it was repeated; 3 if an interval comes to another state root, a checkpoint of
-    RUN is not the receipt's, or the signature is not the signer's; 1 if that cannot be told, as with the receipt of
-    another job.
+    RUN is not the receipt's, the model chooses another token or with another probability, or the signature is not the
+    signer's; 1 if that cannot be told, as with the receipt of another job or model.
     """
-    from roundlog.training import draw_intervals, read_receipt
+    from roundlog.training import Receipt, draw_intervals
 
     if share < 1 and run is None:
         raise WrongUsage("a share of the run starts from its checkpoints: name a copy of it with --run, or repeat all.")
-    if run is not None and run.resolve() == directory.resolve():
+    if run is not None and directory is not None and run.resolve() == directory.resolve():
         raise WrongUsage(f"{run} is the run to be checked: repeat it in another directory, with --dir.")
     wanted = network.address(signer, "the signer") if signer is not None else None
     if run is not None and not run.is_dir():
         raise CommandError(f"there is no run directory {run}: name a copy of the run, or leave --run away.")
     computing.use_threads()
-    read = read_receipt(file)
+    read = read_receipt_file(file)
+    if not isinstance(read, Receipt):
+        if model is None or not (job is directory is run is None):
+            raise WrongUsage(
+                f"{file} is the receipt of a text: name its model's folder with --model, and no job or run."
+            )
+        if not check_text_receipt(file, read, model, wrong_signature(read, wanted), by_token=by_token, json=json):
+            raise typer.Exit(ANSWER_IS_NO)
+        return
+    if job is None or directory is None or model is not None or by_token:
+        raise WrongUsage(f"{file} is the receipt of a run: name its job with --job, your --dir, and no model.")
     made = read_job(job, computing.max_memory, micro_batches, content)
     if made.spec != read.spec:
         raise CommandError(
@@ -168,12 +244,12 @@ def verify(
             f"0x{made.spec.run_id.hex()}: give the job that the receipt is of."
         )
     started = time.monotonic()
-    wrong_signature = _wrong_signature(read, wanted)
+    fault = wrong_signature(read, wanted)
     drawn = draw_intervals(made.spec.intervals, share)
     found = None
-    if wrong_signature is None:
+    if fault is None:
         found = _repeat(read, made, directory, run, drawn, computing, micro_batches)
-    answer = _Answer(read, made, wrong_signature, found, len(drawn))
+    answer = _Answer(read, made, fault, found, len(drawn))
     if json:
         facts = {"receipt": file, "fetched_data_bytes": fetched(made)}
         output.show_json(answer.plain() | facts | {"seconds": round(time.monotonic() - started, 3)})
@@ -204,19 +280,6 @@ def _repeat(
     with output.progress("repeating intervals", len(drawn)) as bar:
         chosen = computing.run_options(micro_batches)
         return repeat(made, read.state_roots, run, directory, drawn, chosen, bar.done)
-
-
-def _wrong_signature(read: Receipt, wanted: str | None) -> str | None:
-    """Fault of the signature, in one clause; None if it is right, or if there is none and none was asked for."""
-    from tiebreak.transactions.keys import signer_of
-
-    if read.signer is None or read.signature is None:
-        return None if wanted is None else f"nobody has signed it, and {wanted} should have"
-    if signer_of(read.signed_text(), read.signature) != read.signer:
-        return f"its signature is not that of {_address(read.signer)} over what it says"
-    if wanted is not None and bytes.fromhex(wanted[2:]) != read.signer:
-        return f"{_address(read.signer)} has signed it, and not {wanted}"
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +336,7 @@ class _Answer:
             )
             return
         repeated = len(found.repeated)
-        said = "nobody has signed it" if self.read.signer is None else f"signed by {_address(self.read.signer)}"
+        said = signer_text(self.read)
         if repeated == spec.intervals:
             output.show_line(f"Right: all {repeated} intervals come to the state roots of {file}; {said}.")
             return
@@ -296,9 +359,3 @@ class _Answer:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
-
-
-def _address(account: bytes) -> str:
-    from eth_utils.address import to_checksum_address
-
-    return to_checksum_address(account)

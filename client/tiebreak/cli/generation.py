@@ -1,0 +1,359 @@
+"""`tiebreak generate`: text of a causal language model, with one right answer on every machine, and its receipt."""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from tiebreak.cli import network, option_groups, output
+from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.jobs import ProductArithmetic
+from tiebreak.cli.option_groups import examples, panel, takes_groups
+from tiebreak.cli.receipt_files import (
+    Form,
+    ReceiptForm,
+    read_receipt_file,
+    signed_receipt,
+    signer_text,
+    write_receipt_file,
+)
+from tiebreak.cli.text_checks import decoded, read_model
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
+    from roundlog.capture.huggingface import Sampling
+    from roundlog.generation import Choice, Generation, Generator, LoadedModel
+
+    from tiebreak.cli.receipt_files import AnyReceipt
+
+_EXAMPLES = examples(
+    'tiebreak generate --model SmolLM2-135M-Instruct --prompt "What is the capital of France?"',
+    "tiebreak generate --model SmolLM2-135M-Instruct --temperature 0.8 --top-p 0.9 --seed 7 --receipt text.json",
+    "tiebreak generate --model SmolLM2-135M-Instruct --raw --receipt text.json < prompt.txt",
+)
+_MAX_PROMPT_BYTES = 16 << 20
+_MOST_TOKENS = 1 << 20
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+_choice_option = panel("Choice of tokens")
+_model_option = panel("The model")
+_receipt_option = panel("The receipt")
+
+
+class WeightFormat(enum.StrEnum):
+    """Formats of weights that generate text."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightOptions:
+    """Options of the model's weights and arithmetic."""
+
+    dtype: Annotated[
+        WeightFormat | None,
+        _model_option("--dtype", help="Format of the weights; default: as they are, and BF16 for FP16 and GGUF."),
+    ] = None
+    arithmetic: Annotated[
+        ProductArithmetic,
+        _model_option(
+            "--arithmetic",
+            help="Products of BF16 matrices: `exact`, or as tensor cores of a family of GPUs add them "
+            "(docs/arithmetic.md).",
+        ),
+    ] = ProductArithmetic.EXACT
+    positions: Annotated[
+        int | None,
+        _model_option(
+            "--positions",
+            min=1,
+            max=_MOST_TOKENS,
+            metavar="N",
+            help="Positions of the cache; the same text for any N that has room for it. Default: no more than that.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceOptions:
+    """Options of the choice of tokens, as those of `transformers`."""
+
+    max_new_tokens: Annotated[
+        int, _choice_option("--max-new-tokens", min=1, max=_MOST_TOKENS, metavar="N", help="Most tokens to generate.")
+    ] = 128
+    temperature: Annotated[
+        float,
+        _choice_option(
+            "--temperature", metavar="T", help="0: the likeliest token. Above: drawn by softmax(logits / T)."
+        ),
+    ] = 0.0
+    top_k: Annotated[
+        int, _choice_option("--top-k", min=0, metavar="K", help="Draw from the K likeliest tokens; 0: from all.")
+    ] = 0
+    top_p: Annotated[
+        float, _choice_option("--top-p", metavar="P", help="Draw from the fewest tokens with that share together.")
+    ] = 1.0
+    repetition_penalty: Annotated[
+        float,
+        _choice_option(
+            "--repetition-penalty", metavar="R", help="Divide logits of tokens that were there before by R."
+        ),
+    ] = 1.0
+    seed: Annotated[int, _choice_option("--seed", min=0, max=(1 << 64) - 1, metavar="N", help="Seed of the draws.")] = 0
+
+    def sampling(self) -> Sampling:
+        """The choice as the engine knows it. Raises CaptureError for numbers that choose no token."""
+        from roundlog.capture.huggingface import Sampling
+
+        return Sampling(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            repetition_penalty=self.repetition_penalty,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceiptOptions:
+    """Options of the receipt."""
+
+    receipt: Annotated[
+        Path | None,
+        _receipt_option("--receipt", metavar="FILE", help="File for the text's receipt, which `verify` takes."),
+    ] = None
+    training_receipt: Annotated[
+        Path | None,
+        _receipt_option(
+            "--training-receipt",
+            metavar="FILE",
+            help="Receipt of the run that the weights come from, to be named in it.",
+        ),
+    ] = None
+    sign: Annotated[bool, _receipt_option("--sign", help="Sign it with your account's key (EIP-191).")] = False
+    keystore: network.Keystore = None
+    form: Form = ReceiptForm.JSON
+
+    def prepare(self) -> _WantedReceipt | None:
+        """What the receipt needs, checked before anything is computed; None without one. Raises WrongUsage,
+        CommandError, ReceiptError, AccountError."""
+        from roundlog.training import Receipt
+
+        if self.receipt is None:
+            if self.sign or self.training_receipt is not None:
+                raise WrongUsage("there is no receipt to be signed, or to name another: add --receipt FILE.")
+            return None
+        if not self.receipt.parent.is_dir():
+            raise CommandError(f"there is no directory {self.receipt.parent} for the receipt: make it.")
+        training = None
+        if self.training_receipt is not None:
+            found = read_receipt_file(self.training_receipt)
+            if not isinstance(found, Receipt):
+                raise CommandError(f"{self.training_receipt} is the receipt of a text: give that of a run.")
+            training = found.digest
+        account = network.account(self.keystore) if self.sign else None
+        return _WantedReceipt(self.receipt, self.form, training, account)
+
+
+@dataclass(frozen=True, slots=True)
+class _WantedReceipt:
+    """A receipt that is to be written."""
+
+    file: Path
+    form: ReceiptForm
+    training: bytes | None
+    """Digest of the receipt of a run."""
+    account: LocalAccount | None
+
+    def write(
+        self,
+        loaded: LoadedModel,
+        generator: Generator,
+        prompt: list[int],
+        text: Generation,
+        sampling: Sampling,
+        choice: ChoiceOptions,
+    ) -> AnyReceipt:
+        """Writes the receipt of a text. Raises OSError."""
+        from roundlog.generation import make_receipt
+
+        made: AnyReceipt = make_receipt(
+            loaded,
+            generator,
+            prompt,
+            text,
+            sampling=sampling,
+            seed=choice.seed,
+            max_new_tokens=choice.max_new_tokens,
+            tiebreak_version=version("tiebreak"),
+            training_receipt=self.training,
+        )
+        if self.account is not None:
+            made = signed_receipt(made, self.account)
+        write_receipt_file(self.file, made, self.form)
+        return made
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=_EXAMPLES)(takes_groups(generate))
+
+
+def generate(
+    model: Annotated[
+        Path,
+        typer.Option(
+            "--model", metavar="DIR", help="Folder of Hugging Face: config, tokenizer, weights as safetensors or GGUF."
+        ),
+    ],
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", metavar="TEXT", help="The prompt; without it, standard input is read.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Take the prompt as it is, without the chat template.")] = False,
+    *,
+    weights: WeightOptions,
+    choice: ChoiceOptions,
+    wanted: ReceiptOptions,
+    json: option_groups.Json = False,
+) -> None:
+    """Generate text by a model in a folder: the same text on every machine, written to standard output as it comes.
+
+    The prompt goes through the tokenizer's chat template if there is one. A receipt says which model wrote which tokens
+    behind it; `tiebreak verify` checks that in one pass.
+    """
+    from roundlog.generation import Generator, prompt_tokens
+
+    sampling, to_write = choice.sampling(), wanted.prepare()
+    said = _prompt(prompt)
+    started = time.monotonic()
+    bar = output.OpenProgress("Preparing", 2)
+    try:
+        bar.steps.done(0, "reads the model")
+        loaded = read_model(model, weights.dtype)
+        is_chat = not raw and bool(loaded.tokenizer.chat_template)
+        tokens = prompt_tokens(loaded.tokenizer, [{"role": "user", "content": said}] if is_chat else said)
+        positions = weights.positions or len(tokens) + choice.max_new_tokens
+        generator = Generator(loaded.model, positions=positions, arithmetic=weights.arithmetic)
+        bar.steps.done(1, "captures it")
+        stream = _TextStream(loaded.tokenizer, None if json else sys.stdout, bar.close)
+        text = generator.generate(
+            tokens,
+            new_tokens=choice.max_new_tokens,
+            sampling=sampling,
+            stop=loaded.stop,
+            seed=choice.seed,
+            tell=stream.add,
+        )
+    finally:
+        bar.close()
+    stream.close()
+    made = None
+    if to_write is not None:
+        made = to_write.write(loaded, generator, tokens, text, sampling, choice)
+    if json:
+        facts: dict[str, object] = {
+            "text": stream.text,
+            "prompt_tokens": tokens,
+            "tokens": text.tokens,
+            "finish_reason": text.finish_reason,
+            "tokens_per_second": stream.speed,
+            "seconds": round(time.monotonic() - started, 3),
+            "receipt": wanted.receipt,
+            "digest": made.digest if made is not None else None,
+            "signer": made.signer if made is not None else None,
+        }
+        output.show_json(facts)
+        return
+    speed = f" at {stream.speed} tokens a second" if stream.speed is not None else ""
+    output.warn(
+        f"{len(text.tokens)} new tokens behind {len(tokens)}{speed}, after {stream.began - started:.0f} s of reading "
+        f"and capturing the model; end: {text.finish_reason}."
+    )
+    if made is not None:
+        output.warn(f"Receipt in {wanted.receipt}, digest 0x{made.digest.hex()}; {signer_text(made)}.")
+
+
+def _prompt(given: str | None) -> str:
+    """The prompt, or standard input, without the end of its last line. Raises WrongUsage, CommandError."""
+    if given is None:
+        if sys.stdin.isatty():
+            raise WrongUsage("there is no prompt: give --prompt TEXT, or pipe one into standard input.")
+        data = typer.get_binary_stream("stdin").read(_MAX_PROMPT_BYTES + 1)
+    else:
+        data = os.fsencode(given)
+    if len(data) > _MAX_PROMPT_BYTES:
+        raise CommandError(f"the prompt has more than {_MAX_PROMPT_BYTES} bytes: give a shorter one.")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise CommandError(f"the prompt is no text in UTF-8 (byte {error.start}): convert it.") from error
+    return text if given is not None else text.removesuffix("\n").removesuffix("\r")
+
+
+class _TextStream:
+    """Text of tokens, written as they come: what is behind the text of those before, as soon as its last character is
+    whole."""
+
+    def __init__(self, tokenizer: Any, out: TextIO | None, begins: Callable[[], None]) -> None:
+        """out: where the text goes, if anywhere. begins: called before the first of it is written."""
+        self._tokenizer, self._out, self._begins = tokenizer, out, begins
+        self._tokens: list[int] = []
+        self._written = ""
+        self.text = ""
+        self.began = self._last = 0.0
+        """Instant at which nothing was to be captured any more, in seconds of a steady clock."""
+
+    def add(self, choice: Choice) -> None:
+        """Takes the next token."""
+        self._tokens.append(choice.token)
+        self._last = time.monotonic()
+        # Behind the first token, what reads a single one is captured: the text would stand still.
+        if len(self._tokens) == 2:
+            self._begin()
+        if len(self._tokens) > 1:
+            self.text = decoded(self._tokenizer, self._tokens)
+            # Bytes of a character whose others are still to come.
+            whole = self.text.rstrip("\N{REPLACEMENT CHARACTER}")
+            if whole.startswith(self._written):
+                self._write(whole[len(self._written) :])
+
+    def close(self) -> None:
+        """Writes the rest, and ends the line."""
+        if len(self._tokens) < 2:
+            self._begin()
+        self.text = decoded(self._tokenizer, self._tokens)
+        if not self.text.startswith(self._written):
+            # A tokenizer that takes back what it has said: the whole text again, on a line of its own.
+            self._write("\n")
+            self._written = ""
+        self._write(self.text[len(self._written) :] + "\n")
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens a second behind the second one; None if there are none."""
+        span = self._last - self.began
+        return round((len(self._tokens) - 2) / span, 2) if len(self._tokens) > 2 and span > 0 else None
+
+    def _begin(self) -> None:
+        self.began = time.monotonic()
+        self._begins()
+
+    def _write(self, text: str) -> None:
+        self._written += text
+        if self._out is None or not text:
+            return
+        if self._out.isatty():
+            # A model's text is not to control the terminal.
+            text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+        self._out.write(text)
+        self._out.flush()
