@@ -245,7 +245,7 @@ def generate(
         positions = weights.positions or len(tokens) + choice.max_new_tokens
         generator = Generator(loaded.model, positions=positions, arithmetic=weights.arithmetic)
         bar.steps.done(1, "captures it")
-        stream = _TextStream(loaded.tokenizer, None if json else sys.stdout, bar.close)
+        stream = TextStream(loaded.tokenizer, None if json else sys.stdout, bar.close)
         text = generator.generate(
             tokens,
             new_tokens=choice.max_new_tokens,
@@ -300,7 +300,7 @@ def _prompt(given: str | None) -> str:
     return text if given is not None else text.removesuffix("\n").removesuffix("\r")
 
 
-class _TextStream:
+class TextStream:
     """Text of tokens, written as they come: what is behind the text of those before, as soon as its last character is
     whole."""
 

@@ -1,0 +1,360 @@
+"""`tiebreak generate`, and what `validate` and `verify` say of its receipts: right ones, changed ones, hostile ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiebreak.cli.app import app
+from tiebreak.transactions.keys import devnet_account, sign_text
+from typer.testing import CliRunner
+
+from tests.client.cli.cli_world import Run, Trained, refused
+from tests.client.cli.text_world import byte_tokenizer, edited, generators_kept, read, with_one_ulp, write_model
+
+transformers = pytest.importorskip("transformers")
+
+KEY = {"TIEBREAK_PRIVATE_KEY": bytes(devnet_account(3).key).hex()}
+SIGNER = devnet_account(3).address
+PROMPT, NEW = "Hé?", 8
+DRAWN = ("--temperature", "1", "--top-k", "200", "--top-p", "0.99", "--repetition-penalty", "1.1", "--seed", "7")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def captured_once() -> Iterator[None]:
+    with generators_kept():
+        yield
+
+
+@dataclass(frozen=True)
+class Text:
+    """A model, and what `generate` has said of it. Read only."""
+
+    model: Path
+    receipt: Path
+    stdout: str
+    stderr: str
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.receipt.read_text())
+        return found
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Text]:
+    found = {}
+    for name, dtype in DTYPES.items():
+        room = tmp_path_factory.mktemp(name)
+        model = write_model(room / "tiny", dtype, cancels=name == "bf16")
+        words = ["generate", "--model", model, "--prompt", PROMPT, "--max-new-tokens", NEW, *DRAWN]
+        words += ["--receipt", room / "text.json", "--sign"]
+        shown = CliRunner().invoke(app, [str(word) for word in words], env=KEY)
+        assert shown.exit_code == 0, shown.output
+        found[name] = Text(model, room / "text.json", shown.stdout, shown.stderr)
+    return found
+
+
+@pytest.fixture
+def text(texts: dict[str, Text], tmp_path: Path) -> Text:
+    """The text in FP32, with a copy of its receipt."""
+    whole = texts["fp32"]
+    return Text(whole.model, Path(shutil.copy(whole.receipt, tmp_path / "text.json")), whole.stdout, whole.stderr)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_text_is_streamed_and_its_receipt_is_right(run: Run, texts: dict[str, Text], dtype: str) -> None:
+    text = texts[dtype]
+    plain, tokenizer = text.plain, byte_tokenizer()
+    assert text.stdout == tokenizer.decode(plain["tokens"], skip_special_tokens=True) + "\n"
+    assert plain["prompt_tokens"] == tokenizer(f"<user>{PROMPT}<assistant>")["input_ids"]
+    assert plain["model"]["dtype"] == dtype and plain["model"]["name"] == "tiny"
+    assert plain["token_count"] == NEW and plain["sampling"]["stop_tokens"] == [0]
+    assert f"{NEW} new tokens behind {len(plain['prompt_tokens'])}" in text.stderr and SIGNER in text.stderr
+    shown = json.loads(run("validate", text.receipt, "--json").stdout)
+    assert shown["valid"] and shown["kind"] == "text" and shown["digest"] in text.stderr
+    for more in ((), ("--by-token",)):
+        right = run("verify", text.receipt, "--model", text.model, "--signer", SIGNER, *more)
+        assert right.exit_code == 0, right.output
+        assert right.stdout.startswith(f"Right: the model chooses all {NEW} tokens") and SIGNER in right.stdout
+    found = json.loads(run("verify", text.receipt, "--model", text.model, "--json").stdout)
+    assert found["right"] and found["right_tokens"] == NEW and found["digest"] == shown["digest"]
+
+
+def test_json_has_the_same_text_and_nothing_depends_on_positions(run: Run, text: Text, tmp_path: Path) -> None:
+    words = ("generate", "--model", text.model, "--max-new-tokens", NEW, *DRAWN, "--positions", 40, "--json")
+    found = json.loads(run(*words, stdin=PROMPT + "\n").stdout)
+    assert found["tokens"] == text.plain["tokens"] and found["text"] + "\n" == text.stdout
+    assert found["prompt_tokens"] == text.plain["prompt_tokens"] and found["receipt"] is None
+    raw = json.loads(run(*words, "--raw", "--receipt", tmp_path / "raw.json", stdin=PROMPT).stdout)
+    assert raw["prompt_tokens"] == byte_tokenizer()(PROMPT)["input_ids"] and raw["signer"] is None
+    assert json.loads((tmp_path / "raw.json").read_text())["tokens"] == raw["tokens"]
+
+
+def other_token(text: Text, place: int) -> list[int]:
+    tokens = list(text.plain["tokens"])
+    tokens[place] = 5 if tokens[place] != 5 else 6
+    return tokens
+
+
+def test_a_changed_token_is_named_with_the_one_that_is_right(run: Run, text: Text) -> None:
+    right = text.plain["tokens"]
+    for place in (0, NEW - 1):
+        edited(text.receipt, {"tokens": other_token(text, place)})
+        for more in ((), ("--by-token",)):
+            result = run("verify", text.receipt, "--model", text.model, *more)
+            assert result.exit_code == 3
+            assert f"WRONG: token {place + 1} of {NEW} in {text.receipt} is" in result.stdout
+            assert f"and the model chooses {right[place]} " in result.stdout
+        found = json.loads(run("verify", text.receipt, "--model", text.model, "--json").stdout)
+        assert (found["wrong_token"], found["chosen_token"], found["right_tokens"]) == (place, right[place], place)
+        edited(text.receipt, {"tokens": right})
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "seed": ({"sampling.seed": "8"}, "WRONG: token"),
+    "temperature": ({"sampling.temperature": 0, "sampling.top_k": 0, "sampling.top_p": 1}, "WRONG: token"),
+    "prompt": ({"prompt_tokens": [40, 5]}, "WRONG: token"),
+    "logprobs": ({"logprobs_root": "0x" + "12" * 32}, f"WRONG: all {NEW} tokens of "),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_receipt_of_something_else_is_wrong(run: Run, text: Text, name: str) -> None:
+    change, said = CHANGES[name]
+    edited(text.receipt, change)
+    assert run("validate", text.receipt).exit_code == 0
+    result = run("verify", text.receipt, "--model", text.model)
+    assert result.exit_code == 3 and result.stdout.startswith(said), result.output
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_a_dropped_token_is_no_receipt_or_has_other_probabilities(run: Run, text: Text) -> None:
+    edited(text.receipt, {"tokens": text.plain["tokens"][:-1]})
+    refused(run("validate", text.receipt), "ends neither with a token")
+    edited(text.receipt, {"sampling.max_new_tokens": NEW - 1})
+    result = run("verify", text.receipt, "--model", text.model)
+    assert result.exit_code == 3 and "log-probabilities are not" in result.stdout
+
+
+def test_a_model_that_differs_by_one_ulp_is_another_one(run: Run, text: Text, tmp_path: Path) -> None:
+    from roundlog.generation import load_model
+
+    other = with_one_ulp(text.model, tmp_path / "other")
+    refused(run("verify", text.receipt, "--model", other), "is of another model", "model_weight_hash", "tiny")
+    found = load_model(other).identity.model_weight_hash
+    edited(text.receipt, {"model.model_weight_hash": "0x" + found.hex()})
+    result = run("verify", text.receipt, "--model", other)
+    assert result.exit_code == 3 and result.stdout.startswith("WRONG: ")
+
+
+def test_another_dtype_is_another_model_and_gives_another_text(run: Run, text: Text) -> None:
+    from roundlog.generation import load_model
+
+    edited(text.receipt, {"model.dtype": "bf16"})
+    refused(run("verify", text.receipt, "--model", text.model), "is of another model", "model_weight_hash")
+    found = load_model(text.model, dtype="bf16").identity.model_weight_hash
+    edited(text.receipt, {"model.model_weight_hash": "0x" + found.hex()})
+    result = run("verify", text.receipt, "--model", text.model)
+    assert result.exit_code == 3 and result.stdout.startswith("WRONG: ")
+
+
+def test_another_arithmetic_is_wrong_or_none(run: Run, texts: dict[str, Text], text: Text, tmp_path: Path) -> None:
+    short = Path(shutil.copy(texts["bf16"].receipt, tmp_path / "bf16.json"))
+    edited(short, {"arithmetic": "hopper"})
+    result = run("verify", short, "--model", texts["bf16"].model)
+    assert result.exit_code == 3 and result.stdout.startswith("WRONG: ")
+    edited(text.receipt, {"arithmetic": "hopper"})
+    refused(run("verify", text.receipt, "--model", text.model), "leave the arithmetic hopper away")
+
+
+def test_a_wrong_text_of_another_transformers_is_said_to_be_one(run: Run, text: Text) -> None:
+    versions = text.plain["versions"] | {"transformers": "4.0.0"}
+    edited(text.receipt, {"versions": versions})
+    assert "4.0.0" not in run("verify", text.receipt, "--model", text.model).stdout, "a right one is right"
+    edited(text.receipt, {"tokens": other_token(text, 2)})
+    shown = run("verify", text.receipt, "--model", text.model)
+    assert shown.exit_code == 3 and "transformers 4.0.0, and this is " + transformers.__version__ in shown.stdout
+    found = json.loads(run("verify", text.receipt, "--model", text.model, "--json").stdout)
+    assert found["other_transformers"] == ["4.0.0", transformers.__version__]
+
+
+def test_a_signature_of_another_account_is_named(run: Run, text: Text, tmp_path: Path) -> None:
+    receipt = read(text.receipt)
+    forged = receipt.signed(receipt.signer, sign_text(devnet_account(4), receipt.signed_text()))
+    text.receipt.write_text(forged.to_json())
+    for words in (("validate", text.receipt), ("verify", text.receipt, "--model", tmp_path / "no")):
+        result = run(*words)
+        assert result.exit_code == 3 and f"its signature is not that of {SIGNER}" in result.stdout
+        assert json.loads(run(*words, "--json").stdout)["wrong_signature"] is not None
+    edited(text.receipt, {})
+    result = run("validate", text.receipt, "--signer", SIGNER)
+    assert result.exit_code == 3 and "nobody has signed it" in result.stdout
+
+
+def test_what_is_said_of_the_tokens_has_to_follow_from_them(run: Run, text: Text) -> None:
+    for name, value in (("finish_reason", "stop"), ("token_count", NEW + 1), ("tokens_hash", "0x" + "12" * 32)):
+        right = text.plain[name]
+        edited(text.receipt, {name: value})
+        refused(run("validate", text.receipt), f"a {name} that does not follow", "get the receipt again")
+        refused(run("verify", text.receipt, "--model", text.model), name)
+        edited(text.receipt, {name: right})
+
+
+HOSTILE = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "not UTF-8": b'{"format": "\xff"}',
+    "a list": b"[]",
+    "an endless number": b'{"format": ' + b"9" * 5000 + b"}",
+    "a huge number": b'{"temperature": 1e999}',
+    "deep": b"[" * 100_000,
+    "a deep predicate": b'{"_type": "https://in-toto.io/Statement/v1", "predicate": ' + b'{"a":' * 100_000,
+    "a key twice": b'{"format": 1, "format": 2}',
+    "NaN": b'{"format": NaN}',
+    "a format that is a list": b'{"format": ["tiebreak receipt"]}',
+    "a statement of something else": b'{"_type": "https://in-toto.io/Statement/v1", "predicateType": "x"}',
+    "a statement of nothing": b'{"_type": "https://in-toto.io/Statement/v1", '
+    b'"predicateType": "urn:tiebreak:receipt:v1"}',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_refused_in_one_sentence(run: Run, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "receipt.json"
+    path.write_bytes(HOSTILE[name])
+    for words in (("validate", path), ("verify", path, "--model", tmp_path), ("validate", path, "--json")):
+        assert len(refused(run(*words), "is no receipt that could be checked", "get the receipt again")) < 500
+
+
+def test_a_file_that_is_too_large_or_none_is_refused(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "receipt.json"
+    with path.open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    refused(run("validate", path), "has more than 67108864 bytes")
+    refused(run("validate", tmp_path), "cannot be read", "check the path")
+    refused(run("validate", tmp_path / "no"), "cannot be read", "check the path")
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), "1", None, True, [], 1e300])
+def test_numbers_that_choose_no_token_are_refused(run: Run, text: Text, value: object) -> None:
+    for name in ("temperature", "top_k", "top_p", "max_new_tokens"):
+        if name == "temperature" and value == 1e300:
+            continue  # a temperature, if a high one
+        plain = text.plain
+        plain["sampling"][name] = value
+        text.receipt.write_text(json.dumps(plain))
+        refused(run("validate", text.receipt), name)
+        text.receipt.write_text(json.dumps(text.plain | {"sampling": text.plain["sampling"] | {name: 1}}))
+
+
+def test_each_kind_of_receipt_needs_its_own_options(run: Run, text: Text, trained: Trained, tmp_path: Path) -> None:
+    said = "is the receipt of a text: name its model's folder with --model"
+    refused(run("verify", text.receipt), said, code=2)
+    refused(run("verify", text.receipt, "--model", text.model, "--job", trained.job), said, code=2)
+    refused(run("verify", text.receipt, "--job", trained.job, "--dir", tmp_path / "w"), said, code=2)
+    path, said = tmp_path / "run.json", "is the receipt of a run: name its job with --job"
+    assert run("receipt", trained.run, "--job", trained.job, "--out", path).exit_code == 0
+    refused(run("verify", path), said, code=2)
+    refused(run("verify", path, "--job", trained.job), said, code=2)
+    refused(run("verify", path, "--model", text.model), said, code=2)
+    refused(run("verify", path, "--job", trained.job, "--dir", tmp_path / "w", "--by-token"), said, code=2)
+
+
+def test_statements_of_in_toto_are_receipts_too(run: Run, text: Text, trained: Trained, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    words = ("receipt", trained.run, "--job", trained.job, "--out", path, "--sign", "--format", "in-toto")
+    assert run(*words, env=KEY).exit_code == 0
+    shown = run("validate", path, "--signer", SIGNER)
+    assert shown.exit_code == 0 and "0x" + trained.root.hex() in shown.stdout and "a run" in shown.stdout
+    assert run("verify", path, "--job", trained.job, "--dir", tmp_path / "work").exit_code == 0
+    written = tmp_path / "text.in-toto.json"
+    options = ("--prompt", PROMPT, "--max-new-tokens", NEW, *DRAWN, "--receipt", written, "--format", "in-toto")
+    training = ("--training-receipt", path)
+    assert run("generate", "--model", text.model, *options, *training).exit_code == 0
+    statement = json.loads(written.read_text())
+    assert statement["_type"] == "https://in-toto.io/Statement/v1" and statement["predicate"]["tokens"]
+    digest = json.loads(run("validate", path, "--json").stdout)["digest"]
+    assert statement["predicate"]["training_receipt"] == digest
+    assert statement["subject"][0]["digest"]["sha256"] == statement["predicate"]["tokens_hash"][2:]
+    assert run("verify", written, "--model", text.model).exit_code == 0
+    statement["subject"][0]["digest"]["sha256"] = "12" * 32
+    written.write_text(json.dumps(statement))
+    refused(run("validate", written), "another subject than its receipt")
+    refused(run("generate", "--model", text.model, *options, "--training-receipt", text.receipt), "give that of a run")
+
+
+def test_what_cannot_be_generated_is_refused_in_one_sentence(run: Run, text: Text, tmp_path: Path) -> None:
+    words = ("generate", "--model", text.model, "--prompt", "a")
+    refused(run(*words, "--temperature", "nan"), "temperature")
+    refused(run(*words, "--top-k", "3"), "give a temperature above 0")
+    refused(run(*words, "--sign"), "add --receipt", code=2)
+    refused(run(*words, "--receipt", tmp_path / "no" / "text.json"), "there is no directory")
+    refused(run(*words, "--receipt", tmp_path / "new.json", "--sign"), "no account is given")
+    refused(run(*words, "--max-new-tokens", "100"), "max_position_embeddings of 64")
+    refused(run(*words, "--positions", "8", "--max-new-tokens", "9"), "the 8 positions of the cache", "give more")
+    refused(run(*words[:3], "--raw", "--prompt", "", "--max-new-tokens", "4"), "a prompt has no tokens")
+    refused(run("generate", "--model", tmp_path / "no", "--prompt", "a"), "there is no folder")
+    (tmp_path / "empty").mkdir()
+    refused(run("generate", "--model", tmp_path / "empty", "--prompt", "a"), "config.json")
+    refused(CliRunner().invoke(app, [*map(str, words[:3])], input=b"\xff"), "no text in UTF-8")
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_characters_of_several_tokens_are_written_whole() -> None:
+    from roundlog.generation import Choice
+    from tiebreak.cli.generation import TextStream
+
+    tokenizer, out, pieces, begun = byte_tokenizer(), StringIO(), [], []
+    said = " né ✓🙂\n ."
+    stream = TextStream(tokenizer, out, lambda: begun.append(out.getvalue()))
+    for token in tokenizer(said)["input_ids"]:
+        stream.add(Choice(token, 0.0))
+        pieces.append(out.getvalue())
+    assert begun == [""] and pieces[-1] == said and all(said.startswith(piece) for piece in pieces)
+    assert len(set(pieces)) == len(said), "each character as soon as it is whole, the first two together"
+    stream.add(Choice(tokenizer("é")["input_ids"][0], 0.0))
+    assert out.getvalue() == said
+    stream.close()
+    assert out.getvalue() == said + "\N{REPLACEMENT CHARACTER}\n" and stream.text + "\n" == out.getvalue()
+
+
+def test_a_text_does_not_control_a_terminal() -> None:
+    from roundlog.generation import Choice
+    from tiebreak.cli.generation import TextStream
+
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    tokenizer, out = byte_tokenizer(), Terminal()
+    stream = TextStream(tokenizer, out, lambda: None)
+    for token in tokenizer("a\x1b[2J\rb\n")["input_ids"]:
+        stream.add(Choice(token, 0.0))
+    stream.close()
+    assert "\x1b" not in out.getvalue() and "\r" not in out.getvalue() and out.getvalue().endswith("b\n\n")
+
+
+@pytest.mark.slow
+def test_processes_of_their_own_write_and_check_a_text(text: Text, tmp_path: Path) -> None:
+    tiebreak = [sys.executable, "-m", "tiebreak.cli.app"]
+    written = tmp_path / "own.json"
+    options = ["--max-new-tokens", str(NEW), *DRAWN, "--receipt", str(written)]
+    first = subprocess.run(
+        [*tiebreak, "generate", "--model", str(text.model), *options], input=PROMPT.encode(), capture_output=True
+    )
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.decode() == text.stdout and read(written).tokens == read(text.receipt).tokens
+    assert f"digest 0x{read(written).digest.hex()}" in first.stderr.decode()
+    second = subprocess.run([*tiebreak, "verify", str(written), "--model", str(text.model)], capture_output=True)
+    assert second.returncode == 0 and second.stdout.startswith(b"Right: "), second.stderr
