@@ -1,0 +1,233 @@
+"""Receipts of texts: their one form in JSON, what a stranger can write into one, and two that are kept for ever."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from roundlog.capture.huggingface import Sampling
+from roundlog.generation import GenerationReceipt, Generator, check_text, parse_generation_receipt
+from roundlog.generation.generation_receipt import MAX_GENERATION_BYTES, logprobs_root, tokens_hash
+
+from tests.engine.generation.formula_model import formula_identity, formula_model
+
+KEPT = {
+    "kept_fp32.json": (torch.float32, "9d5196d96b4da544da884fa02f64dcab5be57de4d6ac5b17950b29304cca35e7"),
+    "kept_bf16.json": (torch.bfloat16, "7ce6d243bdadaa88f20304e70f2169ffde61629779338e147eafa6f5299138af"),
+}
+"""Files beside this one -> dtype of the model, and digest. The first is signed and drawn; the second is of hopper."""
+
+
+def kept(name: str) -> bytes:
+    return Path(__file__).with_name(name).read_bytes()
+
+
+@pytest.fixture
+def receipt() -> GenerationReceipt:
+    return parse_generation_receipt(kept("kept_fp32.json"))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_kept_receipt_is_read_and_is_right_for_ever(name: str) -> None:
+    dtype, digest = KEPT[name]
+    found = parse_generation_receipt(kept(name))
+    assert found.digest.hex() == digest
+    assert found.to_json().encode() == kept(name)
+    model = formula_model(dtype)
+    assert formula_identity(model) == found.model
+    generator = Generator(model, positions=24, arithmetic=found.arithmetic)
+    for by_token in (False, True):
+        assert check_text(found, generator, by_token=by_token).is_right
+    wrong = check_text(replace(found, logprobs_root=bytes(32)), generator)
+    assert wrong.wrong_logprobs and wrong.wrong_token is None
+    other = replace(found, tokens=(*found.tokens[:3], (found.tokens[3] + 1) % 60, *found.tokens[4:]))
+    wrong = check_text(other, generator)
+    assert wrong.wrong_token == 3 and wrong.right is not None and wrong.right.token == found.tokens[3]
+
+
+def test_hashes_are_those_of_the_page(receipt: GenerationReceipt) -> None:
+    assert tokens_hash([1, 258, 1 << 30]) == sha256(bytes([1, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 64])).digest()
+    plain = json.loads(receipt.to_json())
+    assert plain.pop("signature") and plain["signer"]
+    unsigned = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    assert receipt.signed_text() == unsigned and receipt.digest == sha256(unsigned.encode()).digest()
+    assert logprobs_root([-1.5, 0.0]) != logprobs_root([-1.5, -0.0]), "bits are compared"
+
+
+NUMBERS = {
+    1e-7: "1e-7",
+    1e-6: "0.000001",
+    1.5e-10: "1.5e-10",
+    0.1: "0.1",
+    0.002: "0.002",
+    1.0: "1",
+    4.5: "4.5",
+    100.0: "100",
+    1 / 3: "0.3333333333333333",
+    333333333.33333329: "333333333.3333333",
+    1e20: "100000000000000000000",
+    1e21: "1e+21",
+    1e23: "1e+23",
+    9007199254740994.0: "9007199254740994",
+    1.7976931348623157e308: "1.7976931348623157e+308",
+}
+"""Numbers -> their text by ECMAScript, some of them from RFC 8785."""
+
+
+def test_numbers_are_written_as_ecmascript_does(receipt: GenerationReceipt) -> None:
+    for number, text in NUMBERS.items():
+        how = replace(receipt.sampling, temperature=number, repetition_penalty=number)
+        written = replace(receipt, sampling=how)
+        assert f'"temperature":{text},' in written.to_json() and f'"repetition_penalty":{text},' in written.to_json()
+        assert parse_generation_receipt(written.to_json().encode()) == written
+        assert json.loads(written.to_json())["sampling"]["temperature"] == number
+
+
+def test_a_receipt_comes_back_as_it_was_written(receipt: GenerationReceipt) -> None:
+    for one in (
+        receipt,
+        receipt.by(bytes(20)).signed(bytes(range(20)), bytes(65)),
+        replace(receipt, signer=None, signature=None, seed=(1 << 64) - 1, training_receipt=None),
+        replace(receipt, request_sha256=bytes(range(32)), response_sha256=bytes(32)),
+        replace(receipt, model=replace(receipt.model, name='a "name" with \\ and <', revision="")),
+        replace(receipt, sampling=Sampling(), tokens=receipt.tokens[:4], max_new_tokens=4),
+    ):
+        text = one.to_json()
+        assert parse_generation_receipt(text.encode()) == one
+        assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")).replace("1.0,", "1,")
+        assert parse_generation_receipt(json.dumps(json.loads(text), indent=3).encode()) == one
+
+
+def test_512_tokens_take_at_most_10_kilobytes(receipt: GenerationReceipt) -> None:
+    most = tuple(range(150_000, 150_512))
+    large = replace(
+        receipt,
+        prompt=most,
+        tokens=most,
+        max_new_tokens=512,
+        stop=(151_643, 151_645),
+        request_sha256=bytes(32),
+        response_sha256=bytes(32),
+    )
+    assert len(large.to_json()) <= 10_000
+    assert parse_generation_receipt(large.to_json().encode()) == large
+
+
+def places(plain: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths to all values in JSON."""
+    inside = plain.items() if isinstance(plain, dict) else enumerate(plain[:2]) if isinstance(plain, list) else ()
+    for name, value in inside:
+        yield (*path, name)
+        yield from places(value, (*path, name))
+
+
+def with_value(plain: Any, path: tuple[Any, ...], value: Any) -> Any:
+    made = copy.deepcopy(plain)
+    place = made
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    return made
+
+
+def without(plain: Any, path: tuple[Any, ...]) -> Any:
+    made = copy.deepcopy(plain)
+    place = made
+    for name in path[:-1]:
+        place = place[name]
+    del place[path[-1]]
+    return made
+
+
+STRANGE = [
+    *(
+        None,
+        True,
+        False,
+        [],
+        {},
+        [[]],
+        {"a": 1},
+        "",
+        "x",
+        "0x",
+        "0x" + "g" * 64,
+        "0x" + "AB" * 32,
+        "é",
+        "x" * 201,
+        "\x00",
+    ),
+    *("0", "-1", "01", "1e3", str(1 << 64), -1, 1.5, 1 << 31, 1 << 64, 10**400, -(10**400), 1e300, 2**-101),
+]
+
+
+def refusal(data: bytes) -> str | None:
+    """The one clause with which a receipt is refused; None if it is one."""
+    try:
+        parse_generation_receipt(data)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def kind(value: object) -> str:
+    """Type of a value as JSON has it."""
+    names = {bool: "bool", int: "number", float: "number", str: "text", list: "list", dict: "object"}
+    return names.get(type(value), "null")
+
+
+def test_every_field_broken_in_turn_is_refused(receipt: GenerationReceipt) -> None:
+    """Or, where the value is another that a receipt may have, read as it stands there."""
+    plain = json.loads(receipt.to_json())
+    plain |= {name: "0x" + "12" * 32 for name in ("training_receipt", "request_sha256", "response_sha256")}
+    assert refusal(json.dumps(plain).encode()) is None
+    refused = taken = 0
+    for path in places(plain):
+        if not isinstance(path[-1], int):
+            said = refusal(json.dumps(without(plain, path)).encode())
+            assert said is not None and len(said) < 300 and "\n" not in said, path
+        place = plain
+        for name in path:
+            place = place[name]
+        for strange in STRANGE:
+            data = json.dumps(with_value(plain, path, strange)).encode()
+            said = refusal(data)
+            if said is None:
+                optional = strange is None and path[-1] in ("training_receipt", "request_sha256", "response_sha256")
+                assert kind(strange) == kind(place) or optional, (path, strange)
+                # RFC 8785 has doubles alone.
+                written = json.loads(parse_generation_receipt(data).to_json(), parse_int=float)
+                assert written == json.loads(data, parse_int=float), (path, strange)
+                taken += 1
+            else:
+                assert len(said) < 400 and "\n" not in said, (path, strange)
+                refused += 1
+        for strange_key in ("", "x", "é" * 1000, "\x00"):
+            if isinstance(place, dict):
+                said = refusal(json.dumps(with_value(plain, (*path, strange_key), 1)).encode())
+                assert said is not None and len(said) < 300, path
+    assert refused > 900 and taken < 80
+
+
+def test_what_contradicts_itself_or_is_too_large_is_refused(receipt: GenerationReceipt) -> None:
+    for made, said in (
+        (replace(receipt, tokens=(60, *receipt.tokens[1:])), "goes on behind a token that ends its text"),
+        (replace(receipt, tokens=receipt.tokens[:-1]), "ends neither"),
+        (replace(receipt, max_new_tokens=4), "ends neither"),
+        (replace(receipt, stop=(60, 60)), "do not ascend"),
+        (replace(receipt, prompt=()), "no prompt"),
+        (replace(receipt, arithmetic="slide rule"), "there is no arithmetic"),
+    ):
+        assert said in (refusal(made.to_json().encode()) or "")
+    assert "more than" in (refusal(b" " * (MAX_GENERATION_BYTES + 1)) or "")
+    twice = receipt.to_json().replace('"seed":"7"', '"seed":"7","seed":"8"')
+    assert "has a key twice" in (refusal(twice.encode()) or "")
+    assert "is not JSON" in (refusal(kept("kept_fp32.json") + b"}") or "")
+    assert "is not JSON" in (refusal(b"\xef\xbb\xbf" + kept("kept_fp32.json")) or "")
