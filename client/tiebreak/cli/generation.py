@@ -150,7 +150,7 @@ class ReceiptOptions:
     form: Form = ReceiptForm.JSON
 
     def prepare(self) -> _WantedReceipt | None:
-        """What the receipt needs, checked before anything is computed; None without one. Raises WrongUsage,
+        """Needs of the receipt, checked before anything is computed; None without one. Raises WrongUsage,
         CommandError, ReceiptError, AccountError."""
         from roundlog.training import Receipt
 
