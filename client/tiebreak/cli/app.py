@@ -8,7 +8,21 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import chain, dashboard, demo, devnet, doctor, jobs, logs, models, plot, receipts, roles, training
+from tiebreak.cli import (
+    chain,
+    dashboard,
+    demo,
+    devnet,
+    doctor,
+    jobs,
+    logs,
+    models,
+    plot,
+    receipts,
+    roles,
+    serving,
+    training,
+)
 from tiebreak.cli.failures import OneSentenceErrors
 from tiebreak.cli.ranks import end_at_once
 
@@ -43,6 +57,7 @@ app.command()(demo.demo)
 training.register(app)
 models.register(app)
 receipts.register(app)
+serving.register(app)
 plot.register(app)
 chain.register(app)
 devnet.register(app)
