@@ -24,7 +24,7 @@ from tiebreak.bounded_connections import bound_socket, bounded_server, url_of
 from tiebreak.loopback import names_this_machine
 from tiebreak.server.completion_bodies import error_event
 from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError, parse_request
-from tiebreak.server.text_service import Answer, TextService
+from tiebreak.server.text_service import PendingAnswer, TextService
 
 RECEIPT_HEADER = "Tiebreak-Receipt"
 """Header with the digest of an answer's receipt; streams, whose headers go out before their end, have none."""
@@ -159,7 +159,7 @@ class _Handlers:
 class _Answered(Response):
     """An answer that is given up once its client is gone."""
 
-    def __init__(self, service: TextService, answer: Answer) -> None:
+    def __init__(self, service: TextService, answer: PendingAnswer) -> None:
         super().__init__()
         self._service, self._answer = service, answer
 
@@ -226,9 +226,14 @@ def _refusal(error: RequestError) -> JSONResponse:
 
 
 def _internal(error: Exception) -> RequestError:
+    from roundlog.capture import CaptureError
     from roundlog.execution import StoppedError
     from roundlog.generation import RequestDroppedError
 
+    if isinstance(error, CaptureError):
+        # The model and the prompt were tried before: it is how its tokens are to be chosen.
+        reason = " ".join(str(error).split())[:300]
+        return RequestError(f"Tokens of this model cannot be chosen so ({reason}): leave top_k and top_p away.")
     if isinstance(error, StoppedError):
         return RequestError("The model gives a number that is not finite behind this text.", status=500)
     if isinstance(error, RequestDroppedError):

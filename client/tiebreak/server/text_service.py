@@ -38,15 +38,15 @@ _RETRY_SECONDS = 5
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class PendingAnswer:
     """An answer that is being made."""
 
     request: CompletionRequest
     request_sha256: bytes
     tokens: list[int]
-    """Of the prompt."""
+    """The prompt's."""
     new_tokens: int
-    """Most of them."""
+    """Most tokens behind it."""
     writer: AnswerWriter
     choices: list[Choice] = field(default_factory=list)
     reason: str = ""
@@ -125,7 +125,7 @@ class TextService:
         """Gives the place in the line back."""
         self._answering -= 1
 
-    async def begin(self, request: CompletionRequest, request_sha256: bytes) -> Answer:
+    async def begin(self, request: CompletionRequest, request_sha256: bytes) -> PendingAnswer:
         """The answer to a request, before its first token. Raises RequestError for a prompt that the model cannot
         take."""
         loop = asyncio.get_running_loop()
@@ -147,9 +147,11 @@ class TextService:
             logprobs=request.logprobs,
             tokenizer=self._loaded.tokenizer,
         )
-        return Answer(request=request, request_sha256=request_sha256, tokens=tokens, new_tokens=wanted, writer=writer)
+        return PendingAnswer(
+            request=request, request_sha256=request_sha256, tokens=tokens, new_tokens=wanted, writer=writer
+        )
 
-    async def whole(self, answer: Answer) -> tuple[bytes, bytes]:
+    async def whole(self, answer: PendingAnswer) -> tuple[bytes, bytes]:
         """The body of an answer, and its receipt's digest. Raises StoppedError, MachineError, RequestDroppedError,
         OSError."""
         decoder = TextDecoder(self._loaded.tokenizer, answer.tokens)
@@ -160,7 +162,7 @@ class TextService:
         body = answer.writer.body(decoder.text, answer.choices, answer.reason, answer.usage)
         return body, await self._issue(answer, body)
 
-    async def events(self, answer: Answer) -> AsyncGenerator[bytes]:
+    async def events(self, answer: PendingAnswer) -> AsyncGenerator[bytes]:
         """The events of an answer's stream; the last of them once its receipt is on the disk. Raises as `whole`."""
         decoder, writer, sent = TextDecoder(self._loaded.tokenizer, answer.tokens), answer.writer, sha256()
         request = answer.request
@@ -191,7 +193,7 @@ class TextService:
             return [int(token) for token in prompt]
         return prompt_tokens(self._encoder, prompt)  # type: ignore[arg-type]
 
-    async def _choices(self, answer: Answer) -> AsyncGenerator[Choice]:
+    async def _choices(self, answer: PendingAnswer) -> AsyncGenerator[Choice]:
         """The tokens of an answer, as they are chosen. Whoever stops reading them gives the text up."""
         await self._free.acquire()
         loop, told = asyncio.get_running_loop(), asyncio.Queue[Choice | None]()
@@ -227,7 +229,7 @@ class TextService:
         finally:
             asked.dropped.set()
 
-    async def _issue(self, answer: Answer, response: bytes, *, is_digest: bool = False) -> bytes:
+    async def _issue(self, answer: PendingAnswer, response: bytes, *, is_digest: bool = False) -> bytes:
         request, text = answer.request, Generation(tuple(answer.choices), FinishReason(answer.reason))
         made = self._receipt(answer.tokens, text, request.sampling, request.seed, answer.new_tokens)
         found = replace(
