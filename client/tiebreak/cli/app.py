@@ -21,6 +21,7 @@ from tiebreak.cli import (
     plot,
     receipts,
     roles,
+    serving,
     training,
 )
 from tiebreak.cli.failures import OneSentenceErrors
@@ -58,6 +59,7 @@ training.register(app)
 models.register(app)
 receipts.register(app)
 generation.register(app)
+serving.register(app)
 plot.register(app)
 chain.register(app)
 devnet.register(app)
