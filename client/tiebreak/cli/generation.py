@@ -43,7 +43,8 @@ _EXAMPLES = examples(
 )
 _MAX_PROMPT_BYTES = 16 << 20
 _MOST_TOKENS = 1 << 20
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that move or turn what a terminal shows."""
 
 _choice_option = panel("Choice of tokens")
 _model_option = panel("The model")

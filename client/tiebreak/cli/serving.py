@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import enum
-import re
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -13,23 +11,18 @@ import typer
 
 from tiebreak.cli import network, output
 from tiebreak.cli.failures import CommandError
+from tiebreak.cli.generation import WeightFormat
 from tiebreak.cli.jobs import ProductArithmetic
 from tiebreak.cli.option_groups import examples, panel
+from tiebreak.cli.text_checks import read_model
 
 if TYPE_CHECKING:
-    from roundlog.generation import LoadedModel
-
     from tiebreak.server import TextSigner
 
 DEFAULT_TEXT_PORT = 8000
 
 _MOST_POSITIONS = 1 << 20
 _model_option = panel("The model")
-
-
-class _ServedFormat(enum.StrEnum):
-    FP32 = "fp32"
-    BF16 = "bf16"
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +40,7 @@ def serve(
         Path, _model_option("--model", metavar="DIR", help="Folder with config, tokenizer and weights of a model.")
     ],
     dtype: Annotated[
-        _ServedFormat | None,
+        WeightFormat | None,
         _model_option("--dtype", help="Format of the weights; default: as they are, and BF16 for FP16 and GGUF."),
     ] = None,
     arithmetic: Annotated[
@@ -99,7 +92,7 @@ def serve(
     signer = _signer(keystore) if sign else None
     with listen_at(host, port) as listening:
         kept = IssuedReceipts(receipts, signer)
-        loaded = _loaded(model, dtype)
+        loaded = read_model(model, dtype.value if dtype is not None else None)
         generator = Generator(loaded.model, positions=positions, arithmetic=arithmetic.value)
         service = TextService(
             loaded, generator, kept, tiebreak_version=version("tiebreak"), rows=rows, max_waiting=max_waiting
@@ -124,21 +117,3 @@ def _signer(keystore: Path | None) -> TextSigner:
 
     account = network.account(keystore)
     return TextSigner(bytes.fromhex(account.address[2:]), account.address, lambda text: sign_text(account, text))
-
-
-def _loaded(folder: Path, dtype: _ServedFormat | None) -> LoadedModel:
-    """The model of a folder, named as receipts can have it. Raises FolderError, CommandError."""
-    from roundlog.generation import FolderError, load_model
-
-    with suppress(ImportError):  # `load_model` says so
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-        logging.set_verbosity_error()
-    name = re.sub("[^ -~]", "?", folder.resolve().name)[:200]
-    try:
-        return load_model(folder, dtype=dtype.value if dtype is not None else None, name=name)
-    except FolderError:
-        raise
-    except OSError as error:
-        raise CommandError(f"the model in {folder} cannot be read ({error.strerror}): check its files.") from error

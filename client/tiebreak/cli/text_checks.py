@@ -90,7 +90,7 @@ def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool)
             bar.done(len(right))
 
         try:
-            found = check_text(receipt, generator, by_token=by_token, tell=tell)
+            found = check_text(receipt, generator, stop=loaded.stop, by_token=by_token, tell=tell)
         except StoppedError as error:
             return _Answer(receipt, None, loaded, None, len(right), f"the repetition stops ({error})")
     return _Answer(receipt, None, loaded, found, len(right))
@@ -137,6 +137,7 @@ class _Answer:
             "token": self.receipt.tokens[wrong] if wrong is not None else None,
             "chosen_token": found.right.token if found is not None and found.right is not None else None,
             "wrong_logprobs": found.wrong_logprobs if found is not None else False,
+            "wrong_stop": found.wrong_stop if found is not None else False,
             "stopped": self.stopped,
             "other_transformers": list(other) if other is not None else None,
         }
@@ -165,6 +166,12 @@ class _Answer:
         found, total = self.found, len(self.receipt.tokens)
         if found is None:
             return f"behind {self.right_tokens} of {total} right tokens {self.stopped}"
+        if found.wrong_stop:
+            assert self.loaded is not None
+            return (
+                f"the text of {file} ends at any of the tokens {list(self.receipt.stop)}, and texts of the model at "
+                f"any of {list(self.loaded.stop)}; nothing was repeated"
+            )
         if found.wrong_token is None or found.right is None:
             return f"all {total} tokens of {file} are the model's, and their log-probabilities are not"
         said = self.receipt.tokens[found.wrong_token]

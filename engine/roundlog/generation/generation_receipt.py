@@ -1,5 +1,5 @@
 """Receipts of texts: which model wrote which tokens behind a prompt, in one JSON object (RFC 8785) that anybody who has
-the model can check (docs/receipt.md). It says nothing of the machine, so everybody makes the same one."""
+the model can check (docs/receipt.md). It says nothing of the machine: with the same versions, all make the same one."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class ModelIdentity:
     name: str
     revision: str
     model_weight_hash: bytes
-    """Merkle root over the roots of all parameters (`model_folder.weight_root`)."""
+    """Merkle root over all weights (`model_folder.weight_root`)."""
     config_hash: bytes
-    """SHA-256 of `config.json`, or of the GGUF file."""
+    """Of `config.json` and `generation_config.json`, or of the GGUF file."""
     tokenizer_hash: bytes
-    """SHA-256 of `tokenizer.json`, or of the GGUF file."""
+    """Of the tokenizer's files, or of the GGUF file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ import torch
 
 from roundlog.capture import CaptureError
 from roundlog.capture.huggingface import NOISE, ChunkReader, Sampling, TokenSampler, check_generation
+from roundlog.execution import StoppedError
 from roundlog.generation.step_program import StepProgram
 from roundlog.operators.job_arithmetic import EXACT
 from roundlog.program import Program
@@ -91,7 +92,8 @@ class Generator:
         self.arithmetic = arithmetic
         self._readers: dict[tuple[int, int], StepProgram] = {}
         self._samplers: dict[Sampling, StepProgram] = {}
-        self._is_tried = False
+        self._tried = set[bool]()
+        self._refusal: str | None = None
 
     @property
     def programs(self) -> dict[tuple[int, int], Program]:
@@ -113,8 +115,8 @@ class Generator:
 
         Raises CaptureError for what cannot be generated, and for a model that gives other logits with a cache than
         without one; StoppedError, MachineError."""
-        self.require(prompt, new_tokens, stop)
-        self.try_model(prompt)
+        self.require(prompt, new_tokens, stop, seed)
+        self.try_model()
         how = sampling or Sampling()
         cache: Cache = {}
         behind = [logits for _, logits in self.read(prompt, cache)][-1][-1:]
@@ -131,48 +133,58 @@ class Generator:
     def right_choices(
         self, prompt: Sequence[int], tokens: Sequence[int], *, sampling: Sampling | None = None, seed: int = 0
     ) -> Iterator[Choice]:
-        """The choices that are right behind a prompt and the tokens before each: as many as there are tokens. All are
-        read in chunks, whoever has written them. Raises as `generate`."""
-        self.require(prompt, len(tokens), tokens)
-        how, text = sampling or Sampling(), [*prompt, *tokens]
+        """The choices that are right behind a prompt and the tokens before each, up to the first token that is none of
+        the model's. All are read in chunks, whoever has written them. Raises as `generate`."""
+        self.require(prompt, len(tokens), (), seed)
+        self.try_model(by_token=False)
+        none = next((at for at, token in enumerate(tokens) if not 0 <= token < self._vocabulary), len(tokens) - 1)
+        how, text = sampling or Sampling(), [*prompt, *tokens[: none + 1]]
         for start, logits in self.read(text[:-1], {}):
             for place, row in enumerate(logits, start):
                 if place >= len(prompt) - 1:
                     yield self.choose(row[None], text[: place + 1], how, seed)
 
-    def require(self, prompt: Sequence[int], new_tokens: int, others: Sequence[int]) -> None:
-        """Raises CaptureError, in one sentence, for a prompt that so many tokens cannot be generated behind."""
-        check_generation(self.model, [prompt], new_tokens, others)
+    def require(self, prompt: Sequence[int], new_tokens: int, stop: Sequence[int], seed: int = 0) -> None:
+        """Raises CaptureError, in one sentence, for a prompt that so many tokens cannot be generated behind, or a seed
+        that does not fit 64 bits."""
+        check_generation(self.model, [prompt], new_tokens, stop)
+        if not 0 <= seed < 1 << 64:
+            raise CaptureError(f"the seed {seed} does not fit 64 bits: choose one in 0..2^64 - 1")
         if len(prompt) + new_tokens > self.positions:
             raise CaptureError(
                 f"{len(prompt)} tokens and {new_tokens} new ones are more than the {self.positions} positions of the "
                 "cache: give more positions, or ask for fewer tokens"
             )
 
-    def try_model(self, prompt: Sequence[int]) -> None:
+    def try_model(self, *, by_token: bool = True) -> None:
         """Raises CaptureError if the programs and the model itself, called on all positions at once, have other logits:
-        of a prompt, repeated to the end of the cache."""
-        if self._is_tried:
+        of tokens drawn from the whole vocabulary, to the end of the cache. Tried once. by_token: tries the program that
+        reads one token as well."""
+        if self._refusal is not None:
+            raise CaptureError(self._refusal)
+        if by_token in self._tried or True in self._tried:
             return
-        tokens = [prompt[place % len(prompt)] for place in range(self.positions)]
+        draw = torch.Generator().manual_seed(0)
+        tokens = torch.randint(self._vocabulary, (self.positions,), generator=draw).tolist()
         with torch.no_grad():
             expected = self.model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float()
         cache: Cache = {}
         read = list(self.read(tokens, cache))
-        # What is read token by token goes through another program, at any position.
-        last = self.positions - 1
-        read += [
-            (at, self.step([[tokens[at]]], [at], cache)[0]) for at in {0, last // 4, last // 2, 3 * last // 4, last}
-        ]
+        if by_token:
+            # At any position: a window of a model's own is right at some.
+            last = self.positions - 1
+            places = sorted({0, last // 4, last // 2, 3 * last // 4, last})
+            read += [(at, self.step([[tokens[at]]], [at], cache)[0]) for at in places]
         size = float(expected.max() - expected.min())
         for start, logits in read:
             apart = float((logits - expected[start : start + len(logits)]).abs().max())
             if not apart <= NOISE[self.model.dtype] * size:
-                raise CaptureError(
+                self._refusal = (
                     f"the model {type(self.model).__name__} gives other logits with a static cache than without one "
                     f"(by {apart / size:.2g} of their range): choose a model that does not"
                 )
-        self._is_tried = True
+                raise CaptureError(self._refusal)
+        self._tried.add(by_token)
 
     def read(self, tokens: Sequence[int], cache: Cache) -> Iterator[tuple[int, torch.Tensor]]:
         """Reads tokens from the first position on. Gives (position, logits f32[n, V] behind n tokens from there on)."""
@@ -183,8 +195,14 @@ class Generator:
             # at the end of the cache, tokens before it are read again instead.
             first = min(start, self.positions - width)
             chunk = [*tokens[first:start], *part]
-            logits = self.step([[*chunk, *[0] * (width - len(chunk))]], [first], cache)[0]
-            yield start, logits[start - first : len(chunk)]
+            try:
+                logits = self.step([[*chunk, *[part[-1]] * (width - len(chunk))]], [first], cache)[0]
+            except StoppedError:
+                # What fills the chunk may have stopped it: token by token, only the text itself can.
+                alone = [self.step([[token]], [start + at], cache)[0] for at, token in enumerate(part)]
+                yield start, torch.cat(alone)
+            else:
+                yield start, logits[start - first : len(chunk)]
 
     def step(self, tokens: Sequence[Sequence[int]], positions: Sequence[int], cache: Cache) -> torch.Tensor:
         """Logits f32[B, W, V] behind tokens, W of each of B rows, that are read at a position of each row; their keys

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from roundlog.capture import portable
 from roundlog.commitments import MerkleTree, tensor_root
 from roundlog.generation.generation_receipt import ModelIdentity
 
@@ -61,11 +62,13 @@ def load_model(folder: Path, *, dtype: str | None = None, name: str = "", revisi
         options["gguf_file"] = source.name
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-        # safetensors hold numbers alone; other formats of weights may hold code.
-        safe = {} if "gguf_file" in options else {"use_safetensors": True}
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, attn_implementation="sdpa", dtype="auto", **options, **safe
-        )
+        wanted = torch.bfloat16 if dtype is None and "gguf_file" in options else DTYPES.get(str(dtype), "auto")
+        model = _weights(AutoModelForCausalLM, folder, wanted, options)
+        if model.dtype == torch.float16:
+            model = _weights(AutoModelForCausalLM, folder, torch.bfloat16, options)
+        stop = _stop_tokens(model, tokenizer)
+    except FolderError:
+        raise
     except Exception as error:
         # transformers raises errors of every type for what it cannot read.
         reason = " ".join(str(error).split())[:300]
@@ -73,10 +76,6 @@ def load_model(folder: Path, *, dtype: str | None = None, name: str = "", revisi
             f"the model in {folder} cannot be read ({type(error).__name__}: {reason}): give a folder with config, "
             "tokenizer and weights as safetensors or GGUF"
         ) from error
-    wanted = model.dtype if dtype is None else DTYPES[dtype]
-    if dtype is None and ("gguf_file" in options or wanted == torch.float16):
-        wanted = torch.bfloat16
-    model = model.to(wanted).eval()
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -84,17 +83,59 @@ def load_model(folder: Path, *, dtype: str | None = None, name: str = "", revisi
             name=name or folder.resolve().name,
             revision=revision,
             model_weight_hash=weight_root(model),
-            config_hash=_digest(source),
-            tokenizer_hash=_digest(folder / "tokenizer.json", source),
+            config_hash=_digest(folder, _CONFIGURATION if source == configuration else (source.name,)),
+            tokenizer_hash=_digest(folder, _TOKENIZER, otherwise=source.name),
         ),
-        stop=_stop_tokens(model, tokenizer),
+        stop=stop,
     )
 
 
+_CONFIGURATION = ("config.json", "generation_config.json")
+_TOKENIZER = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "merges.txt",
+    "special_tokens_map.json",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+
+
+def _weights(loader: Any, folder: Path, dtype: torch.dtype | str, options: dict[str, Any]) -> Any:
+    """The model, each of whose weights is the folder's. Raises FolderError, and what transformers raises."""
+    # safetensors hold numbers alone; other formats of weights may hold code.
+    safe = {} if "gguf_file" in options else {"use_safetensors": True}
+    # Tables that a model computes for itself are the same on every machine so. A model that is converted afterwards
+    # has them rounded, which transformers' own have not.
+    with portable():
+        model, report = loader.from_pretrained(
+            folder, attn_implementation="sdpa", dtype=dtype, output_loading_info=True, **options, **safe
+        )
+    for what in ("missing_keys", "mismatched_keys"):
+        if wrong := sorted(map(str, report.get(what, ()))):
+            raise FolderError(
+                f"the weights in {folder} lack {wrong[0]}, or have it in another shape than the config says: fetch the "
+                "model again"
+            )
+    return model.eval()
+
+
 def weight_root(model: torch.nn.Module) -> bytes:
-    """Merkle root over the roots of a model's parameters, in the order of their names; one that has several names
-    counts once, by the first."""
-    return MerkleTree([tensor_root(tensor.detach()) for _, tensor in sorted(model.named_parameters())]).root
+    """Merkle root over a model's weights, in the order of their names in its state dict: parameters, under each of
+    their names, and buffers that are saved with them. A leaf is SHA-256 of the name, a zero byte and the tensor
+    root."""
+    states = sorted(model.state_dict().items())
+    return MerkleTree([sha256(name.encode() + b"\0" + tensor_root(_stored(x))).digest() for name, x in states]).root
+
+
+def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in a format that has a root, to the same numbers."""
+    kept = tensor.dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+    return tensor.detach() if kept else tensor.detach().to(torch.float32 if tensor.is_floating_point() else torch.int64)
 
 
 def prompt_tokens(tokenizer: Any, prompt: str | Sequence[dict[str, str]]) -> list[int]:
@@ -114,19 +155,22 @@ def prompt_tokens(tokenizer: Any, prompt: str | Sequence[dict[str, str]]) -> lis
 
 def _stop_tokens(model: PreTrainedModel, tokenizer: Any) -> tuple[int, ...]:
     given = model.generation_config.eos_token_id if model.generation_config is not None else None
-    found = [given] if isinstance(given, int) else list(given or [])
-    if tokenizer.eos_token_id is not None:
-        found.append(tokenizer.eos_token_id)
+    several: list[Any] = list(given) if isinstance(given, list) else [given]
+    found = [token for token in (*several, tokenizer.eos_token_id) if token is not None]
+    size = model.config.get_text_config().vocab_size
+    if wrong := [token for token in found if type(token) is not int or not 0 <= token < size]:
+        raise FolderError(f"the eos_token_id {str(wrong[0])[:60]} is none of the model's {size} tokens: correct it")
     return tuple(sorted(set(found)))
 
 
-def _digest(*paths: Path) -> bytes:
-    """SHA-256 of the first file that there is."""
-    path = next((one for one in paths if one.is_file()), None)
-    if path is None:
-        raise FolderError(f"there is no {paths[0]}: fetch the model's tokenizer as well")
-    found = sha256()
+def _digest(folder: Path, names: Sequence[str], *, otherwise: str = "") -> bytes:
+    """SHA-256 of what `sha256sum` prints of those files that are there: a line with the digest, two blanks and the
+    name, for each. otherwise: a file that stands for them."""
+    there = [name for name in names if (folder / name).is_file()] or [otherwise]
+    lines = (f"{_file_digest(folder / name)}  {name}\n" for name in there)
+    return sha256("".join(lines).encode()).digest()
+
+
+def _file_digest(path: Path) -> str:
     with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            found.update(part)
-    return found.digest()
+        return file_digest(file, "sha256").hexdigest()

@@ -13,6 +13,8 @@ from roundlog.generation.generation_receipt import GenerationReceipt, logprobs_r
 from roundlog.generation.generator import Choice, Generation, Generator
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from roundlog.generation.model_folder import LoadedModel
 
 
@@ -26,10 +28,12 @@ class TextCheck:
     """The token that it chooses there."""
     wrong_logprobs: bool = False
     """Whether all tokens are right, and their log-probabilities are others than the receipt's."""
+    wrong_stop: bool = False
+    """Whether the receipt's text ends at other tokens than the model's texts do: nothing was repeated then."""
 
     @property
     def is_right(self) -> bool:
-        return self.wrong_token is None and not self.wrong_logprobs
+        return self.wrong_token is None and not self.wrong_logprobs and not self.wrong_stop
 
 
 def make_receipt(
@@ -50,7 +54,7 @@ def make_receipt(
     versions = {"tiebreak": tiebreak_version, "torch": torch.__version__, "transformers": transformers.__version__}
     return GenerationReceipt(
         model=loaded.identity,
-        dtype="bf16" if loaded.model.dtype == torch.bfloat16 else "fp32",
+        dtype=dtype_name(loaded.model),
         arithmetic=generator.arithmetic,
         # What stands behind + names a build of the same version.
         versions={name: version.partition("+")[0] for name, version in versions.items()},
@@ -65,6 +69,11 @@ def make_receipt(
     )
 
 
+def dtype_name(model: PreTrainedModel) -> str:
+    """`bf16` or `fp32`: the format of a model's weights, as receipts have it."""
+    return "bf16" if model.dtype == torch.bfloat16 else "fp32"
+
+
 def other_model(receipt: GenerationReceipt, loaded: LoadedModel) -> str | None:
     """Name of the first thing in which a model is not the receipt's; None if it is that one."""
     for name in ("model_weight_hash", "config_hash", "tokenizer_hash"):
@@ -77,11 +86,17 @@ def check_text(
     receipt: GenerationReceipt,
     generator: Generator,
     *,
+    stop: Sequence[int],
     by_token: bool = False,
     tell: Callable[[Choice], None] = lambda choice: None,
 ) -> TextCheck:
-    """Repeats a receipt's text by its model. by_token: as it was written, instead of in one pass. tell: called with
-    every right token. Raises as `Generator.generate`."""
+    """Repeats a receipt's text by its model. stop: tokens that end the model's texts (`LoadedModel.stop`). by_token: as
+    it was written, instead of in one pass. tell: called with every right token. Raises as `Generator.generate`, and
+    ValueError for a generator of another arithmetic or format."""
+    if (generator.arithmetic, dtype_name(generator.model)) != (receipt.arithmetic, receipt.dtype):
+        raise ValueError(f"the receipt is of {receipt.dtype} and {receipt.arithmetic} products: repeat it by those")
+    if receipt.stop != tuple(sorted(set(stop))):
+        return TextCheck(wrong_stop=True)
     found = list[Choice]()
     for choice in _choices(receipt, generator, by_token):
         if choice.token != receipt.tokens[len(found)]:

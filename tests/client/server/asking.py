@@ -62,5 +62,5 @@ def receipt_of(served: Served, asked: Exchange, name: str) -> GenerationReceipt:
     assert receipt.request_sha256 == sha256(asked.request).digest()
     assert receipt.response_sha256 == sha256(asked.response).digest()
     assert other_model(receipt, served.loaded) is None
-    assert check_text(receipt, served.checker).is_right
+    assert check_text(receipt, served.checker, stop=receipt.stop).is_right
     return receipt

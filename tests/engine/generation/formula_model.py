@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from roundlog.capture import portable
 from roundlog.generation import ModelIdentity
 from roundlog.generation.model_folder import weight_root
 
@@ -17,20 +18,21 @@ WORDS = 61
 
 def formula_model(dtype: torch.dtype) -> Any:
     """A Llama with weights in thirty-seconds, from -1 to 1: numbers that every format has."""
-    model = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=WORDS,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=64,
-            rope_theta=10_000.0,
-            rms_norm_eps=2.0**-20,
-            tie_word_embeddings=False,
-        )
+    config = transformers.LlamaConfig(
+        vocab_size=WORDS,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        rope_theta=10_000.0,
+        rms_norm_eps=2.0**-20,
+        tie_word_embeddings=False,
     )
+    # The frequencies of positions are a table that the model computes.
+    with portable():
+        model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             # A linear congruential generator (Knuth) for each name.

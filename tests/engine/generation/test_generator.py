@@ -106,3 +106,64 @@ def test_a_model_with_windows_of_its_own_is_refused() -> None:
     generator = Generator(transformers.GPTNeoForCausalLM(config), positions=16)
     with pytest.raises(CaptureError, match="other logits with a static cache than without one"):
         generator.generate([1, 2, 3], new_tokens=2)
+
+
+@pytest.mark.parametrize("prompt", [[5], [5, 6, 7, 8, 9, 10, 11, 12, 13]])
+def test_a_model_whose_attention_is_cut_into_chunks_is_refused_whatever_the_prompt(prompt: list[int]) -> None:
+    """Llama 4's: a prompt of one token, repeated, does not show it, and a check in one pass has to see it as well."""
+    torch.manual_seed(0)
+    config = transformers.Llama4TextConfig(
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=64,
+        intermediate_size_mlp=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_local_experts=2,
+        attention_chunk_size=4,
+        max_position_embeddings=64,
+    )
+    model = transformers.Llama4ForCausalLM(config).eval()
+    for work in ("generate", "right_choices"):
+        generator = Generator(model, positions=20)
+        with pytest.raises(CaptureError):
+            if work == "generate":
+                generator.generate(prompt, new_tokens=3)
+            else:
+                list(generator.right_choices(prompt, [1, 2, 3]))
+
+
+def test_positions_that_depend_on_the_length_are_refused() -> None:
+    config = transformers.LlamaConfig(
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
+    )
+    with pytest.raises(CaptureError, match="scaled by the length of the text"):
+        Generator(transformers.LlamaForCausalLM(config), positions=8)
+
+
+def test_what_fills_a_chunk_stops_no_text() -> None:
+    """A token that the text does not have, and has no number: chunks are filled with those of the text."""
+    model = model_of("llama")
+    wanted = Generator(model, positions=16, chunk=1).generate([4, 2, 9], new_tokens=4)  # type: ignore[arg-type]
+    with torch.no_grad():
+        model.model.embed_tokens.weight[0] = float("inf")
+    generator = Generator(model, positions=16, chunk=8)  # type: ignore[arg-type]
+    generator._tried.add(True)
+    assert generator.generate([4, 2, 9], new_tokens=4).tokens == wanted.tokens
+    assert tuple(generator.right_choices([4, 2, 9], wanted.tokens)) == wanted.choices
+    with pytest.raises(CaptureError, match="the seed -1 does not fit 64 bits"):
+        generator.generate([4], new_tokens=1, seed=-1)
+
+
+def test_a_token_that_the_model_does_not_have_is_a_wrong_one() -> None:
+    generator = Generator(model_of("llama"), positions=16)  # type: ignore[arg-type]
+    right = generator.generate([4, 2], new_tokens=3)
+    found = list(generator.right_choices([4, 2], [*right.tokens[:2], 1 << 30]))
+    assert found == list(right.choices)

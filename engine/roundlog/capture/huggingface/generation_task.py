@@ -126,6 +126,11 @@ def check_generation(
     size = config.vocab_size
     if bad := [token for tokens in (*prompts, stop) for token in tokens if not 0 <= token < size]:
         raise CaptureError(f"the token {bad[0]} is none of the model's {size}: take the tokenizer of this model")
+    if (kind := _length_dependent(config.to_dict())) is not None:
+        raise CaptureError(
+            f"the model's positions are scaled by the length of the text (rope_type {kind}), so that a token has other "
+            "keys in a longer one: choose a model whose are not"
+        )
     length = max(map(len, prompts)) + new_tokens
     for name in ("max_position_embeddings", "sliding_window"):
         most = getattr(config, name, None)
@@ -134,6 +139,16 @@ def check_generation(
                 f"{length} positions are more than the model's {name} of {most}: give shorter prompts, or ask for "
                 "fewer new tokens"
             )
+
+
+def _length_dependent(config: object) -> str | None:
+    """The kind of rotary positions, anywhere in a configuration, that depend on the length of what is read."""
+    if not isinstance(config, Mapping):
+        return None
+    for name in ("rope_type", "type"):
+        if config.get(name) in ("dynamic", "longrope"):
+            return str(config[name])
+    return next((kind for value in config.values() if (kind := _length_dependent(value)) is not None), None)
 
 
 def generated_tokens(state: Mapping[str, torch.Tensor], stop: Sequence[int] = ()) -> list[list[int]]:

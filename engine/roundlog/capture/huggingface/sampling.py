@@ -11,6 +11,9 @@ from torch import nn
 
 from roundlog.capture.errors import CaptureError
 
+_MOST = 1 << 20
+"""Most tokens to draw from, as receipts have it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
@@ -29,8 +32,8 @@ class Sampling:
         for name, fits, allowed in (
             # Logits are finite after the division, too.
             ("temperature", self.temperature == 0 or 2**-100 <= self.temperature < math.inf, "0, or at least 2^-100"),
-            ("top_k", self.top_k >= 0, "0 or more"),
-            ("top_p", 0 < self.top_p <= 1, "above 0, up to 1"),
+            ("top_k", 0 <= self.top_k <= _MOST, f"0 to {_MOST}"),
+            ("top_p", 2**-100 <= self.top_p <= 1, "at least 2^-100, up to 1"),
             ("repetition_penalty", 0 < self.repetition_penalty < math.inf, "above 0"),
         ):
             if not fits:
