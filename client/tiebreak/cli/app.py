@@ -15,6 +15,7 @@ from tiebreak.cli import (
     devnet,
     doctor,
     generation,
+    generation_jobs,
     jobs,
     logs,
     models,
@@ -58,6 +59,7 @@ training.register(app)
 models.register(app)
 receipts.register(app)
 generation.register(app)
+generation_jobs.register(jobs.app)
 plot.register(app)
 chain.register(app)
 devnet.register(app)
