@@ -145,7 +145,7 @@ class ReceiptOptions:
     form: Form = ReceiptForm.JSON
 
     def prepare(self) -> _WantedReceipt | None:
-        """What the receipt needs, checked before anything is computed; None without one. Raises WrongUsage,
+        """The receipt to be, checked before anything is computed; None without one. Raises WrongUsage,
         CommandError, ReceiptError, AccountError."""
         from roundlog.training import Receipt
 
@@ -311,27 +311,23 @@ class TextStream:
         self._written = ""
         self.text = ""
         self.began = self._last = 0.0
-        """Instant at which nothing was to be captured any more, in seconds of a steady clock."""
+        """Instant of the first token, in seconds of a steady clock."""
 
     def add(self, choice: Choice) -> None:
         """Takes the next token."""
         self._tokens.append(choice.token)
         self._last = time.monotonic()
-        # Behind the first token, what reads a single one is captured: the text would stand still.
-        if len(self._tokens) == 2:
-            self._begin()
-        if len(self._tokens) > 1:
-            self.text = decoded(self._tokenizer, self._tokens)
-            # Bytes of a character whose others are still to come.
-            whole = self.text.rstrip("\N{REPLACEMENT CHARACTER}")
-            if whole.startswith(self._written):
-                self._write(whole[len(self._written) :])
+        if len(self._tokens) == 1:
+            self.began = self._last
+            self._begins()
+        self.text = decoded(self._tokenizer, self._tokens)
+        # Bytes of a character whose others are still to come.
+        whole = self.text.rstrip("\N{REPLACEMENT CHARACTER}")
+        if whole.startswith(self._written):
+            self._write(whole[len(self._written) :])
 
     def close(self) -> None:
         """Writes the rest, and ends the line."""
-        if len(self._tokens) < 2:
-            self._begin()
-        self.text = decoded(self._tokenizer, self._tokens)
         if not self.text.startswith(self._written):
             # A tokenizer that takes back what it has said: the whole text again, on a line of its own.
             self._write("\n")
@@ -340,13 +336,9 @@ class TextStream:
 
     @property
     def speed(self) -> float | None:
-        """Tokens a second behind the second one; None if there are none."""
+        """Tokens a second behind the first one; None if there are none."""
         span = self._last - self.began
-        return round((len(self._tokens) - 2) / span, 2) if len(self._tokens) > 2 and span > 0 else None
-
-    def _begin(self) -> None:
-        self.began = time.monotonic()
-        self._begins()
+        return round((len(self._tokens) - 1) / span, 2) if span > 0 else None
 
     def _write(self, text: str) -> None:
         self._written += text

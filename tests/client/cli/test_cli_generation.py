@@ -322,7 +322,7 @@ def test_characters_of_several_tokens_are_written_whole() -> None:
         stream.add(Choice(token, 0.0))
         pieces.append(out.getvalue())
     assert begun == [""] and pieces[-1] == said and all(said.startswith(piece) for piece in pieces)
-    assert len(set(pieces)) == len(said), "each character as soon as it is whole, the first two together"
+    assert len(set(pieces)) == len(said), "each character as soon as it is whole"
     stream.add(Choice(tokenizer("é")["input_ids"][0], 0.0))
     assert out.getvalue() == said
     stream.close()
