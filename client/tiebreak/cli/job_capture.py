@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from roundlog.capture import Task
     from roundlog.training import Job, Sameness
 
+_EXACT = "exact"
+"""Arithmetic of products without an option."""
+
 
 @dataclasses.dataclass(frozen=True)
 class JobOrigin:
@@ -68,7 +71,6 @@ class JobRequest:
         portable. Raises CommandError, CaptureError, DefectError, and what `task` does."""
         from roundlog.capture import portable, torchs_own
         from roundlog.execution.microbatch import samples_of
-        from roundlog.operators.job_arithmetic import EXACT
         from roundlog.spec import POLICY_CERTIFIED, POLICY_NAMES
         from roundlog.training import JOB_STAGES, Job, run_bytes
 
@@ -80,7 +82,7 @@ class JobRequest:
                     to_capture,
                     policy=POLICY_NAMES.index(self.policy) if self.policy is not None else POLICY_CERTIFIED,
                     bits=self.bits or 32,
-                    arithmetic=self.arithmetic or EXACT,
+                    arithmetic=self.arithmetic or _EXACT,
                     report=found.append,
                     tell=lambda stage: bar.done(JOB_STAGES.index(stage), stage),
                 )

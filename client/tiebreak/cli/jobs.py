@@ -16,10 +16,11 @@ from tiebreak.cli.job_files import read_job, require_publishable
 from tiebreak.cli.job_terms import PostedTerms
 from tiebreak.cli.network import ContractOptions, PartyOptions
 from tiebreak.cli.option_groups import DEFAULT_POLL, Poll, examples, panel, takes_groups
-from tiebreak.cli.role_process import RoleSetup, play
 
 if TYPE_CHECKING:
     from roundlog.training import Job
+
+    from tiebreak.cli.role_process import RoleSetup
 
 _CONTRACTS_BITS = 32
 
@@ -119,6 +120,7 @@ def create(
     json: option_groups.Json = False,
 ) -> None:
     """Capture a training task as a job: data that others can run without running your code. With --reward, post it."""
+    from tiebreak.cli.role_process import RoleSetup
     from tiebreak.roles.policy import Policy
 
     reward = posted.reward
@@ -252,6 +254,7 @@ def collect(
     json: option_groups.Json = False,
 ) -> None:
     """Wait for the end of a job; then fetch its model, or the refund."""
+    from tiebreak.cli.role_process import RoleSetup, play
     from tiebreak.roles.context import RoleContext
     from tiebreak.roles.job_role import Role
 
