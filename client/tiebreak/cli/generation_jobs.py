@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
         "create-generation",
         epilog=examples(
             'tiebreak job create-generation --model SmolLM2-135M-Instruct --prompt "Who was Euler?" --out job',
-            "tiebreak job create job --reward 0.5ether --referee 0x...",
+            "tiebreak job create-generation --model tiny --prompt One --prompt Two --temperature 0.8 --out job",
         ),
     )(takes_groups(create_generation))
     app.command("text", epilog=examples("tiebreak job text job run --model SmolLM2-135M-Instruct"))(takes_groups(text))
