@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import requests
 import tiebreak.dashboard
+from tiebreak import bounded_connections
 from tiebreak.cli.app import app
-from tiebreak.dashboard import web as serving
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import MOST_STREAMS, Server, ServerError, listen
 from typer.testing import CliRunner
@@ -146,7 +146,7 @@ def test_silent_clients_keep_nobody_from_the_page(served: str) -> None:
 def test_a_client_that_keeps_the_page_waiting_is_cut_off(
     shown: Site, begin: bytes, drop: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "_SECONDS_PER_REQUEST", 1.0)
+    monkeypatch.setattr(bounded_connections, "SECONDS_PER_REQUEST", 1.0)
     with listen("127.0.0.1", 0) as listening, Server(shown, listening) as server:
         assert 0.9 < seconds_until_cut_off(server.url, begin, drop) < 5
 

@@ -41,7 +41,14 @@ EXCEPTIONS = {
 }
 """Files, or folders, that may be shorter than the others, and have a name that another file has, and why."""
 
-DOORS = ("roundlog.execution.ranks", "roundlog.kernels.cuda", "roundlog.segment_audits.cluster", "tiebreak.dashboard")
+DOORS = (
+    "roundlog.execution.ranks",
+    "roundlog.kernels.cuda",
+    "roundlog.segment_audits.cluster",
+    "tiebreak.bounded_connections",
+    "tiebreak.dashboard",
+    "tiebreak.server",
+)
 """Parts that few need; and what only they, or the command line, load."""
 BEHIND_DOORS = ("ray", "triton", "starlette", "uvicorn", "jinja2")
 

@@ -22,6 +22,7 @@ from tiebreak.cli import (
     plot,
     receipts,
     roles,
+    serving,
     training,
 )
 from tiebreak.cli.failures import OneSentenceErrors
@@ -60,6 +61,7 @@ models.register(app)
 receipts.register(app)
 generation.register(app)
 generation_jobs.register(jobs.app)
+serving.register(app)
 plot.register(app)
 chain.register(app)
 devnet.register(app)

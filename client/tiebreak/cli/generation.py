@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = examples(
     'tiebreak generate --model SmolLM2-135M-Instruct --prompt "What is the capital of France?"',
-    "tiebreak generate --model SmolLM2-135M-Instruct --temperature 0.8 --top-p 0.9 --seed 7 --receipt text.json",
+    "tiebreak generate --model SmolLM2-135M-Instruct --temperature 0.8 --top-k 50 --seed 7 --receipt text.json",
     "tiebreak generate --model SmolLM2-135M-Instruct --raw --receipt text.json < prompt.txt",
 )
 _MAX_PROMPT_BYTES = 16 << 20
@@ -102,7 +102,12 @@ class ChoiceOptions:
         int, _choice_option("--top-k", min=0, metavar="K", help="Draw from the K likeliest tokens; 0: from all.")
     ] = 0
     top_p: Annotated[
-        float, _choice_option("--top-p", metavar="P", help="Draw from the fewest tokens with that share together.")
+        float,
+        _choice_option(
+            "--top-p",
+            metavar="P",
+            help="Draw from the fewest tokens with that share together; of large vocabularies only with --top-k.",
+        ),
     ] = 1.0
     repetition_penalty: Annotated[
         float,
@@ -145,7 +150,7 @@ class ReceiptOptions:
     form: Form = ReceiptForm.JSON
 
     def prepare(self) -> _WantedReceipt | None:
-        """The receipt to be, checked before anything is computed; None without one. Raises WrongUsage,
+        """Needs of the receipt, checked before anything is computed; None without one. Raises WrongUsage,
         CommandError, ReceiptError, AccountError."""
         from roundlog.training import Receipt
 

@@ -216,6 +216,15 @@ def test_choices_with_replacement_are_partial_sums_below_uniform_numbers() -> No
         assert np.abs(shares - weights / weights.sum()).max() < 0.03
 
 
+def test_one_choice_is_the_largest_quotient_however_many_there_are() -> None:
+    def by_order(weights: torch.Tensor, count: int) -> torch.Tensor:
+        return (weights / torch.empty_like(weights).exponential_()).topk(count)[1][..., :1]
+
+    weights = WEIGHTS.repeat(20, 1)
+    assert drawn(lambda: torch.multinomial(weights, 1), 1).tolist() == drawn(lambda: by_order(weights, 2), 1).tolist()
+    assert drawn(lambda: torch.multinomial(torch.eye(2, 20_000).flip(1), 1), 1).tolist() == [[19_999], [19_998]]
+
+
 @pytest.mark.slow
 def test_choices_without_replacement_come_once_and_in_proportion() -> None:
     weights = WEIGHTS[0].expand(3000, 5)

@@ -183,7 +183,9 @@ def multinomial(
     """Indices drawn by weight. With replacement: the number of partial sums of the weights at or below uniform * their
     sum. Without: the largest of weight / exponential (Efraimidis and Spirakis 2006), in that order."""
     if not replacement:
-        return (weights / torch.empty_like(weights).exponential_()).topk(count, dim=-1)[1]
+        keys = weights / torch.empty_like(weights).exponential_()
+        # The largest is found without comparing each with each, which a vocabulary is too long for.
+        return keys.argmax(-1, keepdim=True) if count == 1 else keys.topk(count, dim=-1)[1]
     sums = weights.cumsum(-1)
     drawn = torch.rand((*weights.shape[:-1], count), device=weights.device) * sums[..., -1:]
     # The last place that has a weight is as far as a rounded product may go.

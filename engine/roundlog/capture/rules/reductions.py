@@ -336,6 +336,9 @@ def order(c: Context, x: Value, dim: int, count: int, *, descending: bool) -> Va
     NaN is larger than any number."""
     rank, size = c.rank(x), c.shape(x)[dim]
     if prod(c.shape(x)) * size > MAX_COMPARISONS:
+        width = max(64, 4 * count)
+        if descending and c.dtype(x).is_float and width < size and prod(c.shape(x)) * width <= MAX_COMPARISONS:
+            return _order_by_parts(c, x, dim, count, width)
         raise CaptureError(
             f"sorts lines of {size}, which takes more than {MAX_COMPARISONS} comparisons: use shorter lines"
         )
@@ -357,6 +360,24 @@ def order(c: Context, x: Value, dim: int, count: int, *, descending: bool) -> Va
     wanted = c.op("eq", place, c.iota(count))
     found = c.op("where", wanted, c.builder.reshape(position, (size, 1)), c.i64(0))
     return c.move(c.squeeze(c.op("sum_i64", found, dims=(rank - 1,)), [rank - 1]), rank - 1, dim)
+
+
+def _order_by_parts(c: Context, x: Value, dim: int, count: int, width: int) -> Value:
+    """Places of the largest elements of long lines: each part of a line has as many, and the largest of these are those
+    of the line. Equal ones stand in the order of their places among them, too."""
+    rank, size = c.rank(x), c.shape(x)[dim]
+    line = c.move(x, dim, rank - 1)
+    outer, parts = c.shape(line)[:-1], -(-size // width)
+    # What fills the last part stands behind all others, and so behind elements that are equal to it.
+    filled = pad(c, line, [0] * rank, [*[0] * len(outer), parts * width - size], -inf)
+    table = c.builder.reshape(filled, (*outer, parts, width))
+    inside = order(c, table, rank, count, descending=True)
+    first = c.op("mul", c.builder.reshape(c.iota(parts), (parts, 1)), c.i64(width))
+    flat = (*outer, parts * count)
+    places = c.builder.reshape(c.op("add", inside, first), flat)
+    largest = c.builder.reshape(c.op("gather", table, inside, dim=rank), flat)
+    chosen = order(c, largest, rank - 1, count, descending=True)
+    return c.move(c.op("gather", places, chosen, dim=rank - 1), rank - 1, dim)
 
 
 def _sorted(c: Context, x: Value, dim: int, count: int, descending: bool) -> tuple[Value, Value]:

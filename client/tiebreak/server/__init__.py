@@ -1,0 +1,7 @@
+"""A server of texts with OpenAI's interface, of which every answer has a receipt (docs/how-to/serving.md)."""
+
+from tiebreak.server.completion_server import CompletionServer, ServingError, listen_at
+from tiebreak.server.issued_receipts import IssuedReceipts, TextSigner
+from tiebreak.server.text_service import TextService
+
+__all__ = ["CompletionServer", "IssuedReceipts", "ServingError", "TextService", "TextSigner", "listen_at"]

@@ -1,0 +1,152 @@
+"""Answers as OpenAI's interface writes them: bodies, and the events of streams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roundlog.generation import Choice
+
+DONE = b"data: [DONE]\n\n"
+"""The last event of a stream."""
+
+_HELD_BACK = "\ufffd"
+"""Stands for bytes that are no whole character yet."""
+
+
+class TextDecoder:
+    """The text of tokens, as it grows: what was given stays as it is."""
+
+    def __init__(self, tokenizer: Any, prompt: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        # A tokenizer may drop the space before its first token: the prompt's last one stands before the text's.
+        self._before = list(prompt[-1:])
+        self._start = self._decode(self._before)
+        self._tokens: list[int] = []
+        self.text = ""
+        """All that was given."""
+
+    def add(self, token: int) -> str:
+        """The text that a token adds; nothing while it ends within a character."""
+        self._tokens.append(token)
+        whole = self._whole()
+        if whole.endswith(_HELD_BACK) or not whole.startswith(self.text):
+            return ""
+        return self._give(whole)
+
+    def end(self) -> str:
+        """The rest, once all tokens are there."""
+        whole = self._whole()
+        return self._give(whole) if whole.startswith(self.text) else ""
+
+    def _give(self, whole: str) -> str:
+        new = whole[len(self.text) :]
+        self.text = whole
+        return new
+
+    def _whole(self) -> str:
+        behind = self._decode([*self._before, *self._tokens])
+        return behind[len(self._start) :] if behind.startswith(self._start) else self._decode(self._tokens)
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerWriter:
+    """The bodies of one answer."""
+
+    name: str
+    """`cmpl-` or `chatcmpl-` and 32 hex digits."""
+    model: str
+    created: int
+    """Seconds since 1970."""
+    fingerprint: str
+    is_chat: bool
+    logprobs: bool
+    tokenizer: Any
+
+    def body(self, text: str, choices: Sequence[Choice], reason: str, usage: dict[str, int]) -> bytes:
+        """The whole answer."""
+        choice: dict[str, object] = {"index": 0}
+        if self.is_chat:
+            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+        else:
+            choice["text"] = text
+        choice |= {"logprobs": self._logprobs(choices, 0), "finish_reason": reason}
+        kind = "chat.completion" if self.is_chat else "text_completion"
+        return _json(self._head(kind) | {"choices": [choice], "usage": usage})
+
+    def first_event(self) -> bytes:
+        """The event before all text; messages alone have one."""
+        return self._event({"role": "assistant", "content": "", "refusal": None}, None, None) if self.is_chat else b""
+
+    def event(self, text: str, choices: Sequence[Choice], offset: int) -> bytes:
+        """The event of new text, of these tokens. offset: characters before it."""
+        return self._event({"content": text}, text, self._logprobs(choices, offset))
+
+    def last_events(self, reason: str, usage: dict[str, int] | None) -> bytes:
+        """The events behind all text, of which `DONE` is the last. usage: to be told."""
+        found = self._event({}, "", None, reason)
+        if usage is not None:
+            found += _event(self._head(self._chunk) | {"choices": [], "usage": usage})
+        return found + DONE
+
+    @property
+    def _chunk(self) -> str:
+        return "chat.completion.chunk" if self.is_chat else "text_completion"
+
+    def _event(self, delta: dict[str, object], text: str | None, logprobs: Any, reason: str | None = None) -> bytes:
+        said: dict[str, object] = {"delta": delta} if self.is_chat else {"text": text}
+        choice = {"index": 0, **said, "logprobs": logprobs, "finish_reason": reason}
+        return _event(self._head(self._chunk) | {"choices": [choice]})
+
+    def _head(self, kind: str) -> dict[str, object]:
+        return {
+            "id": self.name,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+    def _logprobs(self, choices: Sequence[Choice], offset: int) -> dict[str, object] | None:
+        """The logarithms of the tokens' probabilities: FP32 numbers, exactly."""
+        if not self.logprobs:
+            return None
+        texts = [str(self.tokenizer.decode([choice.token], clean_up_tokenization_spaces=False)) for choice in choices]
+        if self.is_chat:
+            return {
+                "content": [
+                    {
+                        "token": text,
+                        "logprob": choice.logprob,
+                        "bytes": None if _HELD_BACK in text else list(text.encode()),
+                        "top_logprobs": [],
+                    }
+                    for choice, text in zip(choices, texts, strict=True)
+                ],
+                "refusal": None,
+            }
+        offsets = [offset + sum(map(len, texts[:place])) for place in range(len(texts))]
+        return {
+            "tokens": texts,
+            "token_logprobs": [choice.logprob for choice in choices],
+            "top_logprobs": None,
+            "text_offset": offsets,
+        }
+
+
+def error_event(error: dict[str, object]) -> bytes:
+    """The event of an error in the middle of a stream, behind which nothing comes."""
+    return _event(error)
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    return b"data: " + _json(content) + b"\n\n"
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

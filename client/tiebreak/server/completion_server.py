@@ -1,0 +1,283 @@
+"""The interface over HTTP: a Starlette application on a server of uvicorn. It has no authentication: it answers this
+machine alone unless it is told to listen elsewhere, where a proxy has to stand before it."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from hashlib import sha256
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from tiebreak.bounded_connections import bound_socket, bounded_server, url_of
+from tiebreak.loopback import names_this_machine
+from tiebreak.server.completion_bodies import error_event
+from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError, parse_request
+from tiebreak.server.text_service import PendingAnswer, TextService
+
+RECEIPT_HEADER = "Tiebreak-Receipt"
+"""Header with the digest of an answer's receipt; streams, whose headers go out before their end, have none."""
+
+_LOG = logging.getLogger(__name__)
+
+_BODY_SECONDS = 10.0
+"""Time in which the body of a request has to be there."""
+_START_SECONDS = 20.0
+_IDLE_CONNECTIONS = 64
+"""Connections beside those that wait for answers."""
+
+
+class ServingError(Exception):
+    """The server cannot be had at this address; the message is one sentence."""
+
+
+def listen_at(host: str, port: int) -> socket.socket:
+    """A socket at an address of this machine; port 0: any free one. Raises ServingError."""
+    try:
+        where = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        raise ServingError(f"{host!r} is no IP address: use 127.0.0.1 to answer this machine alone.") from None
+    try:
+        return bound_socket(where, port)
+    except OSError as error:
+        raise ServingError(
+            f"port {port} of {where} cannot be used ({error.strerror}): choose others with --host and --port, "
+            "or port 0 for any."
+        ) from error
+
+
+def make_completion_app(service: TextService, *, loopback: bool) -> Starlette:
+    """The application of a service that is prepared. loopback: whether it answers requests alone whose Host header
+    names this machine."""
+    handlers = _Handlers(service, loopback)
+    routes = [
+        Route("/v1/completions", handlers.guarded(handlers.text), methods=["POST"]),
+        Route("/v1/chat/completions", handlers.guarded(handlers.chat), methods=["POST"]),
+        Route("/v1/models", handlers.guarded(handlers.models), methods=["GET"]),
+        Route("/v1/models/{name}", handlers.guarded(handlers.model), methods=["GET"]),
+        Route("/v1/receipts/{name}", handlers.guarded(handlers.receipt), methods=["GET"]),
+        Route("/v1/signature/{name}", handlers.guarded(handlers.signature), methods=["GET"]),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: handlers.no_route})
+
+
+_Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _Handlers:
+    """The handlers. Each error of theirs is an object as OpenAI's."""
+
+    def __init__(self, service: TextService, loopback: bool) -> None:
+        self._service, self._loopback = service, loopback
+
+    def guarded(self, handler: _Handler) -> _Handler:
+        """A handler for requests that name this machine, whose errors become answers."""
+
+        async def answered(request: Request) -> Response:
+            try:
+                if self._loopback and not names_this_machine(request.headers.getlist("host")):
+                    # A web page whose own name was made to point here (DNS rebinding) sends that name.
+                    raise RequestError("This server answers to names of this machine alone, as 127.0.0.1.", status=403)
+                return await handler(request)
+            except RequestError as error:
+                return _refusal(error)
+            except ClientDisconnect:
+                return Response(status_code=400)
+            except Exception as error:
+                _LOG.debug("no answer could be made", exc_info=True)
+                return _refusal(_internal(error))
+
+        return answered
+
+    async def no_route(self, request: Request, error: Exception) -> Response:
+        """The answer to a request for something that is not here."""
+        assert isinstance(error, HTTPException)
+        said = {404: "There is nothing at this address: see GET /v1/models.", 405: "This address has another method."}
+        message = said.get(error.status_code, "The request cannot be answered.")
+        return _refusal(RequestError(message, status=error.status_code, headers=error.headers))
+
+    async def chat(self, request: Request) -> Response:
+        return await self._complete(request, is_chat=True)
+
+    async def text(self, request: Request) -> Response:
+        return await self._complete(request, is_chat=False)
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        if request.path_params["name"] != self._service.model:
+            raise RequestError("This model is not served here.", param="model", code="model_not_found", status=404)
+        return JSONResponse(self._model())
+
+    async def receipt(self, request: Request) -> Response:
+        found = await asyncio.to_thread(self._service.receipts.receipt, request.path_params["name"])
+        if found is None:
+            raise RequestError("There is no receipt of this digest, or of this answer.", status=404)
+        return Response(found, media_type="application/json")
+
+    async def signature(self, request: Request) -> Response:
+        algorithm = request.query_params.get("signing_algo", "ecdsa")
+        if algorithm != "ecdsa":
+            raise RequestError("This server signs by ecdsa alone.", param="signing_algo")
+        found = await asyncio.to_thread(self._service.receipts.signature, request.path_params["name"])
+        if found is None:
+            raise RequestError("There is no signature of this answer: a server without --sign gives none.", status=404)
+        return JSONResponse(found)
+
+    def _model(self) -> dict[str, object]:
+        service = self._service
+        return {"id": service.model, "object": "model", "created": service.created, "owned_by": "tiebreak"}
+
+    async def _complete(self, request: Request, *, is_chat: bool) -> Response:
+        service = self._service
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            # A page of another site can send other types without asking (CORS).
+            raise RequestError("Send the request as application/json.", status=415)
+        data = await _body(request)
+        asked = parse_request(data, service.model, is_chat=is_chat)
+        service.enter()
+        try:
+            answer = await service.begin(asked, sha256(data).digest())
+        except BaseException:
+            service.leave()
+            raise
+        return _Answered(service, answer)
+
+
+class _Answered(Response):
+    """An answer that is given up once its client is gone."""
+
+    def __init__(self, service: TextService, answer: PendingAnswer) -> None:
+        super().__init__()
+        self._service, self._answer = service, answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work = asyncio.ensure_future(self._give(scope, receive, send))
+        gone = asyncio.ensure_future(_until_gone(receive))
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            work.cancel()
+            gone.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
+            self._service.leave()
+
+    async def _give(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._answer.request.stream:
+            await self._stream(send)
+            return
+        try:
+            body, digest = await self._service.whole(self._answer)
+            headers = {RECEIPT_HEADER: "0x" + digest.hex()}
+            response = Response(body, media_type="application/json", headers=headers)
+        except Exception as error:
+            response = _refusal(_internal(error))
+        await response(scope, receive, send)
+
+    async def _stream(self, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        try:
+            async with aclosing(self._service.events(self._answer)) as events:
+                async for event in events:
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+        except Exception as error:
+            said = error_event(_internal(error).body())
+            await send({"type": "http.response.body", "body": said, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(request: Request) -> bytes:
+    too_long = RequestError(f"The request has more than {MAX_REQUEST_BYTES} bytes.", status=413)
+    given = request.headers.get("content-length", "0")
+    if not given.isascii() or not given.isdigit() or len(given) > 12 or int(given) > MAX_REQUEST_BYTES:
+        raise too_long
+    found = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for part in request.stream():
+                found += part
+                if len(found) > MAX_REQUEST_BYTES:
+                    raise too_long
+    except TimeoutError:
+        raise RequestError("The request was not there in time.", status=408) from None
+    return bytes(found)
+
+
+def _refusal(error: RequestError) -> JSONResponse:
+    return JSONResponse(error.body(), error.status, error.headers)
+
+
+def _internal(error: Exception) -> RequestError:
+    from roundlog.capture import CaptureError
+    from roundlog.execution import StoppedError
+    from roundlog.generation import RequestDroppedError
+
+    if isinstance(error, CaptureError):
+        # The model and the prompt were tried before: it is how its tokens are to be chosen.
+        reason = " ".join(str(error).split())[:300]
+        return RequestError(f"Tokens of this model cannot be chosen so ({reason}): leave top_k and top_p away.")
+    if isinstance(error, StoppedError):
+        return RequestError("The model gives a number that is not finite behind this text.", status=500)
+    if isinstance(error, RequestDroppedError):
+        return RequestError("The server ends: ask again later.", status=503)
+    return RequestError(f"Something went wrong that should not ({type(error).__name__}): please report it.", status=500)
+
+
+class CompletionServer:
+    """A prepared service on a socket. Used in a `with` block, it serves beside; `run` serves in this thread, until a
+    signal."""
+
+    def __init__(self, service: TextService, listening: socket.socket) -> None:
+        self._service, self._socket = service, listening
+        loopback = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
+        app = make_completion_app(service, loopback=loopback)
+        self._server = bounded_server(app, service.most_answers + _IDLE_CONNECTIONS, grace=5)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the server, without the path `v1`."""
+        return url_of(self._socket)
+
+    def run(self) -> None:
+        """Serves until SIGINT or SIGTERM."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._service.close()
+
+    def __enter__(self) -> CompletionServer:
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="text server", daemon=True
+        )
+        self._thread.start()
+        ends = time.monotonic() + _START_SECONDS
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > ends:
+                raise ServingError("the server did not start: choose another port with --port.")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(10)
+        self._service.close()

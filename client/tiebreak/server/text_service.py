@@ -1,0 +1,264 @@
+"""Texts for those who ask over HTTP: a line in which they wait, a batch that generates, and a receipt for each answer,
+which is on the disk before the answer's end is given."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from secrets import token_hex
+
+from roundlog.capture import CaptureError
+from roundlog.capture.huggingface import Sampling
+from roundlog.generation import (
+    BatchGenerator,
+    Choice,
+    FinishReason,
+    FolderError,
+    Generation,
+    GenerationReceipt,
+    Generator,
+    LoadedModel,
+    TextRequest,
+    make_receipt,
+    prompt_tokens,
+)
+from roundlog.json_text import canonical_json
+
+from tiebreak.server.completion_bodies import AnswerWriter, TextDecoder
+from tiebreak.server.completion_requests import CompletionRequest, RequestError
+from tiebreak.server.issued_receipts import IssuedReceipts
+
+_RETRY_SECONDS = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingAnswer:
+    """An answer that is being made."""
+
+    request: CompletionRequest
+    request_sha256: bytes
+    tokens: list[int]
+    """The prompt's."""
+    new_tokens: int
+    """Most tokens behind it."""
+    writer: AnswerWriter
+    choices: list[Choice] = field(default_factory=list)
+    reason: str = ""
+    """Why the text has ended."""
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Numbers of tokens, as bodies have them."""
+        prompt, new = len(self.tokens), len(self.choices)
+        return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+
+
+class TextService:
+    """One model that answers."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        generator: Generator,
+        receipts: IssuedReceipts,
+        *,
+        tiebreak_version: str,
+        rows: int = 8,
+        max_waiting: int = 64,
+    ) -> None:
+        """The generator is the service's own from now on. rows: texts at once. max_waiting: requests that wait for
+        one of them to end; more are refused."""
+        self._loaded, self._generator, self.receipts = loaded, generator, receipts
+        self._version = tiebreak_version
+        self._batch = BatchGenerator(generator, rows)
+        self._free = asyncio.Semaphore(rows)
+        """Rows of the batch. Those who wait do so here, where one who goes away leaves the line at once."""
+        self._answering = 0
+        self.most_answers = rows + max_waiting
+        # A tokenizer encodes in a thread of its own, and another one decodes here.
+        self._encoder = copy.deepcopy(loaded.tokenizer)
+        self._encoding = ThreadPoolExecutor(1, "encoder")
+        self._writing = ThreadPoolExecutor(1, "receipts")
+        self.created = int(time.time())
+        self.fingerprint = ""
+        """Name of weights, arithmetic and versions, once this is prepared."""
+
+    @property
+    def model(self) -> str:
+        """Name of the model, as requests give it."""
+        return self._loaded.identity.name
+
+    def prepare(self) -> None:
+        """Captures the model's programs and tries them, which takes its time once. Raises CaptureError, StoppedError,
+        MachineError for a model that cannot be served."""
+        prompt, how = [self._loaded.stop[0] if self._loaded.stop else 0], Sampling(temperature=1.0)
+        asked = TextRequest(prompt, new_tokens=min(2, self._generator.positions - 1), sampling=how)
+        made = self._receipt(prompt, self._batch.submit(asked).result(), how, 0, asked.new_tokens)
+        plain = made.plain()
+        named = canonical_json({name: plain[name] for name in ("model", "arithmetic", "versions")})
+        self.fingerprint = "fp_" + sha256(named.encode()).hexdigest()[:16]
+
+    def close(self) -> None:
+        """Gives up all texts, and ends the threads."""
+        self._batch.close()
+        self._encoding.shutdown()
+        self._writing.shutdown()
+
+    def enter(self) -> None:
+        """Takes a place in the line. Raises RequestError if too many wait."""
+        if self._answering >= self.most_answers:
+            raise RequestError(
+                "Too many requests wait already: ask again later.",
+                code="overloaded",
+                status=503,
+                headers={"Retry-After": str(_RETRY_SECONDS)},
+            )
+        self._answering += 1
+
+    def leave(self) -> None:
+        """Gives the place in the line back."""
+        self._answering -= 1
+
+    async def begin(self, request: CompletionRequest, request_sha256: bytes) -> PendingAnswer:
+        """The answer to a request, before its first token. Raises RequestError for a prompt that the model cannot
+        take."""
+        loop = asyncio.get_running_loop()
+        try:
+            tokens = await loop.run_in_executor(self._encoding, self._tokens, request)
+            wanted = request.max_tokens or max(1, self._generator.positions - len(tokens))
+            self._generator.require(tokens, wanted, ())
+        except CaptureError as error:
+            # Prompts alone are to blame: the model was tried by `prepare`.
+            raise RequestError(_sentence(error), param=_prompt_name(request), code="context_length_exceeded") from None
+        except FolderError as error:
+            raise RequestError(_sentence(error), param=_prompt_name(request)) from None
+        writer = AnswerWriter(
+            name=f"{'chatcmpl' if request.is_chat else 'cmpl'}-{token_hex(16)}",
+            model=self.model,
+            created=int(time.time()),
+            fingerprint=self.fingerprint,
+            is_chat=request.is_chat,
+            logprobs=request.logprobs,
+            tokenizer=self._loaded.tokenizer,
+        )
+        return PendingAnswer(
+            request=request, request_sha256=request_sha256, tokens=tokens, new_tokens=wanted, writer=writer
+        )
+
+    async def whole(self, answer: PendingAnswer) -> tuple[bytes, bytes]:
+        """The body of an answer, and its receipt's digest. Raises StoppedError, MachineError, RequestDroppedError,
+        OSError."""
+        decoder = TextDecoder(self._loaded.tokenizer, answer.tokens)
+        async with aclosing(self._choices(answer)) as choices:
+            async for choice in choices:
+                decoder.add(choice.token)
+        decoder.end()
+        body = answer.writer.body(decoder.text, answer.choices, answer.reason, answer.usage)
+        return body, await self._issue(answer, body)
+
+    async def events(self, answer: PendingAnswer) -> AsyncGenerator[bytes]:
+        """The events of an answer's stream; the last of them once its receipt is on the disk. Raises as `whole`."""
+        decoder, writer, sent = TextDecoder(self._loaded.tokenizer, answer.tokens), answer.writer, sha256()
+        request = answer.request
+
+        def counted(event: bytes) -> bytes:
+            sent.update(event)
+            return event
+
+        if first := writer.first_event():
+            yield counted(first)
+        async with aclosing(self._choices(answer)) as choices:
+            async for choice in choices:
+                offset = len(decoder.text)
+                text = decoder.add(choice.token)
+                if text or request.logprobs:
+                    yield counted(writer.event(text, [choice], offset))
+        offset = len(decoder.text)
+        if rest := decoder.end():
+            yield counted(writer.event(rest, [], offset))
+        last = writer.last_events(answer.reason, answer.usage if request.include_usage else None)
+        sent.update(last)
+        await self._issue(answer, sent.digest(), is_digest=True)
+        yield last
+
+    def _tokens(self, request: CompletionRequest) -> list[int]:
+        prompt = request.prompt
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+            return [int(token) for token in prompt]
+        return prompt_tokens(self._encoder, prompt)  # type: ignore[arg-type]
+
+    async def _choices(self, answer: PendingAnswer) -> AsyncGenerator[Choice]:
+        """The tokens of an answer, as they are chosen. Whoever stops reading them gives the text up."""
+        await self._free.acquire()
+        loop, told = asyncio.get_running_loop(), asyncio.Queue[Choice | None]()
+
+        def tell(choice: Choice) -> None:
+            loop.call_soon_threadsafe(told.put_nowait, choice)
+
+        def ended(_: Future[Generation]) -> None:
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits
+                loop.call_soon_threadsafe(told.put_nowait, None)
+                loop.call_soon_threadsafe(self._free.release)
+
+        asked = TextRequest(
+            answer.tokens,
+            new_tokens=answer.new_tokens,
+            sampling=answer.request.sampling,
+            stop=self._loaded.stop,
+            seed=answer.request.seed,
+            tell=tell,
+        )
+        # The row is free when the generator says so, which may be later than its reader goes away.
+        asked.result.add_done_callback(ended)
+        try:
+            try:
+                self._batch.submit(asked)
+            except BaseException:
+                asked.result.cancel()
+                raise
+            while (choice := await told.get()) is not None:
+                answer.choices.append(choice)
+                yield choice
+            answer.reason = str(asked.result.result().finish_reason)
+        finally:
+            asked.dropped.set()
+
+    async def _issue(self, answer: PendingAnswer, response: bytes, *, is_digest: bool = False) -> bytes:
+        request, text = answer.request, Generation(tuple(answer.choices), FinishReason(answer.reason))
+        made = self._receipt(answer.tokens, text, request.sampling, request.seed, answer.new_tokens)
+        found = replace(
+            made,
+            request_sha256=answer.request_sha256,
+            response_sha256=response if is_digest else sha256(response).digest(),
+        )
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._writing, self.receipts.issue, answer.writer.name, found)
+
+    def _receipt(
+        self, prompt: list[int], text: Generation, sampling: Sampling, seed: int, new_tokens: int
+    ) -> GenerationReceipt:
+        return make_receipt(
+            self._loaded,
+            self._generator,
+            prompt,
+            text,
+            sampling=sampling,
+            seed=seed,
+            max_new_tokens=new_tokens,
+            tiebreak_version=self._version,
+        )
+
+
+def _prompt_name(request: CompletionRequest) -> str:
+    return "messages" if request.is_chat else "prompt"
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split())[:400]
+    return f"{text[:1].upper()}{text[1:]}."

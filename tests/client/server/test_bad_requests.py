@@ -1,0 +1,279 @@
+"""Requests that are refused: each with one sentence in an error object as OpenAI's, and nothing is left of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tiebreak.server import ServingError, listen_at
+from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError, parse_request
+
+from tests.client.server.asking import JSON, exchange
+from tests.client.server.conftest import Served
+from tests.client.troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS
+
+TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
+
+ANYWHERE: list[tuple[str, Any]] = [
+    ("n", 2),
+    ("n", True),
+    ("stop", "x"),
+    ("stop", ["x"]),
+    ("logit_bias", {"5": 1}),
+    ("presence_penalty", 0.5),
+    ("frequency_penalty", -1),
+    ("temperature", -0.1),
+    ("temperature", 2.5),
+    ("temperature", "1"),
+    ("temperature", True),
+    ("temperature", 1e-40),
+    ("top_p", 0),
+    ("top_p", 1.1),
+    ("top_p", []),
+    ("top_k", -1),
+    ("top_k", 1.5),
+    ("top_k", 1 << 40),
+    ("repetition_penalty", 0),
+    ("repetition_penalty", 1e9),
+    ("seed", -1),
+    ("seed", 1 << 64),
+    ("seed", 1.0),
+    ("max_tokens", 0),
+    ("max_tokens", -5),
+    ("max_tokens", 10**30),
+    ("max_tokens", 97),
+    ("max_tokens", "5"),
+    ("stream", 1),
+    ("stream", "true"),
+    ("stream_options", {"include_usage": True}),
+    ("user", 5),
+    ("metadata", {"a": "b"}),
+    ("store", True),
+    ("prediction", {"type": "content", "content": "x"}),
+    ("unheard_of", 1),
+    ("\ud800", 1),
+    ("model", "another"),
+    ("model", 5),
+]
+TEXTS: list[tuple[str, Any]] = [
+    ("prompt", ""),
+    ("prompt", 5),
+    ("prompt", {}),
+    ("prompt", []),
+    ("prompt", [[]]),
+    ("prompt", ["a", "b"]),
+    ("prompt", [[1], [2]]),
+    ("prompt", [1, "a"]),
+    ("prompt", [-1]),
+    ("prompt", [262]),
+    ("prompt", [1.5]),
+    ("prompt", [True]),
+    ("prompt", "\udc00"),
+    ("prompt", "x" * 96),
+    ("best_of", 2),
+    ("echo", True),
+    ("suffix", "x"),
+    ("logprobs", 1),
+    ("logprobs", True),
+    ("messages", []),
+    ("max_completion_tokens", 5),
+]
+CHATS: list[tuple[str, Any]] = [
+    ("messages", []),
+    ("messages", "hello"),
+    ("messages", [5]),
+    ("messages", [{}]),
+    ("messages", [{"role": "tool", "content": "x"}]),
+    ("messages", [{"role": "user"}]),
+    ("messages", [{"role": "user", "content": 5}]),
+    ("messages", [{"role": "user", "content": "\ud800"}]),
+    ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+    ("messages", [{"role": "user", "content": [{"type": "text"}]}]),
+    ("messages", [{"role": "user", "content": "x", "name": "y"}]),
+    ("messages", [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]),
+    ("messages", [{"role": "user", "content": "x"}] * 1001),
+    ("messages", [{"role": "user", "content": "x" * 200}]),
+    ("tools", [{"type": "function", "function": {"name": "x"}}]),
+    ("tool_choice", "auto"),
+    ("response_format", {"type": "json_object"}),
+    ("modalities", ["audio"]),
+    ("logprobs", 1),
+    ("top_logprobs", 3),
+    ("top_logprobs", 0),
+    ("reasoning_effort", "low"),
+    ("prompt", "x"),
+]
+CASES = [(path, *case) for path, more in ((TEXT, TEXTS), (CHAT, CHATS)) for case in [*ANYWHERE, *more]]
+
+
+def good(served: Served, path: str) -> dict[str, Any]:
+    asked = {"prompt": "x"} if path == TEXT else {"messages": [{"role": "user", "content": "x"}]}
+    return {"model": served.service.model, "max_tokens": 1, **asked}
+
+
+def check_error(found: Any, status: int | None = None) -> dict[str, Any]:
+    assert 400 <= found.status < 500 and status in (None, found.status), found
+    error: dict[str, Any] = found.plain["error"]
+    assert error.keys() == {"message", "type", "param", "code"} and error["type"] == "invalid_request_error"
+    message = error["message"]
+    assert message.endswith(".") and "\n" not in message and 10 < len(message) < 500, message
+    return error
+
+
+@pytest.mark.parametrize(("path", "name", "value"), CASES, ids=[f"{case[1]}-{n}" for n, case in enumerate(CASES)])
+def test_a_field_that_is_not_supported_is_refused(served: Served, path: str, name: str, value: Any) -> None:
+    error = check_error(exchange(served.url, path, good(served, path) | {name: value}))
+    assert error["param"] is not None or name in ("temperature", "top_p", "repetition_penalty")
+
+
+@pytest.mark.parametrize("path", [TEXT, CHAT])
+def test_what_clients_send_without_wanting_anything_is_taken(served: Served, path: str) -> None:
+    nothing = {"n": 1, "stop": None, "presence_penalty": 0, "frequency_penalty": 0.0, "user": "me", "logit_bias": {}}
+    chat = {"tools": [], "response_format": {"type": "text"}, "tool_choice": None, "logprobs": False}
+    found = exchange(served.url, path, good(served, path) | nothing | (chat if path == CHAT else {}))
+    assert found.status == 200, found.response
+
+
+def test_an_answer_goes_back_as_a_message(served: Served) -> None:
+    asked = good(served, CHAT)
+    said = exchange(served.url, CHAT, asked).plain["choices"][0]["message"]
+    developer = {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    assert exchange(served.url, CHAT, asked | {"messages": [developer, *asked["messages"], said]}).status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"5",
+        b"\xff",
+        b"\xef\xbb\xbf{}",
+        b'{"model":"small","prompt":"x","prompt":"y"}',
+        b'{"model":"small","prompt":"x","temperature":NaN}',
+        b'{"model":"small","prompt":"x","temperature":1e999}',
+        b'{"model":"small","prompt":"x","seed":' + b"9" * 5000 + b"}",
+        b'{"model":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+    ids=range(11),
+)
+def test_bytes_that_are_no_request_are_refused(served: Served, body: bytes) -> None:
+    check_error(exchange(served.url, TEXT, body, method="POST"), 400)
+
+
+def test_a_body_is_bounded_whether_its_length_is_told_or_not(served: Served) -> None:
+    fits = json.dumps(good(served, TEXT)).encode().ljust(MAX_REQUEST_BYTES)
+    assert exchange(served.url, TEXT, fits).status == 200
+    check_error(exchange(served.url, TEXT, fits + b" "), 413)
+    where = urlsplit(served.url)
+    assert where.hostname is not None and where.port is not None
+    with socket.create_connection((where.hostname, where.port), timeout=30) as client:
+        head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        for _ in range(17):
+            client.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_other_types_hosts_methods_and_addresses_are_refused(served: Served) -> None:
+    """A page of another site can send text, or a name of its own that points here, without asking."""
+    body = good(served, TEXT)
+    check_error(exchange(served.url, TEXT, body, headers={"Content-Type": "text/plain"}), 415)
+    for host in HOSTILE_HOSTS:
+        assert exchange(served.url, "/v1/models", headers={"Host": host}).status in (400, 403), host
+    for host in LOCAL_HOSTS:
+        assert exchange(served.url, "/v1/models", headers={"Host": host}).status == 200, host
+    check_error(exchange(served.url, TEXT), 405)
+    check_error(exchange(served.url, "/v1/models", b"{}", headers=JSON), 405)
+    for path in ("/", "/v1/embeddings", "/v1/models/another", "/v1/receipts/", "/v1/signature/"):
+        check_error(exchange(served.url, path), 404)
+
+
+@pytest.mark.parametrize("kind", ["receipts", "signature"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0x" + 64 * "0",
+        64 * "F",
+        "cmpl-" + 32 * "0",
+        "cmpl-" + 31 * "0",
+        "..%2Fkey",
+        "%00",
+        "x" * 5000,
+        "%0a" + 64 * "0",
+    ],
+)
+def test_names_of_no_receipt_are_not_found(served: Served, kind: str, name: str) -> None:
+    check_error(exchange(served.url, f"/v1/{kind}/{name}"), 404)
+
+
+def test_an_address_that_cannot_be_had_is_told() -> None:
+    with pytest.raises(ServingError, match=r"use 127\.0\.0\.1"):
+        listen_at("example.com", 0)
+    with listen_at("localhost", 0) as first, pytest.raises(ServingError, match="--port"):
+        listen_at("127.0.0.1", first.getsockname()[1])
+
+
+def mutated(draw: random.Random, text: bytes) -> bytes:
+    """A request in which a value is exchanged for another one, or bytes are changed, dropped or doubled."""
+    pieces = [b"null", b"-1", b"1e400", b"{}", b"[[]]", b'"\\ud800"', b"true", b'"', b",", b"}", b"\x00", b"9" * 30]
+    if draw.random() < 0.5:
+        fields = json.loads(text)
+        fields[draw.choice([*fields, "n", "stop"])] = draw.choice([None, 0, 1, 0.5, -1, [], {}, "", "1", True, [[1]]])
+        return json.dumps(fields).encode()
+    found = bytearray(text)
+    for _ in range(draw.randint(1, 4)):
+        place = draw.randrange(len(found) + 1)
+        size = draw.choice([0, 0, 1, 1, 2, 8])
+        found[place : place + size] = draw.choice([*pieces, b"", text[place : place + 12]])
+    return bytes(found)
+
+
+TEMPLATES = [
+    {"model": "small", "prompt": [1, 2], "max_tokens": 1, "seed": 3, "temperature": 0.5, "top_p": 0.9, "stream": False},
+    {"model": "small", "messages": [{"role": "user", "content": "hé"}], "max_tokens": 1, "logprobs": True, "top_k": 3},
+]
+
+
+def test_a_mutated_request_is_a_request_or_is_refused() -> None:
+    draw, taken = random.Random(1), 0
+    for number in range(3000):
+        is_chat = bool(number % 2)
+        body = mutated(draw, json.dumps(TEMPLATES[is_chat]).encode())
+        try:
+            parse_request(body, "small", is_chat=is_chat)
+            taken += 1
+        except RequestError as error:
+            assert 400 <= error.status < 500 and str(error).endswith(".")
+            json.dumps(error.body()).encode()
+    assert 100 < taken < 2000
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+def test_ten_thousand_mutated_requests_leave_nothing_behind(served: Served) -> None:
+    """In this process, which serves: of requests that are refused; those that are right would be answered."""
+    draw, sizes, refused = random.Random(2), [], 0
+    for number in range(10_000):
+        is_chat = bool(number % 2)
+        body = mutated(draw, json.dumps(TEMPLATES[is_chat]).encode())
+        try:
+            parse_request(body, "small", is_chat=is_chat)
+        except RequestError:
+            found = exchange(served.url, CHAT if is_chat else TEXT, body, method="POST")
+            check_error(found)
+            refused += 1
+        if number % 1000 == 999:
+            sizes.append(resident())
+    assert refused > 5000 and served.service._answering == 0
+    assert max(sizes[2:]) - sizes[1] < 16 << 20, sizes

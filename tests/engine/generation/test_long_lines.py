@@ -1,0 +1,45 @@
+"""Choice of a token from a large vocabulary, whose logits are ordered in parts: the tokens that whole lines give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from roundlog.capture.huggingface import Sampling, TokenSampler
+from roundlog.capture.rules import reductions
+from roundlog.generation.step_program import StepProgram
+
+VOCABULARY, POSITIONS = 300, 4
+
+
+def choices(how: Sampling, vocabulary: int, logits: torch.Tensor, draws: int) -> list[int]:
+    """Tokens that are chosen by logits f32[n, V], each with so many seeds."""
+    program = StepProgram(TokenSampler(how, vocabulary, POSITIONS))
+    tokens = torch.tensor([[1, 2, 0, 0]])
+    found = []
+    for row in logits:
+        given = {"buffer/logits": row[None], "buffer/tokens": tokens, "buffer/position": torch.tensor(1)}
+        found += [int(program.run(given, {}, seed=seed, step=1)["buffer/chosen"]) for seed in range(draws)]
+    return found
+
+
+@pytest.mark.parametrize("how", [Sampling(temperature=0.7), Sampling(temperature=2.0, top_k=20, top_p=0.9)], ids=str)
+def test_parts_give_the_tokens_of_whole_lines(how: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of logits that are equal in many places, too."""
+    generator = torch.Generator().manual_seed(3)
+    drawn = torch.randn(2, VOCABULARY, generator=generator) * 2
+    logits = torch.cat([drawn, drawn.round(), torch.zeros(1, VOCABULARY)])
+    whole = choices(how, VOCABULARY, logits, 8)
+    # Parts of at least 64: of 300 logits there are several, and so there are of the candidates.
+    monkeypatch.setattr(reductions, "MAX_COMPARISONS", 100 * VOCABULARY)
+    assert choices(how, VOCABULARY, logits, 8) == whole
+    assert len(set(whole)) > 10
+
+
+def test_the_largest_of_a_real_vocabulary_are_found() -> None:
+    vocabulary, count = 50_257, 50
+    order = torch.randperm(vocabulary, generator=torch.Generator().manual_seed(4))
+    logits = order.float()[None] / 1000
+    # With such a temperature all 50 are about equally likely.
+    found = choices(Sampling(temperature=2.0**30, top_k=count), vocabulary, logits, 40)
+    assert set(found) <= set(logits[0].topk(count)[1].tolist()) and len(set(found)) > 20
+    assert choices(Sampling(temperature=2.0**-20, top_k=count), vocabulary, logits, 1) == [int(logits.argmax())]
