@@ -1,6 +1,6 @@
 """The matrix of tasks and machines: example tasks, trained and audited under hardware profiles in fresh processes.
 
-    .venv/bin/python scripts/matrix.py [--full] [--precision bf16 [--arithmetic hopper]] [--task NAME]
+    .venv/bin/python scripts/matrix.py [--full] [--precision bf16 [--arithmetic hopper]] [--texts] [--task NAME]
                                        [--machine NAME] [--steps N] [--parallel N] [--markdown FILE]
 
 One CPU is several machines, depending on which of its instructions PyTorch, MKL, oneDNN and numba may use. On each of
@@ -12,7 +12,8 @@ plain FP64 PyTorch end, from the same initial state, on the same batches.
 Without --full the tasks are small and have 50 steps; with it they have their real sizes, and one step or two.
 With --precision bf16 they are the tasks under autocast, small, and models of `transformers`; --markdown then
 replaces the section of the page about them. With --arithmetic their products and convolutions are those of tensor
-cores, and so is the section. Exit code 1 if anything differs.
+cores, and so is the section. With --texts they are generations of text, which have a section of their own. Exit code 1
+if anything differs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import torch
 from generated import with_section
 from machines.process import Outcome, be_a_machine
 from machines.profiles import MACHINES, Machine
-from machines.tasks import FULL, SMALL, SMALL_IN_BF16, SMALL_STEPS
+from machines.tasks import FULL, SMALL, SMALL_IN_BF16, SMALL_STEPS, TEXT_STEPS, TEXTS
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.examples import BF16, FP32
 from roundlog.operators.job_arithmetic import EXACT
@@ -61,6 +62,14 @@ _TEXT_OF_ARITHMETIC = """
 Written by `scripts/matrix.py --precision bf16 --arithmetic {arithmetic} --markdown`; do not edit. As the table before,
 for the same tasks with the products and convolutions [of tensor cores](arithmetic.md). *Plain results* are PyTorch's
 own, as there.
+"""
+_TITLE_OF_TEXTS = "## One text on every machine"
+_TEXT_OF_TEXTS = """
+Written by `scripts/matrix.py --texts --markdown`; do not edit. As the first table, for [text](how-to/generation.md)
+that a small Llama in BF16, of random weights, generates behind two prompts: twelve tokens behind the longest prompt,
+each drawn with a temperature of 0.9 from the 40 likeliest that have a share of 0.95. A step reads or writes one token
+of every sequence.
+*Plain results* are the final states of the same steps by PyTorch, with its own draws.
 """
 _PATIENCE = 3 * 3600
 """Seconds for one machine."""
@@ -149,7 +158,8 @@ def make_jobs(
     """Captures tasks of this file: (name -> directory, name -> steps)."""
     jobs, counts = {}, {}
     for name in tasks:
-        make, count = FULL[name] if full else ((SMALL | SMALL_IN_BF16)[name], SMALL_STEPS)
+        small = (TEXTS[name], TEXT_STEPS) if name in TEXTS else ((SMALL | SMALL_IN_BF16)[name], SMALL_STEPS)
+        make, count = FULL[name] if full else small
         counts[name] = steps or count
         Job.from_task(make(counts[name]), arithmetic=arithmetic).write(room / name)
         jobs[name] = room / name
@@ -159,7 +169,7 @@ def make_jobs(
 def markdown(
     result: Result, steps: Mapping[str, int], *, full: bool, precision: str = FP32, arithmetic: str = EXACT
 ) -> str:
-    """The result as a page with two tables; in bf16 as a section with the first of them."""
+    """The result as a page with two tables; in bf16, and of texts, as a section with the first of them."""
     lines = [
         f"| task | steps | runs | roots | root | plain {precision.upper()} results | plain FP64 results |",
         "|---|---|---|---|---|---|---|",
@@ -172,6 +182,8 @@ def markdown(
         lines.append("| " + " | ".join(map(str, row)) + " |")
     size = "the tasks' real sizes (`--full`)" if full else "small sizes of the tasks"
     where = f"Measured with PyTorch {torch.__version__} on {platform.machine()}, {size}."
+    if steps.keys() <= TEXTS.keys():
+        return "\n".join([_TITLE_OF_TEXTS, _TEXT_OF_TEXTS, where, "", *lines]) + "\n"
     if arithmetic != EXACT:
         title, text = (one.format(arithmetic=arithmetic) for one in (_TITLE_OF_ARITHMETIC, _TEXT_OF_ARITHMETIC))
         return "\n".join([title, text, where, "", *lines]) + "\n"
@@ -197,7 +209,8 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="real sizes")
     parser.add_argument("--precision", choices=[FP32, BF16], default=FP32, help="of the tasks")
     parser.add_argument("--arithmetic", choices=[EXACT, *ARITHMETICS], default=EXACT, help="of products in bf16")
-    parser.add_argument("--task", action="append", choices=sorted(SMALL | SMALL_IN_BF16), help="only these")
+    parser.add_argument("--texts", action="store_true", help="generations of text")
+    parser.add_argument("--task", action="append", choices=sorted(SMALL | SMALL_IN_BF16 | TEXTS), help="only these")
     parser.add_argument("--machine", action="append", choices=list(MACHINES), help="only these")
     parser.add_argument("--steps", type=int, help="another number of steps for every task")
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="machines at a time, after the first")
@@ -206,13 +219,16 @@ def main() -> int:
     if options.plan is not None:
         be_a_machine(options.plan)
         return 0
-    tasks = SMALL_IN_BF16 if options.precision == BF16 else SMALL
+    tasks = TEXTS if options.texts else SMALL_IN_BF16 if options.precision == BF16 else SMALL
     if options.full and options.precision == BF16:
         parser.error("--full has tasks in fp32 only")
+    if options.texts and (options.full or options.precision == BF16):
+        parser.error("--texts has tasks of its own: leave --full and --precision away")
     if options.arithmetic != EXACT and options.precision != BF16:
         parser.error(f"--arithmetic {options.arithmetic} is for products in bf16: give --precision bf16, too")
+    kind = "text" if options.texts else f"task in {options.precision}"
     if unknown := set(options.task or []) - tasks.keys():
-        parser.error(f"{sorted(unknown)[0]} is no task in {options.precision}: choose of {', '.join(tasks)}")
+        parser.error(f"{sorted(unknown)[0]} is no {kind}: choose of {', '.join(tasks)}")
     machines = []
     for name in options.machine or MACHINES:
         reason = MACHINES[name].missing()
@@ -238,7 +254,7 @@ def main() -> int:
         )
     text = markdown(result, steps, full=options.full, precision=options.precision, arithmetic=options.arithmetic)
     print(text)
-    if options.markdown is not None and options.precision == BF16:
+    if options.markdown is not None and (options.texts or options.precision == BF16):
         options.markdown.write_text(with_section(options.markdown.read_text(), text))
     elif options.markdown is not None:
         options.markdown.write_text(text + _sections(options.markdown))

@@ -1,4 +1,5 @@
-"""Ten kinds of `transformers`, small, made from their configurations by a task function as a user writes it."""
+"""Ten kinds of `transformers`, small, made from their configurations by a task function as a user writes it; and a text
+of one."""
 
 from __future__ import annotations
 
@@ -71,3 +72,16 @@ def hugging_face(kind: str, steps: int, batch_size: int = 4) -> Task:
 
 
 KINDS: dict[str, Callable[[int], Task]] = {name: partial(hugging_face, name) for name in _KINDS}
+
+_PROMPTS = [[5, 29, 41], [17]]
+
+
+@portable()
+def llama_text(steps: int) -> Task:
+    """The generation of text by a small Llama in BF16 with random weights, behind two prompts: drawn tokens, as many
+    behind the longest prompt as `steps` leaves when that is read."""
+    torch.manual_seed(11)
+    config = transformers.LlamaConfig(**_WIDTHS, num_key_value_heads=1, initializer_range=0.3)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.bfloat16)
+    new_tokens = steps + 1 - len(_PROMPTS[0])
+    return Task.from_causal_lm(model, _PROMPTS, new_tokens=new_tokens, temperature=0.9, top_k=40, top_p=0.95, seed=3)

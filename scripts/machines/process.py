@@ -19,7 +19,7 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 
-from machines.tasks import FULL, SMALL, SMALL_IN_BF16
+from machines.tasks import FULL, SMALL, SMALL_IN_BF16, TEXTS
 
 _VERIFIED = 0.25
 """The share of a log's entries that an audit resolves itself."""
@@ -108,7 +108,7 @@ def be_a_machine(plan_path: Path) -> None:
         alone = Auditor(job, room / "alone", options).run()
         digests = ["", ""]
         if entry["task"] is not None:
-            small = SMALL | SMALL_IN_BF16
+            small = SMALL | SMALL_IN_BF16 | TEXTS
             make = FULL[entry["task"]][0] if entry["full"] else small[entry["task"]]
             digests = [plain(make(entry["steps"]), job, dtype, device) for dtype in (torch.float32, torch.float64)]
         outcome = Outcome(

@@ -1,4 +1,4 @@
-"""The example tasks, small and in their real sizes, and in BF16."""
+"""The example tasks, small and in their real sizes, and in BF16; and a generation of text."""
 
 from __future__ import annotations
 
@@ -39,6 +39,12 @@ def _hugging_face(kind: str, batch_size: int, steps: int) -> Task:
     from machines.hugging_face import hugging_face
 
     return replace(hugging_face(kind, steps, batch_size), interval=intervals(steps))
+
+
+def _llama_text(steps: int) -> Task:
+    from machines.hugging_face import llama_text  # as above
+
+    return replace(llama_text(steps), interval=intervals(steps))
 
 
 SMALL: dict[str, Callable[[int], Task]] = {
@@ -107,6 +113,12 @@ SHARED_IN_BF16: dict[str, Callable[[int], Task]] = {
     **{f"{kind}_bf16": _in_bf16(partial(_hugging_face, kind, 8)) for kind in _MODELS_IN_BF16},
 }
 """Examples and models of `transformers` under autocast."""
+
+TEXTS: dict[str, Callable[[int], Task]] = {"llama_text": _llama_text}
+"""Generations of text, a token of every sequence a step."""
+
+TEXT_STEPS = 14
+"""Steps that read three tokens, and write twelve."""
 
 FULL: dict[str, tuple[Callable[[int], Task], int]] = {
     "digits": (lambda steps: digits(steps=steps, interval=intervals(steps)), 60),

@@ -27,6 +27,18 @@ def test_the_page_is_about_the_matrix_that_the_script_runs(monkeypatch: pytest.M
     assert set(cpus) <= {row[0] for row in rows("machine")} <= set(MACHINES)
 
 
+def test_the_section_about_texts_is_the_scripts_and_has_one_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import matrix
+    from machines.tasks import TEXT_STEPS, TEXTS
+
+    assert "\n".join([matrix._TITLE_OF_TEXTS, matrix._TEXT_OF_TEXTS]) in PAGE
+    for name in TEXTS:
+        found = re.search(rf"^\| {name} \| (\d+) \| (\d+) \| (\d+) \| `[0-9a-f]{{16}}` \|", PAGE, re.MULTILINE)
+        assert found is not None
+        assert [int(number) for number in found.groups()] == [TEXT_STEPS, 3 * len(rows("machine")), 1]
+
+
 def test_a_row_has_a_task_its_numbers_and_its_root() -> None:
     machines = len(rows("machine"))
     assert machines >= 6

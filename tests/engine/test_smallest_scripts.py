@@ -21,7 +21,6 @@ BY_HELP = {
     "bench_microbatch": "two steps of its least task take minutes; tests/engine/microbatch runs what it measures",
     "bench_store": "few bytes come too fast to be cut off in the middle; tests/client/test_store_resume.py cuts",
     "compare_tensor_cores": "needs results of GPUs; tests/engine/arithmetic/test_compare_tensor_cores.py makes some",
-    "generate_text": "needs a model; tests/engine/test_generate_text.py makes one, with few weights",
     "measure_fine_tune": "needs a model; tests/engine/test_fine_tune.py makes one, with few weights",
     "other_architecture": "fetches an AArch64 Python; tests/engine/test_other_architecture.py has the rest",
     "prove_contracts": "needs halmos, which has an environment of its own",

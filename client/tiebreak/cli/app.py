@@ -15,6 +15,7 @@ from tiebreak.cli import (
     devnet,
     doctor,
     generation,
+    generation_jobs,
     jobs,
     logs,
     models,
@@ -59,6 +60,7 @@ training.register(app)
 models.register(app)
 receipts.register(app)
 generation.register(app)
+generation_jobs.register(jobs.app)
 serving.register(app)
 plot.register(app)
 chain.register(app)

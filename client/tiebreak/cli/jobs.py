@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,15 +11,16 @@ import typer
 
 from tiebreak.cli import job_files, option_groups, output
 from tiebreak.cli.failures import CommandError
+from tiebreak.cli.job_capture import JobOrigin, JobRequest, job_facts, plain_job, show_made_job
 from tiebreak.cli.job_files import read_job, require_publishable
 from tiebreak.cli.job_terms import PostedTerms
 from tiebreak.cli.network import ContractOptions, PartyOptions
 from tiebreak.cli.option_groups import DEFAULT_POLL, Poll, examples, panel, takes_groups
-from tiebreak.cli.output import size
-from tiebreak.cli.role_process import RoleSetup, play
 
 if TYPE_CHECKING:
-    from roundlog.training import Job, Sameness
+    from roundlog.training import Job
+
+    from tiebreak.cli.role_process import RoleSetup
 
 _CONTRACTS_BITS = 32
 
@@ -120,6 +120,7 @@ def create(
     json: option_groups.Json = False,
 ) -> None:
     """Capture a training task as a job: data that others can run without running your code. With --reward, post it."""
+    from tiebreak.cli.role_process import RoleSetup
     from tiebreak.roles.policy import Policy
 
     reward = posted.reward
@@ -136,17 +137,7 @@ def create(
     if reward is not None:
         setup.contract()  # what cannot be posted is noticed before the work of capturing it
     job, where, made = _capture(source, out, setting or [], data, policy, bits, arithmetic, max_memory, torch_random)
-    plain: dict[str, object] = {"directory": where} | _plain(job)
-    if made is not None:
-        plain["sameness"] = dataclasses.asdict(made.sameness)
-        plain["random"] = "torch" if made.unportable is None else "portable"
-        plain["unportable"] = made.unportable
-    if not json:
-        output.show_facts(f"Job in {where}", _facts(job) | ({} if made is None else {"random numbers": made.random}))
-        if made is not None:
-            output.show_line(f"{str(made.sameness)[0].upper()}{str(made.sameness)[1:]}.")
-    if made is not None and made.unportable:
-        output.warn(made.warning)
+    plain = show_made_job(job, where, made, quiet=json)
     if reward is not None:
         plain |= _post(posted, reward, setup, where, quiet=json)
     if json:
@@ -170,29 +161,6 @@ def _post(posted: PostedTerms, reward: int, setup: RoleSetup, where: Path, *, qu
     return {"job": number, "contract": context.contract.address}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Made:
-    """Account of the making of a job."""
-
-    sameness: Sameness
-    unportable: dict[str, str] | None
-    """Operators by which other machines come to other numbers -> where they were called; None with --torch-random."""
-
-    @property
-    def random(self) -> str:
-        if self.unportable is None:
-            return "PyTorch's own (--torch-random): the same function gives another job on another machine"
-        return "portable: the same function gives the same job on every machine" if not self.unportable else "portable"
-
-    @property
-    def warning(self) -> str:
-        named = ", ".join(f"{name}{place}" for name, place in (self.unportable or {}).items())
-        return (
-            f"the job may be another where another machine runs your function: PyTorch itself has computed {named}, "
-            "with the bits of this machine"
-        )
-
-
 def _capture(
     source: str,
     out: Path | None,
@@ -203,7 +171,7 @@ def _capture(
     arithmetic: ProductArithmetic | None,
     max_memory: int,
     torch_random: bool,
-) -> tuple[Job, Path, _Made | None]:
+) -> tuple[Job, Path, JobOrigin | None]:
     """The job of a task, written to `out`, and how it was made; or the job that is in a directory already."""
     options = (data, policy, bits, arithmetic)
     if Path(source).is_dir():
@@ -216,37 +184,14 @@ def _capture(
         return read_job(Path(source), max_memory), Path(source), None
     if out is None:
         raise CommandError("the job needs a directory for its files: name one with --out.")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise CommandError(f"{out} is not an empty directory: choose another place for the job.")
-    from roundlog.capture import portable, torchs_own
-    from roundlog.execution.microbatch import samples_of
-    from roundlog.spec import POLICY_NAMES
-    from roundlog.training import JOB_STAGES, Job, run_bytes
-
     from tiebreak.cli.task_source import load_task
 
-    number = POLICY_NAMES.index(policy or RoundingPolicy.CERTIFIED)
-    found: list[Sameness] = []
-    with torchs_own() if torch_random else contextlib.nullcontext(), portable() as numbers:
-        task = load_task(source, settings if data is None else [*settings, f"data={data}"])
-        with output.progress("Making a job", len(JOB_STAGES)) as bar:
-            job = Job.from_task(
-                task,
-                policy=number,
-                bits=bits or 32,
-                arithmetic=arithmetic or ProductArithmetic.EXACT,
-                report=found.append,
-                tell=lambda stage: bar.done(JOB_STAGES.index(stage), stage),
-            )
-            bar.done(len(JOB_STAGES))
-    least = run_bytes(job.program, job.spec, samples_of(job.program))
-    if least > max_memory:
-        raise CommandError(
-            f"{source} needs {least} bytes of memory, however its batches are cut, more than the {max_memory} allowed: "
-            "raise --max-memory, or make state or rows smaller."
-        )
-    job.write(out)
-    return job, out, _Made(found[0], None if numbers is None else dict(numbers.unportable))
+    given = settings if data is None else [*settings, f"data={data}"]
+    request = JobRequest(
+        source, out, max_memory, policy=policy, bits=bits, arithmetic=arithmetic, torch_random=torch_random
+    )
+    job, made = request.make(lambda: load_task(source, given))
+    return job, out, made
 
 
 @app.command()
@@ -266,9 +211,9 @@ def show(
         return
     found = read_job(Path(job), max_memory)
     if json:
-        output.show_json(_plain(found))
+        output.show_json(plain_job(found))
     else:
-        output.show_facts(f"Job in {job}", _facts(found))
+        output.show_facts(f"Job in {job}", job_facts(found))
 
 
 @app.command("list")
@@ -309,6 +254,7 @@ def collect(
     json: option_groups.Json = False,
 ) -> None:
     """Wait for the end of a job; then fetch its model, or the refund."""
+    from tiebreak.cli.role_process import RoleSetup, play
     from tiebreak.roles.context import RoleContext
     from tiebreak.roles.job_role import Role
 
@@ -318,53 +264,3 @@ def collect(
         return CustomerRole(context, job, model=model)
 
     play("customer", RoleSetup(party, max_memory), make, poll, json)
-
-
-def _plain(job: Job) -> dict[str, object]:
-    from dataclasses import asdict
-
-    from roundlog.training import step_bytes
-
-    return {
-        "spec": asdict(job.spec),
-        "arithmetic": job.arithmetic,
-        "run_id": job.spec.run_id,
-        "states": {name: str(kind) for name, kind in job.program.states.items()},
-        "data": {name: str(kind) for name, kind in job.program.data.items()},
-        "state_bytes": sum(kind.nbytes for kind in job.program.states.values()),
-        "data_bytes": sum(tensor.nbytes for tensor in job.dataset.values()),
-        "step_bytes": step_bytes(job.program, job.spec),
-        "learning_rates": {
-            name: {"first": float(rates[0]), "highest": float(rates.max()), "last": float(rates[-1])}
-            for name, rates in job.rates().items()
-        },
-    }
-
-
-def _rate(rates: list[float]) -> str:
-    """First, highest and last learning rate: a scheduler meant for epochs takes its step after every step here."""
-    first, highest, last = (f"{rate:.4g}" for rate in (rates[0], max(rates), rates[-1]))
-    if min(rates) == max(rates):
-        return f"{first} at every step"
-    return f"{first} at first, {highest} at most, {last} at last; a scheduler steps once a step"
-
-
-def _facts(job: Job) -> dict[str, object]:
-    from roundlog.training import step_bytes
-
-    spec = job.spec
-    states = job.program.states
-    return {
-        "steps": f"{spec.steps}, a checkpoint every {spec.interval}",
-        "data": f"{spec.data_rows} rows ({', '.join(job.dataset)}), {spec.batch_size} a step, in the seed's own order",
-        **{f"rate {name}": _rate(table.tolist()) for name, table in job.rates().items()},
-        "rounding": f"{spec.policy_name}, {spec.rounding_bits} bits",
-        "products": job.arithmetic,
-        "operators": f"{spec.operator_count} a step",
-        "state": f"{spec.state_count} tensors, {size(sum(kind.nbytes for kind in states.values()))}",
-        "memory": f"about {size(step_bytes(job.program, spec))} a step",
-        "program root": spec.program_root,
-        "initial state root": spec.initial_state_root,
-        "data root": spec.data_root,
-        "run id": spec.run_id,
-    }

@@ -1,0 +1,219 @@
+"""`tiebreak job create-generation` and `tiebreak job text`: text of a causal language model as a job, and the texts of
+its runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiebreak.cli import option_groups, output
+from tiebreak.cli.failures import CommandError
+from tiebreak.cli.generation import ChoiceOptions, WeightFormat
+from tiebreak.cli.job_capture import JobRequest, show_made_job
+from tiebreak.cli.job_files import read_job
+from tiebreak.cli.jobs import ProductArithmetic
+from tiebreak.cli.option_groups import examples, panel, takes_groups
+from tiebreak.cli.text_checks import decoded, read_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+    from roundlog.capture import Task
+    from roundlog.generation import LoadedModel
+    from roundlog.training import Job
+
+_STATES = ("buffer/tokens", "buffer/lengths", "buffer/position")
+"""States of a job that generates text: i64[B, L], i64[B], i64[]."""
+
+_job_option = panel("The job")
+_model_option = panel("The model")
+
+Folder = Annotated[
+    Path,
+    typer.Option(
+        "--model", metavar="DIR", help="Folder of Hugging Face: config, tokenizer, weights as safetensors or GGUF."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the two commands to those of jobs."""
+    app.command(
+        "create-generation",
+        epilog=examples(
+            'tiebreak job create-generation --model SmolLM2-135M-Instruct --prompt "Who was Euler?" --out job',
+            "tiebreak job create-generation --model tiny --prompt One --prompt Two --temperature 0.8 --out job",
+        ),
+    )(takes_groups(create_generation))
+    app.command("text", epilog=examples("tiebreak job text job run --model SmolLM2-135M-Instruct"))(takes_groups(text))
+
+
+def create_generation(
+    model: Folder,
+    prompt: Annotated[
+        list[str], typer.Option("--prompt", metavar="TEXT", help="A prompt; given several times, a batch of them.")
+    ],
+    out: Annotated[Path, _job_option("--out", help="Directory for the job's files; made, or empty.")],
+    raw: Annotated[bool, typer.Option("--raw", help="Take prompts as they are, without the chat template.")] = False,
+    interval: Annotated[
+        int | None,
+        _job_option(
+            min=1, metavar="N", help="Tokens between checkpoints; default: one at the end.", show_default=False
+        ),
+    ] = None,
+    dtype: Annotated[
+        WeightFormat | None,
+        _model_option("--dtype", help="Format of the weights; default: as they are, and BF16 for FP16 and GGUF."),
+    ] = None,
+    arithmetic: Annotated[
+        ProductArithmetic,
+        _model_option(
+            help="Products of BF16 matrices: `exact`, or as tensor cores of a family of GPUs add them "
+            "(docs/arithmetic.md)."
+        ),
+    ] = ProductArithmetic.EXACT,
+    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
+    *,
+    choice: ChoiceOptions,
+    json: option_groups.Json = False,
+) -> None:
+    """Make a job that generates text by a model in a folder: a step reads or writes one token behind every prompt.
+
+    Prompts go through the tokenizer's chat template if there is one. `job create` posts the job, `train` generates,
+    and `job text` shows the texts.
+    """
+    choice.sampling()  # refuses its numbers before the model is read
+    for one in prompt:
+        if any(unicodedata.category(letter) == "Cs" for letter in one):
+            raise CommandError("a prompt is no text in UTF-8: convert it.")
+    request = JobRequest(str(model), out, max_memory, arithmetic=arithmetic)
+
+    def task() -> Task:
+        # Tables of positions are computed as the model is read: portably, so that the job is the same everywhere.
+        loaded = read_model(model, dtype)
+        return _generation(loaded, [_prompt_tokens(loaded, one, raw=raw) for one in prompt], interval, choice)
+
+    job, made = request.make(task)
+    plain = show_made_job(job, out, made, quiet=json)
+    if json:
+        output.show_json(plain)
+
+
+def _prompt_tokens(loaded: LoadedModel, said: str, *, raw: bool) -> list[int]:
+    """Tokens of a prompt. Raises FolderError."""
+    from roundlog.generation import prompt_tokens
+
+    is_chat = not raw and bool(loaded.tokenizer.chat_template)
+    return prompt_tokens(loaded.tokenizer, [{"role": "user", "content": said}] if is_chat else said)
+
+
+def _generation(
+    loaded: LoadedModel, prompts: Sequence[Sequence[int]], interval: int | None, choice: ChoiceOptions
+) -> Task:
+    """The task of prompts. Raises CaptureError."""
+    from roundlog.capture import Task, paused
+
+    with paused():  # what it computes is compared, and is no part of the job
+        return Task.from_causal_lm(
+            loaded.model,
+            prompts,
+            new_tokens=choice.max_new_tokens,
+            **dataclasses.asdict(choice.sampling()),
+            stop=loaded.stop,
+            seed=choice.seed,
+            interval=interval,
+        )
+
+
+def text(
+    directory: option_groups.JobDirectory,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run of it, as `train` keeps it.")],
+    model: Folder,
+    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
+    *,
+    json: option_groups.Json = False,
+) -> None:
+    """Print the texts that a run of a job has generated, up to its newest checkpoint."""
+    from roundlog.capture import generated_tokens
+    from roundlog.training import Run
+
+    job = read_job(directory, max_memory)
+    _require_texts(directory, job)
+    if not (run / "run.json").is_file():
+        raise CommandError(f"{run} is no directory of a run: let `tiebreak train` generate the text there.")
+    done, states = Run(job, run).newest(job.spec.intervals)
+    if not done:
+        raise CommandError(f"{run} has no checkpoint yet: let `tiebreak train` go on there.")
+    state = dict(zip(job.program.state_names, states, strict=True))
+    steps = min(done * job.spec.interval, job.spec.steps)
+    loaded = read_model(model, None)
+    tokens, lengths = _written(directory, state, loaded)
+    found = generated_tokens({"buffer/tokens": tokens, "buffer/lengths": lengths}, loaded.stop)
+    texts = [decoded(loaded.tokenizer, one) for one in found]
+    if json:
+        output.show_json(
+            {
+                "steps": steps,
+                "all_steps": job.spec.steps,
+                "texts": [
+                    {"text": said, "prompt_tokens": row[:length], "tokens": new}
+                    for said, row, length, new in zip(texts, tokens.tolist(), lengths.tolist(), found, strict=True)
+                ],
+            }
+        )
+        return
+    for number, said in enumerate(texts, 1):
+        if len(texts) > 1:
+            output.show_line(f"Text {number} of {len(texts)}:")
+        sys.stdout.write((without_controls(said) if sys.stdout.isatty() else said) + "\n")
+    if steps < job.spec.steps:
+        output.warn(f"the newest checkpoint of {run} is after {steps} of {job.spec.steps} steps: texts may go on.")
+
+
+def without_controls(said: str) -> str:
+    """A text of a model, which is not to control a terminal: with ends of lines and tabs alone."""
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(one) == "Cc" and one not in "\n\t" else one for one in said
+    )
+
+
+def _require_texts(directory: Path, job: Job) -> None:
+    """Raises CommandError for a job that generates no text."""
+    kinds = [job.program.states.get(name) for name in _STATES]
+    shapes = [None if kind is None or str(kind.dtype) != "i64" else tuple(kind.shape) for kind in kinds]
+    tokens, lengths, position = shapes
+    if tokens is None or len(tokens) != 2 or lengths != tokens[:1] or position != ():
+        raise CommandError(
+            f"{directory} is a job that generates no text: make one with `tiebreak job create-generation`."
+        )
+
+
+def _written(
+    directory: Path, state: Mapping[str, torch.Tensor], loaded: LoadedModel
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens up to the last one written, i64[B, at most L], and lengths of prompts, i64[B]. Raises CommandError for
+    those of another model's vocabulary, and for numbers that no generation ends with."""
+    tokens, lengths, position = (state[name] for name in _STATES)
+    embedding = loaded.model.get_input_embeddings().weight
+    name = next(name for name, one in loaded.model.named_parameters() if one is embedding)
+    theirs = state.get(f"parameter/model.{name}")
+    size = len(embedding)
+    if theirs is None or len(theirs) != size:
+        has = "none of this name" if theirs is None else f"{len(theirs)}"
+        raise CommandError(
+            f"the model of the folder has a vocabulary of {size} tokens, and that of {directory} has {has}: give the "
+            "model that the job was made of."
+        )
+    written = tokens[:, : int(position) + 1]
+    if not (0 <= int(position) < tokens.shape[1] and ((lengths > 0) & (lengths <= tokens.shape[1])).all()):
+        raise CommandError(f"the run's position or lengths of prompts are of no text: {directory} is no generation.")
+    if not ((written >= 0) & (written < size)).all():
+        raise CommandError(f"the run has tokens that are none of the model's {size}: give the model of {directory}.")
+    return written, lengths

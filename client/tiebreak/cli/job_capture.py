@@ -1,0 +1,164 @@
+"""The making of a job by a command, from the task to the files, and what is said of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tiebreak.cli import output
+from tiebreak.cli.failures import CommandError
+from tiebreak.cli.output import size
+
+if TYPE_CHECKING:
+    from roundlog.capture import Task
+    from roundlog.training import Job, Sameness
+
+_EXACT = "exact"
+"""Arithmetic of products without an option."""
+
+
+@dataclasses.dataclass(frozen=True)
+class JobOrigin:
+    """Account of the making of a job."""
+
+    sameness: Sameness
+    unportable: dict[str, str] | None
+    """Operators by which other machines come to other numbers -> where they were called; None with --torch-random."""
+
+    @property
+    def random(self) -> str:
+        if self.unportable is None:
+            return "PyTorch's own (--torch-random): the same function gives another job on another machine"
+        return "portable: the same function gives the same job on every machine" if not self.unportable else "portable"
+
+    @property
+    def warning(self) -> str:
+        named = ", ".join(f"{name}{place}" for name, place in (self.unportable or {}).items())
+        return (
+            f"the job may be another where another machine runs your function: PyTorch itself has computed {named}, "
+            "with the bits of this machine"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class JobRequest:
+    """A job that is to be made, and the directory for it."""
+
+    source: str
+    """Name of what it is made of, for messages."""
+    out: Path
+    max_memory: int
+    """Most bytes that a step of it may take."""
+    policy: str | None = None
+    """Rounding policy by its name; None: `certified`."""
+    bits: int | None = None
+    """Bits of every result; None: 32."""
+    arithmetic: str | None = None
+    """Arithmetic of products by its name; None: `exact`."""
+    torch_random: bool = False
+    """Whether the task has PyTorch's own random numbers and kernels."""
+
+    def __post_init__(self) -> None:
+        """Raises CommandError if the directory is in use."""
+        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+            raise CommandError(f"{self.out} is not an empty directory: choose another place for the job.")
+
+    def make(self, task: Callable[[], Task]) -> tuple[Job, JobOrigin]:
+        """The job, written to its directory, and the account of its making. task: called where random numbers are
+        portable. Raises CommandError, CaptureError, DefectError, and what `task` does."""
+        from roundlog.capture import portable, torchs_own
+        from roundlog.execution.microbatch import samples_of
+        from roundlog.spec import POLICY_CERTIFIED, POLICY_NAMES
+        from roundlog.training import JOB_STAGES, Job, run_bytes
+
+        found: list[Sameness] = []
+        with torchs_own() if self.torch_random else contextlib.nullcontext(), portable() as numbers:
+            to_capture = task()
+            with output.progress("Making a job", len(JOB_STAGES)) as bar:
+                job = Job.from_task(
+                    to_capture,
+                    policy=POLICY_NAMES.index(self.policy) if self.policy is not None else POLICY_CERTIFIED,
+                    bits=self.bits or 32,
+                    arithmetic=self.arithmetic or _EXACT,
+                    report=found.append,
+                    tell=lambda stage: bar.done(JOB_STAGES.index(stage), stage),
+                )
+                bar.done(len(JOB_STAGES))
+        least = run_bytes(job.program, job.spec, samples_of(job.program))
+        if least > self.max_memory:
+            raise CommandError(
+                f"{self.source} needs {least} bytes of memory, however its batches are cut, more than the "
+                f"{self.max_memory} allowed: raise --max-memory, or make state or rows smaller."
+            )
+        job.write(self.out)
+        return job, JobOrigin(found[0], None if numbers is None else dict(numbers.unportable))
+
+
+def show_made_job(job: Job, where: Path, made: JobOrigin | None, *, quiet: bool) -> dict[str, object]:
+    """Prints a job, if not quiet, and the warning about its making; gives both for programs. made: None for a job that
+    was there."""
+    plain: dict[str, object] = {"directory": where} | plain_job(job)
+    if made is not None:
+        plain["sameness"] = dataclasses.asdict(made.sameness)
+        plain["random"] = "torch" if made.unportable is None else "portable"
+        plain["unportable"] = made.unportable
+    if not quiet:
+        output.show_facts(f"Job in {where}", job_facts(job) | ({} if made is None else {"random numbers": made.random}))
+        if made is not None:
+            output.show_line(f"{str(made.sameness)[0].upper()}{str(made.sameness)[1:]}.")
+    if made is not None and made.unportable:
+        output.warn(made.warning)
+    return plain
+
+
+def plain_job(job: Job) -> dict[str, object]:
+    from dataclasses import asdict
+
+    from roundlog.training import step_bytes
+
+    return {
+        "spec": asdict(job.spec),
+        "arithmetic": job.arithmetic,
+        "run_id": job.spec.run_id,
+        "states": {name: str(kind) for name, kind in job.program.states.items()},
+        "data": {name: str(kind) for name, kind in job.program.data.items()},
+        "state_bytes": sum(kind.nbytes for kind in job.program.states.values()),
+        "data_bytes": sum(tensor.nbytes for tensor in job.dataset.values()),
+        "step_bytes": step_bytes(job.program, job.spec),
+        "learning_rates": {
+            name: {"first": float(rates[0]), "highest": float(rates.max()), "last": float(rates[-1])}
+            for name, rates in job.rates().items()
+        },
+    }
+
+
+def _rate(rates: list[float]) -> str:
+    """First, highest and last learning rate: a scheduler meant for epochs takes its step after every step here."""
+    first, highest, last = (f"{rate:.4g}" for rate in (rates[0], max(rates), rates[-1]))
+    if min(rates) == max(rates):
+        return f"{first} at every step"
+    return f"{first} at first, {highest} at most, {last} at last; a scheduler steps once a step"
+
+
+def job_facts(job: Job) -> dict[str, object]:
+    from roundlog.training import step_bytes
+
+    spec = job.spec
+    states = job.program.states
+    return {
+        "steps": f"{spec.steps}, a checkpoint every {spec.interval}",
+        "data": f"{spec.data_rows} rows ({', '.join(job.dataset)}), {spec.batch_size} a step, in the seed's own order",
+        **{f"rate {name}": _rate(table.tolist()) for name, table in job.rates().items()},
+        "rounding": f"{spec.policy_name}, {spec.rounding_bits} bits",
+        "products": job.arithmetic,
+        "operators": f"{spec.operator_count} a step",
+        "state": f"{spec.state_count} tensors, {size(sum(kind.nbytes for kind in states.values()))}",
+        "memory": f"about {size(step_bytes(job.program, spec))} a step",
+        "program root": spec.program_root,
+        "initial state root": spec.initial_state_root,
+        "data root": spec.data_root,
+        "run id": spec.run_id,
+    }

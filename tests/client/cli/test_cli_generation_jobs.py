@@ -1,0 +1,147 @@
+"""Text as a job on the command line: made of a folder with a model, trained, audited, and read again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from roundlog.training.job import Job
+from roundlog.training.run_files import checkpoint_path
+from tiebreak.cli.app import app
+from tiebreak.cli.generation_jobs import without_controls
+from typer.testing import CliRunner
+
+from tests.client.cli.cli_world import Run, Trained, refused
+from tests.client.cli.text_world import WORDS, byte_tokenizer, write_model
+
+transformers = pytest.importorskip("transformers")
+
+PROMPTS, NEW = ("Hé?", "So"), 12
+DRAWN = ("--temperature", "1", "--top-k", "200", "--top-p", "0.99", "--repetition-penalty", "1.1", "--seed", "7")
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A model, a job of it with two prompts, and a run of it. Read only."""
+
+    model: Path
+    job: Path
+    run: Path
+    made: str
+    """What the making of it has printed."""
+
+
+def done(*words: object) -> str:
+    """Standard output of a command that succeeds."""
+    shown = CliRunner().invoke(app, [str(word) for word in words])
+    assert shown.exit_code == 0, shown.output
+    return shown.stdout
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    room = tmp_path_factory.mktemp("texts")
+    model = write_model(room / "tiny")
+    words = ["job", "create-generation", "--model", model, "--out", room / "job", "--max-new-tokens", NEW, "--json"]
+    words += ["--interval", 8, *DRAWN]
+    made = done(*words, *(word for prompt in PROMPTS for word in ("--prompt", prompt)))
+    done("train", room / "job", "--run", room / "run")
+    return Generated(model, room / "job", room / "run", made)
+
+
+def test_a_job_has_the_prompts_the_choice_and_no_warning(generated: Generated) -> None:
+    job = Job.read(generated.job)
+    made = json.loads(generated.made)
+    prompts = [byte_tokenizer()(f"<user>{prompt}<assistant>")["input_ids"] for prompt in PROMPTS]
+    assert job.initial["buffer/lengths"].tolist() == [len(prompt) for prompt in prompts]
+    rows = job.initial["buffer/tokens"].tolist()
+    assert [row[: len(prompt)] for row, prompt in zip(rows, prompts, strict=True)] == prompts
+    assert made["spec"]["steps"] == job.spec.steps == max(map(len, prompts)) + NEW - 1
+    assert (job.spec.interval, job.spec.seed, made["unportable"]) == (8, 7, {})
+
+
+def test_the_texts_of_a_run_are_those_that_an_audit_comes_to(generated: Generated, run: Run, tmp_path: Path) -> None:
+    audited = run("audit", generated.job, "--run", tmp_path / "audit", "--claim", generated.run, "--json")
+    assert audited.exit_code == 0, audited.output
+    words = ("--model", generated.model)
+    found = json.loads(done("job", "text", generated.job, generated.run, *words, "--json"))
+    assert found == json.loads(done("job", "text", generated.job, tmp_path / "audit", *words, "--json"))
+    assert found["steps"] == found["all_steps"]
+    tokenizer = byte_tokenizer()
+    for one in found["texts"]:
+        assert one["text"] == tokenizer.decode(one["tokens"], skip_special_tokens=True)
+        assert 0 not in one["tokens"], "a text ends before the token that stops it"
+    # The shorter prompt has more places behind it.
+    assert [len(one["prompt_tokens"]) for one in found["texts"]] == [21, 19]
+    shown = done("job", "text", generated.job, generated.run, *words)
+    assert shown == "".join(f"Text {at} of 2:\n{one['text']}\n" for at, one in enumerate(found["texts"], 1))
+
+
+def test_a_text_ends_where_the_newest_checkpoint_does(generated: Generated, run: Run, tmp_path: Path) -> None:
+    words = ("job", "text", generated.job, tmp_path / "part", "--model", generated.model)
+    refused(run(*words), f"{tmp_path / 'part'} is no directory of a run")
+    part = tmp_path / "part"
+    (part / "checkpoints").mkdir(parents=True)
+    for name in ("run.json", "roots", "roots.sums"):
+        (part / name).write_bytes((generated.run / name).read_bytes())
+    refused(run(*words), "has no checkpoint yet")
+    newest = checkpoint_path(generated.run, 24)
+    checkpoint_path(part, 24).symlink_to(newest, target_is_directory=newest.is_dir())
+    shown = run(*words)
+    assert shown.exit_code == 0, shown.output
+    assert "texts may go on" in shown.stderr
+    plain = json.loads(done(*words, "--json"))
+    whole = json.loads(done("job", "text", generated.job, generated.run, "--model", generated.model, "--json"))
+    assert plain["steps"] == 24 < plain["all_steps"]
+    for less, more in zip(plain["texts"], whole["texts"], strict=True):
+        assert less["tokens"] == more["tokens"][: 25 - len(less["prompt_tokens"])]
+
+
+def test_a_job_is_made_again_to_the_same_bits_and_shown(generated: Generated, tmp_path: Path) -> None:
+    said = done(
+        *("job", "create-generation", "--model", generated.model, "--out", tmp_path / "raw", "--raw"),
+        *("--prompt", "So", "--max-new-tokens", "1", "--dtype", "bf16", "--arithmetic", "hopper"),
+    )
+    job = Job.read(tmp_path / "raw")
+    assert job.initial["buffer/tokens"].shape == (1, 3) and job.arithmetic == "hopper"
+    assert "Captured step equals yours" in " ".join(said.split()) and job.spec.run_id.hex() in said
+
+
+def test_what_is_no_text_of_the_job_is_refused_in_one_sentence(
+    generated: Generated, run: Run, trained: Trained, tmp_path: Path
+) -> None:
+    words = ("--model", generated.model)
+    refused(run("job", "text", trained.job, trained.run, *words), "is a job that generates no text")
+    refused(run("job", "text", generated.job, trained.run, *words), "names the run of another job, or is damaged")
+    other = write_model(tmp_path / "other")
+    config = transformers.LlamaConfig.from_pretrained(other)
+    config.vocab_size = WORDS + 7
+    transformers.LlamaForCausalLM(config).save_pretrained(other)
+    said = f"has a vocabulary of {WORDS + 7} tokens, and that of {generated.job} has {WORDS}"
+    refused(run("job", "text", generated.job, generated.run, "--model", other), said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "nowhere"], "there is no folder nowhere with a model"),
+        (["--top-p", "0.5"], "top_k and top_p are for tokens that are drawn: give a temperature above 0"),
+        (["--temperature", "1", "--top-p", "2"], "top_p is 2.0: give a number, above 0, up to 1"),
+        (["--max-new-tokens", "60"], "are more than the model's max_position_embeddings of 64"),
+        (["--prompt", "\udce9"], "a prompt is no text in UTF-8: convert it."),
+        (["--out", "{model}"], "is not an empty directory: choose another place for the job."),
+    ],
+)
+def test_what_nothing_can_be_made_of_is_refused(
+    words: list[str], said: str, generated: Generated, run: Run, tmp_path: Path
+) -> None:
+    given = ["--model", str(generated.model), "--prompt", "So", "--out", str(tmp_path / "job")]
+    words = [word.format(model=generated.model) for word in words]
+    refused(run("job", "create-generation", *given, *words), said)
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_text_does_not_control_the_terminal() -> None:
+    assert without_controls("a\tb\nc\x1b[2Jd\x9b\r\x7fé") == "a\tb\nc�[2Jd���é"
