@@ -10,7 +10,7 @@ import matrix
 import pytest
 from machines.process import Outcome
 from machines.profiles import MACHINES
-from machines.tasks import FULL, SMALL, SMALL_IN_BF16, SMALL_STEPS
+from machines.tasks import FULL, SMALL, SMALL_IN_BF16, SMALL_STEPS, TEXTS
 from roundlog.training.job import Job
 
 from tests.engine.running.processes import finish, start
@@ -114,6 +114,23 @@ def test_fifty_steps_in_bf16_end_in_the_same_root_on_every_machine(
     name: str, machine: str, whole_in_bf16: matrix.Result
 ) -> None:
     has_one_root(whole_in_bf16, name, machine)
+
+
+@pytest.fixture(scope="module")
+def whole_texts(tmp_path_factory) -> matrix.Result:
+    room = tmp_path_factory.mktemp("texts")
+    jobs, steps = matrix.make_jobs(TEXTS, room / "jobs", full=False, steps=None)
+    return matrix.run(jobs, here(MACHINES), room, steps=steps)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.matrix
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("machine", on_all(MACHINES))
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_ends_in_the_same_root_on_every_machine(name: str, machine: str, whole_texts: matrix.Result) -> None:
+    has_one_root(whole_texts, name, machine)
 
 
 def test_a_difference_in_one_root_or_one_finding_is_told() -> None:
