@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from tiebreak.cli.receipt_files import (
     signer_text,
     write_receipt_file,
 )
-from tiebreak.cli.text_checks import decoded, read_model
+from tiebreak.cli.text_checks import decoded, read_model, without_controls
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -43,8 +42,6 @@ _EXAMPLES = examples(
 )
 _MAX_PROMPT_BYTES = 16 << 20
 _MOST_TOKENS = 1 << 20
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Characters that move or turn what a terminal shows."""
 
 _choice_option = panel("Choice of tokens")
 _model_option = panel("The model")
@@ -352,6 +349,6 @@ class TextStream:
             return
         if self._out.isatty():
             # A model's text is not to control the terminal.
-            text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+            text = without_controls(text)
         self._out.write(text)
         self._out.flush()

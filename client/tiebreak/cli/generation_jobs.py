@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +18,7 @@ from tiebreak.cli.job_capture import JobRequest, show_made_job
 from tiebreak.cli.job_files import read_job
 from tiebreak.cli.jobs import ProductArithmetic
 from tiebreak.cli.option_groups import examples, panel, takes_groups
-from tiebreak.cli.text_checks import decoded, read_model
+from tiebreak.cli.text_checks import decoded, read_model, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -175,13 +174,6 @@ def text(
         sys.stdout.write((without_controls(said) if sys.stdout.isatty() else said) + "\n")
     if steps < job.spec.steps:
         output.warn(f"the newest checkpoint of {run} is after {steps} of {job.spec.steps} steps: texts may go on.")
-
-
-def without_controls(said: str) -> str:
-    """A text of a model, which is not to control a terminal: with ends of lines and tabs alone."""
-    return "".join(
-        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(one) == "Cc" and one not in "\n\t" else one for one in said
-    )
 
 
 def _require_texts(directory: Path, job: Job) -> None:

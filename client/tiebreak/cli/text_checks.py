@@ -56,6 +56,15 @@ def decoded(tokenizer: Any, tokens: list[int]) -> str:
     return str(tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that move or turn what a terminal shows, but for ends of lines and tabs."""
+
+
+def without_controls(text: str) -> str:
+    """A text of a model, which is not to control a terminal."""
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def about_text(receipt: GenerationReceipt) -> dict[str, object]:
     """Facts of a receipt, for people."""
     name = receipt.model.name + (f", revision {receipt.model.revision}" if receipt.model.revision else "")
