@@ -90,8 +90,10 @@ def create_generation(
     """
     choice.sampling()  # refuses its numbers before the model is read
     for one in prompt:
-        if any(unicodedata.category(letter) == "Cs" for letter in one):
-            raise CommandError("a prompt is no text in UTF-8: convert it.")
+        try:
+            one.encode()
+        except UnicodeEncodeError:  # of surrogates, by which Python keeps bytes that are no text
+            raise CommandError("a prompt is no text in UTF-8: convert it.") from None
     request = JobRequest(str(model), out, max_memory, arithmetic=arithmetic)
 
     def task() -> Task:
