@@ -128,7 +128,7 @@ def test_what_is_no_text_of_the_job_is_refused_in_one_sentence(
     [
         (["--model", "nowhere"], "there is no folder nowhere with a model"),
         (["--top-p", "0.5"], "top_k and top_p are for tokens that are drawn: give a temperature above 0"),
-        (["--temperature", "1", "--top-p", "2"], "top_p is 2.0: give a number, above 0, up to 1"),
+        (["--temperature", "1", "--top-p", "2"], "top_p is 2.0: give a number, at least 2^-100, up to 1"),
         (["--max-new-tokens", "60"], "are more than the model's max_position_embeddings of 64"),
         (["--prompt", "\udce9"], "a prompt is no text in UTF-8: convert it."),
         (["--out", "{model}"], "is not an empty directory: choose another place for the job."),
