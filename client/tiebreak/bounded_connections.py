@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import threading
+import time
 from typing import Any, ClassVar
 
 import uvicorn
@@ -80,6 +82,33 @@ def bounded_server(app: Any, most_connections: int = MOST_CONNECTIONS, grace: in
         h11_max_incomplete_event_size=16 * 1024,
     )
     return uvicorn.Server(config)
+
+
+_START_SECONDS = 20.0
+
+
+class BackgroundServer:
+    """A server on a socket, in a thread beside."""
+
+    def __init__(self, server: uvicorn.Server, listening: socket.socket, name: str) -> None:
+        self._server = server
+        self._thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name=name, daemon=True)
+
+    def start(self) -> bool:
+        """Whether it serves now: it did not start if not."""
+        self._thread.start()
+        ends = time.monotonic() + _START_SECONDS
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > ends:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def stop(self) -> None:
+        """Ends it, and waits for that."""
+        self._server.should_exit = True
+        if self._thread.ident is not None:
+            self._thread.join(10)
 
 
 def bound_socket(where: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> socket.socket:

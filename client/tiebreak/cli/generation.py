@@ -55,22 +55,26 @@ class WeightFormat(enum.StrEnum):
     BF16 = "bf16"
 
 
+Weights = Annotated[
+    WeightFormat | None,
+    _model_option("--dtype", help="Format of the weights; default: as they are, and BF16 for FP16 and GGUF."),
+]
+Products = Annotated[
+    ProductArithmetic,
+    _model_option(
+        "--arithmetic",
+        help="Products of BF16 matrices: `exact`, or as tensor cores of a family of GPUs add them "
+        "(docs/arithmetic.md).",
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class WeightOptions:
     """Options of the model's weights and arithmetic."""
 
-    dtype: Annotated[
-        WeightFormat | None,
-        _model_option("--dtype", help="Format of the weights; default: as they are, and BF16 for FP16 and GGUF."),
-    ] = None
-    arithmetic: Annotated[
-        ProductArithmetic,
-        _model_option(
-            "--arithmetic",
-            help="Products of BF16 matrices: `exact`, or as tensor cores of a family of GPUs add them "
-            "(docs/arithmetic.md).",
-        ),
-    ] = ProductArithmetic.EXACT
+    dtype: Weights = None
+    arithmetic: Products = ProductArithmetic.EXACT
     positions: Annotated[
         int | None,
         _model_option(

@@ -13,7 +13,7 @@ import typer
 
 from tiebreak.cli import option_groups, output
 from tiebreak.cli.failures import CommandError
-from tiebreak.cli.generation import ChoiceOptions, WeightFormat
+from tiebreak.cli.generation import ChoiceOptions, Products, Weights
 from tiebreak.cli.job_capture import JobRequest, show_made_job
 from tiebreak.cli.job_files import read_job
 from tiebreak.cli.jobs import ProductArithmetic
@@ -32,7 +32,6 @@ _STATES = ("buffer/tokens", "buffer/lengths", "buffer/position")
 """States of a job that generates text: i64[B, L], i64[B], i64[]."""
 
 _job_option = panel("The job")
-_model_option = panel("The model")
 
 Folder = Annotated[
     Path,
@@ -67,17 +66,8 @@ def create_generation(
             min=1, metavar="N", help="Tokens between checkpoints; default: one at the end.", show_default=False
         ),
     ] = None,
-    dtype: Annotated[
-        WeightFormat | None,
-        _model_option("--dtype", help="Format of the weights; default: as they are, and BF16 for FP16 and GGUF."),
-    ] = None,
-    arithmetic: Annotated[
-        ProductArithmetic,
-        _model_option(
-            help="Products of BF16 matrices: `exact`, or as tensor cores of a family of GPUs add them "
-            "(docs/arithmetic.md)."
-        ),
-    ] = ProductArithmetic.EXACT,
+    dtype: Weights = None,
+    arithmetic: Products = ProductArithmetic.EXACT,
     max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
     *,
     choice: ChoiceOptions,

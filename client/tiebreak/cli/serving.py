@@ -1,4 +1,4 @@
-"""`tiebreak serve`: texts over HTTP with OpenAI's interface, of which every answer has a receipt."""
+"""`tiebreak serve`: texts over HTTP with OpenAI's interface, each answer with a receipt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from tiebreak.cli import network, output
 from tiebreak.cli.failures import CommandError
-from tiebreak.cli.generation import WeightFormat
+from tiebreak.cli.generation import Products, Weights
 from tiebreak.cli.jobs import ProductArithmetic
 from tiebreak.cli.option_groups import examples, panel
 from tiebreak.cli.text_checks import read_model
@@ -39,18 +39,8 @@ def serve(
     model: Annotated[
         Path, _model_option("--model", metavar="DIR", help="Folder with config, tokenizer and weights of a model.")
     ],
-    dtype: Annotated[
-        WeightFormat | None,
-        _model_option("--dtype", help="Format of the weights; default: as they are, and BF16 for FP16 and GGUF."),
-    ] = None,
-    arithmetic: Annotated[
-        ProductArithmetic,
-        _model_option(
-            "--arithmetic",
-            help="Products of BF16 matrices: `exact`, or as tensor cores of a family of GPUs add them "
-            "(docs/arithmetic.md).",
-        ),
-    ] = ProductArithmetic.EXACT,
+    dtype: Weights = None,
+    arithmetic: Products = ProductArithmetic.EXACT,
     positions: Annotated[
         int,
         _model_option(

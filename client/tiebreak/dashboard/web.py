@@ -13,8 +13,6 @@ import json
 import logging
 import re
 import socket
-import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from typing import Any
@@ -28,7 +26,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiebreak.bounded_connections import bound_socket, bounded_server, url_of
+from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, url_of
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.chain_reader import Sight
 from tiebreak.dashboard.site import Busy, Missing, Site
@@ -259,9 +257,6 @@ def _page(request: Request) -> int:
     return int(text) if _NUMBER.fullmatch(text) else 1
 
 
-_START_SECONDS = 20.0
-
-
 class ServerError(Exception):
     """The page cannot be served at this address; the message is one sentence."""
 
@@ -293,7 +288,7 @@ class Server:
         self._site = site
         self._socket = listening
         self._server = bounded_server(make_app(site))
-        self._thread: threading.Thread | None = None
+        self._beside = BackgroundServer(self._server, listening, "dashboard")
 
     @property
     def url(self) -> str:
@@ -310,19 +305,10 @@ class Server:
 
     def __enter__(self) -> Server:
         self._site.start()
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name="dashboard", daemon=True
-        )
-        self._thread.start()
-        ends = time.monotonic() + _START_SECONDS
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > ends:
-                raise ServerError("the page's server did not start: choose another port with --port.")
-            time.sleep(0.01)
+        if not self._beside.start():
+            raise ServerError("the page's server did not start: choose another port with --port.")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        if self._thread is not None:
-            self._thread.join(10)
+        self._beside.stop()
         self._site.close()

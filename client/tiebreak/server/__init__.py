@@ -1,4 +1,4 @@
-"""A server of texts with OpenAI's interface, of which every answer has a receipt (docs/how-to/serving.md)."""
+"""A server of texts with OpenAI's interface, each answer with a receipt (docs/how-to/serving.md)."""
 
 from tiebreak.server.completion_server import CompletionServer, ServingError, listen_at
 from tiebreak.server.issued_receipts import IssuedReceipts, TextSigner

@@ -88,7 +88,7 @@ class AnswerWriter:
         return self._event({"content": text}, text, self._logprobs(choices, offset))
 
     def last_events(self, reason: str, usage: dict[str, int] | None) -> bytes:
-        """The events behind all text, of which `DONE` is the last. usage: to be told."""
+        """The events behind all text; the last is `DONE`. usage: to be told."""
         found = self._event({}, "", None, reason)
         if usage is not None:
             found += _event(self._head(self._chunk) | {"choices": [], "usage": usage})

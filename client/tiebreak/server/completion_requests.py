@@ -106,7 +106,7 @@ _CHAT = _COMMON | {"messages", "max_completion_tokens", "top_logprobs"}
 _TEXT = _COMMON | {"prompt"}
 
 _WITHOUT_EFFECT: dict[str, Callable[[object], bool]] = {
-    # What clients send with every request, at the value that asks for nothing.
+    # Sent by clients with every request, at the value that asks for nothing.
     "n": _is_one_of(1),
     "best_of": _is_one_of(1),
     "echo": _is_one_of(False),

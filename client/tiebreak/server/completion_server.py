@@ -7,8 +7,6 @@ import asyncio
 import ipaddress
 import logging
 import socket
-import threading
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from hashlib import sha256
@@ -20,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from tiebreak.bounded_connections import bound_socket, bounded_server, url_of
+from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, url_of
 from tiebreak.loopback import names_this_machine
 from tiebreak.server.completion_bodies import error_event
 from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError, parse_request
@@ -33,7 +31,6 @@ _LOG = logging.getLogger(__name__)
 
 _BODY_SECONDS = 10.0
 """Time in which the body of a request has to be there."""
-_START_SECONDS = 20.0
 _IDLE_CONNECTIONS = 64
 """Connections beside those that wait for answers."""
 
@@ -250,7 +247,7 @@ class CompletionServer:
         loopback = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
         app = make_completion_app(service, loopback=loopback)
         self._server = bounded_server(app, service.most_answers + _IDLE_CONNECTIONS, grace=5)
-        self._thread: threading.Thread | None = None
+        self._beside = BackgroundServer(self._server, listening, "text server")
 
     @property
     def url(self) -> str:
@@ -265,19 +262,10 @@ class CompletionServer:
             self._service.close()
 
     def __enter__(self) -> CompletionServer:
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name="text server", daemon=True
-        )
-        self._thread.start()
-        ends = time.monotonic() + _START_SECONDS
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > ends:
-                raise ServingError("the server did not start: choose another port with --port.")
-            time.sleep(0.01)
+        if not self._beside.start():
+            raise ServingError("the server did not start: choose another port with --port.")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        if self._thread is not None:
-            self._thread.join(10)
+        self._beside.stop()
         self._service.close()

@@ -98,7 +98,7 @@ class BatchGenerator:
             while not self._closing:
                 self._turn()
         except BaseException as error:
-            # Whatever it is, nobody may wait for ever.
+            # Nobody may wait for ever, whatever the error.
             why = error
         finally:
             with self._lock:
@@ -155,7 +155,7 @@ class BatchGenerator:
             if self._chosen(row, last):
                 self._rows[place] = row
         except Exception as error:
-            # Whoever has asked gets it; the others' texts go on.
+            # The error is that of its own request; the others' texts go on.
             request.result.set_exception(error)
         self._read_for = self._reading = None
 

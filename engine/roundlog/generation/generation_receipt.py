@@ -21,6 +21,8 @@ from roundlog.operators.job_arithmetic import check_arithmetic
 from roundlog.program import ProgramError
 
 FORMAT, VERSION = "tiebreak generation", 1
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Formats of weights that generate text, by their names in receipts and options."""
 MAX_TOKENS = 1 << 20
 MAX_GENERATION_BYTES = 16 << 20
 """Most bytes of a file with such a receipt."""
@@ -164,7 +166,7 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
     model = _keys("model", plain["model"], _MODEL)
     how = _keys("sampling", plain["sampling"], _SAMPLING)
     versions = _keys("versions", plain["versions"], _VERSIONS)
-    if model["dtype"] not in ("fp32", "bf16"):
+    if model["dtype"] not in tuple(DTYPES):
         raise ValueError("has a dtype that is neither fp32 nor bf16")
     seed = how["seed"]
     if not (isinstance(seed, str) and re.fullmatch("0|[1-9][0-9]{0,19}", seed) and int(seed) < 1 << 64):

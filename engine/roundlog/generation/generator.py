@@ -191,8 +191,8 @@ class Generator:
         for start in range(0, len(tokens), self.chunk):
             part = list(tokens[start : start + self.chunk])
             width = len(part) if len(part) == 1 else self.chunk
-            # What fills the last chunk stands behind the text, where nothing attends to it before it is overwritten;
-            # at the end of the cache, tokens before it are read again instead.
+            # The filling of the last chunk stands behind the text, and nothing attends to it before it is overwritten.
+            # At the end of the cache, tokens before it are read again instead.
             first = min(start, self.positions - width)
             chunk = [*tokens[first:start], *part]
             try:

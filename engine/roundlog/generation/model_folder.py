@@ -13,13 +13,10 @@ import torch
 
 from roundlog.capture import portable
 from roundlog.commitments import MerkleTree, tensor_root
-from roundlog.generation.generation_receipt import ModelIdentity
+from roundlog.generation.generation_receipt import DTYPES, ModelIdentity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""Formats of weights that generate text, by the names that options have."""
 
 
 class FolderError(ValueError):
@@ -62,7 +59,9 @@ def load_model(folder: Path, *, dtype: str | None = None, name: str = "", revisi
         options["gguf_file"] = source.name
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-        wanted = torch.bfloat16 if dtype is None and "gguf_file" in options else DTYPES.get(str(dtype), "auto")
+        wanted: torch.dtype | str = "auto" if dtype is None else DTYPES[dtype]
+        if dtype is None and "gguf_file" in options:
+            wanted = torch.bfloat16
         model = _weights(AutoModelForCausalLM, folder, wanted, options)
         if model.dtype == torch.float16:
             model = _weights(AutoModelForCausalLM, folder, torch.bfloat16, options)

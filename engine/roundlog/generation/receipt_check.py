@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from roundlog.capture.huggingface import Sampling
-from roundlog.generation.generation_receipt import GenerationReceipt, logprobs_root
+from roundlog.generation.generation_receipt import DTYPES, GenerationReceipt, logprobs_root
 from roundlog.generation.generator import Choice, Generation, Generator
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def make_receipt(
 
 def dtype_name(model: PreTrainedModel) -> str:
     """`bf16` or `fp32`: the format of a model's weights, as receipts have it."""
-    return "bf16" if model.dtype == torch.bfloat16 else "fp32"
+    return next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
 
 
 def other_model(receipt: GenerationReceipt, loaded: LoadedModel) -> str | None:

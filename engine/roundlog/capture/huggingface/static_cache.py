@@ -142,7 +142,7 @@ class ChunkReader(CachedModel):
         with torch.no_grad():
             logits = self.read(self.tokens)
             self.logits.copy_(logits)
-            # What a step does not change would be a constant of the program.
+            # A buffer that no step changes would be a constant of the program.
             self.tokens.copy_(logits.argmax(-1))
             self.position.add_(self.tokens.shape[1])
         return self.unused

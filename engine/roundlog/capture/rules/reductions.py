@@ -368,7 +368,7 @@ def _order_by_parts(c: Context, x: Value, dim: int, count: int, width: int) -> V
     rank, size = c.rank(x), c.shape(x)[dim]
     line = c.move(x, dim, rank - 1)
     outer, parts = c.shape(line)[:-1], -(-size // width)
-    # What fills the last part stands behind all others, and so behind elements that are equal to it.
+    # The filling of the last part stands behind all others, and so behind elements that are equal to it.
     filled = pad(c, line, [0] * rank, [*[0] * len(outer), parts * width - size], -inf)
     table = c.builder.reshape(filled, (*outer, parts, width))
     inside = order(c, table, rank, count, descending=True)
