@@ -23,7 +23,7 @@ Parameter = Mapping[str, Any]
 """One entry of `inputs`, `outputs` or `components` in an ABI."""
 
 BASES = {"Side": "SideMethods", "GameView": "GameMethods[LevelView]"}
-"""Struct -> class of `struct_bases` that it inherits."""
+"""Enum or struct -> class that it inherits: of the page of enums, of `struct_bases`."""
 
 CLIENTS_OWN = {"TrainingSpec": "PostedSpec"}
 """Struct -> class of the client that stands for it."""
@@ -47,8 +47,15 @@ _ENUMS = '''"""Enums of the contract. Made by scripts/make_contract_records.py, 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Self
 
-from tiebreak.contract.struct_bases import SideMethods
+
+class SideMethods(IntEnum):
+    """Methods of `Side`."""
+
+    @property
+    def other(self) -> Self:
+        return type(self)(1 - self)
 '''
 
 _STRUCTS = '''"""Structs of the contract. Made by scripts/make_contract_records.py, not by hand.

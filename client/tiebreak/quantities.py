@@ -9,8 +9,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from tiebreak.process_resources import usable_memory
-
 _LAST = 253_402_300_799
 """The last second of the year 9999, the last one that `datetime` has. Nodes and strangers may show any."""
 
@@ -86,6 +84,9 @@ def interval(least: float, most: float = float("inf")) -> Callable[[str], float]
 def memory(text: str) -> int:
     """`512MiB`, `16GiB` -> bytes; `auto` -> what this process can use at present."""
     if text == "auto":
+        # Imported here, since most commands read and write quantities without asking for the machine.
+        from tiebreak.process_resources import usable_memory
+
         return usable_memory()
     return _quantity(text, _BYTES, "a size like 512MiB or 16GiB, or the word auto")
 

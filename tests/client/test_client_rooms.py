@@ -23,7 +23,7 @@ FILES = [*ROOT.rglob("*.py"), *DEMO.rglob("*.py")]
 
 LEVELS = 8
 """Most levels of imports at the top of files within a room."""
-CHAIN = 10
+CHAIN = 8
 """Most files in a chain of imports at the top of files, through all rooms. What only annotations name is imported for
 the type checker alone."""
 SHORTEST, LONGEST = 60, 500

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiebreak.store.dag_reader import MAX_ENTRIES, read_file, write_directory
+from tiebreak.store.dag_reader import read_file, write_directory
 from tiebreak.store.dagpb import (
     DIRECTORY,
     FILE,
     MAX_BLOCK,
+    MAX_ENTRIES,
     RAW,
     SHARDED_DIRECTORY,
     SYMLINK,

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Self
 
-from tiebreak.contract.struct_bases import SideMethods
+
+class SideMethods(IntEnum):
+    """Methods of `Side`."""
+
+    @property
+    def other(self) -> Self:
+        return type(self)(1 - self)
 
 
 class AuditStatus(IntEnum):

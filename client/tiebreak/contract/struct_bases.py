@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from enum import IntEnum
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
 from roundlog.spec import TrainingSpec
+
+if TYPE_CHECKING:
+    from tiebreak.contract.enums import Side
 
 _TYPES = (
     *("uint64", "uint64", "bytes32", "uint64", "bytes32", "uint64", "bytes32", "uint64", "uint64", "bytes32"),
@@ -53,14 +55,6 @@ class PostedSpec:
         return bytes(keccak(encode(_TYPES, self.as_tuple())))
 
 
-class SideMethods(IntEnum):
-    """Methods of `Side`."""
-
-    @property
-    def other(self) -> Self:
-        return type(self)(1 - self)
-
-
 class GameMethods(Generic[LevelT]):
     """Methods of `GameView`."""
 
@@ -75,11 +69,11 @@ class GameMethods(Generic[LevelT]):
         """The deepest level reached."""
         return self.levels[-1]
 
-    def left(self, side: SideMethods, now: int) -> int:
+    def left(self, side: Side, now: int) -> int:
         """Seconds on a side's clock at the instant `now`."""
         clock = self.clocks[side]
         left: int = clock.remaining - (now - clock.started_at if clock.started_at else 0)
         return max(0, left)
 
-    def party(self, side: SideMethods) -> ChecksumAddress:
+    def party(self, side: Side) -> ChecksumAddress:
         return (self.trainer, self.challenger)[side]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 from tiebreak.contract.enums import Side
 from tiebreak.contract.events import Event
-from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.struct_bases import ANYONE
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.dashboard.chain_reader import ContractPages
-from tiebreak.dashboard.game_history import Receipts, mover
-from tiebreak.dashboard.showing import SIDES, is_settled
+from tiebreak.dashboard.showing import SIDES, is_settled, mover
+
+if TYPE_CHECKING:
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.dashboard.game_history import Receipts
 
 JOBS, GAMES = 100, 100
 """Newest jobs and games from which accounts are gathered."""

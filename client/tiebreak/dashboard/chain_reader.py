@@ -14,15 +14,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooSlow
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from tiebreak.contract.contract_calls import ContractCall
-from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.dashboard.showing import span
 from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer, printable
 from tiebreak.rpc.node import DEVELOPMENT_CHAINS, ChainNode
+
+if TYPE_CHECKING:
+    from tiebreak.contract.game import VerificationGame
 
 LAG = 300
 """Seconds by which a newest block may be old: 25 slots of Ethereum."""

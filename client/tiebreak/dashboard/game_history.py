@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.path import half_of, left_to_search, step_of
-from tiebreak.dashboard.showing import ENDS, EVENTS, FINDINGS, LEVELS, OUTCOMES, SIDES, Names, Number, name_words
+from tiebreak.dashboard.showing import ENDS, EVENTS, FINDINGS, LEVELS, OUTCOMES, Names, Number, mover, name_words
 from tiebreak.game.moves import stride
 from tiebreak.rpc.answers import TransactionReceipt
 
@@ -25,8 +25,6 @@ MOST_MOVES = 400
 """Transactions of one game that are shown; the longest game of a job that the contract takes has some 250."""
 
 _RECEIPTS = 20_000
-
-_CHALLENGERS = (events.ElementDisputed, events.ElementProven, events.SegmentProven, events.StoreProven)
 
 E = TypeVar("E", bound=Event)
 
@@ -164,23 +162,6 @@ def history_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> Game
             )
         )
     return GameHistory(moves, list(found), cut=len(grouped) > MOST_MOVES)
-
-
-def mover(group: Iterable[Event]) -> str:
-    """Party that made a move, by the events that only one party can cause; empty if anybody could have."""
-    for event in group:
-        match event:
-            case events.Bisected(mover=side) | events.RootOpened(side=side) | events.LeafOpened(side=side):
-                return SIDES[side]
-            case events.Challenged():
-                return SIDES[Side.CHALLENGER]
-            case events.ChunkPosted():
-                return SIDES[Side.TRAINER]
-            case events.Adjudicated():
-                return "referee"
-            case _ if isinstance(event, _CHALLENGERS):
-                return SIDES[Side.CHALLENGER]
-    return ""
 
 
 def _range(unit: str, skipped: int, index: int, height: int, leaves: int) -> str:

@@ -7,7 +7,7 @@ well."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from decimal import Decimal
 from enum import Enum
@@ -16,7 +16,9 @@ from typing import Any
 from roundlog.number_format import BFLOAT16, FLOAT16
 from roundlog.spec import POLICY_NAMES
 
+from tiebreak.contract import events
 from tiebreak.contract.enums import Finding, Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.events import Event
 from tiebreak.contract.struct_bases import ANYONE
 from tiebreak.quantities import by_unit, exact_ether, in_utc
 from tiebreak.rpc.chain_errors import printable
@@ -130,6 +132,8 @@ FINDINGS = {
 
 SIDES = {Side.TRAINER: "trainer", Side.CHALLENGER: "challenger"}
 
+_CHALLENGERS = (events.ElementDisputed, events.ElementProven, events.SegmentProven, events.StoreProven)
+
 POLICIES = [f"{name}: {what} decides" for name, what in zip(POLICY_NAMES, ("the exact value", "the log"), strict=True)]
 
 
@@ -161,6 +165,23 @@ def is_settled(status: Enum) -> bool:
 def due_words(phase: Phase, level: Level) -> str:
     """The move that is due, to follow "has to"; "move" for a phase that this version does not know."""
     return DUE.get((phase, level)) or DUE.get((phase, None)) or "move"
+
+
+def mover(group: Iterable[Event]) -> str:
+    """Party that made a move, by the events that only one party can cause; empty if anybody could have."""
+    for event in group:
+        match event:
+            case events.Bisected(mover=side) | events.RootOpened(side=side) | events.LeafOpened(side=side):
+                return SIDES[side]
+            case events.Challenged():
+                return SIDES[Side.CHALLENGER]
+            case events.ChunkPosted():
+                return SIDES[Side.TRAINER]
+            case events.Adjudicated():
+                return "referee"
+            case _ if isinstance(event, _CHALLENGERS):
+                return SIDES[Side.CHALLENGER]
+    return ""
 
 
 LONGEST = 160

@@ -17,7 +17,6 @@ from tiebreak.contract.structs import JobView
 from tiebreak.deadlines import Pauses
 from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles.background_jobs import Interrupted
-from tiebreak.roles.context import RoleContext
 from tiebreak.roles.fetched_content import Refused
 from tiebreak.roles.job_on_chain import Action, Decisions, JobOnChain, Leave, Tell, WholeLook
 from tiebreak.roles.long_work import LongWork
@@ -27,6 +26,7 @@ from tiebreak.rpc.chain_errors import AccountError, ChainError, ContractError
 
 if TYPE_CHECKING:
     from tiebreak.contract.contract_calls import ContractCall
+    from tiebreak.roles.context import RoleContext
     from tiebreak.rpc.answers import TransactionReceipt
 
 

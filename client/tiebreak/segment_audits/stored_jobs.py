@@ -40,11 +40,11 @@ from roundlog.training import (
 )
 
 from tiebreak.store import ContentStore, open_stores
-from tiebreak.store.dag_reader import MAX_ENTRIES, Plan
-from tiebreak.store.dagpb import Cid
+from tiebreak.store.dagpb import MAX_ENTRIES, Cid
 from tiebreak.store.store_errors import DestinationExists, MalformedContent, StoreError, short
 
 if TYPE_CHECKING:
+    from tiebreak.store.dag_reader import Plan
     from tiebreak.store.store import Store
 
 _MOST_NAMED = 5

@@ -28,6 +28,7 @@ from tiebreak.store.dagpb import (
     DIRECTORY,
     FILE,
     MAX_BLOCK,
+    MAX_ENTRIES,
     RAW,
     RAW_LEAF,
     SHARDED_DIRECTORY,
@@ -48,9 +49,6 @@ from tiebreak.store.store_errors import (
     UnsafeName,
 )
 from tiebreak.store.transfers import Ahead, Meter, OnTransfer, untold
-
-MAX_ENTRIES = 20_000
-"""Most entries of a directory. One block says all of them."""
 
 MAX_FILE_DEPTH = 12
 """174 links a node and 256 KiB chunks reach 2**64 bytes at depth 7."""

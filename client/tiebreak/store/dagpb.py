@@ -104,6 +104,9 @@ def _base32(data: bytes) -> str:
 MAX_BLOCK = 2 * 1024 * 1024
 """Largest block that is read or accepted, in bytes: the limit of Kubo's own exchange protocol (Bitswap)."""
 
+MAX_ENTRIES = 20_000
+"""Most entries of a directory. One block says all of them."""
+
 RAW_LEAF = 0
 DIRECTORY = 1
 FILE = 2

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from eth_typing import ChecksumAddress
 
 from tiebreak.quantities import in_ether
 from tiebreak.rpc.answers import Block, Fees
 from tiebreak.rpc.chain_errors import ChainError, InsufficientFunds, InvalidAnswer, JournalError, RpcRefused
-from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.journal import Journal, Signed
 from tiebreak.transactions.pending_transactions import Sent
+
+if TYPE_CHECKING:
+    from tiebreak.rpc.node import ChainNode
 
 MAX_FEE = 1_000 * 10**9
 """Wei per gas that are offered at most by default: ten times what a busy day costs."""

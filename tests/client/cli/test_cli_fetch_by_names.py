@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from roundlog.training.job import JOB_FILES
-from tiebreak.store.dag_reader import MAX_ENTRIES
-from tiebreak.store.dagpb import RAW, SYMLINK, Cid, UnixFsNode, decode
+from tiebreak.store.dagpb import MAX_ENTRIES, RAW, SYMLINK, Cid, UnixFsNode, decode
 
 from tests.client.cli.cli_world import Run, Trained, refused
 from tests.client.crafted_blocks import Blocks, repeated
