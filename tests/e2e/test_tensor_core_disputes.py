@@ -47,6 +47,7 @@ def task(wide: int) -> Task:
     )
 
 
+@pytest.mark.slow_cases("embedded-hopper-200")
 @pytest.mark.parametrize(("arithmetic", "wide"), [("hopper", 200), pytest.param("ampere", 20, marks=pytest.mark.slow)])
 def test_a_trainer_that_lies_by_one_ulp_of_a_product_loses_at_that_element(
     world: World, tmp_path: Path, arithmetic: str, wide: int

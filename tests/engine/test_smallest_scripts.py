@@ -98,7 +98,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.slow_but("bench_capture", "bench_resolution", "bench_search")
+@pytest.mark.slow_but("bench_resolution")
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_script_runs_in_its_smallest_form(name: str, copy: Path, tmp_path: Path) -> None:
     needed = NEEDS.get(name, "").partition(".")[0]

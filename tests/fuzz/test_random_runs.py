@@ -28,6 +28,7 @@ def processes_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
 
 
+@pytest.mark.slow_cases("0", "1")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(5))
 def test_a_run_keeps_every_promise(seed: int, tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def test_a_model_with_windows_of_its_own_is_refused() -> None:
         generator.generate([1, 2, 3], new_tokens=2)
 
 
+@pytest.mark.slow_cases("prompt0")
 @pytest.mark.parametrize("prompt", [[5], [5, 6, 7, 8, 9, 10, 11, 12, 13]])
 def test_a_model_whose_attention_is_cut_into_chunks_is_refused_whatever_the_prompt(prompt: list[int]) -> None:
     """Llama 4's: a prompt of one token, repeated, does not show it, and a check in one pass has to see it as well."""

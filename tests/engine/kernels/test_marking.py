@@ -62,7 +62,7 @@ def bounds(y: torch.Tensor, seed: int) -> list:
     ]
 
 
-@pytest.mark.slow_cases("2-4.0-*", "2-11.0-*")
+@pytest.mark.slow_cases("2-1.0-shape3", "2-1.0-shape4", "2-4.0-*", "2-11.0-*")
 @pytest.mark.parametrize("shape", [(3, 5, 7), (1, 1, 1), (2, 300, 130), (4, 1, 9000), (2, 2048, 33)])
 @pytest.mark.parametrize("scale", [1.0, 4.0, 11.0])
 @pytest.mark.parametrize("threads", [1, 2])

@@ -308,6 +308,7 @@ def test_results_of_real_gpus(gpu: str, format: str) -> None:
     assert (holds & has).sum() > (4500 if format != "f16" else 2000), "most of them are held against the kernel"
 
 
+@pytest.mark.slow_but("native", "generic")
 @pytest.mark.parametrize(
     ("settings", "threads"),
     [

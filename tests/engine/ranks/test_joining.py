@@ -39,6 +39,7 @@ def start(rank: int, port: int, *, is_victim: bool = False) -> subprocess.Popen[
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow_cases("before the last has come")
 @pytest.mark.parametrize("last_has_come", [True, False], ids=["after the last has come", "before the last has come"])
 def test_a_rank_that_ends_while_ranks_join_is_named_by_the_others(last_has_come: bool) -> None:
     port = free_port()

@@ -68,6 +68,7 @@ def task(sizes: tuple[int, ...]) -> Task:
     )
 
 
+@pytest.mark.slow_but("images")
 @pytest.mark.parametrize("case", DIMENSIONS)
 def test_all_convolutions_of_a_step_are_products_and_audits_agree(case: str, tmp_path: Path) -> None:
     exact, job = Job.from_task(task(DIMENSIONS[case])), Job.from_task(task(DIMENSIONS[case]), arithmetic="hopper")
