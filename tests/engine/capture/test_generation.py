@@ -71,7 +71,7 @@ def by_transformers(model: torch.nn.Module, prompt: Sequence[int], count: int, *
     return tokens
 
 
-@pytest.mark.slow_but("llama-bf16", "gpt2-fp32", "mixtral-fp32")
+@pytest.mark.slow_but("llama-bf16", "gpt2-fp32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_likeliest_tokens_are_those_of_generate(name: str, dtype: torch.dtype, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_a_library_in_another_folder_of_packages_is_no_code_of_the_users(folder:
     assert _created(tmp_path, tmp_path / folder) == ""
 
 
+@pytest.mark.slow
 def test_what_pip_has_put_into_a_folder_is_no_code_of_the_users(tmp_path: Path) -> None:
     (tmp_path / "packages" / "noisy-1.0.dist-info").mkdir(parents=True)
     (tmp_path / "packages" / "noisy-1.0.dist-info" / "RECORD").write_text("noisy.py,sha256=0,1\n../../bin/x,,\n")
@@ -81,6 +82,7 @@ Job.from_task(Task(
 """
 
 
+@pytest.mark.slow
 def test_einops_as_a_part_of_the_users_code_is_captured(tmp_path: Path) -> None:
     """It keeps what it knows of PyTorch in a dictionary by the type of a tensor."""
     shutil.copytree(Path(einops.__file__).parent, tmp_path / "einops")

@@ -167,6 +167,7 @@ def test_a_class_attribute_counts() -> None:
     followed(make)
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("every", [2, 7])
 def test_a_target_that_is_copied_every_so_often(every: int) -> None:
     def make() -> object:
@@ -185,6 +186,7 @@ def test_a_target_that_is_copied_every_so_often(every: int) -> None:
     followed(make)
 
 
+@pytest.mark.slow_cases("4")
 @pytest.mark.parametrize("micro_batches", [2, 4])
 def test_a_step_that_counts_its_micro_batches(micro_batches: int) -> None:
     def make() -> object:
@@ -282,7 +284,7 @@ USES: list[Callable[[Net, Tensor, Number], Tensor]] = [
 ]
 
 
-@pytest.mark.slow_but("0", "1")
+@pytest.mark.slow_but("1")
 @pytest.mark.parametrize("seed", range(12))
 def test_random_schedules_are_what_pytorch_trains(seed: int) -> None:
     """Two numbers by random formulas, used in random places: the generator knows nothing of how they are followed."""

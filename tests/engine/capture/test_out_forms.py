@@ -60,6 +60,7 @@ def test_out_of_another_shape_is_refused() -> None:
     refused(Calls(ours(lambda x: torch.mul(x, 2.0, out=torch.zeros(0)))), message)
 
 
+@pytest.mark.slow_cases("1-spectral_norm1", "2-spectral_norm0")
 @pytest.mark.parametrize("norm", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])
 @pytest.mark.parametrize("iterations", [1, 2])
 def test_spectral_norm_is_captured_wherever_it_is_used_twice(norm, iterations: int) -> None:

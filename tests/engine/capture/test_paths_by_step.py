@@ -122,6 +122,9 @@ def _task(forward: Forward, optimizer: Callable[..., optim.Optimizer] = optim.SG
     return task
 
 
+@pytest.mark.slow_but(
+    "_writes_by_both", "_draws_by_both", "_asks_at_some_steps", "_replaces_on_a_path", "_anneals", "_rows_by_a_count"
+)
 @pytest.mark.parametrize("forward", FOLLOWED)
 def test_both_at_once(forward: Forward) -> None:
     assert trained_both_ways(lambda: _task(forward), 24).apart < 1e-5
@@ -146,6 +149,7 @@ class Careful(optim.Optimizer):
                 p.mul_(0.99)
 
 
+@pytest.mark.slow_cases("_anneals")
 @pytest.mark.parametrize("forward", [_anneals, lambda n, x: n.a(x) + n.b(x)])
 def test_an_optimizer_of_ones_own_that_decides_by_values(forward: Forward) -> None:
     assert trained_both_ways(lambda: _task(forward, Careful), 24).apart < 1e-5

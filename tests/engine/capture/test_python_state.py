@@ -118,6 +118,7 @@ def test_a_step_that_fails_on_the_first_batch_is_refused(tmp_path: Path) -> None
     refused(task_of(Net(forward)), "your own step fails on the first batch: no step is left")
 
 
+@pytest.mark.slow_cases("1", "3", "5")
 @pytest.mark.parametrize("turn", range(6))
 def test_another_thread_that_draws_once_meanwhile_refuses_nothing(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any of the moments at which generators are looked at."""

@@ -64,6 +64,7 @@ def same_by_fewer(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Task]) -> 
     assert few < many
 
 
+@pytest.mark.slow_cases("SGD, Nesterov", "Adafactor", "Rprop")
 @pytest.mark.parametrize("kind", ["SGD, Nesterov", "NAdam", "RMSprop, all", "Adafactor", "ASGD, averaging", "Rprop"])
 def test_an_optimizer_has_the_program_of_single_updates(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     same_by_fewer(monkeypatch, lambda: task_of(kind))

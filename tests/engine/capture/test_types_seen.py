@@ -181,6 +181,7 @@ def _by_its_class(net: Net, x: Tensor) -> Tensor:
     return net.a(x) * (2 if CACHE[x.__class__] > 2 else 1)
 
 
+@pytest.mark.slow_cases("_begins_again", "_is_emptied")
 @pytest.mark.parametrize("forward", [_counts, _stores, _is_emptied, _begins_again, _begins_again_lately])
 def test_a_cache_that_changes_from_step_to_step_is_followed(forward: Callable[[Net, Tensor], Tensor]) -> None:
     model = Net(forward)
