@@ -43,6 +43,7 @@ def send(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200, **head
     handler.wfile.write(body)
 
 
+@pytest.mark.slow_cases("<html>", "body7")
 @pytest.mark.parametrize(
     "body",
     [

@@ -127,6 +127,7 @@ def runs(pid: int, seconds: float) -> bool:
     return True
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("has_own_group", [False, True])
 def test_a_process_that_holds_the_pipe_does_not_hold_up_the_findings(has_own_group: bool, tmp_path: Path) -> None:
     """In the group of the process that is asked it is killed; in another one it is left alone."""

@@ -103,6 +103,7 @@ def test_an_interruption_ends_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert begun[0].poll() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_part_ends_in_time_whoever_holds_its_output() -> None:
     code = "import subprocess; print(subprocess.Popen(['sleep', '40'], start_new_session=True).pid, flush=True)"
     made, started = trial(), time.monotonic()

@@ -85,6 +85,7 @@ def test_ranks_as_the_pages_start_them_import_nothing_from_there(
     assert not marks(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib: the extra `plot`")
 def test_a_picture_is_drawn_by_no_setting_of_a_stranger(foreign: Path, tmp_path: Path, trained: Trained) -> None:
     (foreign / "matplotlibrc").write_text("text.usetex: True\nlines.linewidth: 40\n")

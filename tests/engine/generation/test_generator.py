@@ -28,7 +28,7 @@ def by_a_job(model: torch.nn.Module, prompt: Sequence[int], room: Path, **option
     return tokens
 
 
-@pytest.mark.slow_but("llama-bf16", "gpt2-fp32")
+@pytest.mark.slow_but("llama-bf16")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_chunks_caches_and_passes_give_the_bits_of_a_job(name: str, dtype: torch.dtype, tmp_path: Path) -> None:

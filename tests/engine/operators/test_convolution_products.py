@@ -144,6 +144,7 @@ def computed(program: Program, *states: torch.Tensor) -> Words:
     return evaluated(program.nodes, [last], given)[last].contiguous().view(torch.int16).numpy().view(np.uint16)
 
 
+@pytest.mark.slow_cases("ampere-*")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("arithmetic", ["hopper", "ampere"])
 def test_a_convolution_is_the_product_of_its_terms_in_the_order_that_is_stated(name: str, arithmetic: str) -> None:

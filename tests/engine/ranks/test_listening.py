@@ -37,6 +37,7 @@ def test_ranks_of_one_machine_listen_on_its_loopback_interface_alone() -> None:
             assert interface == "lo"
 
 
+@pytest.mark.slow_cases("by torchrun on several machines")
 @pytest.mark.parametrize(
     "environment",
     [{"MASTER_ADDR": socket.gethostname()}, {"LOCAL_WORLD_SIZE": "1"}],
