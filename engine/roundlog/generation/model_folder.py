@@ -111,15 +111,22 @@ def _weights(loader: Any, folder: Path, dtype: torch.dtype | str, options: dict[
     # Tables that a model computes for itself are the same on every machine so. A model that is converted afterwards
     # has them rounded, which transformers' own have not.
     with portable():
+        # Weights of other shapes are in the report, by name: transformers' own refusal names none.
         model, report = loader.from_pretrained(
-            folder, attn_implementation="sdpa", dtype=dtype, output_loading_info=True, **options, **safe
+            folder,
+            attn_implementation="sdpa",
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
+            **safe,
         )
-    for what in ("missing_keys", "mismatched_keys"):
-        if wrong := sorted(map(str, report.get(what, ()))):
-            raise FolderError(
-                f"the weights in {folder} lack {wrong[0]}, or have it in another shape than the config says: fetch the "
-                "model again"
-            )
+    lacking = [*report.get("missing_keys", ()), *(name for name, *_ in report.get("mismatched_keys", ()))]
+    if lacking:
+        raise FolderError(
+            f"the weights in {folder} lack {min(lacking)}, or have it in another shape than the config says: fetch the "
+            "model again"
+        )
     return model.eval()
 
 
