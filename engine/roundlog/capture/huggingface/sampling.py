@@ -14,6 +14,9 @@ from roundlog.capture.errors import CaptureError
 _MOST = 1 << 20
 """Most tokens to draw from, as receipts have it."""
 
+_MOST_COMPARISONS = 1 << 26
+"""Comparisons by which tokens are sorted at most; beyond, those that are kept are found by bisection."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
@@ -55,12 +58,58 @@ class Sampling:
         logits = logits / self.temperature
         if not self.top_k and self.top_p == 1:
             return torch.multinomial(logits.softmax(-1), 1)[:, 0]
-        count_of_k = min(self.top_k or logits.shape[-1], logits.shape[-1])
+        vocabulary = logits.shape[-1]
+        count_of_k = min(self.top_k or vocabulary, vocabulary)
+        if vocabulary * min(max(64, 4 * count_of_k), vocabulary) > _MOST_COMPARISONS:
+            # Sorting so many would compare each with each.
+            return torch.multinomial(likeliest_weights(logits, count_of_k, self.top_p), 1)[:, 0]
         likeliest, order = logits.topk(count_of_k)
         shares = likeliest.softmax(-1)
         # The first tokens that have top_p together: one is kept if those before it have less.
         kept = torch.where(shares.cumsum(-1) - shares < self.top_p, shares, 0.0)
         return order.gather(1, torch.multinomial(kept, 1))[:, 0]
+
+
+def likeliest_weights(logits: torch.Tensor, count: int, share: float) -> torch.Tensor:
+    """Weights e^(x - max x) of the `count` largest elements x of each row of f32[B, V], and of these of the fewest that
+    have a share of their sum; 0 of all others. Of equal weights, as those below 2^-126 are taken to be, the first ones
+    count."""
+    weights = (logits - logits.amax(-1, keepdim=True)).exp()
+    if count < logits.shape[-1]:
+        ones = torch.ones_like(weights)
+        weights = torch.where(_fewest(weights, ones, torch.full_like(weights[:, :1], count)), weights, 0.0)
+    if share < 1:
+        weights = torch.where(_fewest(weights, weights, weights.sum(-1, keepdim=True) * share), weights, 0.0)
+    return weights
+
+
+def _fewest(weights: torch.Tensor, amounts: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """bool[B, V]: the largest weights, from 0 to 1, whose amounts come to what is wanted, f32[B, 1]; of equal ones the
+    first. All, if all come to less.
+
+    Sorting is out of reach. But the amounts above a bound fall as the bound rises, so that the bits of the last bound
+    above which there is enough are found one by one: 7 of its exponent and 23 of its fraction."""
+
+    def is_enough(chosen: torch.Tensor) -> torch.Tensor:
+        return torch.where(chosen, amounts, 0.0).sum(-1, keepdim=True) >= wanted
+
+    # There is too little above `high`, at last above its half there is enough.
+    high = torch.ones_like(wanted)
+    for halvings in (64, 32, 16, 8, 4, 2, 1):
+        lower = high * 2.0**-halvings
+        high = torch.where(is_enough(weights > lower), high, lower)
+    low, width = high * 0.5, high * 0.5
+    for _ in range(23):
+        width = width * 0.5
+        low = torch.where(is_enough(weights > low + width), low + width, low)
+    surely, perhaps = weights > low + width, weights > low
+    # Between the two are equal weights: the place of the last one that is needed is found in the same way.
+    place = torch.arange(weights.shape[-1])
+    last = torch.zeros_like(wanted, dtype=torch.int64)
+    for bit in reversed(range((weights.shape[-1] - 1).bit_length())):
+        later = last + (1 << bit)
+        last = torch.where(is_enough(surely | (perhaps & (place < later))), last, later)
+    return surely | (perhaps & (place <= last))
 
 
 class TokenSampler(nn.Module):
