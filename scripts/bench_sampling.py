@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import torch
-from roundlog.capture.huggingface import Sampling, TokenSampler
+from roundlog.capture.huggingface import Sampling, TokenSampler, sampler_numbers
 from roundlog.generation.step_program import StepProgram
 
 SETTINGS = {
@@ -32,12 +32,13 @@ POSITIONS = 128
 def measured(how: Sampling, logits: torch.Tensor, rounds: int) -> dict[str, float]:
     """Seconds of a capture, and of one choice by logits f32[1, V]."""
     began = time.perf_counter()
-    program = StepProgram(TokenSampler(how, logits.shape[-1], POSITIONS))
+    program = StepProgram(TokenSampler(how.form(logits.shape[-1]), logits.shape[-1], POSITIONS))
     capture, seconds = time.perf_counter() - began, []
     given = {
         "buffer/logits": logits,
         "buffer/tokens": torch.zeros(1, POSITIONS, dtype=torch.int64),
         "buffer/position": torch.tensor(1),
+        **sampler_numbers(how),
     }
     for seed in range(rounds + 1):
         began = time.perf_counter()

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import carray, njit
+from numba import njit
+from numba.np.numpy_support import carray
 
 from roundlog.kernels.gemm_microkernel import TILES, tile_columns
 from roundlog.kernels.gemm_tiles import mark_tile
@@ -240,13 +241,13 @@ def certify_lines(
         room = scratch_numbers("lines", 2 * (len(group) + 2) * wide + high * terms)
         places = _PLACES
         while True:
-            near = np.empty(places, dtype=np.int64), np.empty(places), np.empty(places)
+            indices, y, d = near = np.empty(places, dtype=np.int64), np.empty(places), np.empty(places)
             count = _multiply(
                 (0,) * lanes, group, kind, of_a, of_b, sizes, gamma, factor, out, *near, room, start, stop
             )
             if count <= places:
                 if count:
-                    found.append(AmbiguousPart(*(part[:count] for part in near)))
+                    found.append(AmbiguousPart(indices[:count], y[:count], d[:count]))
                 return
             # Only where much is marked, as hostile data can make it.
             places = min(8 * count, outputs)
