@@ -29,7 +29,7 @@ CHUNK = 64
 """Tokens that are read at once, where there are as many."""
 
 _SAMPLERS = 32
-"""Programs that choose tokens, each for one `Sampling`, that are kept."""
+"""Programs that choose tokens, each for a kind of `Sampling`, that are kept."""
 
 _CACHE = ("buffer/keys_", "buffer/values_")
 
@@ -229,14 +229,15 @@ class Generator:
 
     def choose(self, logits: torch.Tensor, tokens: Sequence[int], how: Sampling, seed: int) -> Choice:
         """The token behind those given, by logits f32[1, V] behind the last of them."""
-        if how not in self._samplers:
+        if how.kind not in self._samplers:
             if len(self._samplers) == _SAMPLERS:
                 del self._samplers[next(iter(self._samplers))]
-            self._samplers[how] = StepProgram(TokenSampler(how, self._vocabulary, self.positions))
+            self._samplers[how.kind] = StepProgram(TokenSampler(how.kind, self._vocabulary, self.positions))
         position = len(tokens) - 1
         written = torch.zeros(1, self.positions, dtype=torch.int64)
         written[0, : len(tokens)] = torch.tensor(tokens)
         given = {"buffer/logits": logits, "buffer/tokens": written, "buffer/position": torch.tensor(position)}
-        after = self._samplers[how].run(given, {}, seed=seed, step=position)
+        given |= {f"buffer/{name}": number for name, number in how.numbers().items()}
+        after = self._samplers[how.kind].run(given, {}, seed=seed, step=position)
         token = int(after["buffer/chosen"])
         return Choice(token, float(after["buffer/logits"][0, token]))

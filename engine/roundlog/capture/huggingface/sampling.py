@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -16,6 +17,23 @@ _MOST = 1 << 20
 
 _MOST_COMPARISONS = 1 << 26
 """Comparisons by which tokens are sorted at most; beyond, those that are kept are found by bisection."""
+
+
+_NUMBERS = ("temperature", "top_p", "repetition_penalty")
+"""Numbers of a `Sampling` that a program may read."""
+
+
+class SamplingNumbers(Protocol):
+    """Numbers of a `Sampling`, constants or f32[], that a program reads."""
+
+    @property
+    def temperature(self) -> float | torch.Tensor: ...
+
+    @property
+    def top_p(self) -> float | torch.Tensor: ...
+
+    @property
+    def repetition_penalty(self) -> float | torch.Tensor: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,41 +62,75 @@ class Sampling:
         if self.temperature == 0 and (self.top_k or self.top_p < 1):
             raise CaptureError("top_k and top_p are for tokens that are drawn: give a temperature above 0 with them")
 
-    def choose(self, logits: torch.Tensor, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """The next tokens, i64[B], by logits f32[B, V] behind the tokens i64[B, L] up to a position, i64[]."""
+    @property
+    def kind(self) -> Sampling:
+        """The choice with numbers that stand for all others: choices of a kind have one program, which reads theirs."""
+        if not self._is_plain:
+            return self
+        return Sampling(
+            temperature=1.0 if self.temperature else 0.0,
+            top_k=self.top_k,
+            top_p=0.5 if self.top_p < 1 else 1.0,
+            repetition_penalty=1.5 if self.repetition_penalty != 1 else 1.0,
+        )
+
+    def numbers(self) -> dict[str, torch.Tensor]:
+        """Numbers that the program of its kind reads, f32[] by name; none if they are constants of it."""
+        if not self._is_plain:
+            return {}
+        return {name: torch.tensor(getattr(self, name), dtype=torch.float32) for name in _NUMBERS}
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether all numbers are finite in FP32, and no zero that they were not before: states of a program are."""
+        return all(
+            2**-126 <= number < 2**127 for number in (self.temperature or 1.0, self.top_p, self.repetition_penalty)
+        )
+
+    def choose(
+        self,
+        logits: torch.Tensor,
+        tokens: torch.Tensor,
+        position: torch.Tensor,
+        numbers: SamplingNumbers | None = None,
+    ) -> torch.Tensor:
+        """The next tokens, i64[B], by logits f32[B, V] behind the tokens i64[B, L] up to a position, i64[]. numbers:
+        those to read, of a choice of this kind; None reads its own, which are constants of a program then."""
+        read = numbers or self
         if self.repetition_penalty != 1:
             # Places behind this one hold no token that could have been repeated.
             written = torch.arange(tokens.shape[1]) <= position
             before = torch.where(written, tokens, tokens[:, :1])
             count = torch.zeros_like(logits).scatter_add(1, before, torch.ones(before.shape))
-            less = torch.where(logits < 0, logits * self.repetition_penalty, logits / self.repetition_penalty)
+            less = torch.where(logits < 0, logits * read.repetition_penalty, logits / read.repetition_penalty)
             logits = torch.where(count > 0, less, logits)
         if self.temperature == 0:
             return logits.argmax(-1)
-        logits = logits / self.temperature
+        logits = logits / read.temperature
         if not self.top_k and self.top_p == 1:
             return torch.multinomial(logits.softmax(-1), 1)[:, 0]
         vocabulary = logits.shape[-1]
         count_of_k = min(self.top_k or vocabulary, vocabulary)
         if vocabulary * min(max(64, 4 * count_of_k), vocabulary) > _MOST_COMPARISONS:
             # Sorting so many would compare each with each.
-            return torch.multinomial(likeliest_weights(logits, count_of_k, self.top_p), 1)[:, 0]
+            share = read.top_p if self.top_p < 1 else None
+            return torch.multinomial(likeliest_weights(logits, count_of_k, share), 1)[:, 0]
         likeliest, order = logits.topk(count_of_k)
         shares = likeliest.softmax(-1)
         # The first tokens that have top_p together: one is kept if those before it have less.
-        kept = torch.where(shares.cumsum(-1) - shares < self.top_p, shares, 0.0)
+        kept = torch.where(shares.cumsum(-1) - shares < read.top_p, shares, 0.0)
         return order.gather(1, torch.multinomial(kept, 1))[:, 0]
 
 
-def likeliest_weights(logits: torch.Tensor, count: int, share: float) -> torch.Tensor:
+def likeliest_weights(logits: torch.Tensor, count: int, share: float | torch.Tensor | None) -> torch.Tensor:
     """Weights e^(x - max x) of the `count` largest elements x of each row of f32[B, V], and of these of the fewest that
-    have a share of their sum; 0 of all others. Of equal weights, as those below 2^-126 are taken to be, the first ones
-    count."""
+    have a share of their sum, if one is given; 0 of all others. Of equal weights, as those below 2^-126 are taken to
+    be, the first ones count."""
     weights = (logits - logits.amax(-1, keepdim=True)).exp()
     if count < logits.shape[-1]:
         ones = torch.ones_like(weights)
         weights = torch.where(_fewest(weights, ones, torch.full_like(weights[:, :1], count)), weights, 0.0)
-    if share < 1:
+    if share is not None:
         weights = torch.where(_fewest(weights, weights, weights.sum(-1, keepdim=True) * share), weights, 0.0)
     return weights
 
@@ -115,12 +167,16 @@ def _fewest(weights: torch.Tensor, amounts: torch.Tensor, wanted: torch.Tensor) 
 class TokenSampler(nn.Module):
     """The choice of one token by itself. Its step takes logits f32[1, V] behind the token at a position of i64[1, L],
     writes the token that it chooses behind it, and leaves log-probabilities in place of logits. The draws of step t are
-    those of step t of a job that generates with the same seed."""
+    those of step t of a job that generates with the same seed. It reads the numbers of `Sampling.numbers`, so that one
+    serves for all choices of a kind."""
 
     logits: torch.Tensor
     tokens: torch.Tensor
     position: torch.Tensor
     chosen: torch.Tensor
+    temperature: torch.Tensor
+    top_p: torch.Tensor
+    repetition_penalty: torch.Tensor
 
     def __init__(self, sampling: Sampling, vocabulary: int, length: int) -> None:
         super().__init__()
@@ -130,11 +186,17 @@ class TokenSampler(nn.Module):
         self.register_buffer("tokens", torch.zeros(1, length, dtype=torch.int64))
         self.register_buffer("position", torch.zeros((), dtype=torch.int64))
         self.register_buffer("chosen", torch.zeros(1, dtype=torch.int64))
+        self._numbers = sampling.numbers()
+        for name, number in self._numbers.items():
+            self.register_buffer(name, number)
 
     def forward(self) -> torch.Tensor:
         with torch.no_grad():
             logits = self.logits.clone()
-            chosen = self._how.choose(logits, self.tokens, self.position)
+            chosen = self._how.choose(logits, self.tokens, self.position, self if self._numbers else None)
+            for name in self._numbers:
+                # A buffer that no step writes would be a constant of the program.
+                getattr(self, name).mul_(1.0)
             self.logits.copy_(logits.log_softmax(-1))
             self.position.add_(1)
             self.tokens.scatter_(1, self.position.expand(1, 1), chosen[:, None])
