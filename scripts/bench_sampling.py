@@ -31,14 +31,14 @@ POSITIONS = 128
 
 def measured(how: Sampling, logits: torch.Tensor, rounds: int) -> dict[str, float]:
     """Seconds of a capture, and of one choice by logits f32[1, V]."""
-    began = time.perf_counter()
-    program = StepProgram(TokenSampler(how.form(logits.shape[-1]), logits.shape[-1], POSITIONS))
+    form, began = how.form(logits.shape[-1]), time.perf_counter()
+    program = StepProgram(TokenSampler(form, logits.shape[-1], POSITIONS))
     capture, seconds = time.perf_counter() - began, []
     given = {
         "buffer/logits": logits,
         "buffer/tokens": torch.zeros(1, POSITIONS, dtype=torch.int64),
         "buffer/position": torch.tensor(1),
-        **sampler_numbers(how),
+        **sampler_numbers(how, form),
     }
     for seed in range(rounds + 1):
         began = time.perf_counter()

@@ -248,6 +248,6 @@ class Generator:
         written = torch.zeros(1, self.positions, dtype=torch.int64)
         written[0, : len(tokens)] = torch.tensor(tokens)
         given = {"buffer/logits": logits, "buffer/tokens": written, "buffer/position": torch.tensor(position)}
-        after = sampler.run(given | sampler_numbers(how), {}, seed=seed, step=position)
+        after = sampler.run(given | sampler_numbers(how, form), {}, seed=seed, step=position)
         token = int(after["buffer/chosen"])
         return Choice(token, float(after["buffer/logits"][0, token]))

@@ -37,7 +37,7 @@ class PromptProcess:
     """A process that renders and encodes prompts for one tokenizer. It ends with its last reference."""
 
     def __init__(self, tokenizer: str) -> None:
-        """tokenizer: its JSON, as the library tokenizers writes it; empty for none."""
+        """tokenizer: its JSON, as the library tokenizers writes it; empty for one that encodes nothing."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TIEBREAK_")}
         alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
         self._process = subprocess.Popen(
@@ -49,8 +49,8 @@ class PromptProcess:
             env=kept | alone | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"},
         )
         self._end = weakref.finalize(self, _end, self._process)
-        self._is_ready = False
-        self._tokenizer = tokenizer
+        # What is imported and read before the first work of a kind is no time of a prompt's.
+        self._to_begin = {"render": {}, "encode": {"tokenizer": tokenizer}}
 
     @property
     def is_alive(self) -> bool:
@@ -66,9 +66,8 @@ class PromptProcess:
         return list(map(int, self._ask({"work": "encode", "text": text, "special": special}, len(text))))
 
     def _ask(self, work: dict[str, Any], characters: int) -> Any:
-        if not self._is_ready:
-            self._exchange({"work": "begin", "tokenizer": self._tokenizer}, _START_SECONDS)
-            self._is_ready = True
+        if (begun := self._to_begin.pop(work["work"], None)) is not None:
+            self._exchange({"work": f"begin to {work['work']}"} | begun, _START_SECONDS)
         return self._exchange(work, MAX_SECONDS + characters / 100_000)
 
     def _exchange(self, work: dict[str, Any], seconds: float) -> Any:
@@ -175,19 +174,23 @@ class _Worker:
 
     tokenizer: Any = None
 
-    def begin(self, asked: dict[str, Any]) -> None:
-        if asked["tokenizer"]:
-            from tokenizers import Tokenizer
+    renderer: Any = None
 
-            self.tokenizer = Tokenizer.from_str(asked["tokenizer"])
-            self.tokenizer.no_padding()
-            self.tokenizer.no_truncation()
-
-    def render(self, asked: dict[str, Any]) -> str:
+    def begin_to_render(self, asked: dict[str, Any]) -> None:
         from transformers.utils.chat_template_utils import render_jinja_template
 
+        self.renderer = render_jinja_template
+
+    def begin_to_encode(self, asked: dict[str, Any]) -> None:
+        from tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.from_str(asked["tokenizer"])
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+
+    def render(self, asked: dict[str, Any]) -> str:
         _bound(asked["seconds"])
-        rendered, _ = render_jinja_template(
+        rendered, _ = self.renderer(
             conversations=[asked["messages"]],
             chat_template=asked["template"],
             add_generation_prompt=True,
@@ -208,8 +211,7 @@ def serve() -> None:
     sys.stdout = sys.stderr
     while (asked := read_frame(given)) is not None:
         try:
-            work = {"begin": worker.begin, "render": worker.render, "encode": worker.encode}[asked["work"]]
-            write_frame(answers, {"value": work(asked)})
+            write_frame(answers, {"value": getattr(worker, asked["work"].replace(" ", "_"))(asked)})
         except MemoryError:
             write_frame(answers, {"error": f"takes more memory than {MAX_MEMORY} bytes"})
         except Exception as error:

@@ -13,12 +13,13 @@ VOCABULARY, POSITIONS = 300, 4
 
 def choices(how: Sampling, vocabulary: int, logits: torch.Tensor, draws: int) -> list[int]:
     """Tokens that are chosen by logits f32[n, V], each with so many seeds."""
-    program = StepProgram(TokenSampler(how.form(vocabulary), vocabulary, POSITIONS))
+    form = how.form(vocabulary)
+    program = StepProgram(TokenSampler(form, vocabulary, POSITIONS))
     tokens = torch.tensor([[1, 2, 0, 0]])
     found = []
     for row in logits:
         given = {"buffer/logits": row[None], "buffer/tokens": tokens, "buffer/position": torch.tensor(1)}
-        given |= sampler_numbers(how)
+        given |= sampler_numbers(how, form)
         found += [int(program.run(given, {}, seed=seed, step=1)["buffer/chosen"]) for seed in range(draws)]
     return found
 

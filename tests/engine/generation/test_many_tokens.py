@@ -121,23 +121,6 @@ def test_a_job_a_text_and_its_check_choose_alike(tmp_path: Path) -> None:
     assert tuple(generator.right_choices(prompt, tokens, sampling=Sampling(**how), seed=3)) == text.choices
 
 
-def test_samplings_that_differ_in_numbers_share_a_program() -> None:
-    """A stranger's numbers make no program: capturing one takes a second."""
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(**TINY | {"vocab_size": MANY})
-    generator = Generator(transformers.LlamaForCausalLM(config).eval(), positions=8)
-    logits = torch.randn(1, MANY, generator=torch.Generator().manual_seed(4))
-    for number in range(1, 5):
-        for how in (
-            Sampling(temperature=number / 3),
-            Sampling(temperature=number / 3, top_k=100 * number),
-            Sampling(temperature=number / 3, top_p=number / 7, repetition_penalty=1 + number),
-        ):
-            alone = choices(how, MANY, logits, 1)
-            assert [generator.choose(logits, [1, 2], how, 0).token] == alone
-    assert len(generator._samplers) == 3
-
-
 def test_the_program_that_was_used_last_is_kept_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generator_module, "_SAMPLERS", 2)
     transformers = pytest.importorskip("transformers")

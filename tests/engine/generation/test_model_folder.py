@@ -101,9 +101,7 @@ def test_a_weight_that_is_missing_or_of_another_shape_is_refused(saved: Path, tm
     for folder in (lacking, longer):
         with pytest.raises(FolderError) as refusal:
             load_model(folder)
-        assert re.fullmatch(
-            f"the weights in .* lack {re.escape(name)}, or have it in another shape .*", str(refusal.value)
-        )
+        assert re.search(f"weights.* lack {re.escape(name)}, or have it in another shape", str(refusal.value))
 
 
 def test_a_tied_weight_is_not_missing(saved: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ vocabulary of V."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -33,6 +33,8 @@ class SamplingForm:
     """Whether the likeliest ones are found by bisection, by their number."""
     shared: bool = False
     """Whether they are found by bisection, by their share."""
+    constants: Sampling | None = None
+    """The numbers, if they are constants of the program and no inputs."""
 
 
 class SamplingNumbers(Protocol):
@@ -76,14 +78,20 @@ class Sampling:
 
     def form(self, vocabulary: int) -> SamplingForm:
         """Its form for a vocabulary of so many tokens."""
-        drawn, penalised = self.temperature > 0, self.repetition_penalty != 1
+        # States of a program are finite, and FP32 may make no zero of a number that is none.
+        plain = all(2**-126 <= number < 2**127 for number in (self.temperature or 1.0, self.repetition_penalty))
+        form = SamplingForm(
+            drawn=self.temperature > 0,
+            penalised=self.repetition_penalty != 1,
+            constants=None if plain else self,
+        )
         if not self.top_k and self.top_p == 1:
-            return SamplingForm(drawn=drawn, penalised=penalised)
+            return form
         count = min(self.top_k or vocabulary, vocabulary)
         if vocabulary * min(max(64, 4 * count), vocabulary) <= _MOST_COMPARISONS:
-            return SamplingForm(drawn=drawn, penalised=penalised, sorted=count)
+            return replace(form, sorted=count)
         # Sorting so many would compare each with each.
-        return SamplingForm(drawn=drawn, penalised=penalised, counted=count < vocabulary, shared=self.top_p < 1)
+        return replace(form, counted=count < vocabulary, shared=self.top_p < 1)
 
     def choose(self, logits: torch.Tensor, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         """The next tokens, i64[B], by logits f32[B, V] behind the tokens i64[B, L] up to a position, i64[]."""
@@ -189,7 +197,11 @@ class TokenSampler(nn.Module):
     def forward(self) -> torch.Tensor:
         with torch.no_grad():
             logits = self.logits.clone()
-            chosen = chosen_tokens(self._form, self, logits, self.tokens, self.position)
+            numbers = self._form.constants or self
+            chosen = chosen_tokens(self._form, numbers, logits, self.tokens, self.position)
+            for name in _NUMBERS:
+                # A buffer that no step writes would be a constant of the program.
+                getattr(self, name).mul_(1.0)
             self.logits.copy_(logits.log_softmax(-1))
             self.position.add_(1)
             self.tokens.scatter_(1, self.position.expand(1, 1), chosen[:, None])
@@ -200,6 +212,8 @@ class TokenSampler(nn.Module):
 _NUMBERS = ("temperature", "top_k", "top_p", "repetition_penalty")
 
 
-def sampler_numbers(how: Sampling) -> dict[str, torch.Tensor]:
-    """The numbers of a sampling as states of a `TokenSampler`."""
+def sampler_numbers(how: Sampling, form: SamplingForm) -> dict[str, torch.Tensor]:
+    """The numbers of a sampling as states of a `TokenSampler`; none if they are constants of its program."""
+    if form.constants is not None:
+        return {}
     return {f"buffer/{name}": torch.tensor(float(getattr(how, name))) for name in _NUMBERS}
