@@ -1,8 +1,10 @@
 """Tasks of the conformance jobs: `tiebreak job create conformance/job_sources.py:logistic_sgd --out job`."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
-from roundlog import Task, windows
+from roundlog import Task, portable, windows
 from torch import nn
 from torch.nn import functional
 
@@ -158,3 +160,35 @@ def convolution() -> Task:
     return Task(
         model=model, loss=classify, optimizer=optimizer, dataset=data, batch_size=6, steps=4, interval=2, seed=15
     )
+
+
+def save_llama(folder: Path) -> None:
+    """Saves the model of `llama`: two layers of width 16 in FP32, of random weights, whose head is the embedding, and a
+    tokenizer of bytes. A text ends at </s>, a line feed, or the end of a sentence."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    plain = Tokenizer(models.BPE(vocab={word: number for number, word in enumerate(["</s>", *letters])}, merges=[]))
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    plain.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="</s>")
+    tokenizer.save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=len(letters) + 1,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=0,
+    )
+    torch.manual_seed(6)
+    with portable():
+        model = LlamaForCausalLM(config)
+    model.generation_config.eos_token_id = [0, *tokenizer("\n.!?")["input_ids"]]
+    model.save_pretrained(folder)

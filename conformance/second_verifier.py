@@ -3,11 +3,13 @@
     python conformance/second_verifier.py JOB                           prints the roots that the run comes to
     python conformance/second_verifier.py JOB --receipt receipt.json    says right, or the first interval that differs
     python conformance/second_verifier.py JOB --claim 0x...             compares the checkpoint root alone
+    python conformance/second_verifier.py JOB --receipt text.json --model DIR    JOB generates the text of the receipt
     python conformance/second_verifier.py --vectors conformance/vectors
 
 One file of Python and numpy, to be read from top to bottom: formats and rounding, exact sums, elementary functions,
-operators, tensor cores, random numbers, hashes, jobs, receipts, vectors. It is slow, and a product has all its terms in
-memory. Exit codes are those of docs/receipt.md: 0 right, 1 it cannot be told, 3 wrong.
+operators, tensor cores, random numbers, hashes, jobs, receipts of runs, texts, vectors. Three files beside it do what
+executes nothing. It is slow, and a product has all its terms in memory. Exit codes are those of docs/receipt.md:
+0 right, 1 it cannot be told, 3 wrong.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -284,10 +287,7 @@ def elementary(name: str, x: Array, to: Format) -> Array:
     fast, between = FUNCTIONS[name]
     values = fast(x.astype(np.float64))
     errors = np.where(np.isfinite(x), np.abs(values) * ENOUGH, 0.0)
-    if name in (
-        "sin",
-        "cos",
-    ):  # how well a library reduces large arguments is not known: there every result is in doubt
+    if name in ("sin", "cos"):  # how well a library reduces large arguments is not known: there each is in doubt
         errors = np.where(np.isfinite(x) & (np.abs(x) > 1024), np.inf, errors)
 
     def exact(index: int) -> float:
@@ -467,22 +467,11 @@ def round_to_odd(a: Array, b: Array) -> Array:
     return np.where(np.isfinite(total) & (rest != 0) & even, beside, total)
 
 
-INTEGERS: dict[str, Callable[..., Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "neg": np.negative,
-    "abs": np.abs,
-}
+INTEGERS: dict[str, Callable[..., Array]]
+INTEGERS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "abs": np.abs}
 NUMBERS: dict[str, Callable[..., Array]] = {
-    "add": round_to_odd,
-    "sub": lambda a, b: round_to_odd(a, -b),
-    "mul": np.multiply,
-    "div": np.divide,
-    "sqrt": np.sqrt,
-    "neg": np.negative,
-    "abs": np.abs,
-    "floor": np.floor,
+    **{"add": round_to_odd, "sub": lambda a, b: round_to_odd(a, -b), "mul": np.multiply, "div": np.divide},
+    **{"sqrt": np.sqrt, "neg": np.negative, "abs": np.abs, "floor": np.floor},
 }
 """FP64 results that rounding to the output's format makes the right ones: exact, or of 53 >= 2 * 24 + 2 bits."""
 
@@ -564,9 +553,8 @@ def _convolution(op: Operator, inputs: list[Array], step: Step) -> Array:
     p = op.parameters
     groups, to = p["groups"], step.format(op.dtype)
     settings = list(zip(p["stride"], p["padding"], p["dilation"], strict=True))
-    if (
-        op.name == "conv2d_grad_input"
-    ):  # x'[n, group, c, h, v] = the sum over o, i, j of g[n, group, o, ..] w[group, o, c, i, j]
+    if op.name == "conv2d_grad_input":
+        # x'[n, group, c, h, v] = the sum over o, i, j of g[n, group, o, ..] w[group, o, c, i, j]
         g, w = inputs
         kernel = w.shape[2:]
         axes = [back_window(g.shape[2 + a], p["size"][a], kernel[a], *settings[a]) for a in (0, 1)]
@@ -594,9 +582,8 @@ def _convolution(op: Operator, inputs: list[Array], step: Step) -> Array:
 @operator("max_pool_index")
 def _max_pool_index(op: Operator, inputs: list[Array], step: Step) -> Array:
     p, x = op.parameters, inputs[0]
-    rows, columns = (
-        window(x.shape[2 + a], p["kernel"][a], p["stride"][a], p["padding"][a], p["dilation"][a]) for a in (0, 1)
-    )
+    settings = zip(x.shape[2:], p["kernel"], p["stride"], p["padding"], p["dilation"], strict=True)
+    rows, columns = (window(*one) for one in settings)
     read, used = windows(x, rows, columns, 1)
     place = np.broadcast_to(rows[0][:, None, :, None] * x.shape[3] + columns[0][None, :, None, :], used.shape)
     taps = read[:, 0].reshape(*op.shape, -1)
@@ -646,9 +633,8 @@ def add_group(c: Array, a: Array, b: Array, cores: TensorCores, dtype: str) -> A
     exponents = np.concatenate([exponents_of(c, -126)[:, None], exponents_of(a, least) + exponents_of(b, least)], 1)
     largest = np.maximum(exponents.max(1), 2 * least)  # 2
     none |= largest > 121  # 3
-    normal = np.concatenate(
-        [(np.abs(c) >= 2.0**-126)[:, None], (np.abs(a) >= 2.0**least) & (np.abs(b) >= 2.0**least)], 1
-    )
+    products = (np.abs(a) >= 2.0**least) & (np.abs(b) >= 2.0**least)
+    normal = np.concatenate([(np.abs(c) >= 2.0**-126)[:, None], products], 1)
     scaled = np.ldexp(np.where(none[:, None], 0.0, terms), (cores.places - largest)[:, None])
     whole = np.trunc(scaled)
     supported = (normal & (exponents == largest[:, None])).any(1)
@@ -748,42 +734,11 @@ def state_root(state: list[Array], dtypes: list[str]) -> bytes:
     return merkle_root([tensor_root(to_words(x, t).tobytes()) for x, t in zip(state, dtypes, strict=True)])
 
 
-def keccak256(data: bytes) -> bytes:
-    """Keccak-256, as Ethereum has it (with the first padding, 0x01)."""
-    rate, mask = 136, 2**64 - 1
-    data += b"\1" + bytes(-(len(data) + 1) % rate)
-    data = data[:-1] + bytes([data[-1] | 0x80])
-    lanes = [0] * 25  # lane x, y at x + 5 y
-    for block in range(0, len(data), rate):
-        for i, (word,) in enumerate(struct.iter_unpack("<Q", data[block : block + rate])):
-            lanes[i] ^= word
-        lfsr = 1
-        for _ in range(24):
-            parity = [lanes[x] ^ lanes[x + 5] ^ lanes[x + 10] ^ lanes[x + 15] ^ lanes[x + 20] for x in range(5)]
-            for x in range(5):
-                turned = parity[(x + 1) % 5]
-                for y in range(0, 25, 5):
-                    lanes[x + y] ^= parity[(x + 4) % 5] ^ (turned << 1 & mask | turned >> 63)
-            x, y, held = 1, 0, lanes[1]
-            for t in range(24):
-                x, y = y, (2 * x + 3 * y) % 5
-                turn = (t + 1) * (t + 2) // 2 % 64
-                held, lanes[x + 5 * y] = lanes[x + 5 * y], held << turn & mask | held >> 64 - turn
-            for y in range(0, 25, 5):
-                row = lanes[y : y + 5]
-                for x in range(5):
-                    lanes[x + y] = row[x] ^ (~row[(x + 1) % 5] & mask & row[(x + 2) % 5])
-            for j in range(7):
-                lfsr = (lfsr << 1 ^ (lfsr >> 7) * 0x71) % 256
-                lanes[0] ^= (lfsr >> 1 & 1) << (1 << j) - 1
-    return struct.pack("<4Q", *lanes[:4])
-
-
 # --- files of a job ---
 
 
-def read_json(path: Path, most: int) -> Any:
-    """A JSON file of at most so many bytes, no key twice in one object, all numbers integers."""
+def read_json(path: Path, most: int, *, doubles: bool = False) -> Any:
+    """A JSON file of at most so many bytes, no key twice in one object, all numbers integers unless doubles may be."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({key for key, _ in items}) < len(items):
@@ -797,14 +752,24 @@ def read_json(path: Path, most: int) -> Any:
         if path.stat().st_size > most:
             raise Refused(f"{path.name} has more than {most} bytes.")
         text = path.read_text("utf-8")
-        return json.loads(text, object_pairs_hook=pairs, parse_float=no_integer, parse_constant=no_integer)
+        fraction: Callable[[str], Any] = float if doubles else no_integer
+        return json.loads(text, object_pairs_hook=pairs, parse_float=fraction, parse_constant=no_integer)
     except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path} cannot be read as JSON: {error}.") from None
 
 
 def canonical(value: Any) -> bytes:
-    """Canonical JSON: keys sorted, no white space, ASCII."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    """Canonical JSON (RFC 8785): keys sorted, no white space, ASCII, doubles as ECMAScript writes them."""
+    if isinstance(value, dict):
+        return b"{" + b",".join(canonical(key) + b":" + canonical(value[key]) for key in sorted(value)) + b"}"
+    if isinstance(value, list):
+        return b"[" + b",".join(map(canonical, value)) + b"]"
+    if isinstance(value, float) and value:
+        digits, _, exponent = repr(value).partition("e")
+        if 1e-6 <= abs(value) < 1e21:
+            return format(Decimal(repr(value)).normalize(), "f").encode()
+        return f"{digits.removesuffix('.0')}e{int(exponent):+d}".encode()
+    return json.dumps(value or 0 if isinstance(value, float) else value, ensure_ascii=True).encode("ascii")
 
 
 STORED = {
@@ -844,13 +809,14 @@ def values_of(stored: str, shape: list[int], data: bytes) -> Array:
 
 @dataclass
 class Job:
-    """A job whose files have the roots that its spec says."""
+    """A job whose files have the roots that its spec says. names: of the slots of its state."""
 
     spec: dict[str, Any]
+    names: list[str]
     operators: list[Operator]
     dtypes: list[str]
     state: list[Array]
-    fields: list[tuple[list[int], Array]]
+    fields: list[Array]
     schedule: Array
 
 
@@ -860,13 +826,19 @@ def expect(right: bool, sentence: str) -> None:
         raise Refused(sentence)
 
 
+def beside(name: str) -> dict[str, Any]:
+    """The names of a file that lies beside this one."""
+    path = Path(__file__).with_name(name)
+    expect(path.exists(), f"It cannot be told: {name} does not lie beside this file.")
+    return runpy.run_path(str(path))
+
+
 def read_program(path: Path) -> tuple[dict[str, Any], list[Operator]]:
     """program.json, and its operators."""
     program = read_json(path, 2**26)
     try:
-        expect(
-            program["format"] == "tiebreak-program" and program["version"] == 1, "The program is of another version."
-        )
+        kind = program["format"], program["version"]
+        expect(kind == ("tiebreak-program", 1), "The program is of another version.")
         operators = [
             Operator(name, tuple(inputs), parameters, dtype, tuple(shape))
             for name, inputs, parameters, dtype, shape in program["nodes"]
@@ -903,9 +875,8 @@ def read_job(directory: Path) -> Job:
         expect(spec["state_count"] == len(names), "The program has another number of slots than the spec.")
         stores = operators[len(operators) - len(names) :]
         for slot, op in enumerate(stores):
-            expect(
-                op.name == "store" and op.parameters["slot"] == slot, f"The program does not store slot {slot} last."
-            )
+            stored = op.name == "store" and op.parameters["slot"] == slot
+            expect(stored, f"The program does not store slot {slot} last.")
         initial = read_safetensors(directory / "initial.safetensors")
         state = [values_of(*initial[name]) for name in names]
         for x, op in zip(state, stores, strict=True):
@@ -915,25 +886,19 @@ def read_job(directory: Path) -> Job:
         _, shape, table = read_safetensors(directory / "schedule.safetensors")["schedule"]
         expect(shape == [spec["steps"], len(program["schedule"])], "The schedule has another shape.")
         dtypes = [op.dtype for op in stores]
-        beside = Path(__file__).with_name("program_root.py")
-        if not beside.exists():
+        is_beside = Path(__file__).with_name("program_root.py").exists()
+        if not is_beside:
             print("The program root is not checked: program_root.py does not lie beside this file.", file=sys.stderr)
         roots = {
-            **({"program_root": runpy.run_path(str(beside))["root_of"](program)} if beside.exists() else {}),
+            **({"program_root": beside("program_root.py")["root_of"](program)} if is_beside else {}),
             "initial_state_root": state_root(state, dtypes),
             "data_root": merkle_root([tensor_root(content) for _, _, content in fields]),
             "schedule_root": tensor_root(table),
         }
         for name, root in roots.items():
             expect(spec[name] == "0x" + root.hex(), f"The job's files come to another {name} than its spec says.")
-        return Job(
-            spec,
-            operators,
-            dtypes,
-            state,
-            [(shape, values_of(stored, shape, content)) for stored, shape, content in fields],
-            np.frombuffer(table, "<f4").reshape(shape),
-        )
+        read = [values_of(*one) for one in fields]
+        return Job(spec, names, operators, dtypes, state, read, np.frombuffer(table, "<f4").reshape(shape))
     except (KeyError, TypeError, IndexError, ValueError, OverflowError) as error:
         raise Refused(f"{directory} is no job: {error!r}.") from None
 
@@ -943,15 +908,13 @@ def read_job(directory: Path) -> Job:
 
 def batch_of(job: Job, step: int) -> list[Array]:
     """The rows of a step, field by field, as the program's `data` operators read them."""
-    spec, batches = job.spec, []
-    size = spec["batch_size"]
+    spec, size, batches = job.spec, job.spec["batch_size"], []
     rows = [row_of(step * size + j, spec["data_rows"], spec["seed"]) for j in range(size)]
-    for slot, (_, values) in enumerate(job.fields):
+    for slot, values in enumerate(job.fields):
         read = [op for op in job.operators if op.name == "data" and op.parameters["slot"] == slot]
         items = math.prod(read[0].shape[1:]) if read else 0
         stride = read[0].parameters.get("stride", items) if read else 0
-        flat = values.reshape(-1)
-        batch = np.stack([flat[row * stride : row * stride + items] for row in rows])
+        batch = np.stack([values.reshape(-1)[row * stride : row * stride + items] for row in rows])
         batches.append(batch.reshape(read[0].shape) if read else batch)
     return batches
 
@@ -967,9 +930,10 @@ def compute(op: Operator, inputs: list[Array], step: Step) -> Array:
     return value
 
 
-def execute(operators: list[Operator], step: Step) -> list[Array]:
-    """The state after a step."""
+def execute(operators: list[Operator], step: Step) -> tuple[list[Array], Array]:
+    """The state after a step, and the step's loss."""
     values: list[Array] = []
+    loss = np.zeros(0)
     after: dict[int, Array] = {}
     last = {i: number for number, op in enumerate(operators) for i in op.inputs}
     for number, op in enumerate(operators):
@@ -980,11 +944,18 @@ def execute(operators: list[Operator], step: Step) -> list[Array]:
         kept = before.name == "state" and before.parameters["slot"] == op.parameters["slot"] and op.name == "store"
         if op.name in ("loss", "store") and not kept and not np.isfinite(value).all():
             raise Stopped(f"the {op.name} of operator {number} is not finite")
+        loss = value if op.name == "loss" else loss
         values.append(value)
         for i in op.inputs:
             if last[i] == number:
                 values[i] = np.zeros(0)
-    return [after[slot] for slot in range(len(after))]
+    return [after[slot] for slot in range(len(after))], loss
+
+
+def step_of(job: Job, number: int, state: list[Array]) -> Step:
+    """What a step of a job reads."""
+    spec = job.spec
+    return Step(number, spec["seed"], state, batch_of(job, number), job.schedule[number], spec["rounding_bits"])
 
 
 def run(job: Job, steps: int) -> Iterator[tuple[bytes, str]]:
@@ -992,8 +963,7 @@ def run(job: Job, steps: int) -> Iterator[tuple[bytes, str]]:
     spec, state = job.spec, job.state
     try:
         for number in range(steps):
-            step = Step(number, spec["seed"], state, batch_of(job, number), job.schedule[number], spec["rounding_bits"])
-            state = execute(job.operators, step)
+            state, _ = execute(job.operators, step_of(job, number, state))
             if (number + 1) % spec["interval"] == 0:
                 yield state_root(state, job.dtypes), ""
     except Stopped as stop:
@@ -1004,6 +974,7 @@ def run(job: Job, steps: int) -> Iterator[tuple[bytes, str]]:
 
 ROOT = re.compile("0x[0-9a-f]{64}")
 TEXT = re.compile("[ -~]{0,200}")
+SIGNED = {"signer", "signature"}
 RECEIPT = {
     *("format", "version", "spec", "run_id", "state_roots", "checkpoint_root", "final_state_root"),
     *("versions", "machine", "date"),
@@ -1016,8 +987,7 @@ def read_receipt(path: Path, job: Job) -> dict[str, Any]:
     try:
         expect(receipt["format"] == "tiebreak receipt", f"{path.name} is no receipt of a training.")
         expect(receipt["version"] == 1, f"{path.name} is a receipt of another version.")
-        signed = {"signer", "signature"} if "signer" in receipt or "signature" in receipt else set()
-        expect(set(receipt) == RECEIPT | signed, f"{path.name} has other fields than a receipt.")
+        expect(set(receipt) in (RECEIPT, RECEIPT | SIGNED), f"{path.name} has other fields than a receipt.")
         expect(receipt["spec"] == job.spec, f"{path.name} is the receipt of another job.")
         roots = receipt["state_roots"]
         intervals = job.spec["steps"] // job.spec["interval"]
@@ -1028,9 +998,8 @@ def read_receipt(path: Path, job: Job) -> dict[str, Any]:
             "final_state_root": bytes.fromhex(roots[-1][2:]),
         }
         for name, value in follows.items():
-            expect(
-                receipt[name] == "0x" + value.hex(), f"The {name} of {path.name} does not follow from its other fields."
-            )
+            right = receipt[name] == "0x" + value.hex()
+            expect(right, f"The {name} of {path.name} does not follow from its other fields.")
         texts = [receipt["versions"][name] for name in ("python", "torch", "tiebreak")]
         texts += [receipt["machine"][name] for name in ("system", "architecture", "processor", "instructions")]
         threads = receipt["machine"]["threads"]
@@ -1044,58 +1013,90 @@ def read_receipt(path: Path, job: Job) -> dict[str, Any]:
         raise Refused(f"{path.name} is no receipt: {error!r}.") from None
 
 
-FIELD = 2**256 - 2**32 - 977
-ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
-Point = tuple[int, int] | None
-GENERATOR: Point = (
-    0x79BE667EF9DCBBAC55A06295CE870B07029BFCDB2DCE28D959F2815B16F81798,
-    0x483ADA7726A3C4655DA4FBFC0E1108A8FD17B448A68554199C47D08FFB10D4B8,
-)
-
-
-def add_points(p: Point, q: Point) -> Point:
-    """The sum of two points of secp256k1, y^2 = x^3 + 7; None is the point at infinity."""
-    if p is None or q is None:
-        return p or q
-    if p[0] == q[0] and (p[1] + q[1]) % FIELD == 0:
-        return None
-    slope = 3 * p[0] * p[0] * pow(2 * p[1], -1, FIELD) if p == q else (q[1] - p[1]) * pow(q[0] - p[0], -1, FIELD)
-    x = (slope * slope - p[0] - q[0]) % FIELD
-    return x, (slope * (p[0] - x) - p[1]) % FIELD
-
-
-def multiply_point(p: Point, factor: int) -> Point:
-    """A multiple of a point."""
-    total: Point = None
-    while factor:
-        total = add_points(total, p) if factor & 1 else total
-        p, factor = add_points(p, p), factor >> 1
-    return total
-
-
-def signer_of(text: bytes, signature: bytes) -> str:
-    """The account that signed a text (EIP-191). Raises Refused where no account did."""
-    r, s, v = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big"), signature[64]
-    y = pow(r**3 + 7, (FIELD + 1) // 4, FIELD)
-    expect(0 < r < ORDER and 0 < s < ORDER and v in (0, 1, 27, 28), "The signature is none.")
-    expect((y * y - r**3 - 7) % FIELD == 0, "The signature is none.")
-    digest = int.from_bytes(keccak256(b"\x19Ethereum Signed Message:\n%d" % len(text) + text), "big")
-    point = (r, y if y % 2 == v % 27 else FIELD - y)
-    inverse = pow(r, -1, ORDER)
-    key = add_points(multiply_point(point, s * inverse % ORDER), multiply_point(GENERATOR, -digest * inverse % ORDER))
-    if key is None:
-        raise Refused("The signature is none.")
-    return "0x" + keccak256(key[0].to_bytes(32, "big") + key[1].to_bytes(32, "big"))[12:].hex()
-
-
 def check_signature(receipt: dict[str, Any]) -> str:
     """A sentence about a receipt's signature; empty where it is right, or there is none."""
     if "signature" not in receipt:
         return ""
     text = canonical({name: value for name, value in receipt.items() if name != "signature"})
     expect(re.fullmatch("0x[0-9a-f]{130}", receipt["signature"]) is not None, "The signature is none.")
-    signer = signer_of(text, bytes.fromhex(receipt["signature"][2:]))
+    try:
+        signer = beside("eip191.py")["signer_of"](text, bytes.fromhex(receipt["signature"][2:]))
+    except ValueError as error:
+        raise Refused(str(error)) from None
     return "" if signer == receipt["signer"] else f"the signature is {signer}'s, not the signer's"
+
+
+# --- texts: their receipts (docs/receipt.md), and the jobs that generate them (docs/job-format.md) ---
+
+
+def weight_hashes(job: Job) -> Iterator[str]:
+    """Hashes of the weights of a job that generates text: as they are named, and with each as the head's, too, since a
+    weight that has two names stands under the first of them."""
+    roots = {}
+    for name, x, dtype in zip(job.names, job.state, job.dtypes, strict=True):
+        if name.startswith(("parameter/model.", "buffer/model.")):
+            roots[name.partition("/model.")[2]] = tensor_root(to_words(x, dtype).tobytes())
+    for head in (None, *roots):
+        named = roots if head is None else {"lm_head.weight": roots[head], **roots}
+        yield "0x" + merkle_root([sha256(f"{name}\0".encode() + named[name]) for name in sorted(named)]).hex()
+
+
+def check_text_job(receipt: dict[str, Any], job: Job, files: dict[str, str]) -> None:
+    """Raises Refused where a job does not generate the text of a receipt: of another model, prompt, seed or length."""
+    prompt, how, model = receipt["prompt_tokens"], receipt["sampling"], receipt["model"]
+    state = dict(zip(job.names, job.state, strict=True))
+    expect({"buffer/tokens", "buffer/ended"} <= state.keys(), "The job generates no text.")
+    expect(model["model_weight_hash"] in weight_hashes(job), "The job has other weights than the receipt's model.")
+    for name, found in files.items():
+        expect(model[name] == found, f"The files of the model have another {name} than the receipt.")
+    cores = {op.parameters["arithmetic"] for op in job.operators if op.name == "tensor_core_matmul"} or {"exact"}
+    expect(cores == {receipt["arithmetic"]}, "The job's products are of another arithmetic than the receipt's.")
+    kinds = {job.dtypes[slot] for slot, name in enumerate(job.names) if name.startswith("parameter/model.")}
+    expect({"fp32": "f32", "bf16": "bf16"}[model["dtype"]] in kinds, "The job's weights have another dtype.")
+    tokens, length = state["buffer/tokens"], len(prompt) + how["max_new_tokens"]
+    expect(tokens.shape == (1, length), f"The job has other sequences than one of {length} tokens.")
+    expect(tokens[0].tolist() == prompt + [0] * how["max_new_tokens"], "The job has another prompt than the receipt.")
+    expect(str(job.spec["seed"]) == how["seed"], "The job has another seed than the receipt.")
+
+
+def fault_of_text(receipt: dict[str, Any], job: Job) -> str:
+    """A sentence about a receipt's text, by the steps of a job up to its end; empty where it is right."""
+    prompt, tokens, state = receipt["prompt_tokens"], receipt["tokens"], job.state
+    written, ended = job.names.index("buffer/tokens"), job.names.index("buffer/ended")
+    logprobs = np.zeros(len(tokens), np.float32)
+    for number in range(len(prompt) + len(tokens) - 1):
+        try:
+            state, loss = execute(job.operators, step_of(job, number, state))
+        except Stopped as stop:
+            return f"step {number} stops: {stop}"
+        at = number + 1 - len(prompt)
+        if at >= 0:
+            token, is_end = int(state[written][0, number + 1]), bool(state[ended][0])
+            if token != tokens[at]:
+                return f"token {at} is {token}, not {tokens[at]}"
+            if is_end != (at == len(tokens) - 1 and receipt["finish_reason"] == "stop"):
+                return f"the job's text {'ends' if is_end else 'goes on'} behind token {at}"
+            logprobs[at] = np.float32(0) - loss
+    root = "0x" + tensor_root(to_words(logprobs, "f32").tobytes()).hex()
+    right = root == receipt["logprobs_root"]
+    return "" if right else f"the log-probabilities come to {root}, not {receipt['logprobs_root']}"
+
+
+def verify_text(job: Job, path: Path, directory: Path | None) -> int:
+    """Say whether the receipt of a text is right, by a job that generates it, and return the exit code."""
+    rules = beside("text_receipt.py")
+    try:
+        receipt, files = rules["read_text_receipt"](path.read_bytes()), rules["files_hashes"](directory)
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path.name} is no receipt of a text: {error}.") from None
+    fault = check_signature(receipt)
+    if not fault:
+        check_text_job(receipt, job, files)
+        fault = fault_of_text(receipt, job)
+    if not directory:
+        print("config_hash and tokenizer_hash are not checked: give the model's folder as --model.", file=sys.stderr)
+    print(f"wrong: {fault}" if fault else f"right: all {len(receipt['tokens'])} tokens and their log-probabilities")
+    return WRONG if fault else RIGHT
 
 
 # --- vectors (conformance/README.md) ---
@@ -1121,9 +1122,8 @@ def check_vectors(directory: Path) -> tuple[int, list[str]]:
             digits = 2 * words.dtype.itemsize
             found = [f"{int(word) % 16**digits:0{digits}x}" for word in words]
             differ = [i for i, pair in enumerate(zip(found, output["words"], strict=True)) if pair[0] != pair[1]]
-            wrong += [
-                f"{op.name}, case {number}, element {i}: {found[i]}, not {output['words'][i]}" for i in differ[:1]
-            ]
+            at = f"{op.name}, case {number}, element"
+            wrong += [f"{at} {i}: {found[i]}, not {output['words'][i]}" for i in differ[:1]]
             count += 1
     expect(count > 0, f"{directory} has no vectors.")
     return count, wrong
@@ -1136,14 +1136,19 @@ def verify(arguments: argparse.Namespace) -> int:
     """Repeat a job's run, print what it comes to, and return the exit code."""
     job = read_job(arguments.job)
     steps, interval = job.spec["steps"], job.spec["interval"]
+    plain = read_json(arguments.receipt, 2**26, doubles=True) if arguments.receipt else None
+    if isinstance(plain, dict) and plain.get("format") == "tiebreak generation":
+        expect(
+            not arguments.claim and arguments.steps is None, "Roots and steps are of runs, and the receipt of a text."
+        )
+        return verify_text(job, arguments.receipt, arguments.model)
     receipt = read_receipt(arguments.receipt, job) if arguments.receipt else None
     if receipt and (complaint := check_signature(receipt)):
         print(f"wrong: {complaint}")
         return WRONG
     count = steps if arguments.steps is None else arguments.steps
-    expect(
-        0 < count <= steps and count % interval == 0, f"The steps have to be a multiple of {interval}, {steps} at most."
-    )
+    fits = 0 < count <= steps and count % interval == 0
+    expect(fits, f"The steps have to be a multiple of {interval}, {steps} at most.")
     expect(not arguments.claim or count == steps, "A checkpoint root can be compared after all steps only.")
     roots: list[bytes] = []
     for number, (root, stop) in enumerate(run(job, count)):
@@ -1171,7 +1176,8 @@ def main() -> int:
     """Read the command line, and return the exit code."""
     parser = argparse.ArgumentParser(description="Second verifier of Tiebreak: exit code 0 right, 1 untold, 3 wrong.")
     parser.add_argument("job", nargs="?", type=Path, help="directory of a job")
-    parser.add_argument("--receipt", type=Path, help="receipt of a run of the job")
+    parser.add_argument("--receipt", type=Path, help="receipt of a run of the job, or of its text")
+    parser.add_argument("--model", type=Path, help="folder of the model of a text, whose files have hashes there")
     parser.add_argument("--claim", help="checkpoint root of a run of the job")
     parser.add_argument("--steps", type=int, help="repeat so many steps only, from the first on")
     parser.add_argument("--vectors", type=Path, help="directory of vectors of operators")

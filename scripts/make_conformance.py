@@ -4,9 +4,9 @@
     python scripts/make_conformance.py --check  exits with 1 if a file on disk is not what would be written
 
 The results of vectors are those of the reference (`roundlog.adjudication`), by way of descriptors; receipts are
-those of trainings of the jobs in conformance/jobs. Jobs are data, and never made again: conformance/README.md has the
-commands that made them. Cases are pairs of corner numbers, numbers drawn by a hash, and sums that cancel, so that no
-file changes without a reason.
+those of runs of the jobs in conformance/jobs, and of a text of the model in conformance/models. Jobs and models are
+data, and never made again: conformance/README.md has the commands that made them. Cases are pairs of corner numbers,
+numbers drawn by a hash, and sums that cancel, so that no file changes without a reason.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from generated import write_or_check
 from roundlog import Job, Trainer
 from roundlog.adjudication import Chunk, NoAnswer
 from roundlog.adjudication.adjudicate import DisputedStep, adjudicate, encode
+from roundlog.capture.huggingface import Sampling
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.definitions import DEFINITIONS, FLOATS, OperatorKind
 from roundlog.descriptors import describe
+from roundlog.generation import Generator, load_model, make_receipt, prompt_tokens
 from roundlog.number_format import Format, narrow_float32
 from roundlog.operators import Direct, compute_narrow, operator
 from roundlog.program import DType, Node, Program, TensorType
@@ -38,11 +40,15 @@ from roundlog.training.receipt import MachineProfile, Receipt, Versions
 
 FOLDER = Path(__file__).resolve().parent.parent / "conformance"
 JOBS = FOLDER / "jobs"
+MODEL = FOLDER / "models" / "llama"
 SIGNED = "dropout_adamw"
 """The job whose receipt is signed."""
 KEY = "0x" + sha256(b"tiebreak/conformance").hexdigest()
 """A key that everybody knows: what it signs means nothing."""
 SEED, STEP = 2**63 + 5, 3
+SAMPLING = Sampling(temperature=0.8, top_k=20, top_p=0.9, repetition_penalty=1.1)
+TEXT_SEED, NEW_TOKENS = 19, 12
+"""Seed and most tokens of the text of the model: those of the job `llama`, too."""
 
 _I64, _BOOL, _F32 = DType.I64, DType.BOOL, DType.F32
 SCALAR = TensorType((), _F32)
@@ -328,11 +334,44 @@ def vectors() -> dict[Path, str]:
     return {FOLDER / "vectors" / f"{name}.json": f'{{"cases": [\n{text}\n]}}\n' for name, text in lines.items()}
 
 
-def receipts() -> dict[Path, str]:
-    """The receipt of a training of every job, with nothing in it of this machine."""
+def account() -> Any:
+    """The account that signs receipts."""
     from eth_account import Account
+
+    return Account.from_key(KEY)
+
+
+def signature(text: str) -> bytes:
+    """That account's signature of a text."""
     from eth_account.messages import encode_defunct
 
+    return bytes(account().sign_message(encode_defunct(text=text)).signature)
+
+
+def text_receipt() -> dict[Path, str]:
+    """The signed receipt of the text that the job `llama` generates, with no version of ours in it."""
+    loaded = load_model(MODEL, name=MODEL.name, revision="1")
+    prompt = prompt_tokens(loaded.tokenizer, "Euler was")
+    generator = Generator(loaded.model, positions=len(prompt) + NEW_TOKENS, chunk=8)
+    text = generator.generate(prompt, new_tokens=NEW_TOKENS, sampling=SAMPLING, stop=loaded.stop, seed=TEXT_SEED)
+    receipt = make_receipt(
+        loaded,
+        generator,
+        prompt,
+        text,
+        sampling=SAMPLING,
+        seed=TEXT_SEED,
+        max_new_tokens=NEW_TOKENS,
+        tiebreak_version="any",
+    )
+    receipt = replace(receipt, versions=dict.fromkeys(receipt.versions, "any"))
+    signer = bytes.fromhex(account().address[2:])
+    signed = receipt.signed(signer, signature(receipt.by(signer).signed_text()))
+    return {FOLDER / "receipts" / "llama_text.json": signed.to_json()}
+
+
+def receipts() -> dict[Path, str]:
+    """The receipt of a training of every job, with nothing in it of this machine."""
     found = {}
     with tempfile.TemporaryDirectory() as made:
         for directory in sorted(JOBS.iterdir()):
@@ -350,10 +389,8 @@ def receipts() -> dict[Path, str]:
                 date="2026-01-01T00:00:00Z",
             )
             if directory.name == SIGNED:
-                account = Account.from_key(KEY)
-                receipt = receipt.by(bytes.fromhex(account.address[2:]))
-                signature = account.sign_message(encode_defunct(text=receipt.signed_text())).signature
-                receipt = receipt.signed(bytes(signature))
+                receipt = receipt.by(bytes.fromhex(account().address[2:]))
+                receipt = receipt.signed(signature(receipt.signed_text()))
             path = Path(made) / f"{directory.name}.json"
             receipt.write(path)
             found[FOLDER / "receipts" / path.name] = path.read_text()
@@ -362,9 +399,9 @@ def receipts() -> dict[Path, str]:
 
 def files() -> dict[Path, str]:
     """All files that are made, and at last the manifest, which has the digests of the jobs' files, too."""
-    made = {**vectors(), **receipts()}
+    made = {**vectors(), **receipts(), **text_receipt()}
     digests = {path.relative_to(FOLDER).as_posix(): sha256(text.encode()) for path, text in made.items()}
-    for path in JOBS.rglob("*"):
+    for path in (*JOBS.rglob("*"), *MODEL.rglob("*")):
         if path.is_file():
             digests[path.relative_to(FOLDER).as_posix()] = sha256(path.read_bytes())
     manifest = {name: digests[name].hexdigest() for name in sorted(digests)}

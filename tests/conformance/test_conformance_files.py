@@ -11,7 +11,7 @@ import pytest
 from roundlog.definitions import DEFINITIONS, FLOATS
 
 CONFORMANCE = Path(__file__).resolve().parents[2] / "conformance"
-FOLDERS = ("jobs", "receipts", "vectors")
+FOLDERS = ("jobs", "models", "receipts", "vectors")
 FILES_OF_A_JOB = {
     *("spec.json", "program.json", "initial.safetensors"),
     *("schedule.safetensors", "data.safetensors", "data.blocks"),
@@ -57,7 +57,7 @@ def test_every_operator_and_format_has_vectors() -> None:
             assert wanted <= given, (name, signature)
 
 
-@pytest.mark.parametrize("part", ["vectors", "receipts"])
+@pytest.mark.parametrize("part", ["vectors", "receipts", "text_receipt"])
 def test_the_engine_gives_what_is_kept(part: str) -> None:
-    made = make_conformance.vectors() if part == "vectors" else make_conformance.receipts()
-    assert {path: path.read_text() for path in made} == made
+    made = getattr(make_conformance, part)()
+    assert made and {path: path.read_text() for path in made} == made

@@ -37,6 +37,7 @@ SMALLEST: dict[str, list[str]] = {
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
     "bench_segment_audits": ["--rounds", "1", "--intervals", "2", "--steps", "1"],
     "bench_products": ["--rounds", "1"],
+    "bench_sampling": ["--vocabulary", "100", "--rounds", "1"],
     "bench_resolution": ["--rounds", "1", "--only", "scatter"],
     "bench_search": ["--levels", "1"],
     "compare_abi_codecs": ["--seconds", "1"],

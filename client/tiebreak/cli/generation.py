@@ -105,11 +105,7 @@ class ChoiceOptions:
     ] = 0
     top_p: Annotated[
         float,
-        _choice_option(
-            "--top-p",
-            metavar="P",
-            help="Draw from the fewest tokens with that share together; of large vocabularies only with --top-k.",
-        ),
+        _choice_option("--top-p", metavar="P", help="Draw from the fewest tokens with that share together."),
     ] = 1.0
     repetition_penalty: Annotated[
         float,

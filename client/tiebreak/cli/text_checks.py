@@ -70,7 +70,7 @@ def about_text(receipt: GenerationReceipt) -> dict[str, object]:
     name = receipt.model.name + (f", revision {receipt.model.revision}" if receipt.model.revision else "")
     return {
         "receipt of": f"a text of {len(receipt.tokens)} tokens behind {len(receipt.prompt)}",
-        "model": f"{name}, in {receipt.dtype}, products {receipt.arithmetic}",
+        "model": f"{name} (its author's word), in {receipt.dtype}, products {receipt.arithmetic}",
         "model weight hash": receipt.model.model_weight_hash,
         "end": receipt.finish_reason,
     }
@@ -131,6 +131,13 @@ class _Answer:
         theirs, ours = self.receipt.versions["transformers"], transformers.__version__.partition("+")[0]
         return (theirs, ours) if theirs != ours else None
 
+    @property
+    def _unchecked(self) -> list[str]:
+        """Fields of the receipt that are its author's words."""
+        digests = ("training_receipt", "request_sha256", "response_sha256")
+        given = [name for name in digests if getattr(self.receipt, name) is not None]
+        return ["model.name", "model.revision", "versions", *given]
+
     def plain(self) -> dict[str, object]:
         """The answer for programs."""
         found, other = self.found, self.other_code
@@ -149,6 +156,7 @@ class _Answer:
             "wrong_stop": found.wrong_stop if found is not None else False,
             "stopped": self.stopped,
             "other_transformers": list(other) if other is not None else None,
+            "unchecked": self._unchecked,
         }
 
     def show(self, file: Path) -> None:
@@ -161,6 +169,10 @@ class _Answer:
             output.show_line(
                 f"Right: the model chooses all {total} tokens of {file}, with their log-probabilities; "
                 f"{signer_text(self.receipt)}."
+            )
+            output.show_line(
+                f"Its name in the receipt, {self.receipt.model.name!r}, is the author's word; its weights, "
+                "configuration and tokenizer are the receipt's by their hashes."
             )
             return
         output.show_line(f"WRONG: {self._wrong(file)}.")

@@ -14,7 +14,7 @@ import torch
 from roundlog.arithmetic import check_machine, undisturbed
 from roundlog.commitments import canonical
 from roundlog.execution.batches import held
-from roundlog.execution.fusion import Group, compute, compute_on_device, deaths, plan
+from roundlog.execution.fusion import Group, SameNumbers, compute, compute_on_device, deaths, plan
 from roundlog.execution.stops import (
     DeferredChecks,
     IndexRangeError,
@@ -62,6 +62,9 @@ class CheckedProgram:
         self.formats = [node.type.dtype.number_format(f32_format) for node in program.nodes]
         """Format of every operator's output; None for integers and bool."""
         self.operators = [operator(node.op) for node in program.nodes]
+        # By their indices, because asking an object for its class takes as long as many an operator.
+        self.inexact = {index: op for index, op in enumerate(self.operators) if isinstance(op, Inexact)}
+        self.direct = {index: op for index, op in enumerate(self.operators) if isinstance(op, Direct)}
         check_narrow(program, self.operators, f32_format)
         self.last_uses = program.last_uses()
         self.ends_finite = ends_finite(program)
@@ -112,14 +115,14 @@ class RunningStep:
 
     def compute(self, index: int) -> None:
         """Computes operator `index` by itself. Raises StoppedError."""
-        node, op, format = self._program.nodes[index], self._checked.operators[index], self._checked.formats[index]
-        arguments = [self.values[value] for value in node.inputs]
-        if isinstance(op, Inexact):
+        node, checked = self._program.nodes[index], self._checked
+        arguments, format = [self.values[value] for value in node.inputs], checked.formats[index]
+        if (inexact := checked.inexact.get(index)) is not None:
             assert format is not None
-            result = self.rounding.round(index, op, arguments, node.attributes, format)
-        elif isinstance(op, Direct):
+            result = self.rounding.round(index, inexact, arguments, node.attributes, format)
+        elif (direct := checked.direct.get(index)) is not None:
             try:
-                result = compute_narrow(op, arguments, node.attributes, format)
+                result = compute_narrow(direct, arguments, node.attributes, format)
             except OutOfRangeError as error:
                 result = canonical(error.output)
                 self._stop(
@@ -128,6 +131,7 @@ class RunningStep:
                     )
                 )
         else:
+            op = checked.operators[index]
             assert isinstance(op, Source)
             result = op.load(node.attributes, node.type, self.inputs)
         self.values[index] = result
@@ -223,6 +227,8 @@ class InGroups:
         for item, dead in zip(self._plan, self._dead_after, strict=True):
             if isinstance(item, Group):
                 running.compute_group(item)
+            elif isinstance(item, SameNumbers):
+                running.values[item.value] = running.values[item.source].reshape(item.shape)
             else:
                 running.compute(item)
             running.forget(dead)

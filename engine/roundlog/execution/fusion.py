@@ -70,8 +70,17 @@ class Group:
     """The tape, for the CPU."""
 
 
-Unit = int | Group
-"""One step of a plan: a single operator, or a group."""
+@dataclass(frozen=True, slots=True)
+class SameNumbers:
+    """An operator whose value has the numbers of an earlier one, in the same order."""
+
+    value: int
+    source: int
+    shape: tuple[int, ...]
+
+
+Unit = int | Group | SameNumbers
+"""One step of a plan: a single operator, a group, or a value that is there already."""
 
 
 def plan(program: Program) -> list[Unit]:
@@ -83,7 +92,12 @@ def deaths(program: Program, steps: list[Unit]) -> list[list[int]]:
     """For every step of a plan, the values that no later step reads."""
     last: dict[int, int] = {}
     for position, item in enumerate(steps):
-        touched = [*item.inputs, *item.outputs] if isinstance(item, Group) else [item, *program.nodes[item].inputs]
+        if isinstance(item, Group):
+            touched: tuple[int, ...] = (*item.inputs, *item.outputs)
+        elif isinstance(item, SameNumbers):
+            touched = item.source, item.value
+        else:
+            touched = item, *program.nodes[item].inputs
         for value in touched:
             last[value] = position
     result: list[list[int]] = [[] for _ in steps]
@@ -108,6 +122,8 @@ def peak_bytes(program: Program, more: Mapping[int, int] | None = None) -> int:
             made = sum(nodes[value].type.nbytes for value in item.outputs)
             copies = sum(pattern is None for pattern in item.patterns)
             beside = copies * 4 * prod(item.shape)
+        elif isinstance(item, SameNumbers):
+            made, beside = nodes[item.value].type.nbytes, 0
         else:
             made, beside = nodes[item].type.nbytes, needs(item)
         peak = max(peak, alive + made + beside)
@@ -115,24 +131,51 @@ def peak_bytes(program: Program, more: Mapping[int, int] | None = None) -> int:
     return max(peak, program.peak_bytes(needs))
 
 
+def _rounded_back(program: Program) -> dict[int, int]:
+    """Values that were widened to FP32, reshaped or not, and are rounded back to their format, and what they were
+    before. Programs of BF16 are full of them: a product in BF16 is one in FP32 of its operands to whoever reads it."""
+    nodes, same = program.nodes, dict[int, int]()
+    for index, node in enumerate(nodes):
+        if node.op in ("to_bf16", "to_f16"):
+            value = node.inputs[0]
+            while nodes[value].op == "reshape":
+                value = nodes[value].inputs[0]
+            if nodes[value].op == "to_f32" and nodes[nodes[value].inputs[0]].type.dtype == node.type.dtype:
+                same[index] = nodes[value].inputs[0]
+    return same
+
+
 class _Planner:
     def __init__(self, program: Program) -> None:
         self._program = program
+        self._same = _rounded_back(program)
         self._group_of: dict[int, list[int]] = {}
         """Deferred value -> its group; all members share one list."""
         self._waiting: deque[int] = deque()
         """Values that were deferred, in program order."""
         self._steps: list[Unit] = []
         self._ends_finite = ends_finite(program)
+        self._unread: set[int] = set()
+        """Operators that only values of `_same` go back to."""
         self._users: dict[int, list[int]] = {}
-        for index, node in enumerate(program.nodes):
-            for value in node.inputs:
+        read = {value for node in program.nodes for value in node.inputs}
+        for index, node in reversed(list(enumerate(program.nodes))):
+            if node.op in ("to_f32", "reshape") and index in read and index not in self._users:
+                self._unread.add(index)
+                continue
+            for value in (self._same[index],) if index in self._same else node.inputs:
                 self._users.setdefault(value, []).append(index)
 
     def run(self) -> list[Unit]:
         nodes = self._program.nodes
         for index, node in enumerate(nodes):
             self._flush_before(index - MAX_WAIT)
+            if index in self._unread:
+                continue
+            if index in self._same:
+                self._flush(self._same[index])
+                self._steps.append(SameNumbers(index, self._same[index], node.type.shape))
+                continue
             if not self._fuses(index):
                 for value in node.inputs:
                     self._flush(value)

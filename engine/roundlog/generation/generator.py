@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from roundlog.capture import CaptureError
-from roundlog.capture.huggingface import NOISE, ChunkReader, Sampling, TokenSampler, check_generation
+from roundlog.capture.huggingface import (
+    NOISE,
+    ChunkReader,
+    Sampling,
+    SamplingForm,
+    TokenSampler,
+    check_generation,
+    sampler_numbers,
+)
 from roundlog.execution import StoppedError
 from roundlog.generation.step_program import StepProgram
 from roundlog.operators.job_arithmetic import EXACT
@@ -28,8 +36,9 @@ if TYPE_CHECKING:
 CHUNK = 64
 """Tokens that are read at once, where there are as many."""
 
-_SAMPLERS = 32
-"""Programs that choose tokens, each for one `Sampling`, that are kept."""
+_SAMPLERS = 64
+"""Programs that choose tokens that are kept. There are a dozen forms of sampling, but for small vocabularies, whose
+likeliest tokens are sorted: a form for each number of them."""
 
 _CACHE = ("buffer/keys_", "buffer/values_")
 
@@ -91,7 +100,7 @@ class Generator:
         self._vocabulary = model.config.get_text_config().vocab_size
         self.arithmetic = arithmetic
         self._readers: dict[tuple[int, int], StepProgram] = {}
-        self._samplers: dict[Sampling, StepProgram] = {}
+        self._samplers: dict[SamplingForm, StepProgram] = {}
         self._tried = set[bool]()
         self._refusal: str | None = None
 
@@ -229,14 +238,16 @@ class Generator:
 
     def choose(self, logits: torch.Tensor, tokens: Sequence[int], how: Sampling, seed: int) -> Choice:
         """The token behind those given, by logits f32[1, V] behind the last of them."""
-        if how not in self._samplers:
-            if len(self._samplers) == _SAMPLERS:
-                del self._samplers[next(iter(self._samplers))]
-            self._samplers[how] = StepProgram(TokenSampler(how, self._vocabulary, self.positions))
+        form = how.form(self._vocabulary)
+        # The last one that was used goes last.
+        sampler = self._samplers.pop(form, None) or StepProgram(TokenSampler(form, self._vocabulary, self.positions))
+        self._samplers[form] = sampler
+        if len(self._samplers) > _SAMPLERS:
+            del self._samplers[next(iter(self._samplers))]
         position = len(tokens) - 1
         written = torch.zeros(1, self.positions, dtype=torch.int64)
         written[0, : len(tokens)] = torch.tensor(tokens)
         given = {"buffer/logits": logits, "buffer/tokens": written, "buffer/position": torch.tensor(position)}
-        after = self._samplers[how].run(given, {}, seed=seed, step=position)
+        after = sampler.run(given | sampler_numbers(how, form), {}, seed=seed, step=position)
         token = int(after["buffer/chosen"])
         return Choice(token, float(after["buffer/logits"][0, token]))

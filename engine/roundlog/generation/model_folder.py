@@ -13,7 +13,9 @@ import torch
 
 from roundlog.capture import portable
 from roundlog.commitments import MerkleTree, tensor_root
+from roundlog.generation.folder_bounds import BoundError, require_bounded_files, require_weights
 from roundlog.generation.generation_receipt import DTYPES, ModelIdentity
+from roundlog.generation.prompt_process import PromptError, encoded_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,7 +43,7 @@ def load_model(folder: Path, *, dtype: str | None = None, name: str = "", revisi
 
     Raises FolderError."""
     try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise FolderError(
             "text needs transformers, which is not installed: pip install 'tiebreak[transformers]'"
@@ -58,6 +60,9 @@ def load_model(folder: Path, *, dtype: str | None = None, name: str = "", revisi
     if source != configuration:
         options["gguf_file"] = source.name
     try:
+        require_bounded_files(folder)
+        if source == configuration:
+            require_weights(folder, AutoConfig.from_pretrained(folder, **options))
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
         wanted: torch.dtype | str = "auto" if dtype is None else DTYPES[dtype]
         if dtype is None and "gguf_file" in options:
@@ -68,6 +73,8 @@ def load_model(folder: Path, *, dtype: str | None = None, name: str = "", revisi
         stop = _stop_tokens(model, tokenizer)
     except FolderError:
         raise
+    except BoundError as error:
+        raise FolderError(f"the model in {folder} is none that could be read, since {error}: give another") from error
     except Exception as error:
         # transformers raises errors of every type for what it cannot read.
         reason = " ".join(str(error).split())[:300]
@@ -111,15 +118,22 @@ def _weights(loader: Any, folder: Path, dtype: torch.dtype | str, options: dict[
     # Tables that a model computes for itself are the same on every machine so. A model that is converted afterwards
     # has them rounded, which transformers' own have not.
     with portable():
+        # Weights of other shapes are in the report, by name: transformers' own refusal names none.
         model, report = loader.from_pretrained(
-            folder, attn_implementation="sdpa", dtype=dtype, output_loading_info=True, **options, **safe
+            folder,
+            attn_implementation="sdpa",
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
+            **safe,
         )
-    for what in ("missing_keys", "mismatched_keys"):
-        if wrong := sorted(map(str, report.get(what, ()))):
-            raise FolderError(
-                f"the weights in {folder} lack {wrong[0]}, or have it in another shape than the config says: fetch the "
-                "model again"
-            )
+    lacking = [*report.get("missing_keys", ()), *(name for name, *_ in report.get("mismatched_keys", ()))]
+    if lacking:
+        raise FolderError(
+            f"the weights in {folder} lack {min(lacking)}, or have it in another shape than the config says: fetch the "
+            "model again"
+        )
     return model.eval()
 
 
@@ -140,16 +154,15 @@ def _stored(tensor: torch.Tensor) -> torch.Tensor:
 def prompt_tokens(tokenizer: Any, prompt: str | Sequence[dict[str, str]]) -> list[int]:
     """Tokens of a prompt: a text as it is, or messages ({"role": ..., "content": ...}) by the tokenizer's chat
     template. Raises FolderError for messages where it has none, or that the template does not take."""
-    if isinstance(prompt, str):
-        return list(tokenizer(prompt)["input_ids"])
-    if not tokenizer.chat_template:
+    is_text = isinstance(prompt, str)
+    if not is_text and not tokenizer.chat_template:
         raise FolderError("the tokenizer has no chat template: give a text as it is")
     try:
-        found = tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=True)
-    except Exception as error:
-        # A template is a program of its own (Jinja), with errors of its own.
+        return encoded_prompt(tokenizer, prompt)
+    except PromptError as error:
+        if is_text:
+            raise FolderError(f"the tokenizer does not take this text ({error}): choose another model") from error
         raise FolderError(f"the chat template does not take these messages ({error}): give a text as it is") from error
-    return list(found["input_ids"])
 
 
 def _stop_tokens(model: PreTrainedModel, tokenizer: Any) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ _GROWTH = 8
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _mark_tile(
+def mark_tile(
     lanes: Any,
     tiles: Any,
     tile: int,
@@ -173,7 +173,7 @@ def _multiply(
                         )
                     inside, across = min(height, rows - row), min(width, lines - column)
                     if last and marks:
-                        count = _mark_tile(
+                        count = mark_tile(
                             lanes,
                             tiles,
                             tile,

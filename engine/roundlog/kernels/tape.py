@@ -261,6 +261,9 @@ def play(tape: Tape, inputs: npt.NDArray[np.int64], outputs: npt.NDArray[np.int6
     has to outlive the call; no two outputs are one register. Returns False if a result that has to be finite is not."""
     finite = np.ones(1, dtype=np.int64)
     blocks = -(-size // BLOCK)
+    if blocks == 1:
+        _blocks(tape.instructions, inputs, outputs, tape.registers, size, finite, 0, 1)
+        return bool(finite[0])
     in_parts(
         lambda start, stop: _blocks(tape.instructions, inputs, outputs, tape.registers, size, finite, start, stop),
         blocks,

@@ -99,13 +99,17 @@ class Ambiguous:
     @staticmethod
     def collect(found: list[AmbiguousPart]) -> Ambiguous:
         """Elements that several kernels, or none, have marked in one output, each index once."""
-        found = found or [AmbiguousPart(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
+        if not found:
+            return _NOTHING
         near = found[0]
         if len(found) > 1:
             parts = zip(*((one.indices, one.y, one.d) for one in found), strict=True)
             near = AmbiguousPart(*map(np.concatenate, parts))
         near = ascending(near.indices, near.y, near.d)
         return Ambiguous(torch.from_numpy(near.indices), torch.from_numpy(near.y), torch.from_numpy(near.d))
+
+
+_NOTHING = Ambiguous(torch.empty(0, dtype=torch.int64), *torch.empty((2, 0), dtype=torch.float64))
 
 
 def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:

@@ -204,6 +204,8 @@ class Follower:
         inputs = operands(operator, inputs)
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, format)
+        if self._log is None and not near.indices.numel():
+            return held(rounded, format)
         if not bounded(near):
             near = settle(operator, inputs, attributes, rounded, near, format)
         parts = pieces(near)

@@ -73,7 +73,7 @@ def certify(
 def _without_overflow(marked: Ambiguous, scale: float, format: Format) -> Ambiguous:
     """Kernels mark whatever is too large for the format. If both ends of an interval round to the same infinity, so
     does the value, which is rounded already."""
-    if all_below(marked.y.numpy(), format.limit / 2):
+    if not marked.indices.numel() or all_below(marked.y.numpy(), format.limit / 2):
         return marked
     low, high = ends(marked, scale, format)
     return marked.of(~((low == high) & low.isinf()))

@@ -87,8 +87,19 @@ def test_a_text_is_streamed_and_its_receipt_is_right(run: Run, texts: dict[str, 
         right = run("verify", text.receipt, "--model", text.model, "--signer", SIGNER, *more)
         assert right.exit_code == 0, right.output
         assert right.stdout.startswith(f"Right: the model chooses all {NEW} tokens") and SIGNER in right.stdout
+        assert "Its name in the receipt, 'tiny', is the author's word" in right.stdout
+    assert "tiny (its author's word)" in run("validate", text.receipt).stdout
     found = json.loads(run("verify", text.receipt, "--model", text.model, "--json").stdout)
     assert found["right"] and found["right_tokens"] == NEW and found["digest"] == shown["digest"]
+    assert found["unchecked"] == ["model.name", "model.revision", "versions"]
+
+
+def test_another_name_of_the_model_is_right_since_it_is_its_authors_word(run: Run, text: Text) -> None:
+    edited(text.receipt, {"model.name": "a better model", "model.revision": "2", "training_receipt": "0x" + "12" * 32})
+    right = run("verify", text.receipt, "--model", text.model)
+    assert right.exit_code == 0 and "'a better model', is the author's word" in right.stdout
+    found = json.loads(run("verify", text.receipt, "--model", text.model, "--json").stdout)
+    assert found["right"] and found["unchecked"] == ["model.name", "model.revision", "versions", "training_receipt"]
 
 
 def test_json_has_the_same_text_and_nothing_depends_on_positions(run: Run, text: Text, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from roundlog.capture.huggingface import Sampling, TokenSampler
+from roundlog.capture.huggingface import Sampling, TokenSampler, sampler_numbers
 from roundlog.capture.rules import reductions
 from roundlog.generation.step_program import StepProgram
 
@@ -13,11 +13,13 @@ VOCABULARY, POSITIONS = 300, 4
 
 def choices(how: Sampling, vocabulary: int, logits: torch.Tensor, draws: int) -> list[int]:
     """Tokens that are chosen by logits f32[n, V], each with so many seeds."""
-    program = StepProgram(TokenSampler(how, vocabulary, POSITIONS))
+    form = how.form(vocabulary)
+    program = StepProgram(TokenSampler(form, vocabulary, POSITIONS))
     tokens = torch.tensor([[1, 2, 0, 0]])
     found = []
     for row in logits:
         given = {"buffer/logits": row[None], "buffer/tokens": tokens, "buffer/position": torch.tensor(1)}
+        given |= sampler_numbers(how, form)
         found += [int(program.run(given, {}, seed=seed, step=1)["buffer/chosen"]) for seed in range(draws)]
     return found
 
@@ -39,7 +41,7 @@ def test_the_largest_of_a_real_vocabulary_are_found() -> None:
     vocabulary, count = 50_257, 50
     order = torch.randperm(vocabulary, generator=torch.Generator().manual_seed(4))
     logits = order.float()[None] / 1000
-    # With such a temperature all 50 are about equally likely.
-    found = choices(Sampling(temperature=2.0**30, top_k=count), vocabulary, logits, 40)
+    # All 50 are about equally likely.
+    found = choices(Sampling(temperature=1.0, top_k=count), vocabulary, logits, 40)
     assert set(found) <= set(logits[0].topk(count)[1].tolist()) and len(set(found)) > 20
     assert choices(Sampling(temperature=2.0**-20, top_k=count), vocabulary, logits, 1) == [int(logits.argmax())]

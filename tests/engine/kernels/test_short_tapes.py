@@ -79,7 +79,7 @@ def words_of(x: torch.Tensor) -> list[int]:
 def carried(states: list[torch.Tensor], stored: Callable[[Builder, list[int]], list[int]]) -> list[torch.Tensor]:
     """What is stored beside the states, after it has been held to be the same both ways, and to come from tapes."""
     program = program_of(lambda builder, values: [*values, *stored(builder, values)], states)
-    alone = {program.nodes[unit].op for unit in plan(program) if not isinstance(unit, Group)}
+    alone = {program.nodes[unit].op for unit in plan(program) if isinstance(unit, int)}
     assert alone == {"state", "constant", "store", "loss"}
     found = []
     for fused, single in list(both_ways(program, states))[len(states) :]:

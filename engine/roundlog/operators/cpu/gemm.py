@@ -17,6 +17,7 @@ from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import gemm_microkernel
 from roundlog.kernels.gemm_microkernel import TILES
 from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
+from roundlog.kernels.line_products import certify_lines, takes
 from roundlog.kernels.marking import AmbiguousPart
 from roundlog.kernels.number_words import Words, words_of
 from roundlog.kernels.pair_microkernel import adds_pairs
@@ -54,6 +55,8 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
     (batches, rows, terms), columns = a.shape, b.shape[2]
     out = empty((batches, rows, columns), a.dtype)
     flat, factor, block = words_of(out), interval_factor(scale), longest_block(terms)
+    if takes(a, b):
+        return out, Ambiguous.collect(certify_lines(lanes, a, b, block, blocked_gamma(terms), factor, flat))
     of_a, of_b, elements = words_around(a), words_around(b), out.numel() * terms // 16
     in_singles = a.dtype == torch.bfloat16 and has_short_bounds(terms, factor)
     short = _Short(lanes, a, b, factor) if in_singles else None

@@ -1,0 +1,121 @@
+"""Folders that ask for more than any model needs are refused in one sentence, before memory or time is spent."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from roundlog.generation import FolderError, load_model
+
+pytest.importorskip("transformers")
+
+MODEL = Path(__file__).resolve().parents[3] / "conformance" / "models" / "llama"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(MODEL, tmp_path / "model"))
+
+
+def change(path: Path, changes: dict[str, Any]) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def refused(folder: Path, *said: str) -> None:
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(FolderError) as refusal:
+        load_model(folder)
+    words = str(refusal.value)
+    assert all(one in words for one in said) and "\n" not in words and len(words) < 700, words
+    assert time.monotonic() - began < 60
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000, "less than 600 MB more"
+
+
+CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
+    "a million layers": ({"num_hidden_layers": 10**6}, "1000000 layers of 1 experts"),
+    "2,000 layers": ({"num_hidden_layers": 2000}, "2000 layers of 1 experts"),
+    "layers of another name": ({"text_config": {"n_layer": 10**7}}, "10000000 layers"),
+    "layers in a list": (
+        {"model_type": "gpt_neo", "attention_types": [[["global", "local"], 10**7]]},
+        "10000000 layers",
+    ),
+    "experts": ({"num_local_experts": 10**6}, "2 layers of 1000000 experts"),
+    "a width of 10^12": ({"hidden_size": 10**12}, "hidden_size of 1e+12"),
+    "a width that is no whole number": ({"hidden_size": 1e12}, "hidden_size of 1e+12"),
+    "a width of more digits than Python reads": ({"hidden_size": 0}, "is no JSON"),
+    "a width of 2^20": ({"hidden_size": 1 << 20}, "numbers, more than"),
+    "many words": ({"vocab_size": 1 << 24}, "asks for 268,440,144 numbers"),
+    "a negative width": ({"hidden_size": -(10**12)}, "hidden_size"),
+    "endless positions": ({"max_position_embeddings": 10**13}, "max_position_embeddings of 1e+13"),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_that_asks_for_too_much_is_refused(folder: Path, name: str) -> None:
+    changes, said = CONFIGS[name]
+    change(folder / "config.json", changes)
+    if "digits" in name:
+        text = (folder / "config.json").read_text()
+        (folder / "config.json").write_text(text.replace('"hidden_size": 0', '"hidden_size": ' + "9" * 10_000))
+    refused(folder, said)
+
+
+def test_configs_of_real_models_are_taken(folder: Path) -> None:
+    change(folder / "config.json", {"max_position_embeddings": 10_485_760, "rope_theta": 3_580_165_449})
+    change(folder / "config.json", {"rope_parameters": {"rope_type": "default", "rope_theta": 283_461_213}})
+    assert load_model(folder).stop == (0, 1, 14, 31, 199)
+
+
+def deep(path: Path) -> None:
+    path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+
+
+def large(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate((64 << 20) + 1)
+
+
+def grows(pattern: dict[str, str], content: str, times: int) -> Callable[[Path], None]:
+    """A decoder that replaces, several times one after the other."""
+    one = {"type": "Replace", "pattern": pattern, "content": content}
+    return lambda path: change(path, {"decoder": {"type": "Sequence", "decoders": [one] * times}})
+
+
+TOKENIZERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a large file": (large, "tokenizer.json has more than 67108864 bytes"),
+    "what is no JSON": (lambda path: path.write_text('{"a":'), "tokenizer.json is no JSON"),
+    "a decoder that doubles": (grows({"String": "a"}, "aa", 40), "makes 1.1e+12 characters of one"),
+    "a decoder of an expression": (grows({"Regex": ""}, "aaaaaaaaa", 4), "makes 1e+04 characters of one"),
+    "a decoder of a long text": (grows({"String": "a"}, "a" * 5000, 1), "makes 5e+03 characters of one"),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_tokenizer_that_asks_for_too_much_is_refused(folder: Path, name: str) -> None:
+    bend, said = TOKENIZERS[name]
+    bend(folder / "tokenizer.json")
+    refused(folder, said)
+
+
+def test_deep_json_is_refused(tmp_path: Path) -> None:
+    """In a process of its own: torch lets Python recurse deeper than its stack is."""
+    files = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
+    for file in files:
+        deep(Path(shutil.copytree(MODEL, tmp_path / file)) / file)
+    code = (
+        "import sys, pathlib\nfrom roundlog.generation import FolderError, load_model\n"
+        "for name in sys.argv[1:]:\n"
+        "    try:\n        load_model(pathlib.Path(name))\n    except FolderError as error:\n        print(error)\n"
+    )
+    command = [sys.executable, "-c", code, *(tmp_path / file for file in files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and len(lines) == len(files) and max(map(len, lines)) < 700, done.stderr[-500:]

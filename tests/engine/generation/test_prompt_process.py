@@ -1,0 +1,129 @@
+"""Templates and tokenizers of strangers: those that run for ever, or fill the memory, are refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from roundlog.generation import FolderError, prompt_process, prompt_tokens
+
+transformers = pytest.importorskip("transformers")
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hé, who was\nEuler? ✓ "}]
+
+TEMPLATES = {
+    "plain": "{% for one in messages %}<{{ one['role'] }}>{{ one['content'] }}{% endfor %}",
+    "of special tokens": "{{ bos_token }}{% for one in messages %}{{ one.content | trim }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}",
+    "with a day and JSON": "{{ strftime_now('%Y') }}{{ messages | tojson }}{% for a in 'ab' %}{% break %}{% endfor %}",
+}
+
+FOREVER = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
+HOSTILE_TEMPLATES = {
+    "loops": (FOREVER, "takes longer than 1 s"),
+    "a long text": ("{{ 'a' * 20000000 }}", "a text of more than 16777216 characters"),
+    "gigabytes by a product": ("{{ 'a' * 10**12 }}", "memory"),
+    "gigabytes by a filter": ("{{ 'a' | center(10**11) }}", "memory"),
+    "gigabytes by doubling": (
+        "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+        "memory",
+    ),
+    "gigabytes of a list": ("{{ ([0] * 10**11) | length }}", "memory"),
+    "an exception": ("{{ raise_exception('no\nsystem role') }}", "no system role"),
+    "what is no template": ("{% for %}", "Expected"),
+    "deep nesting": ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "("),
+    "attributes of Python": ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
+}
+
+
+def tokenizer_of(change: dict[str, Any] | None = None, template: str | None = None) -> Any:
+    """A tokenizer of bytes, with other parts."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = {word: number for number, word in enumerate(["<s>", "</s>", *letters])}
+    plain = Tokenizer(models.BPE(vocab=words, merges=[]))
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    plain.decoder = decoders.ByteLevel()
+    plain = Tokenizer.from_str(json.dumps(json.loads(plain.to_str()) | (change or {})))
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, bos_token="<s>", eos_token="</s>", chat_template=template
+    )
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_tokens_are_those_of_the_tokenizer_itself(name: str) -> None:
+    after = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    }
+    after |= {
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+    }
+    tokenizer = tokenizer_of({"post_processor": after}, TEMPLATES[name])
+    wanted = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert prompt_tokens(tokenizer, MESSAGES) == wanted
+    assert prompt_tokens(tokenizer, "Hé, ✓") == tokenizer("Hé, ✓")["input_ids"]
+    assert prompt_tokens(tokenizer, "")[0] == 0
+
+
+@pytest.mark.parametrize("name", HOSTILE_TEMPLATES)
+def test_a_hostile_template_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a bounded time, and the next prompt is taken."""
+    monkeypatch.setattr(prompt_process, "MAX_SECONDS", 1.0 if name == "loops" else 20.0)
+    template, said = HOSTILE_TEMPLATES[name]
+    tokenizer = tokenizer_of(template=template)
+    began = time.monotonic()
+    with pytest.raises(FolderError, match="the chat template does not take these messages") as refusal:
+        prompt_tokens(tokenizer, MESSAGES)
+    assert said in str(refusal.value) and "\n" not in str(refusal.value) and len(str(refusal.value)) < 500
+    assert time.monotonic() - began < 60
+    assert len(prompt_tokens(tokenizer, "abc")) == 3
+
+
+HOSTILE_TOKENIZERS = {
+    "a replacement that doubles, forty times": {
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 40,
+        }
+    },
+    "an expression that tries everything": {
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"Regex": "(a|aa|aaa)+(?=b)|((a+)+)+c"},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_TOKENIZERS)
+def test_a_hostile_tokenizer_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_process, "MAX_SECONDS", 2.0)
+    began = time.monotonic()
+    with pytest.raises(FolderError, match="the tokenizer does not take this text") as refusal:
+        prompt_tokens(tokenizer_of(HOSTILE_TOKENIZERS[name]), "a" * 3000)
+    assert len(str(refusal.value)) < 500 and time.monotonic() - began < 60
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="asks Linux about a process")
+def test_a_process_ends_with_its_tokenizer_and_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIEBREAK_PRIVATE_KEY", "0x" + "12" * 32)
+    tokenizer = tokenizer_of(template=TEMPLATES["plain"])
+    assert prompt_tokens(tokenizer, MESSAGES)
+    process = prompt_process._PROCESSES[tokenizer]._process
+    assert b"TIEBREAK_PRIVATE_KEY" not in Path(f"/proc/{process.pid}/environ").read_bytes()
+    before = process.pid
+    assert prompt_tokens(tokenizer, MESSAGES) and prompt_process._PROCESSES[tokenizer]._process.pid == before
+    process.kill()
+    process.wait()
+    assert prompt_tokens(tokenizer, MESSAGES), "another one begins"
+    after = prompt_process._PROCESSES[tokenizer]._process
+    del tokenizer
+    assert after.wait(10) is not None and not Path(f"/proc/{after.pid}").exists()
