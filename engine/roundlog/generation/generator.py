@@ -8,10 +8,11 @@ zeros where its mask hides the rest. So a prompt is read in chunks, and a finish
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -39,6 +40,9 @@ CHUNK = 64
 _SAMPLERS = 64
 """Programs that choose tokens that are kept. There are a dozen forms of sampling, but for small vocabularies, whose
 likeliest tokens are sorted: a form for each number of them."""
+
+_TRIED = 128
+"""Positions, evenly apart, at which a model is tried: a vocabulary of logits is kept for each."""
 
 _CACHE = ("buffer/keys_", "buffer/values_")
 
@@ -167,26 +171,29 @@ class Generator:
 
     def try_model(self, *, by_token: bool = True) -> None:
         """Raises CaptureError if the programs and the model itself, called on all positions at once, have other logits:
-        of tokens drawn from the whole vocabulary, to the end of the cache. Tried once. by_token: tries the program that
-        reads one token as well."""
+        of tokens drawn from the whole vocabulary, at positions up to the end of the cache. Tried once. by_token: tries
+        the program that reads one token as well."""
         if self._refusal is not None:
             raise CaptureError(self._refusal)
         if by_token in self._tried or True in self._tried:
             return
-        draw = torch.Generator().manual_seed(0)
+        draw, last = torch.Generator().manual_seed(0), self.positions - 1
         tokens = torch.randint(self._vocabulary, (self.positions,), generator=draw).tolist()
-        with torch.no_grad():
-            expected = self.model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float()
+        places = sorted({last * n // (_TRIED - 1) for n in range(_TRIED)})
+        expected = dict(zip(places, self._logits_at(tokens, places), strict=True))
+        size = float(max(map(torch.max, expected.values())) - min(map(torch.min, expected.values())))
         cache: Cache = {}
-        read = list(self.read(tokens, cache))
-        if by_token:
-            # At any position: a window of a model's own is right at some.
-            last = self.positions - 1
-            places = sorted({0, last // 4, last // 2, 3 * last // 4, last})
-            read += [(at, self.step([[tokens[at]]], [at], cache)[0]) for at in places]
-        size = float(expected.max() - expected.min())
-        for start, logits in read:
-            apart = float((logits - expected[start : start + len(logits)]).abs().max())
+
+        def rows() -> Iterator[tuple[int, torch.Tensor]]:
+            for start, logits in self.read(tokens, cache):
+                yield from ((place, row) for place, row in enumerate(logits, start) if place in expected)
+            if by_token:
+                # At any position: a window of a model's own is right at some.
+                for at in sorted({places[len(places) * n // 4] for n in range(4)} | {last}):
+                    yield at, self.step([[tokens[at]]], [at], cache)[0, 0]
+
+        for place, row in rows():
+            apart = float((row - expected[place]).abs().max())
             if not apart <= NOISE[self.model.dtype] * size:
                 self._refusal = (
                     f"the model {type(self.model).__name__} gives other logits with a static cache than without one "
@@ -194,6 +201,15 @@ class Generator:
                 )
                 raise CaptureError(self._refusal)
         self._tried.add(by_token)
+
+    def _logits_at(self, tokens: Sequence[int], places: Sequence[int]) -> torch.Tensor:
+        """The model's own logits, f32[n, V], behind tokens at n places, all read at once without a cache."""
+        some: dict[str, Any] = {}
+        if "logits_to_keep" in inspect.signature(self.model.forward).parameters:
+            some = {"logits_to_keep": torch.tensor(places)}
+        with torch.no_grad():
+            logits: torch.Tensor = self.model(input_ids=torch.tensor([tokens]), use_cache=False, **some).logits[0]
+        return (logits if some else logits[places]).float()
 
     def read(self, tokens: Sequence[int], cache: Cache) -> Iterator[tuple[int, torch.Tensor]]:
         """Reads tokens from the first position on. Gives (position, logits f32[n, V] behind n tokens from there on)."""
