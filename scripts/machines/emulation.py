@@ -26,7 +26,8 @@ SUITE = "bookworm"
 PYTHON = "3.11"
 """The Python of that suite."""
 TORCH = "torch==2.10.0"
-"""PyPI's last wheel for AArch64 that needs no library of CUDA."""
+"""PyPI's last wheel for AArch64 that needs no library of CUDA. It runs jobs; to capture them takes 2.11, which is 3 GB
+with CUDA's libraries."""
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SYSTEM = (f"python{PYTHON}", "libgomp1", "libstdc++6")

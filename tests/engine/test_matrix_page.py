@@ -39,6 +39,23 @@ def test_the_section_about_texts_is_the_scripts_and_has_one_root(monkeypatch: py
         assert [int(number) for number in found.groups()] == [TEXT_STEPS, 3 * len(rows("machine")), 1]
 
 
+def test_the_section_about_receipts_of_texts_is_the_scripts_and_has_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("starlette")
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import matrix_of_texts
+    from machines.served_texts import ASKED, CLIENTS
+    from machines.text_models import TEXT_MODELS
+
+    assert matrix_of_texts.TITLE + "\n" + matrix_of_texts._TEXT in PAGE
+    found = rows("model | machines")
+    assert [row[0] for row in found] == TEXT_MODELS
+    for _, machines, ways, runs, texts, receipts, root, wrong, plain in found:
+        assert int(machines) == len(rows("machine")) and int(machines) <= int(ways) <= int(runs)
+        assert (int(texts), receipts, wrong) == (int(runs) * (len(ASKED) + 1), str(CLIENTS), "0")
+        assert re.fullmatch("`[0-9a-f]{16}`", root) and int(plain) > 1
+
+
 def test_a_row_has_a_task_its_numbers_and_its_root() -> None:
     machines = len(rows("machine"))
     assert machines >= 6

@@ -20,7 +20,19 @@ from machines.process import Outcome
 from machines.profiles import Machine
 from machines.tasks import SMALL
 from matrix import Result
-from other_architecture import HERE, PAGE, THERE, TITLE, TITLE_IN_BF16, markdown, recorded, together, unnoticed, wrong
+from other_architecture import (
+    HERE,
+    PAGE,
+    THERE,
+    TITLE,
+    TITLE_IN_BF16,
+    TITLE_OF_TEXTS,
+    markdown,
+    recorded,
+    together,
+    unnoticed,
+    wrong,
+)
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -84,7 +96,9 @@ def test_the_section_has_a_row_for_each_task_with_all_roots_side_by_side() -> No
     both = together([result(), result(replace(RIGHT, alone="ab" * 32), task="gpt")])
     text = markdown(both, 50, there)
     in_bf16 = markdown(together([result(task="gpt_bf16")]), 8, there)
+    text_of_llama = markdown(together([result(task="llama_text")]), 14, there)
     assert in_bf16.startswith(TITLE_IN_BF16 + "\n") and "| gpt_bf16 | 8 |" in in_bf16
+    assert text_of_llama.startswith(TITLE_OF_TEXTS + "\n") and "| llama_text | 14 |" in text_of_llama
     assert text.startswith(TITLE + "\n") and "2.10.0+cpu" in text
     same, other = f"`{'aa' * 8}`", f"`{'ab' * 8}`"
     assert f"| digits | 50 | {same} | {same} | {same} | {same} | 0 |\n" in text
@@ -104,8 +118,8 @@ def test_the_page_has_all_tasks_of_the_matrix_with_equal_roots_on_both_machines(
     rows = re.findall(r"^\| (\w+) \| (\d+) \| " + r"`([0-9a-f]{16})` \| " * 4 + r"(\d+) \|$", page, re.MULTILINE)
     for task, steps, *roots, findings in rows:
         assert ({*roots}, findings) == ({recorded(page, int(steps))[task]}, "0")
-    # Of the tasks in BF16, those that were asked for.
-    assert {task for task, *_ in rows} >= {*SMALL, "gpt_bf16"}
+    # Of the tasks in BF16, and of the texts, those that were asked for.
+    assert {task for task, *_ in rows} >= {*SMALL, "gpt_bf16", "llama_text"}
 
 
 def test_a_change_of_the_environment_that_goes_unnoticed_is_told() -> None:

@@ -61,6 +61,7 @@ SMALLEST: dict[str, list[str]] = {
     "make_vectors": [],
     "matrix": ["--task", "logistic", "--machine", "native", "--steps", "2"],
     "matrix_of_ranks": ["--task", "logistic", "--ranks", "1", "--steps", "2"],
+    "matrix_of_texts": ["--model", "gpt2_fp32", "--machine", "native, one thread"],
     "measure_differences": ["--steps", "1", "--only", "a linear layer"],
     "measure_environment": ["--rounds", "1"],
     "measure_house": [],
@@ -78,7 +79,12 @@ SMALLEST: dict[str, list[str]] = {
     "try_models": ["--only", "gpt2", "--rows", "{tmp}/rows.jsonl"],
 }
 
-NEEDS = {"bench_dagpb": "google.protobuf", "prove_contracts": "z3", "try_models": "transformers"}
+NEEDS = {
+    "bench_dagpb": "google.protobuf",
+    "matrix_of_texts": "transformers",
+    "prove_contracts": "z3",
+    "try_models": "transformers",
+}
 """Packages that a script needs beside those that tests are run with."""
 
 _PASSED_BY = (".git", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "build")

@@ -4,16 +4,10 @@ of."""
 from __future__ import annotations
 
 import json
-import os
-import re
-import select
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
@@ -26,43 +20,8 @@ from tiebreak.transactions.keys import KEY_VARIABLE, devnet_account, signer_of
 from typer.testing import CliRunner
 
 from tests.client.server.asking import Exchange, exchange
+from tests.client.server.serving_process import serving
 from tests.client.server.small_model import save_small_model
-
-
-@contextmanager
-def serving(model: Path, receipts: Path, *, seconds: float = 240) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process that serves, killed at the end, and its address."""
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "tiebreak",
-        "serve",
-        "--model",
-        str(model),
-        "--positions",
-        "64",
-        "--rows",
-        "2",
-    ]
-    key = {KEY_VARIABLE: devnet_account(1).key.hex()}
-    process = subprocess.Popen(
-        [*command, "--port", "0", "--receipts", str(receipts), "--sign"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | key,
-    )
-    try:
-        assert process.stdout is not None
-        assert select.select([process.stdout], [], [], seconds)[0], "the server does not begin"
-        line = process.stdout.readline()
-        found = re.search(r"http://\S+/v1", line)
-        assert found is not None and devnet_account(1).address in line, line
-        yield process, found[0].removesuffix("v1")
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.slow
