@@ -220,7 +220,9 @@ def generate(
     model: Annotated[
         Path,
         typer.Option(
-            "--model", metavar="DIR", help="Folder of Hugging Face: config, tokenizer, weights as safetensors or GGUF."
+            "--model",
+            metavar="MODEL",
+            help="Folder of Hugging Face (config, tokenizer, weights as safetensors), or a GGUF file.",
         ),
     ],
     prompt: Annotated[

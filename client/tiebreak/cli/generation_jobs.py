@@ -36,7 +36,9 @@ _job_option = panel("The job")
 Folder = Annotated[
     Path,
     typer.Option(
-        "--model", metavar="DIR", help="Folder of Hugging Face: config, tokenizer, weights as safetensors or GGUF."
+        "--model",
+        metavar="MODEL",
+        help="Folder of Hugging Face (config, tokenizer, weights as safetensors), or a GGUF file.",
     ),
 ]
 

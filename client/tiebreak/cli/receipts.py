@@ -194,7 +194,7 @@ def verify(
     ] = option_groups.DEFAULT_VERIFY_LOG,
     model: Annotated[
         Path | None,
-        _text_option("--model", metavar="DIR", help="Folder of the model that the text is of."),
+        _text_option("--model", metavar="MODEL", help="Folder, or GGUF file, of the model that the text is of."),
     ] = None,
     by_token: Annotated[
         bool,

@@ -37,7 +37,8 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     model: Annotated[
-        Path, _model_option("--model", metavar="DIR", help="Folder with config, tokenizer and weights of a model.")
+        Path,
+        _model_option("--model", metavar="MODEL", help="Folder with config, tokenizer and weights, or a GGUF file."),
     ],
     dtype: Weights = None,
     arithmetic: Products = ProductArithmetic.EXACT,

@@ -32,14 +32,16 @@ def check_text_receipt(
 
 
 def read_model(folder: Path, dtype: str | None) -> LoadedModel:
-    """The model of a folder, named as receipts can have it. Raises FolderError."""
+    """The model of a folder or a GGUF file, named as receipts can have it. Raises FolderError, CommandError."""
     from roundlog.generation import FolderError, load_model
 
     try:
+        from transformers import modeling_gguf_pytorch_utils as gguf_reader
         from transformers.utils import logging
     except ImportError:
         pass  # `load_model` says so
     else:
+        gguf_reader.tqdm = logging.tqdm  # which the next line switches off, and the reader's own it does not
         logging.disable_progress_bar()
         logging.set_verbosity_error()
     name = re.sub("[^ -~]", "?", folder.resolve().name)[:200]

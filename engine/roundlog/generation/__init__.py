@@ -4,7 +4,7 @@ the bits of a job that generates it (docs/how-to/generation.md)."""
 from roundlog.generation.batching import BatchGenerator, RequestDroppedError, TextRequest
 from roundlog.generation.generation_receipt import GenerationReceipt, ModelIdentity, parse_generation_receipt
 from roundlog.generation.generator import Choice, FinishReason, Generation, Generator
-from roundlog.generation.model_folder import FolderError, LoadedModel, load_model, prompt_tokens
+from roundlog.generation.model_folder import FolderError, LoadedModel, load_model, prompt_tokens, save_model
 from roundlog.generation.receipt_check import TextCheck, check_text, make_receipt, other_model
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "other_model",
     "parse_generation_receipt",
     "prompt_tokens",
+    "save_model",
 ]
