@@ -200,6 +200,10 @@ def verify(
         bool,
         _text_option("--by-token", help="Repeat the text token by token, as it was written, and not in one pass."),
     ] = False,
+    show_prompt: Annotated[bool, _text_option("--show-prompt", help="Print the prompt, too.")] = False,
+    show_text: Annotated[
+        bool, _text_option("--show-text", help="Print the text, too, and how much of it is the model's.")
+    ] = False,
     micro_batches: option_groups.MicroBatches = 1,
     *,
     computing: option_groups.Computing,
@@ -232,10 +236,20 @@ def verify(
             raise WrongUsage(
                 f"{file} is the receipt of a text: name its model's folder with --model, and no job or run."
             )
-        if not check_text_receipt(file, read, model, wrong_signature(read, wanted), by_token=by_token, json=json):
+        right = check_text_receipt(
+            file,
+            read,
+            model,
+            wrong_signature(read, wanted),
+            by_token=by_token,
+            show_prompt=show_prompt,
+            show_text=show_text,
+            json=json,
+        )
+        if not right:
             raise typer.Exit(ANSWER_IS_NO)
         return
-    if job is None or directory is None or model is not None or by_token:
+    if job is None or directory is None or model is not None or by_token or show_prompt or show_text:
         raise WrongUsage(f"{file} is the receipt of a run: name its job with --job, your --dir, and no model.")
     made = read_job(job, computing.max_memory, micro_batches, content)
     if made.spec != read.spec:

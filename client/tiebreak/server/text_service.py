@@ -30,7 +30,8 @@ from roundlog.generation import (
 )
 from roundlog.json_text import canonical_json
 
-from tiebreak.server.completion_bodies import AnswerWriter, TextDecoder
+from tiebreak.generated_text import TextDecoder, text_behind
+from tiebreak.server.completion_bodies import AnswerWriter
 from tiebreak.server.completion_requests import CompletionRequest, RequestError
 from tiebreak.server.issued_receipts import IssuedReceipts
 
@@ -154,12 +155,11 @@ class TextService:
     async def whole(self, answer: PendingAnswer) -> tuple[bytes, bytes]:
         """The body of an answer, and its receipt's digest. Raises StoppedError, MachineError, RequestDroppedError,
         OSError."""
-        decoder = TextDecoder(self._loaded.tokenizer, answer.tokens)
         async with aclosing(self._choices(answer)) as choices:
-            async for choice in choices:
-                decoder.add(choice.token)
-        decoder.end()
-        body = answer.writer.body(decoder.text, answer.choices, answer.reason, answer.usage)
+            async for _ in choices:
+                pass
+        text = text_behind(self._loaded.tokenizer, answer.tokens, [choice.token for choice in answer.choices])
+        body = answer.writer.body(text, answer.choices, answer.reason, answer.usage)
         return body, await self._issue(answer, body)
 
     async def events(self, answer: PendingAnswer) -> AsyncGenerator[bytes]:
