@@ -22,6 +22,7 @@ def check_text_receipt(
     receipt: GenerationReceipt,
     model: Path,
     fault: str | None,
+    wrong_training: str | None,
     *,
     by_token: bool,
     show_prompt: bool,
@@ -29,11 +30,14 @@ def check_text_receipt(
     json: bool,
 ) -> bool:
     """Whether a receipt is right, which is printed, with its prompt and its text where they are asked for. fault: of
-    its signature, in one clause; nothing is repeated then.
+    its signature, in one clause; wrong_training: of the receipt of a run that it names. Nothing is repeated then.
 
     Raises CommandError for the receipt of another model, FolderError, CaptureError, ProgramError."""
     started = time.monotonic()
-    answer = _Answer(receipt, fault) if fault is not None else _repeat(file, receipt, model, by_token)
+    if fault is not None or wrong_training is not None:
+        answer = _Answer(receipt, fault, wrong_training=wrong_training)
+    else:
+        answer = _repeat(file, receipt, model, by_token)
     if json:
         words = {"prompt": answer.prompt} if show_prompt else {}
         words |= {"text": answer.text} if show_text else {}
@@ -120,6 +124,7 @@ class _Answer:
     right_tokens: int = 0
     """Tokens that are the model's, before the first that is not."""
     stopped: str | None = None
+    wrong_training: str | None = None
 
     @property
     def is_right(self) -> bool:
@@ -158,6 +163,7 @@ class _Answer:
             "digest": self.receipt.digest,
             "signer": self.receipt.signer,
             "wrong_signature": self.wrong_signature,
+            "wrong_training_receipt": self.wrong_training,
             "tokens": len(self.receipt.tokens),
             "right_tokens": self.right_tokens,
             "wrong_token": wrong,
@@ -172,7 +178,7 @@ class _Answer:
     def show(self, file: Path) -> None:
         """Prints the answer for people."""
         if self.loaded is None:
-            output.show_line(f"WRONG: {file}: {self.wrong_signature}; nothing was repeated.")
+            output.show_line(f"WRONG: {file}: {self.wrong_signature or self.wrong_training}; nothing was repeated.")
             return
         total = len(self.receipt.tokens)
         if self.is_right:
