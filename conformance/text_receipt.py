@@ -136,13 +136,14 @@ FILES = {"config_hash": ("config.json", "generation_config.json"), "tokenizer_ha
 
 def files_hashes(directory: Path | None) -> dict[str, str]:
     """Hashes of the files of a model, none without its folder: SHA-256 of what sha256sum prints of those that are
-    there, or of its GGUF file where there are none."""
-    found = {}
+    there, or that of its GGUF file, if it is one."""
+    found, gguf = {}, sorted(Path(directory or "").glob("*.gguf"))
     for name, files in FILES.items() if directory else ():
         there = [path for path in (Path(directory or "") / file for file in files) if path.is_file()]
-        there = there or sorted(Path(directory or "").glob("*.gguf"))
-        lines = [f"{sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in there]
-        found[name] = "0x" + sha256("".join(lines).encode()).hexdigest()
+        lines = "".join(f"{sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in there).encode()
+        # A GGUF file stands for all where there is no config.json.
+        whole = gguf[0].read_bytes() if gguf and not (Path(directory or "") / "config.json").is_file() else lines
+        found[name] = "0x" + sha256(whole).hexdigest()
     return found
 
 

@@ -18,6 +18,7 @@ from tiebreak.cli import (
     generation_jobs,
     jobs,
     logs,
+    model_files,
     models,
     plot,
     receipts,
@@ -68,6 +69,7 @@ devnet.register(app)
 doctor.register(app)
 dashboard.register(app)
 app.add_typer(jobs.app, name="job")
+app.add_typer(model_files.app, name="model")
 app.add_typer(roles.trainer, name="trainer")
 app.add_typer(roles.auditor, name="auditor")
 app.add_typer(roles.referee, name="referee")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -21,12 +21,13 @@ from tiebreak.cli.option_groups import examples, panel, takes_groups
 from tiebreak.cli.receipt_files import (
     Form,
     ReceiptForm,
-    read_receipt_file,
+    digest_of_run,
     signed_receipt,
     signer_text,
     write_receipt_file,
 )
-from tiebreak.cli.text_checks import decoded, read_model, without_controls
+from tiebreak.cli.text_checks import read_model
+from tiebreak.generated_text import TextDecoder, without_controls
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -150,20 +151,13 @@ class ReceiptOptions:
     def prepare(self) -> _WantedReceipt | None:
         """Needs of the receipt, checked before anything is computed; None without one. Raises WrongUsage,
         CommandError, ReceiptError, AccountError."""
-        from roundlog.training import Receipt
-
         if self.receipt is None:
             if self.sign or self.training_receipt is not None:
                 raise WrongUsage("there is no receipt to be signed, or to name another: add --receipt FILE.")
             return None
         if not self.receipt.parent.is_dir():
             raise CommandError(f"there is no directory {self.receipt.parent} for the receipt: make it.")
-        training = None
-        if self.training_receipt is not None:
-            found = read_receipt_file(self.training_receipt)
-            if not isinstance(found, Receipt):
-                raise CommandError(f"{self.training_receipt} is the receipt of a text: give that of a run.")
-            training = found.digest
+        training = digest_of_run(self.training_receipt) if self.training_receipt is not None else None
         account = network.account(self.keystore) if self.sign else None
         return _WantedReceipt(self.receipt, self.form, training, account)
 
@@ -216,7 +210,9 @@ def generate(
     model: Annotated[
         Path,
         typer.Option(
-            "--model", metavar="DIR", help="Folder of Hugging Face: config, tokenizer, weights as safetensors or GGUF."
+            "--model",
+            metavar="MODEL",
+            help="Folder of Hugging Face (config, tokenizer, weights as safetensors), or a GGUF file.",
         ),
     ],
     prompt: Annotated[
@@ -248,7 +244,7 @@ def generate(
         positions = weights.positions or len(tokens) + choice.max_new_tokens
         generator = Generator(loaded.model, positions=positions, arithmetic=weights.arithmetic)
         bar.steps.done(1, "captures it")
-        stream = TextStream(loaded.tokenizer, None if json else sys.stdout, bar.close)
+        stream = TextStream(TextDecoder(loaded.tokenizer, tokens), None if json else sys.stdout, bar.close)
         text = generator.generate(
             tokens,
             new_tokens=choice.max_new_tokens,
@@ -304,47 +300,44 @@ def _prompt(given: str | None) -> str:
 
 
 class TextStream:
-    """Text of tokens, written as they come: what is behind the text of those before, as soon as its last character is
-    whole."""
+    """Text of tokens, written as they come."""
 
-    def __init__(self, tokenizer: Any, out: TextIO | None, begins: Callable[[], None]) -> None:
+    def __init__(self, decoder: TextDecoder, out: TextIO | None, begins: Callable[[], None]) -> None:
         """out: where the text goes, if anywhere. begins: called before the first of it is written."""
-        self._tokenizer, self._out, self._begins = tokenizer, out, begins
-        self._tokens: list[int] = []
-        self._written = ""
-        self.text = ""
+        self._decoder, self._out, self._begins = decoder, out, begins
+        self._count = 0
         self.began = self._last = 0.0
         """Instant of the first token, in seconds of a steady clock."""
 
+    @property
+    def text(self) -> str:
+        """The text of all tokens."""
+        return self._decoder.whole
+
     def add(self, choice: Choice) -> None:
         """Takes the next token."""
-        self._tokens.append(choice.token)
+        self._count += 1
         self._last = time.monotonic()
-        if len(self._tokens) == 1:
+        if self._count == 1:
             self.began = self._last
             self._begins()
-        self.text = decoded(self._tokenizer, self._tokens)
-        # Bytes of a character whose others are still to come.
-        whole = self.text.rstrip("\N{REPLACEMENT CHARACTER}")
-        if whole.startswith(self._written):
-            self._write(whole[len(self._written) :])
+        self._write(self._decoder.add(choice.token))
 
     def close(self) -> None:
         """Writes the rest, and ends the line."""
-        if not self.text.startswith(self._written):
+        self._write(self._decoder.end())
+        if self._decoder.text != self.text:
             # A tokenizer that takes back what it has said: the whole text again, on a line of its own.
-            self._write("\n")
-            self._written = ""
-        self._write(self.text[len(self._written) :] + "\n")
+            self._write("\n" + self.text)
+        self._write("\n")
 
     @property
     def speed(self) -> float | None:
         """Tokens a second behind the first one; None if there are none."""
         span = self._last - self.began
-        return round((len(self._tokens) - 1) / span, 2) if span > 0 else None
+        return round((self._count - 1) / span, 2) if span > 0 else None
 
     def _write(self, text: str) -> None:
-        self._written += text
         if self._out is None or not text:
             return
         if self._out.isatty():

@@ -18,7 +18,8 @@ from tiebreak.cli.job_capture import JobRequest, show_made_job
 from tiebreak.cli.job_files import read_job
 from tiebreak.cli.jobs import ProductArithmetic
 from tiebreak.cli.option_groups import examples, panel, takes_groups
-from tiebreak.cli.text_checks import decoded, read_model, without_controls
+from tiebreak.cli.text_checks import read_model
+from tiebreak.generated_text import text_behind, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,9 @@ _job_option = panel("The job")
 Folder = Annotated[
     Path,
     typer.Option(
-        "--model", metavar="DIR", help="Folder of Hugging Face: config, tokenizer, weights as safetensors or GGUF."
+        "--model",
+        metavar="MODEL",
+        help="Folder of Hugging Face (config, tokenizer, weights as safetensors), or a GGUF file.",
     ),
 ]
 
@@ -147,15 +150,16 @@ def text(
     loaded = read_model(model, None)
     tokens, lengths = _written(directory, state, loaded)
     found = generated_tokens({"buffer/tokens": tokens, "buffer/lengths": lengths}, loaded.stop)
-    texts = [decoded(loaded.tokenizer, one) for one in found]
+    prompts = [row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
+    texts = [text_behind(loaded.tokenizer, *both) for both in zip(prompts, found, strict=True)]
     if json:
         output.show_json(
             {
                 "steps": steps,
                 "all_steps": job.spec.steps,
                 "texts": [
-                    {"text": said, "prompt_tokens": row[:length], "tokens": new}
-                    for said, row, length, new in zip(texts, tokens.tolist(), lengths.tolist(), found, strict=True)
+                    {"text": said, "prompt_tokens": prompt, "tokens": new}
+                    for said, prompt, new in zip(texts, prompts, found, strict=True)
                 ],
             }
         )

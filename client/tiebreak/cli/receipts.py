@@ -22,6 +22,7 @@ from tiebreak.cli.receipt_files import (
     Form,
     ReceiptForm,
     account_text,
+    digest_of_run,
     read_receipt_file,
     signed_receipt,
     signer_text,
@@ -194,11 +195,23 @@ def verify(
     ] = option_groups.DEFAULT_VERIFY_LOG,
     model: Annotated[
         Path | None,
-        _text_option("--model", metavar="DIR", help="Folder of the model that the text is of."),
+        _text_option("--model", metavar="MODEL", help="Folder, or GGUF file, of the model that the text is of."),
+    ] = None,
+    training_receipt: Annotated[
+        Path | None,
+        _text_option(
+            "--training-receipt",
+            metavar="FILE",
+            help="Receipt of the run that this one has to name: the weights' origin.",
+        ),
     ] = None,
     by_token: Annotated[
         bool,
         _text_option("--by-token", help="Repeat the text token by token, as it was written, and not in one pass."),
+    ] = False,
+    show_prompt: Annotated[bool, _text_option("--show-prompt", help="Print the prompt, too.")] = False,
+    show_text: Annotated[
+        bool, _text_option("--show-text", help="Print the text, too, and how much of it is the model's.")
     ] = False,
     micro_batches: option_groups.MicroBatches = 1,
     *,
@@ -232,10 +245,23 @@ def verify(
             raise WrongUsage(
                 f"{file} is the receipt of a text: name its model's folder with --model, and no job or run."
             )
-        if not check_text_receipt(file, read, model, wrong_signature(read, wanted), by_token=by_token, json=json):
+        named = digest_of_run(training_receipt) if training_receipt is not None else None
+        right = check_text_receipt(
+            file,
+            read,
+            model,
+            wrong_signature(read, wanted),
+            None if named in (None, read.training_receipt) else f"it does not name {training_receipt} as its origin",
+            by_token=by_token,
+            show_prompt=show_prompt,
+            show_text=show_text,
+            json=json,
+        )
+        if not right:
             raise typer.Exit(ANSWER_IS_NO)
         return
-    if job is None or directory is None or model is not None or by_token:
+    of_a_text = by_token or show_prompt or show_text or training_receipt is not None
+    if job is None or directory is None or model is not None or of_a_text:
         raise WrongUsage(f"{file} is the receipt of a run: name its job with --job, your --dir, and no model.")
     made = read_job(job, computing.max_memory, micro_batches, content)
     if made.spec != read.spec:

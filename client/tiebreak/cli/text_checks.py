@@ -6,40 +6,62 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError
 from tiebreak.cli.receipt_files import signer_text
+from tiebreak.generated_text import text_behind, without_controls
 
 if TYPE_CHECKING:
     from roundlog.generation import GenerationReceipt, LoadedModel, TextCheck
 
 
 def check_text_receipt(
-    file: Path, receipt: GenerationReceipt, model: Path, fault: str | None, *, by_token: bool, json: bool
+    file: Path,
+    receipt: GenerationReceipt,
+    model: Path,
+    fault: str | None,
+    wrong_training: str | None,
+    *,
+    by_token: bool,
+    show_prompt: bool,
+    show_text: bool,
+    json: bool,
 ) -> bool:
-    """Whether a receipt is right, which is printed. fault: of its signature, in one clause; nothing is repeated then.
+    """Whether a receipt is right, which is printed, with its prompt and its text where they are asked for. fault: of
+    its signature, in one clause; wrong_training: of the receipt of a run that it names. Nothing is repeated then.
 
     Raises CommandError for the receipt of another model, FolderError, CaptureError, ProgramError."""
     started = time.monotonic()
-    answer = _Answer(receipt, fault) if fault is not None else _repeat(file, receipt, model, by_token)
-    if json:
-        output.show_json(answer.plain() | {"receipt": file, "seconds": round(time.monotonic() - started, 3)})
+    if fault is not None or wrong_training is not None:
+        answer = _Answer(receipt, fault, wrong_training=wrong_training)
     else:
-        answer.show(file)
+        answer = _repeat(file, receipt, model, by_token)
+    if json:
+        words = {"prompt": answer.prompt} if show_prompt else {}
+        words |= {"text": answer.text} if show_text else {}
+        output.show_json(answer.plain() | words | {"receipt": file, "seconds": round(time.monotonic() - started, 3)})
+        return answer.is_right
+    answer.show(file)
+    if show_prompt:
+        answer.show_prompt(file)
+    if show_text:
+        answer.show_text(file)
     return answer.is_right
 
 
 def read_model(folder: Path, dtype: str | None) -> LoadedModel:
-    """The model of a folder, named as receipts can have it. Raises FolderError."""
+    """The model of a folder or a GGUF file, named as receipts can have it. Raises FolderError, CommandError."""
     from roundlog.generation import FolderError, load_model
 
     try:
+        from transformers import modeling_gguf_pytorch_utils as gguf_reader
         from transformers.utils import logging
     except ImportError:
         pass  # `load_model` says so
     else:
+        gguf_reader.tqdm = logging.tqdm  # which the next line switches off, and the reader's own it does not
         logging.disable_progress_bar()
         logging.set_verbosity_error()
     name = re.sub("[^ -~]", "?", folder.resolve().name)[:200]
@@ -49,20 +71,6 @@ def read_model(folder: Path, dtype: str | None) -> LoadedModel:
         raise
     except OSError as error:
         raise CommandError(f"the model in {folder} cannot be read ({error.strerror}): check its files.") from error
-
-
-def decoded(tokenizer: Any, tokens: list[int]) -> str:
-    """The text of tokens, as people read it: without special ones, and a prefix of that of more tokens."""
-    return str(tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Characters that move or turn what a terminal shows, but for ends of lines and tabs."""
-
-
-def without_controls(text: str) -> str:
-    """A text of a model, which is not to control a terminal."""
-    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def about_text(receipt: GenerationReceipt) -> dict[str, object]:
@@ -116,6 +124,7 @@ class _Answer:
     right_tokens: int = 0
     """Tokens that are the model's, before the first that is not."""
     stopped: str | None = None
+    wrong_training: str | None = None
 
     @property
     def is_right(self) -> bool:
@@ -138,6 +147,20 @@ class _Answer:
         given = [name for name in digests if getattr(self.receipt, name) is not None]
         return ["model.name", "model.revision", "versions", *given]
 
+    @property
+    def prompt(self) -> str | None:
+        """The prompt as the model reads it, special tokens too; None if nothing was repeated, and no model read."""
+        if self.loaded is None:
+            return None
+        return str(self.loaded.tokenizer.decode(list(self.receipt.prompt), clean_up_tokenization_spaces=False))
+
+    @property
+    def text(self) -> str | None:
+        """The text as the receipt has it, right or wrong; None if nothing was repeated, and no model read."""
+        if self.loaded is None:
+            return None
+        return text_behind(self.loaded.tokenizer, self.receipt.prompt, self.receipt.tokens)
+
     def plain(self) -> dict[str, object]:
         """The answer for programs."""
         found, other = self.found, self.other_code
@@ -147,6 +170,7 @@ class _Answer:
             "digest": self.receipt.digest,
             "signer": self.receipt.signer,
             "wrong_signature": self.wrong_signature,
+            "wrong_training_receipt": self.wrong_training,
             "tokens": len(self.receipt.tokens),
             "right_tokens": self.right_tokens,
             "wrong_token": wrong,
@@ -162,7 +186,7 @@ class _Answer:
     def show(self, file: Path) -> None:
         """Prints the answer for people."""
         if self.loaded is None:
-            output.show_line(f"WRONG: {file}: {self.wrong_signature}; nothing was repeated.")
+            output.show_line(f"WRONG: {file}: {self.wrong_signature or self.wrong_training}; nothing was repeated.")
             return
         total = len(self.receipt.tokens)
         if self.is_right:
@@ -182,6 +206,26 @@ class _Answer:
                 f"The receipt was written with transformers {theirs}, and this is {ours}: the model's code is that of "
                 "transformers, so verify it with that version before you judge."
             )
+
+    def show_prompt(self, file: Path) -> None:
+        """Prints the prompt, and whose words it is."""
+        if self.prompt is not None:
+            _quote(
+                f"Prompt of {file}, with what a chat template has put around it; whose words these are, a receipt does "
+                "not say:",
+                self.prompt,
+            )
+
+    def show_text(self, file: Path) -> None:
+        """Prints the text, and whose words it is."""
+        if self.text is not None:
+            total = len(self.receipt.tokens)
+            whose = "the model's words behind this prompt, all of them"
+            if not self.is_right:
+                whose = f"of {total} tokens the first {self.right_tokens} are the model's words, the others are not"
+                if self.right_tokens == total:
+                    whose = "the model's words, with probabilities that are not the model's"
+            _quote(f"Text of {file}, {whose}:", self.text)
 
     def _wrong(self, file: Path) -> str:
         found, total = self.found, len(self.receipt.tokens)
@@ -206,3 +250,10 @@ class _Answer:
         assert self.loaded is not None
         text = self.loaded.tokenizer.decode([token], clean_up_tokenization_spaces=False)
         return f"{token} {str(text)[:60]!r}"
+
+
+def _quote(title: str, text: str) -> None:
+    """Prints a stranger's text, each line behind a mark, so that none of it passes for what we say."""
+    output.show_line(title)
+    for line in without_controls(text).split("\n"):
+        output.show_line(f"| {line}")

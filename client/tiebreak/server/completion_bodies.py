@@ -9,49 +9,10 @@ from typing import Any
 
 from roundlog.generation import Choice
 
+from tiebreak.generated_text import HELD_BACK
+
 DONE = b"data: [DONE]\n\n"
 """The last event of a stream."""
-
-_HELD_BACK = "\ufffd"
-"""Stands for bytes that are no whole character yet."""
-
-
-class TextDecoder:
-    """The text of tokens, as it grows: what was given stays as it is."""
-
-    def __init__(self, tokenizer: Any, prompt: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
-        # A tokenizer may drop the space before its first token: the prompt's last one stands before the text's.
-        self._before = list(prompt[-1:])
-        self._start = self._decode(self._before)
-        self._tokens: list[int] = []
-        self.text = ""
-        """All that was given."""
-
-    def add(self, token: int) -> str:
-        """The text that a token adds; nothing while it ends within a character."""
-        self._tokens.append(token)
-        whole = self._whole()
-        if whole.endswith(_HELD_BACK) or not whole.startswith(self.text):
-            return ""
-        return self._give(whole)
-
-    def end(self) -> str:
-        """The rest, once all tokens are there."""
-        whole = self._whole()
-        return self._give(whole) if whole.startswith(self.text) else ""
-
-    def _give(self, whole: str) -> str:
-        new = whole[len(self.text) :]
-        self.text = whole
-        return new
-
-    def _whole(self) -> str:
-        behind = self._decode([*self._before, *self._tokens])
-        return behind[len(self._start) :] if behind.startswith(self._start) else self._decode(self._tokens)
-
-    def _decode(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +84,7 @@ class AnswerWriter:
                     {
                         "token": text,
                         "logprob": choice.logprob,
-                        "bytes": None if _HELD_BACK in text else list(text.encode()),
+                        "bytes": None if HELD_BACK in text else list(text.encode()),
                         "top_logprobs": [],
                     }
                     for choice, text in zip(choices, texts, strict=True)

@@ -30,7 +30,8 @@ from roundlog.generation import (
 )
 from roundlog.json_text import canonical_json
 
-from tiebreak.server.completion_bodies import AnswerWriter, TextDecoder
+from tiebreak.generated_text import TextDecoder, text_behind
+from tiebreak.server.completion_bodies import AnswerWriter
 from tiebreak.server.completion_requests import CompletionRequest, RequestError
 from tiebreak.server.issued_receipts import IssuedReceipts
 
@@ -69,13 +70,15 @@ class TextService:
         receipts: IssuedReceipts,
         *,
         tiebreak_version: str,
+        training_receipt: bytes | None = None,
         rows: int = 8,
         max_waiting: int = 64,
     ) -> None:
-        """The generator is the service's own from now on. rows: texts at once. max_waiting: requests that wait for
-        one of them to end; more are refused."""
+        """The generator is the service's own from now on. training_receipt: digest of the receipt of the run that the
+        model comes from, 32 bytes, to be named in each receipt. rows: texts at once. max_waiting: requests that wait
+        for one of them to end; more are refused."""
         self._loaded, self._generator, self.receipts = loaded, generator, receipts
-        self._version = tiebreak_version
+        self._version, self._training = tiebreak_version, training_receipt
         self._batch = BatchGenerator(generator, rows)
         self._free = asyncio.Semaphore(rows)
         """Rows of the batch. Those who wait do so here, where one who goes away leaves the line at once."""
@@ -154,12 +157,11 @@ class TextService:
     async def whole(self, answer: PendingAnswer) -> tuple[bytes, bytes]:
         """The body of an answer, and its receipt's digest. Raises StoppedError, MachineError, RequestDroppedError,
         OSError."""
-        decoder = TextDecoder(self._loaded.tokenizer, answer.tokens)
         async with aclosing(self._choices(answer)) as choices:
-            async for choice in choices:
-                decoder.add(choice.token)
-        decoder.end()
-        body = answer.writer.body(decoder.text, answer.choices, answer.reason, answer.usage)
+            async for _ in choices:
+                pass
+        text = text_behind(self._loaded.tokenizer, answer.tokens, [choice.token for choice in answer.choices])
+        body = answer.writer.body(text, answer.choices, answer.reason, answer.usage)
         return body, await self._issue(answer, body)
 
     async def events(self, answer: PendingAnswer) -> AsyncGenerator[bytes]:
@@ -252,6 +254,7 @@ class TextService:
             seed=seed,
             max_new_tokens=new_tokens,
             tiebreak_version=self._version,
+            training_receipt=self._training,
         )
 
 

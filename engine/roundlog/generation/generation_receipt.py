@@ -39,9 +39,9 @@ class ModelIdentity:
     model_weight_hash: bytes
     """Merkle root over all weights (`model_folder.weight_root`)."""
     config_hash: bytes
-    """Digest of `config.json` and `generation_config.json`, or of the GGUF file."""
+    """Digest of `config.json` and `generation_config.json`, or SHA-256 of the GGUF file."""
     tokenizer_hash: bytes
-    """Digest of the tokenizer's files, or of the GGUF file."""
+    """Digest of the tokenizer's files, or SHA-256 of the GGUF file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

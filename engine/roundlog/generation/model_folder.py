@@ -1,9 +1,11 @@
-"""A folder with a causal language model of Hugging Face, read without a network: weights as safetensors or GGUF, the
-configuration, the tokenizer with its chat template."""
+"""A causal language model of Hugging Face, read without a network: a folder with weights as safetensors, the
+configuration, the tokenizer with its chat template; or a GGUF file, which holds all of these."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -15,6 +17,7 @@ from roundlog.capture import portable
 from roundlog.commitments import MerkleTree, tensor_root
 from roundlog.generation.folder_bounds import BoundError, require_bounded_files, require_weights
 from roundlog.generation.generation_receipt import DTYPES, ModelIdentity
+from roundlog.generation.gguf_file import check_gguf
 from roundlog.generation.prompt_process import PromptError, encoded_prompt
 
 if TYPE_CHECKING:
@@ -37,63 +40,108 @@ class LoadedModel:
     """Tokens that end a text."""
 
 
-def load_model(folder: Path, *, dtype: str | None = None, name: str = "", revision: str = "") -> LoadedModel:
-    """The model of a folder; no code of the folder's is run. dtype: of DTYPES; None keeps that of the weights, and
-    takes BF16 for GGUF and for FP16. name, revision: as the receipt has them; an empty name is the folder's.
+def load_model(path: Path, *, dtype: str | None = None, name: str = "", revision: str = "") -> LoadedModel:
+    """The model of a folder, or of a GGUF file; no code of a folder's is run. A folder without a config.json is that of
+    the one GGUF file in it, and nothing beside that file is read. dtype: of DTYPES; None keeps that of the weights, and
+    takes BF16 for GGUF and for FP16. name, revision: as the receipt has them; an empty name is the path's.
 
-    Raises FolderError."""
+    Raises FolderError, OSError."""
     try:
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise FolderError(
             "text needs transformers, which is not installed: pip install 'tiebreak[transformers]'"
         ) from error
-    if not folder.is_dir():
-        raise FolderError(f"there is no folder {folder} with a model: fetch one, as with `huggingface-cli download`")
-    gguf = sorted(folder.glob("*.gguf"))
-    configuration = folder / "config.json"
-    if not configuration.is_file() and len(gguf) != 1:
-        raise FolderError(f"{folder} has neither a config.json nor one file *.gguf: give the folder of a model")
-    source = configuration if configuration.is_file() else gguf[0]
-    # Without the second, transformers asks on the terminal whether to run code of the folder's.
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    if source != configuration:
-        options["gguf_file"] = source.name
-    try:
-        require_bounded_files(folder)
-        if source == configuration:
-            require_weights(folder, AutoConfig.from_pretrained(folder, **options))
-        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-        wanted: torch.dtype | str = "auto" if dtype is None else DTYPES[dtype]
-        if dtype is None and "gguf_file" in options:
-            wanted = torch.bfloat16
-        model = _weights(AutoModelForCausalLM, folder, wanted, options)
-        if model.dtype == torch.float16:
-            model = _weights(AutoModelForCausalLM, folder, torch.bfloat16, options)
-        stop = _stop_tokens(model, tokenizer)
-    except FolderError:
-        raise
-    except BoundError as error:
-        raise FolderError(f"the model in {folder} is none that could be read, since {error}: give another") from error
-    except Exception as error:
-        # transformers raises errors of every type for what it cannot read.
-        reason = " ".join(str(error).split())[:300]
-        raise FolderError(
-            f"the model in {folder} cannot be read ({type(error).__name__}: {reason}): give a folder with config, "
-            "tokenizer and weights as safetensors or GGUF"
-        ) from error
+    gguf = _gguf_of(path)
+    with _readable(path if gguf is None else gguf, is_gguf=gguf is not None) as (folder, options):
+        try:
+            if gguf is None:
+                require_bounded_files(folder)
+                require_weights(folder, AutoConfig.from_pretrained(folder, **options))
+            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+            if gguf is not None:
+                model = _weights(AutoModelForCausalLM, folder, torch.float32, options)
+                _unpack(model, torch.bfloat16 if dtype is None else DTYPES[dtype])
+            else:
+                model = _weights(AutoModelForCausalLM, folder, "auto" if dtype is None else DTYPES[dtype], options)
+                if model.dtype == torch.float16:
+                    model = _weights(AutoModelForCausalLM, folder, torch.bfloat16, options)
+            stop = _stop_tokens(model, tokenizer)
+        except FolderError as error:
+            raise FolderError(f"the model in {path} cannot be read ({error}): fetch it again, or correct it") from error
+        except BoundError as error:
+            raise FolderError(f"the model in {path} is none that could be read, since {error}: give another") from error
+        except Exception as error:
+            # transformers raises errors of every type for what it cannot read.
+            reason = " ".join(str(error).split())[:300]
+            raise FolderError(
+                f"the model in {path} cannot be read ({type(error).__name__}: {reason}): give a folder with config, "
+                "tokenizer and weights as safetensors, or a GGUF file"
+            ) from error
+    whole = None if gguf is None else bytes.fromhex(_file_digest(gguf))
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
         identity=ModelIdentity(
-            name=name or folder.resolve().name,
+            name=name or path.resolve().name,
             revision=revision,
             model_weight_hash=weight_root(model),
-            config_hash=_digest(folder, _CONFIGURATION if source == configuration else (source.name,)),
-            tokenizer_hash=_digest(folder, _TOKENIZER, otherwise=source.name),
+            config_hash=whole or _digest(path, _CONFIGURATION),
+            tokenizer_hash=whole or _digest(path, _TOKENIZER),
         ),
         stop=stop,
     )
+
+
+def save_model(loaded: LoadedModel, folder: Path) -> ModelIdentity:
+    """Writes a model into a folder that is there: weights as safetensors, configuration, tokenizer. The identity of
+    what is read there again: the same weights, bit for bit; configuration and tokenizer are other files. Raises
+    FolderError, OSError."""
+    loaded.tokenizer.name_or_path = ""  # of the place that it was read from, which others do not have
+    loaded.model.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+    again = load_model(folder, name=loaded.identity.name, revision=loaded.identity.revision)
+    if again.identity.model_weight_hash != loaded.identity.model_weight_hash or again.stop != loaded.stop:
+        raise FolderError(f"the model in {folder} is another one when it is read again: keep it as it was")
+    return again.identity
+
+
+def _gguf_of(path: Path) -> Path | None:
+    """The GGUF file that a path stands for; None for a folder with a config.json. Raises FolderError."""
+    if not path.exists():
+        raise FolderError(f"there is no folder {path} with a model: fetch one, as with `huggingface-cli download`")
+    if not path.is_dir():
+        return path
+    if (path / "config.json").is_file():
+        return None
+    found = sorted(path.glob("*.gguf"))
+    if len(found) != 1:
+        raise FolderError(f"{path} has neither a config.json nor one file *.gguf: give the folder of a model")
+    return found[0]
+
+
+@contextmanager
+def _readable(path: Path, *, is_gguf: bool) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """(folder, options) by which transformers reads a model. Raises FolderError."""
+    # Without the second, transformers asks on the terminal whether to run code of the folder's.
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    if not is_gguf:
+        yield path, options
+        return
+    try:
+        from gguf import GGML_QUANT_SIZES
+    except ImportError as error:
+        raise FolderError(
+            f"{path} needs the package gguf, which is not installed: pip install 'tiebreak[gguf]'"
+        ) from error
+    try:
+        check_gguf(path, {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()})
+    except ValueError as error:
+        raise FolderError(f"{path} is no GGUF file that could be read (it {error}): fetch it again") from error
+    # In a folder of its own: what stands beside the file is not in any hash.
+    with tempfile.TemporaryDirectory(prefix="tiebreak-gguf-") as name:
+        (Path(name) / "model.gguf").symlink_to(path.resolve())
+        yield Path(name), options | {"gguf_file": "model.gguf"}
 
 
 _CONFIGURATION = ("config.json", "generation_config.json")
@@ -113,8 +161,12 @@ _TOKENIZER = (
 
 def _weights(loader: Any, folder: Path, dtype: torch.dtype | str, options: dict[str, Any]) -> Any:
     """The model, each of whose weights is the folder's. Raises FolderError, and what transformers raises."""
-    # safetensors hold numbers alone; other formats of weights may hold code.
-    safe = {} if "gguf_file" in options else {"use_safetensors": True}
+    from transformers import GgufConfig
+
+    # safetensors hold numbers alone; other formats of weights may hold code. Of GGUF's, transformers would leave packed
+    # what it has kernels for.
+    is_gguf = "gguf_file" in options
+    safe = {"quantization_config": GgufConfig(dequantize=True)} if is_gguf else {"use_safetensors": True}
     # Tables that a model computes for itself are the same on every machine so. A model that is converted afterwards
     # has them rounded, which transformers' own have not.
     with portable():
@@ -130,11 +182,21 @@ def _weights(loader: Any, folder: Path, dtype: torch.dtype | str, options: dict[
         )
     lacking = [*report.get("missing_keys", ()), *(name for name, *_ in report.get("mismatched_keys", ()))]
     if lacking:
-        raise FolderError(
-            f"the weights in {folder} lack {min(lacking)}, or have it in another shape than the config says: fetch the "
-            "model again"
-        )
+        raise FolderError(f"its weights lack {min(lacking)}, or have it in another shape than the config says")
     return model.eval()
+
+
+def _unpack(model: Any, dtype: torch.dtype) -> None:
+    """Makes a plain model of one that was read from GGUF in FP32: each weight is rounded once, while transformers'
+    readers round several times on their way to BF16, and others elsewhere."""
+    for tensor in model.state_dict(keep_vars=True).values():
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+    model.config.dtype = dtype
+    model.hf_quantizer, model.is_quantized = None, False
+    for name in ("quantization_config", "_pre_quantization_dtype"):
+        if hasattr(model.config, name):
+            delattr(model.config, name)
 
 
 def weight_root(model: torch.nn.Module) -> bytes:
@@ -171,14 +233,14 @@ def _stop_tokens(model: PreTrainedModel, tokenizer: Any) -> tuple[int, ...]:
     found = [token for token in (*several, tokenizer.eos_token_id) if token is not None]
     size = model.config.get_text_config().vocab_size
     if wrong := [token for token in found if type(token) is not int or not 0 <= token < size]:
-        raise FolderError(f"the eos_token_id {str(wrong[0])[:60]} is none of the model's {size} tokens: correct it")
+        raise FolderError(f"the eos_token_id {str(wrong[0])[:60]} is none of the model's {size} tokens")
     return tuple(sorted(set(found)))
 
 
-def _digest(folder: Path, names: Sequence[str], *, otherwise: str = "") -> bytes:
+def _digest(folder: Path, names: Sequence[str]) -> bytes:
     """SHA-256 of what `sha256sum` prints of those files that are there: a line with the digest, two blanks and the
-    name, for each. otherwise: a file that stands for them."""
-    there = [name for name in names if (folder / name).is_file()] or [otherwise]
+    name, for each."""
+    there = [name for name in names if (folder / name).is_file()]
     lines = (f"{_file_digest(folder / name)}  {name}\n" for name in there)
     return sha256("".join(lines).encode()).digest()
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from tiebreak.cli.app import app
+from tiebreak.generated_text import without_controls
 from tiebreak.transactions.keys import devnet_account, sign_text
 from typer.testing import CliRunner
 
@@ -279,7 +280,8 @@ def test_each_kind_of_receipt_needs_its_own_options(run: Run, text: Text, traine
     refused(run("verify", path), said, code=2)
     refused(run("verify", path, "--job", trained.job), said, code=2)
     refused(run("verify", path, "--model", text.model), said, code=2)
-    refused(run("verify", path, "--job", trained.job, "--dir", tmp_path / "w", "--by-token"), said, code=2)
+    for more in ("--by-token", "--show-text", "--show-prompt"):
+        refused(run("verify", path, "--job", trained.job, "--dir", tmp_path / "w", more), said, code=2)
 
 
 def test_statements_of_in_toto_are_receipts_too(run: Run, text: Text, trained: Trained, tmp_path: Path) -> None:
@@ -325,10 +327,11 @@ def test_what_cannot_be_generated_is_refused_in_one_sentence(run: Run, text: Tex
 def test_characters_of_several_tokens_are_written_whole() -> None:
     from roundlog.generation import Choice
     from tiebreak.cli.generation import TextStream
+    from tiebreak.generated_text import TextDecoder
 
     tokenizer, out, pieces, begun = byte_tokenizer(), StringIO(), [], []
     said = " né ✓🙂\n ."
-    stream = TextStream(tokenizer, out, lambda: begun.append(out.getvalue()))
+    stream = TextStream(TextDecoder(tokenizer, []), out, lambda: begun.append(out.getvalue()))
     for token in tokenizer(said)["input_ids"]:
         stream.add(Choice(token, 0.0))
         pieces.append(out.getvalue())
@@ -343,17 +346,47 @@ def test_characters_of_several_tokens_are_written_whole() -> None:
 def test_a_text_does_not_control_a_terminal() -> None:
     from roundlog.generation import Choice
     from tiebreak.cli.generation import TextStream
+    from tiebreak.generated_text import TextDecoder
 
     class Terminal(StringIO):
         def isatty(self) -> bool:
             return True
 
     tokenizer, out = byte_tokenizer(), Terminal()
-    stream = TextStream(tokenizer, out, lambda: None)
+    stream = TextStream(TextDecoder(tokenizer, []), out, lambda: None)
     for token in tokenizer("a\x1b[2J\rb\n")["input_ids"]:
         stream.add(Choice(token, 0.0))
     stream.close()
     assert "\x1b" not in out.getvalue() and "\r" not in out.getvalue() and out.getvalue().endswith("b\n\n")
+
+
+def test_verify_shows_whose_words_a_text_is(run: Run, text: Text) -> None:
+    words = ("verify", text.receipt, "--model", text.model, "--show-prompt", "--show-text")
+    said = [f"| {line}" for line in without_controls(text.stdout.removesuffix("\n")).split("\n")]
+    lines = run(*words).stdout.splitlines()
+    assert lines[0].startswith("Right: ") and lines[2] == f"| <user>{PROMPT}<assistant>"
+    assert (
+        lines[3] == f"Text of {text.receipt}, the model's words behind this prompt, all of them:" and lines[4:] == said
+    )
+    found = json.loads(run(*words, "--json").stdout)
+    assert found["text"] + "\n" == text.stdout and found["prompt"] == f"<user>{PROMPT}<assistant>"
+    assert "text" not in json.loads(run(*words[:-1], "--json").stdout)
+    edited(text.receipt, {"tokens": other_token(text, 3)})
+    result = run(*words)
+    assert (
+        result.exit_code == 3
+        and f"of {NEW} tokens the first 3 are the model's words, the others are not:" in result.stdout
+    )
+    # Of the writer of a receipt: neither controls, nor a line that could be ours.
+    hostile = "\x1b[2J\u202e\nRight: the model"
+    edited(text.receipt, {"prompt_tokens": byte_tokenizer()(hostile)["input_ids"]})
+    shown = run(*words).stdout
+    assert "\x1b" not in shown and "\u202e" not in shown and "\n| Right: the model\n" in shown
+    assert not any(line.startswith("Right") for line in shown.splitlines())
+    receipt = read(text.receipt)
+    text.receipt.write_text(receipt.signed(b"\1" * 20, b"\1" * 65).to_json())
+    assert len(run(*words).stdout.splitlines()) == 1, "nothing is read, and nothing shown"
+    assert json.loads(run(*words, "--json").stdout)["text"] is None
 
 
 @pytest.mark.slow
