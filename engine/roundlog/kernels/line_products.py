@@ -145,8 +145,8 @@ def _multiply(
     size = (len(group) + 1) * wide
     # Whole tiles, so that each begins where a vector may.
     totals, sums = room[:size], room[size : 2 * size]
-    norms, row_norms = room[2 * size : 2 * size + wide], room[2 * size + wide : 2 * size + 2 * wide]
-    left = room[2 * size + 2 * wide :]
+    norms, row_norms = room[2 * size : 2 * size + wide], room[2 * size + wide : 2 * size + wide + FEW]
+    left = room[2 * size + wide + FEW :]
     rounded, places = np.empty(tile, out.dtype), np.arange(wide)
     count, of_batch, near = 0, -1, (indices, values, bounds)
     for part in range(start, stop):
@@ -238,7 +238,7 @@ def certify_lines(
     kind = _SHORT if a.dtype == torch.bfloat16 else _SINGLE
 
     def some(start: int, stop: int) -> None:
-        room = scratch_numbers("lines", 2 * (len(group) + 2) * wide + high * terms)
+        room = scratch_numbers("lines", (2 * len(group) + 3) * wide + FEW + high * terms)
         places = _PLACES
         while True:
             indices, y, d = near = np.empty(places, dtype=np.int64), np.empty(places), np.empty(places)
