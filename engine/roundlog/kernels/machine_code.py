@@ -341,7 +341,7 @@ def _i64(number: int) -> Any:
 WORTH = 1 << 25
 """Elements times instructions that the interpreter does in the milliseconds that compiling takes."""
 
-_PLAYED = 1 << 15
+PLAYED = 1 << 15
 """As many as the interpreter takes to begin."""
 
 _CACHED = 1 << 18
@@ -393,7 +393,7 @@ class Chain:
         """outputs: F32, BOOL or BF16. last: nobody reads the outputs for a while; their memory begins at multiples of
         ALIGNMENT bytes."""
         self._tape, self._size = tape, size
-        self._work = _PLAYED + size * len(tape.instructions)
+        self._work = PLAYED + size * len(tape.instructions)
         reads = tuple((operand.read(size), operand.kind) for operand in inputs)
         streamed = last and size >= _CACHED and all(read in (WHOLE, SCALAR) for read, _ in reads)
         self._form = Form(Assignments.of(tape, len(inputs)), reads, tuple(outputs), streamed)

@@ -206,7 +206,7 @@ def test_parts_of_threads_make_the_same_whole(monkeypatch: pytest.MonkeyPatch) -
 
 def test_code_is_made_when_interpreting_has_cost_as_much_and_shared_by_what_has_one_form() -> None:
     tape = tape_of((of.ADD, 0, 1, 0, 0), (of.FLOOR, 2, 2, 0, 0), inputs=2)
-    size = machine_code.WORTH // 8
+    size = (machine_code.WORTH // 4 - machine_code.PLAYED) // 2
     x, out = np.ones(size, dtype=np.float32), np.empty(size, dtype=np.float32)
     large = Chain(tape, [TapeOperand(F32, 1, size), TapeOperand(F32, 1, 1)], [F32], size)
     small = Chain(tape, [TapeOperand(F32, 1, 40), TapeOperand(F32, 1, 1)], [F32], 40)
