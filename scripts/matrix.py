@@ -35,7 +35,7 @@ import torch
 from generated import with_section
 from machines.process import Outcome, be_a_machine
 from machines.profiles import MACHINES, Machine
-from machines.tasks import FULL, SMALL, SMALL_IN_BF16, SMALL_STEPS, TEXT_STEPS, TEXTS
+from machines.tasks import FULL, MORE_TEXTS, SMALL, SMALL_IN_BF16, SMALL_STEPS, TEXT_STEPS, TEXTS
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.examples import BF16, FP32
 from roundlog.operators.job_arithmetic import EXACT
@@ -156,9 +156,9 @@ def make_jobs(
     tasks: Iterable[str], room: Path, *, full: bool, steps: int | None, arithmetic: str = EXACT
 ) -> tuple[dict[str, Path], dict[str, int]]:
     """Captures tasks of this file: (name -> directory, name -> steps)."""
-    jobs, counts = {}, {}
+    jobs, counts, texts = {}, {}, TEXTS | MORE_TEXTS
     for name in tasks:
-        small = (TEXTS[name], TEXT_STEPS) if name in TEXTS else ((SMALL | SMALL_IN_BF16)[name], SMALL_STEPS)
+        small = (texts[name], TEXT_STEPS) if name in texts else ((SMALL | SMALL_IN_BF16)[name], SMALL_STEPS)
         make, count = FULL[name] if full else small
         counts[name] = steps or count
         Job.from_task(make(counts[name]), arithmetic=arithmetic).write(room / name)

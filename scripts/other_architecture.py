@@ -8,7 +8,7 @@ it without CUDA, and qemu's user-mode emulation are fetched from Debian and PyPI
 First a negative control: what changes the floating-point environment there has to be noticed. Then every task is
 trained here and there, audited there by the log of this machine, and audited without any. All roots of a task have to
 be one, and that of docs/bit-equality.md. The tasks are those of matrix.py, or the ones in BF16 that --tasks names
-(gpt_bf16), whose audits without a log are in micro-batches, or texts (llama_text with --steps 14).
+(gpt_bf16), whose audits without a log are in micro-batches, or texts (llama_text, gpt2_text, with --steps 14).
 
 The first task takes some minutes more than the others, since numba compiles under emulation. What is
 done stays in the folder: run it again to carry on. Exit code 1 if anything differs, 2 if something is missing.
@@ -35,7 +35,7 @@ from machines.emulation import MIRROR, ROOT, Emulation, MissingToolError, prepar
 from machines.environment_control import Reaction
 from machines.process import Outcome
 from machines.profiles import MACHINES, Machine
-from machines.tasks import SMALL, SMALL_IN_BF16, SMALL_STEPS, TEXTS
+from machines.tasks import MORE_TEXTS, SMALL, SMALL_IN_BF16, SMALL_STEPS, TEXTS
 from matrix import Result, make_jobs, run
 
 PAGE = ROOT / "docs" / "bit-equality.md"
@@ -149,15 +149,20 @@ def markdown(result: Result, steps: int, there: Mapping[str, str]) -> str:
         "noticed."
     )
     tasks = result.outcomes[HERE].keys()
-    title = TITLE_OF_TEXTS if tasks <= TEXTS.keys() else TITLE_IN_BF16 if tasks <= SMALL_IN_BF16.keys() else TITLE
+    title = (
+        TITLE_OF_TEXTS
+        if tasks <= (TEXTS | MORE_TEXTS).keys()
+        else TITLE_IN_BF16
+        if tasks <= SMALL_IN_BF16.keys()
+        else TITLE
+    )
     return "\n".join([title, _TEXT, fill(measured, 120), "", *lines, ""])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--tasks", nargs="+", choices=sorted(SMALL | SMALL_IN_BF16 | TEXTS), default=list(SMALL), help="only these"
-    )
+    choices = sorted(SMALL | SMALL_IN_BF16 | TEXTS | MORE_TEXTS)
+    parser.add_argument("--tasks", nargs="+", choices=choices, default=list(SMALL), help="only these")
     parser.add_argument("--steps", type=int, default=SMALL_STEPS, help="number of steps of every task")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "aarch64", help="where everything is kept")
     parser.add_argument("--mirror", default=MIRROR, help="mirror of Debian")

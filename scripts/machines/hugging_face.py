@@ -1,5 +1,5 @@
-"""Ten kinds of `transformers`, small, made from their configurations by a task function as a user writes it; and a text
-of one."""
+"""Ten kinds of `transformers`, small, made from their configurations by a task function as a user writes it; and texts
+of six."""
 
 from __future__ import annotations
 
@@ -73,15 +73,28 @@ def hugging_face(kind: str, steps: int, batch_size: int = 4) -> Task:
 
 KINDS: dict[str, Callable[[int], Task]] = {name: partial(hugging_face, name) for name in _KINDS}
 
+TEXT_SETTINGS: dict[str, dict[str, Any]] = {
+    "llama": {**_WIDTHS, "num_key_value_heads": 1},
+    "qwen2": {**_WIDTHS, "num_key_value_heads": 1},
+    "mistral": {**_WIDTHS, "num_key_value_heads": 1, "sliding_window": 32},
+    "gemma3_text": {**_WIDTHS, "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 32},
+    "gpt2": {
+        **{"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 61, "n_positions": 32},
+        **{"bos_token_id": 1, "eos_token_id": 1},
+    },
+    "mixtral": {**_WIDTHS, "num_key_value_heads": 1, "num_local_experts": 4},
+}
+"""Six kinds that generate text."""
+
 _PROMPTS = [[5, 29, 41], [17]]
 
 
 @portable()
-def llama_text(steps: int) -> Task:
-    """The generation of text by a small Llama in BF16 with random weights, behind two prompts: drawn tokens, as many
-    behind the longest prompt as `steps` leaves when that is read."""
+def text_of(kind: str, steps: int) -> Task:
+    """The generation of text by a small model in BF16 with random weights, behind two prompts: drawn tokens, as many
+    behind the longest prompt as `steps` leaves when that is read. kind: of TEXT_SETTINGS."""
     torch.manual_seed(11)
-    config = transformers.LlamaConfig(**_WIDTHS, num_key_value_heads=1, initializer_range=0.3)
+    config = transformers.AutoConfig.for_model(kind, **TEXT_SETTINGS[kind], initializer_range=0.3)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.bfloat16)
     new_tokens = steps + 1 - len(_PROMPTS[0])
     return Task.from_causal_lm(model, _PROMPTS, new_tokens=new_tokens, temperature=0.9, top_k=40, top_p=0.95, seed=3)
