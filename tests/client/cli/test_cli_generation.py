@@ -364,9 +364,9 @@ def test_verify_shows_whose_words_a_text_is(run: Run, text: Text) -> None:
     words = ("verify", text.receipt, "--model", text.model, "--show-prompt", "--show-text")
     said = [f"| {line}" for line in without_controls(text.stdout.removesuffix("\n")).split("\n")]
     lines = run(*words).stdout.splitlines()
-    assert lines[0].startswith("Right: ") and lines[2] == f"| <user>{PROMPT}<assistant>"
+    assert lines[0].startswith("Right: ") and lines[3] == f"| <user>{PROMPT}<assistant>"
     assert (
-        lines[3] == f"Text of {text.receipt}, the model's words behind this prompt, all of them:" and lines[4:] == said
+        lines[4] == f"Text of {text.receipt}, the model's words behind this prompt, all of them:" and lines[5:] == said
     )
     found = json.loads(run(*words, "--json").stdout)
     assert found["text"] + "\n" == text.stdout and found["prompt"] == f"<user>{PROMPT}<assistant>"

@@ -21,7 +21,7 @@ _MOST_COMPARISONS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingForm:
-    """What samplings have in common that one program chooses by, with their numbers as its inputs."""
+    """Form of a sampling: all that a program depends on that reads the numbers."""
 
     drawn: bool
     """Whether the token is drawn, by a temperature."""
