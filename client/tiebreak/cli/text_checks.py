@@ -14,7 +14,9 @@ from tiebreak.cli.receipt_files import signer_text
 from tiebreak.generated_text import text_behind, without_controls
 
 if TYPE_CHECKING:
-    from roundlog.generation import GenerationReceipt, LoadedModel, TextCheck
+    from roundlog.generation import Choice, GenerationReceipt, LoadedModel, TextCheck
+
+    from tiebreak.cli.exchange_files import ExchangeFiles
 
 
 def check_text_receipt(
@@ -26,25 +28,32 @@ def check_text_receipt(
     by_token: bool,
     show_prompt: bool,
     show_text: bool,
+    exchange: ExchangeFiles,
     json: bool,
 ) -> bool:
     """Whether a receipt is right, which is printed, with its prompt and its text where they are asked for. fault: of
-    its signature, in one clause; nothing is repeated then.
+    its signature, in one clause; nothing is repeated then. exchange: bodies to compare with it.
 
     Raises CommandError for the receipt of another model, FolderError, CaptureError, ProgramError."""
     started = time.monotonic()
     answer = _Answer(receipt, fault) if fault is not None else _repeat(file, receipt, model, by_token)
+    if answer.loaded is not None:
+        exchange.compare(file, receipt, answer.loaded, answer.choices if answer.is_right else None)
+    is_right = answer.is_right and not exchange.wrong
     if json:
-        words = {"prompt": answer.prompt} if show_prompt else {}
+        words: dict[str, object] = {"prompt": answer.prompt} if show_prompt else {}
         words |= {"text": answer.text} if show_text else {}
+        words |= exchange.plain() | {"right": is_right}
         output.show_json(answer.plain() | words | {"receipt": file, "seconds": round(time.monotonic() - started, 3)})
-        return answer.is_right
+        return is_right
     answer.show(file)
+    if answer.loaded is not None:
+        exchange.show(file, receipt)
     if show_prompt:
         answer.show_prompt(file)
     if show_text:
         answer.show_text(file)
-    return answer.is_right
+    return is_right
 
 
 def read_model(folder: Path, dtype: str | None) -> LoadedModel:
@@ -106,7 +115,7 @@ def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool)
             found = check_text(receipt, generator, stop=loaded.stop, by_token=by_token, tell=tell)
         except StoppedError as error:
             return _Answer(receipt, None, loaded, None, len(right), f"the repetition stops ({error})")
-    return _Answer(receipt, None, loaded, found, len(right))
+    return _Answer(receipt, None, loaded, found, len(right), choices=tuple(right))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,8 @@ class _Answer:
     right_tokens: int = 0
     """Tokens that are the model's, before the first that is not."""
     stopped: str | None = None
+    choices: tuple[Choice, ...] = ()
+    """These tokens, with the model's log-probabilities."""
 
     @property
     def is_right(self) -> bool:

@@ -55,6 +55,8 @@ class CompletionRequest:
     """A text, token numbers, or messages ({"role": ..., "content": ...})."""
     sampling: Sampling
     seed: int
+    drawn_seed: bool
+    """Whether the request gives none."""
     max_tokens: int | None
     """Most new tokens; None: as many as there is room for."""
     logprobs: bool
@@ -81,6 +83,7 @@ def parse_request(data: bytes, model: str, *, is_chat: bool) -> CompletionReques
         prompt=_messages(fields.get("messages")) if is_chat else _prompt(fields.get("prompt")),
         sampling=_sampling(fields),
         seed=_whole(fields, "seed", 0, (1 << 64) - 1, secrets.randbits(_SEED_BITS)),
+        drawn_seed="seed" not in fields,
         max_tokens=_max_tokens(fields, is_chat=is_chat),
         logprobs=_logprobs(fields, is_chat=is_chat),
         stream=stream,

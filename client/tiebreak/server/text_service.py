@@ -28,10 +28,9 @@ from roundlog.generation import (
     make_receipt,
     prompt_tokens,
 )
-from roundlog.json_text import canonical_json
 
 from tiebreak.generated_text import TextDecoder, text_behind
-from tiebreak.server.completion_bodies import AnswerWriter
+from tiebreak.server.completion_bodies import AnswerWriter, fingerprint_of
 from tiebreak.server.completion_requests import CompletionRequest, RequestError
 from tiebreak.server.issued_receipts import IssuedReceipts
 
@@ -101,9 +100,7 @@ class TextService:
         prompt, how = [self._loaded.stop[0] if self._loaded.stop else 0], Sampling(temperature=1.0)
         asked = TextRequest(prompt, new_tokens=min(2, self._generator.positions - 1), sampling=how)
         made = self._receipt(prompt, self._batch.submit(asked).result(), how, 0, asked.new_tokens)
-        plain = made.plain()
-        named = canonical_json({name: plain[name] for name in ("model", "arithmetic", "versions")})
-        self.fingerprint = "fp_" + sha256(named.encode()).hexdigest()[:16]
+        self.fingerprint = fingerprint_of(made)
 
     def close(self) -> None:
         """Gives up all texts, and ends the threads."""
