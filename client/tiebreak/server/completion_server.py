@@ -18,11 +18,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, url_of
+from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, refusing, url_of
 from tiebreak.loopback import names_this_machine
 from tiebreak.server.completion_bodies import error_event
 from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError, parse_request
-from tiebreak.server.text_service import PendingAnswer, TextService
+from tiebreak.server.text_service import PendingAnswer, TextService, too_many
 
 RECEIPT_HEADER = "Tiebreak-Receipt"
 """Header with the digest of an answer's receipt; streams, whose headers go out before their end, have none."""
@@ -246,7 +246,13 @@ class CompletionServer:
         self._service, self._socket = service, listening
         loopback = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
         app = make_completion_app(service, loopback=loopback)
-        self._server = bounded_server(app, service.most_answers + _IDLE_CONNECTIONS, grace=5)
+        self._server = bounded_server(
+            app,
+            service.most_answers + _IDLE_CONNECTIONS,
+            grace=5,
+            overloaded=refusing(bytes(JSONResponse(too_many().body()).body), "application/json"),
+            pipelines=False,
+        )
         self._beside = BackgroundServer(self._server, listening, "text server")
 
     @property

@@ -111,12 +111,7 @@ class TextService:
     def enter(self) -> None:
         """Takes a place in the line. Raises RequestError if too many wait."""
         if self._answering >= self.most_answers:
-            raise RequestError(
-                "Too many requests wait already: ask again later.",
-                code="overloaded",
-                status=503,
-                headers={"Retry-After": str(_RETRY_SECONDS)},
-            )
+            raise too_many()
         self._answering += 1
 
     def leave(self) -> None:
@@ -250,6 +245,16 @@ class TextService:
             max_new_tokens=new_tokens,
             tiebreak_version=self._version,
         )
+
+
+def too_many() -> RequestError:
+    """The refusal of a request for which there is no place."""
+    return RequestError(
+        "Too many requests wait already: ask again later.",
+        code="overloaded",
+        status=503,
+        headers={"Retry-After": str(_RETRY_SECONDS)},
+    )
 
 
 def _prompt_name(request: CompletionRequest) -> str:
