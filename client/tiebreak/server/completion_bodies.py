@@ -11,7 +11,7 @@ from typing import Any
 from roundlog.generation import Choice, GenerationReceipt
 from roundlog.json_text import canonical_json
 
-from tiebreak.generated_text import HELD_BACK
+from tiebreak.generated_text import token_bytes
 
 DONE = b"data: [DONE]\n\n"
 """The last event of a stream."""
@@ -86,7 +86,7 @@ class AnswerWriter:
                     {
                         "token": text,
                         "logprob": choice.logprob,
-                        "bytes": None if HELD_BACK in text else list(text.encode()),
+                        "bytes": list(token_bytes(self.tokenizer, choice.token)),
                         "top_logprobs": [],
                     }
                     for choice, text in zip(choices, texts, strict=True)

@@ -3,7 +3,6 @@ not do is refused: a field that is ignored would change an answer without a word
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -283,6 +282,6 @@ def _whole(fields: dict[str, Any], name: str, least: int, most: int, default: in
 
 def _number(fields: dict[str, Any], name: str, least: float, most: float, default: float) -> float:
     value = fields.get(name, default)
-    if type(value) not in (int, float) or not (math.isfinite(value) and least <= value <= most):
+    if type(value) not in (int, float) or not least <= value <= most:
         raise RequestError(f"The field {name} is no number from {least:g} to {most:g}.", param=name)
     return float(value)

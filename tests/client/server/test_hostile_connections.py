@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from roundlog.generation import prompt_tokens
 from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, refusing, url_of
+from tiebreak.server import text_service
 
 from tests.client.server.asking import exchange
 from tests.client.server.conftest import ROWS, Served
@@ -117,6 +120,32 @@ def test_a_client_that_goes_away_frees_its_row_whatever_it_has_sent(served: Serv
     given = len(list((served.folder / "answers").iterdir())) - answers
     assert given <= ROWS, "those that waited for a row have none"
     assert text_of(served).status == 200
+
+
+def test_a_prompt_of_a_client_that_is_gone_is_not_encoded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded, goes_on = list[object](), threading.Event()
+
+    def slow(tokenizer: Any, prompt: Any) -> list[int]:
+        encoded.append(prompt)
+        goes_on.wait(60)
+        return prompt_tokens(tokenizer, prompt)
+
+    monkeypatch.setattr(text_service, "prompt_tokens", slow)
+    clients = [connected(served.url) for _ in range(8)]
+    for client in clients:
+        client.sendall(request_of(served))
+    ends = time.monotonic() + 30
+    while served.service._answering < len(clients):
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+    for client in clients:
+        client.close()
+    while served.service._answering:
+        assert time.monotonic() < ends, "whoever is gone has no place in the line"
+        time.sleep(0.01)
+    goes_on.set()
+    assert text_of(served, prompt="afterwards").status == 200
+    assert encoded == ["x", "afterwards"]
 
 
 def test_a_request_behind_another_one_ends_with_its_answer(served: Served) -> None:
