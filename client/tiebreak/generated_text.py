@@ -13,16 +13,33 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 """Characters that move or turn what a terminal shows, but for ends of lines and tabs."""
 
 
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+"""A token of one byte, in vocabularies that have bytes beside words (byte fallback)."""
+
+_LONG = 32
+"""Tokens whose text is not settled from which on it is looked at less often."""
+
+
 class TextDecoder:
-    """The text of new tokens behind a prompt, as it grows: what was given stays as it is."""
+    """The text of new tokens behind a prompt, as it grows: what was given stays as it is. Each token is decoded a few
+    times, however long the text is."""
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int]) -> None:
         """tokenizer: a `transformers.PreTrainedTokenizerBase`. prompt: token numbers."""
         self._tokenizer = tokenizer
+        self._skipped = {number for number, one in tokenizer.added_tokens_decoder.items() if one.special}
         # A tokenizer may drop the space before its first token: the prompt's last one stands before the text's.
         self._before = list(prompt[-1:])
         self._start = self._decode(self._before)
         self._tokens: list[int] = []
+        self._context, self._known = self._before, self._start
+        """Tokens whose text is settled, the newest of them, and their text."""
+        self._open: list[int] = []
+        """Tokens behind these, whose text later ones may still change."""
+        self._given = ""
+        """Beginning of their text that was given."""
+        self._wait = 0
+        """So many of them have to be there before they are looked at again."""
         self.text = ""
         """All that was given."""
 
@@ -35,25 +52,72 @@ class TextDecoder:
     def take(self, tokens: Sequence[int]) -> None:
         """Takes tokens whose text is not asked for yet."""
         self._tokens += tokens
+        self._open += [token for token in tokens if token not in self._skipped]
 
     def add(self, token: int) -> str:
-        """The text that a token adds, up to the last whole character."""
-        self._tokens.append(token)
-        return self._give(self.whole.rstrip(HELD_BACK))
+        """The text that a token adds, up to the last character that no later token changes."""
+        self.take([token])
+        # A byte behind others decides what all of them are, until a token of another kind ends them.
+        if token in self._skipped or len(self._open) < self._wait or _byte_of(self._tokenizer, token) is not None:
+            return ""
+        text = self._open_text()
+        ready = text.rstrip(HELD_BACK)
+        if not ready.startswith(self._given):
+            return ""
+        new, self._given = ready[len(self._given) :], ready
+        self.text += new
+        if text and ready == text:
+            self._context, self._known = self._open, self._decode(self._open)
+            self._open, self._given, self._wait = [], "", 0
+        elif len(self._open) >= _LONG:
+            self._wait = len(self._open) * 5 // 4
+        return new
 
     def end(self) -> str:
-        """The rest, once all tokens are there."""
-        return self._give(self.whole)
-
-    def _give(self, text: str) -> str:
-        if not text.startswith(self.text):
+        """The rest, once all tokens are there; nothing if `whole` does not begin with `text`."""
+        whole = self.whole
+        if not whole.startswith(self.text):
             return ""
-        new = text[len(self.text) :]
-        self.text = text
+        new = whole[len(self.text) :]
+        self.text = whole
         return new
+
+    def _open_text(self) -> str:
+        behind = self._decode([*self._context, *self._open])
+        if behind.startswith(self._known):
+            return behind[len(self._known) :]
+        # The prompt ends within a character.
+        return self._given if self.text else self._decode(self._open)
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def token_bytes(tokenizer: Any, token: int) -> bytes:
+    """The bytes that a token stands for, which need not be whole characters."""
+    if (byte := _byte_of(tokenizer, token)) is not None:
+        return byte
+    text = str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
+    name = str(tokenizer.convert_ids_to_tokens(token))
+    if HELD_BACK in text and all(letter in _BYTE_LETTERS for letter in name):
+        return bytes(_BYTE_LETTERS[letter] for letter in name)
+    return text.encode()
+
+
+def _byte_of(tokenizer: Any, token: int) -> bytes | None:
+    found = _BYTE.fullmatch(str(tokenizer.convert_ids_to_tokens(token)))
+    return bytes.fromhex(found[1]) if found else None
+
+
+def _byte_letters() -> dict[str, int]:
+    """Letters of vocabularies of bytes, as GPT-2 has them: those that can be printed are themselves, and others stand
+    behind U+0100."""
+    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printed]
+    return {chr(byte): byte for byte in printed} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTE_LETTERS = _byte_letters()
 
 
 def text_behind(tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int]) -> str:

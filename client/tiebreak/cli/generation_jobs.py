@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import option_groups, output
-from tiebreak.cli.failures import CommandError
+from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.generation import ChoiceOptions, Products, Weights
 from tiebreak.cli.job_capture import JobRequest, show_made_job
-from tiebreak.cli.job_files import read_job
+from tiebreak.cli.job_files import as_root, read_job
 from tiebreak.cli.jobs import ProductArithmetic
 from tiebreak.cli.option_groups import examples, panel, takes_groups
 from tiebreak.cli.text_checks import read_model
@@ -53,7 +53,13 @@ def register(app: typer.Typer) -> None:
             "tiebreak job create-generation --model tiny --prompt One --prompt Two --temperature 0.8 --out job",
         ),
     )(takes_groups(create_generation))
-    app.command("text", epilog=examples("tiebreak job text job run --model SmolLM2-135M-Instruct"))(takes_groups(text))
+    app.command(
+        "text",
+        epilog=examples(
+            "tiebreak job text job run --model SmolLM2-135M-Instruct",
+            "tiebreak job text job collected.safetensors --root 0x... --model SmolLM2-135M-Instruct",
+        ),
+    )(takes_groups(text))
 
 
 def create_generation(
@@ -128,25 +134,33 @@ def _generation(
 
 def text(
     directory: option_groups.JobDirectory,
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run of it, as `train` keeps it.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|FILE",
+            help="Directory of a run of it, as `train` keeps it, or a state as `job collect` fetches it.",
+        ),
+    ],
     model: Folder,
+    root: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROOT", help="State root in hex that a FILE has to have: the final one, as `job show` prints it."
+        ),
+    ] = None,
     max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
     *,
     json: option_groups.Json = False,
 ) -> None:
-    """Print the texts that a run of a job has generated, up to its newest checkpoint."""
+    """Print the texts that a run of a job has generated, up to its newest checkpoint.
+
+    A file, which others have made, is held against the root that the chain has for the job, every bit of it.
+    """
     from roundlog.capture import generated_tokens
-    from roundlog.training import Run
 
     job = read_job(directory, max_memory)
     _require_texts(directory, job)
-    if not (run / "run.json").is_file():
-        raise CommandError(f"{run} is no directory of a run: let `tiebreak train` generate the text there.")
-    done, states = Run(job, run).newest(job.spec.intervals)
-    if not done:
-        raise CommandError(f"{run} has no checkpoint yet: let `tiebreak train` go on there.")
-    state = dict(zip(job.program.state_names, states, strict=True))
-    steps = min(done * job.spec.interval, job.spec.steps)
+    steps, state = _state_of_file(run, root, job) if run.is_file() else _state_of_run(run, root, job)
     loaded = read_model(model, None)
     tokens, lengths = _written(directory, state, loaded)
     found = generated_tokens({"buffer/tokens": tokens, "buffer/lengths": lengths}, loaded.stop)
@@ -170,6 +184,44 @@ def text(
         sys.stdout.write((without_controls(said) if sys.stdout.isatty() else said) + "\n")
     if steps < job.spec.steps:
         output.warn(f"the newest checkpoint of {run} is after {steps} of {job.spec.steps} steps: texts may go on.")
+
+
+def _state_of_run(run: Path, root: str | None, job: Job) -> tuple[int, Mapping[str, torch.Tensor]]:
+    """(steps, state) of the newest checkpoint of a run. Raises WrongUsage, CommandError."""
+    from roundlog.training import Run
+
+    if not (run / "run.json").is_file():
+        raise CommandError(f"{run} is no directory of a run: let `tiebreak train` generate the text there.")
+    if root is not None:
+        raise WrongUsage(f"{run} is a run, which has roots of its own: leave --root away.")
+    done, states = Run(job, run).newest(job.spec.intervals)
+    if not done:
+        raise CommandError(f"{run} has no checkpoint yet: let `tiebreak train` go on there.")
+    return min(done * job.spec.interval, job.spec.steps), dict(zip(job.program.state_names, states, strict=True))
+
+
+def _state_of_file(file: Path, root: str | None, job: Job) -> tuple[int, Mapping[str, torch.Tensor]]:
+    """(steps, state) in a stranger's file, which has the root. Raises WrongUsage, CommandError."""
+    from roundlog.commitments import CommitmentError, state_root
+    from roundlog.storage import StorageError, load_tensors
+
+    wanted = as_root(root) if root is not None else None
+    if wanted is None:
+        raise WrongUsage(f"what {file} has to be says a root of 64 hex digits: give --root, as `job show` prints it.")
+    try:
+        state = load_tensors(file, job.program.states)
+        found = state_root(state.values())
+    except StorageError as error:
+        raise CommandError(f"{file} is no state of this job, since it {error.reason}: fetch it again.") from error
+    except CommitmentError as error:
+        raise CommandError(f"{file} has no state root ({error}): fetch it again.") from error
+    if found != wanted:
+        raise CommandError(
+            f"{file} is not the state of the root 0x{wanted.hex()}, but of 0x{found.hex()}: fetch it again, or give "
+            "the root that the chain has for the job."
+        )
+    # A step moves the position by one; a root of steps before the last one is a state, too.
+    return int(state["buffer/position"]), state
 
 
 def _require_texts(directory: Path, job: Job) -> None:

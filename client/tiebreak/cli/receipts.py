@@ -13,6 +13,7 @@ import typer
 from tiebreak import quantities
 from tiebreak.cli import network, option_groups, output
 from tiebreak.cli.audit_output import about_data
+from tiebreak.cli.exchange_files import ExchangeFiles
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import check_roots, fetched, read_claim, read_job
 from tiebreak.cli.network import ContentOptions
@@ -43,6 +44,7 @@ _VERIFY = examples(
     "tiebreak verify receipt.json --job job --dir work",
     "tiebreak verify receipt.json --job job --dir work --run trained --share 0.1",
     "tiebreak verify text.json --model SmolLM2-135M-Instruct",
+    "tiebreak verify answer.json --model SmolLM2-135M-Instruct --request asked.json --response answered.json",
 )
 _VALIDATE = examples(
     "tiebreak validate receipt.json",
@@ -213,6 +215,14 @@ def verify(
     show_text: Annotated[
         bool, _text_option("--show-text", help="Print the text, too, and how much of it is the model's.")
     ] = False,
+    request: Annotated[
+        Path | None,
+        _text_option("--request", metavar="FILE", help="Bytes of a server's request, to compare with the receipt."),
+    ] = None,
+    response: Annotated[
+        Path | None,
+        _text_option("--response", metavar="FILE", help="Bytes of its response, with all events of a stream."),
+    ] = None,
     micro_batches: option_groups.MicroBatches = 1,
     *,
     computing: option_groups.Computing,
@@ -223,11 +233,12 @@ def verify(
 
     The receipt of a run needs --job and --dir: its intervals are repeated, or a share of them. That of a text needs
     --model: every token is the one that the model chooses behind those before it. Of a job that was fetched without its
-    data, the blocks that are used are fetched, each checked, and counted.
+    data, the blocks that are used are fetched, each checked, and counted. --request and --response of a server's answer
+    are compared with its receipt: their hashes, what was asked for, and what was sent.
 
     Exit code 0 if it is right, as far as it was repeated; 3 if an interval comes to another state root, a checkpoint of
-    RUN is not the receipt's, the model chooses another token or with another probability, or the signature is not the
-    signer's; 1 if that cannot be told, as with the receipt of another job or model.
+    RUN is not the receipt's, the model chooses another token or with another probability, or a body or the signature
+    is not the receipt's; 1 if that cannot be told, as with the receipt of another job or model.
     """
     from roundlog.training import Receipt, draw_intervals
 
@@ -255,13 +266,15 @@ def verify(
             by_token=by_token,
             show_prompt=show_prompt,
             show_text=show_text,
+            exchange=ExchangeFiles(request, response),
+            names_training=training_receipt is not None,
             json=json,
         )
         if not right:
             raise typer.Exit(ANSWER_IS_NO)
         return
-    of_a_text = by_token or show_prompt or show_text or training_receipt is not None
-    if job is None or directory is None or model is not None or of_a_text:
+    of_a_text = any((model, by_token, show_prompt, show_text, training_receipt, request, response))
+    if job is None or directory is None or of_a_text:
         raise WrongUsage(f"{file} is the receipt of a run: name its job with --job, your --dir, and no model.")
     made = read_job(job, computing.max_memory, micro_batches, content)
     if made.spec != read.spec:

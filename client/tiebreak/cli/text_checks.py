@@ -14,7 +14,9 @@ from tiebreak.cli.receipt_files import signer_text
 from tiebreak.generated_text import text_behind, without_controls
 
 if TYPE_CHECKING:
-    from roundlog.generation import GenerationReceipt, LoadedModel, TextCheck
+    from roundlog.generation import Choice, GenerationReceipt, LoadedModel, TextCheck
+
+    from tiebreak.cli.exchange_files import ExchangeFiles
 
 
 def check_text_receipt(
@@ -27,10 +29,13 @@ def check_text_receipt(
     by_token: bool,
     show_prompt: bool,
     show_text: bool,
+    exchange: ExchangeFiles,
+    names_training: bool,
     json: bool,
 ) -> bool:
     """Whether a receipt is right, which is printed, with its prompt and its text where they are asked for. fault: of
     its signature, in one clause; wrong_training: of the receipt of a run that it names. Nothing is repeated then.
+    exchange: bodies to compare with it. names_training: whether it was held against the receipt of a run.
 
     Raises CommandError for the receipt of another model, FolderError, CaptureError, ProgramError."""
     started = time.monotonic()
@@ -38,17 +43,25 @@ def check_text_receipt(
         answer = _Answer(receipt, fault, wrong_training=wrong_training)
     else:
         answer = _repeat(file, receipt, model, by_token)
+    if answer.loaded is not None:
+        exchange.compare(file, receipt, answer.loaded, answer.choices if answer.is_right else None)
+    is_right = answer.is_right and not exchange.wrong
     if json:
-        words = {"prompt": answer.prompt} if show_prompt else {}
+        words: dict[str, object] = {"prompt": answer.prompt} if show_prompt else {}
         words |= {"text": answer.text} if show_text else {}
+        words |= exchange.plain() | {"right": is_right}
+        checked = {*(f"{name}_sha256" for name in exchange.compared), *(["training_receipt"] if names_training else [])}
+        words["unchecked"] = [name for name in answer.words_of_author if name not in checked]
         output.show_json(answer.plain() | words | {"receipt": file, "seconds": round(time.monotonic() - started, 3)})
-        return answer.is_right
+        return is_right
     answer.show(file)
+    if answer.loaded is not None:
+        exchange.show(file, receipt)
     if show_prompt:
         answer.show_prompt(file)
     if show_text:
         answer.show_text(file)
-    return answer.is_right
+    return is_right
 
 
 def read_model(folder: Path, dtype: str | None) -> LoadedModel:
@@ -110,7 +123,7 @@ def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool)
             found = check_text(receipt, generator, stop=loaded.stop, by_token=by_token, tell=tell)
         except StoppedError as error:
             return _Answer(receipt, None, loaded, None, len(right), f"the repetition stops ({error})")
-    return _Answer(receipt, None, loaded, found, len(right))
+    return _Answer(receipt, None, loaded, found, len(right), choices=tuple(right))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +138,8 @@ class _Answer:
     """Tokens that are the model's, before the first that is not."""
     stopped: str | None = None
     wrong_training: str | None = None
+    choices: tuple[Choice, ...] = ()
+    """These tokens, with the model's log-probabilities."""
 
     @property
     def is_right(self) -> bool:
@@ -141,8 +156,8 @@ class _Answer:
         return (theirs, ours) if theirs != ours else None
 
     @property
-    def _unchecked(self) -> list[str]:
-        """Fields of the receipt that are its author's words."""
+    def words_of_author(self) -> list[str]:
+        """Fields of the receipt that no repetition checks."""
         digests = ("training_receipt", "request_sha256", "response_sha256")
         given = [name for name in digests if getattr(self.receipt, name) is not None]
         return ["model.name", "model.revision", "versions", *given]
@@ -180,7 +195,6 @@ class _Answer:
             "wrong_stop": found.wrong_stop if found is not None else False,
             "stopped": self.stopped,
             "other_transformers": list(other) if other is not None else None,
-            "unchecked": self._unchecked,
         }
 
     def show(self, file: Path) -> None:

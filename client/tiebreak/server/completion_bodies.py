@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
-from roundlog.generation import Choice
+from roundlog.generation import Choice, GenerationReceipt
+from roundlog.json_text import canonical_json
 
-from tiebreak.generated_text import HELD_BACK
+from tiebreak.generated_text import token_bytes
 
 DONE = b"data: [DONE]\n\n"
 """The last event of a stream."""
@@ -84,7 +86,7 @@ class AnswerWriter:
                     {
                         "token": text,
                         "logprob": choice.logprob,
-                        "bytes": None if HELD_BACK in text else list(text.encode()),
+                        "bytes": list(token_bytes(self.tokenizer, choice.token)),
                         "top_logprobs": [],
                     }
                     for choice, text in zip(choices, texts, strict=True)
@@ -98,6 +100,13 @@ class AnswerWriter:
             "top_logprobs": None,
             "text_offset": offsets,
         }
+
+
+def fingerprint_of(receipt: GenerationReceipt) -> str:
+    """Name of weights, arithmetic and versions, as a receipt has them: 16 hex digits behind `fp_`."""
+    plain = receipt.plain()
+    named = canonical_json({name: plain[name] for name in ("model", "arithmetic", "versions")})
+    return "fp_" + sha256(named.encode()).hexdigest()[:16]
 
 
 def error_event(error: dict[str, object]) -> bytes:

@@ -3,7 +3,6 @@ not do is refused: a field that is ignored would change an answer without a word
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,6 +54,8 @@ class CompletionRequest:
     """A text, token numbers, or messages ({"role": ..., "content": ...})."""
     sampling: Sampling
     seed: int
+    drawn_seed: bool
+    """Whether the request gives none."""
     max_tokens: int | None
     """Most new tokens; None: as many as there is room for."""
     logprobs: bool
@@ -81,6 +82,7 @@ def parse_request(data: bytes, model: str, *, is_chat: bool) -> CompletionReques
         prompt=_messages(fields.get("messages")) if is_chat else _prompt(fields.get("prompt")),
         sampling=_sampling(fields),
         seed=_whole(fields, "seed", 0, (1 << 64) - 1, secrets.randbits(_SEED_BITS)),
+        drawn_seed="seed" not in fields,
         max_tokens=_max_tokens(fields, is_chat=is_chat),
         logprobs=_logprobs(fields, is_chat=is_chat),
         stream=stream,
@@ -280,6 +282,6 @@ def _whole(fields: dict[str, Any], name: str, least: int, most: int, default: in
 
 def _number(fields: dict[str, Any], name: str, least: float, most: float, default: float) -> float:
     value = fields.get(name, default)
-    if type(value) not in (int, float) or not (math.isfinite(value) and least <= value <= most):
+    if type(value) not in (int, float) or not least <= value <= most:
         raise RequestError(f"The field {name} is no number from {least:g} to {most:g}.", param=name)
     return float(value)

@@ -7,9 +7,10 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from hashlib import sha256
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,11 +19,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, url_of
+from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, refusing, url_of
 from tiebreak.loopback import names_this_machine
 from tiebreak.server.completion_bodies import error_event
 from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError, parse_request
-from tiebreak.server.text_service import PendingAnswer, TextService
+from tiebreak.server.text_service import PendingAnswer, TextChangedError, TextService, too_many
 
 RECEIPT_HEADER = "Tiebreak-Receipt"
 """Header with the digest of an answer's receipt; streams, whose headers go out before their end, have none."""
@@ -146,7 +147,7 @@ class _Handlers:
         asked = parse_request(data, service.model, is_chat=is_chat)
         service.enter()
         try:
-            answer = await service.begin(asked, sha256(data).digest())
+            answer = await _unless_gone(request.receive, service.begin(asked, sha256(data).digest()))
         except BaseException:
             service.leave()
             raise
@@ -201,6 +202,20 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, PendingAnswer]) -> PendingAnswer:
+    """The result of work, which is given up once its client is gone. Raises ClientDisconnect then."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_until_gone(receive))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
 async def _body(request: Request) -> bytes:
     too_long = RequestError(f"The request has more than {MAX_REQUEST_BYTES} bytes.", status=413)
     given = request.headers.get("content-length", "0")
@@ -233,6 +248,8 @@ def _internal(error: Exception) -> RequestError:
         return RequestError(f"Tokens of this model cannot be chosen so ({reason}): leave top_k and top_p away.")
     if isinstance(error, StoppedError):
         return RequestError("The model gives a number that is not finite behind this text.", status=500)
+    if isinstance(error, TextChangedError):
+        return RequestError("The end of this text changes what was sent of it: ask again without stream.", status=500)
     if isinstance(error, RequestDroppedError):
         return RequestError("The server ends: ask again later.", status=503)
     return RequestError(f"Something went wrong that should not ({type(error).__name__}): please report it.", status=500)
@@ -246,7 +263,13 @@ class CompletionServer:
         self._service, self._socket = service, listening
         loopback = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
         app = make_completion_app(service, loopback=loopback)
-        self._server = bounded_server(app, service.most_answers + _IDLE_CONNECTIONS, grace=5)
+        self._server = bounded_server(
+            app,
+            service.most_answers + _IDLE_CONNECTIONS,
+            grace=5,
+            overloaded=refusing(bytes(JSONResponse(too_many().body()).body), "application/json"),
+            pipelines=False,
+        )
         self._beside = BackgroundServer(self._server, listening, "text server")
 
     @property

@@ -28,10 +28,9 @@ from roundlog.generation import (
     make_receipt,
     prompt_tokens,
 )
-from roundlog.json_text import canonical_json
 
 from tiebreak.generated_text import TextDecoder, text_behind
-from tiebreak.server.completion_bodies import AnswerWriter
+from tiebreak.server.completion_bodies import AnswerWriter, fingerprint_of
 from tiebreak.server.completion_requests import CompletionRequest, RequestError
 from tiebreak.server.issued_receipts import IssuedReceipts
 
@@ -60,6 +59,10 @@ class PendingAnswer:
         return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
 
+class TextChangedError(Exception):
+    """The end of a text changes what was sent of it."""
+
+
 class TextService:
     """One model that answers."""
 
@@ -86,6 +89,9 @@ class TextService:
         self.most_answers = rows + max_waiting
         # A tokenizer encodes in a thread of its own, and another one decodes here.
         self._encoder = copy.deepcopy(loaded.tokenizer)
+        longest = max(len(token.encode(errors="replace")) for token in loaded.tokenizer.get_vocab())
+        self._most_bytes = generator.positions * longest
+        """Most bytes of a prompt: letters of vocabularies have one byte or more for each of a text."""
         self._encoding = ThreadPoolExecutor(1, "encoder")
         self._writing = ThreadPoolExecutor(1, "receipts")
         self.created = int(time.time())
@@ -103,9 +109,7 @@ class TextService:
         prompt, how = [self._loaded.stop[0] if self._loaded.stop else 0], Sampling(temperature=1.0)
         asked = TextRequest(prompt, new_tokens=min(2, self._generator.positions - 1), sampling=how)
         made = self._receipt(prompt, self._batch.submit(asked).result(), how, 0, asked.new_tokens)
-        plain = made.plain()
-        named = canonical_json({name: plain[name] for name in ("model", "arithmetic", "versions")})
-        self.fingerprint = "fp_" + sha256(named.encode()).hexdigest()[:16]
+        self.fingerprint = fingerprint_of(made)
 
     def close(self) -> None:
         """Gives up all texts, and ends the threads."""
@@ -116,12 +120,7 @@ class TextService:
     def enter(self) -> None:
         """Takes a place in the line. Raises RequestError if too many wait."""
         if self._answering >= self.most_answers:
-            raise RequestError(
-                "Too many requests wait already: ask again later.",
-                code="overloaded",
-                status=503,
-                headers={"Retry-After": str(_RETRY_SECONDS)},
-            )
+            raise too_many()
         self._answering += 1
 
     def leave(self) -> None:
@@ -132,13 +131,15 @@ class TextService:
         """The answer to a request, before its first token. Raises RequestError for a prompt that the model cannot
         take."""
         loop = asyncio.get_running_loop()
+        self._check_length(request)
         try:
             tokens = await loop.run_in_executor(self._encoding, self._tokens, request)
             wanted = request.max_tokens or max(1, self._generator.positions - len(tokens))
             self._generator.require(tokens, wanted, ())
         except CaptureError as error:
             # Prompts alone are to blame: the model was tried by `prepare`.
-            raise RequestError(_sentence(error), param=_prompt_name(request), code="context_length_exceeded") from None
+            code = "context_length_exceeded" if len(tokens) + wanted > self._generator.positions else None
+            raise RequestError(_sentence(error), param=_prompt_name(request), code=code) from None
         except FolderError as error:
             raise RequestError(_sentence(error), param=_prompt_name(request)) from None
         writer = AnswerWriter(
@@ -165,7 +166,8 @@ class TextService:
         return body, await self._issue(answer, body)
 
     async def events(self, answer: PendingAnswer) -> AsyncGenerator[bytes]:
-        """The events of an answer's stream; the last of them once its receipt is on the disk. Raises as `whole`."""
+        """The events of an answer's stream; the last of them once its receipt is on the disk. Raises as `whole`,
+        and TextChangedError."""
         decoder, writer, sent = TextDecoder(self._loaded.tokenizer, answer.tokens), answer.writer, sha256()
         request = answer.request
 
@@ -184,10 +186,25 @@ class TextService:
         offset = len(decoder.text)
         if rest := decoder.end():
             yield counted(writer.event(rest, [], offset))
+        if decoder.text != decoder.whole:
+            raise TextChangedError("the tokenizer changes text that was sent already")
         last = writer.last_events(answer.reason, answer.usage if request.include_usage else None)
         sent.update(last)
         await self._issue(answer, sent.digest(), is_digest=True)
         yield last
+
+    def _check_length(self, request: CompletionRequest) -> None:
+        """Raises RequestError for a text that no tokens have room for, before time is spent on encoding it."""
+        prompt = request.prompt
+        texts = [prompt] if isinstance(prompt, str) else [one["content"] for one in prompt if isinstance(one, dict)]
+        size = sum(len(text.encode()) for text in texts)
+        if size > self._most_bytes:
+            positions = self._generator.positions
+            raise RequestError(
+                f"The prompt has {size} bytes, and {positions} tokens of this model at most {self._most_bytes}.",
+                param=_prompt_name(request),
+                code="context_length_exceeded",
+            )
 
     def _tokens(self, request: CompletionRequest) -> list[int]:
         prompt = request.prompt
@@ -256,6 +273,16 @@ class TextService:
             tiebreak_version=self._version,
             training_receipt=self._training,
         )
+
+
+def too_many() -> RequestError:
+    """The refusal of a request for which there is no place."""
+    return RequestError(
+        "Too many requests wait already: ask again later.",
+        code="overloaded",
+        status=503,
+        headers={"Retry-After": str(_RETRY_SECONDS)},
+    )
 
 
 def _prompt_name(request: CompletionRequest) -> str:

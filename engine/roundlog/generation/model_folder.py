@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import torch
 from roundlog.capture import portable
 from roundlog.commitments import MerkleTree, tensor_root
 from roundlog.generation.folder_bounds import BoundError, require_bounded_files, require_weights
+from roundlog.generation.folder_files import CONFIGURATION, TOKENIZER, covered_files, file_sha256, files_digest
 from roundlog.generation.generation_receipt import DTYPES, ModelIdentity
 from roundlog.generation.gguf_file import check_gguf
 from roundlog.generation.prompt_process import PromptError, encoded_prompt
@@ -73,12 +74,12 @@ def load_model(path: Path, *, dtype: str | None = None, name: str = "", revision
             raise FolderError(f"the model in {path} is none that could be read, since {error}: give another") from error
         except Exception as error:
             # transformers raises errors of every type for what it cannot read.
-            reason = " ".join(str(error).split())[:300]
+            reason = " ".join(str(error).replace(str(folder), str(path)).split())[:300]
             raise FolderError(
                 f"the model in {path} cannot be read ({type(error).__name__}: {reason}): give a folder with config, "
                 "tokenizer and weights as safetensors, or a GGUF file"
             ) from error
-    whole = None if gguf is None else bytes.fromhex(_file_digest(gguf))
+    whole = None if gguf is None else file_sha256(gguf)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -86,8 +87,8 @@ def load_model(path: Path, *, dtype: str | None = None, name: str = "", revision
             name=name or path.resolve().name,
             revision=revision,
             model_weight_hash=weight_root(model),
-            config_hash=whole or _digest(path, _CONFIGURATION),
-            tokenizer_hash=whole or _digest(path, _TOKENIZER),
+            config_hash=whole or files_digest(path, CONFIGURATION),
+            tokenizer_hash=whole or files_digest(path, TOKENIZER),
         ),
         stop=stop,
     )
@@ -126,7 +127,12 @@ def _readable(path: Path, *, is_gguf: bool) -> Iterator[tuple[Path, dict[str, An
     # Without the second, transformers asks on the terminal whether to run code of the folder's.
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if not is_gguf:
-        yield path, options
+        with ExitStack() as stack:
+            try:
+                covered = stack.enter_context(covered_files(path))
+            except ValueError as error:
+                raise FolderError(f"{path} {error}") from error
+            yield covered, options
         return
     try:
         from gguf import GGML_QUANT_SIZES
@@ -142,21 +148,6 @@ def _readable(path: Path, *, is_gguf: bool) -> Iterator[tuple[Path, dict[str, An
     with tempfile.TemporaryDirectory(prefix="tiebreak-gguf-") as name:
         (Path(name) / "model.gguf").symlink_to(path.resolve())
         yield Path(name), options | {"gguf_file": "model.gguf"}
-
-
-_CONFIGURATION = ("config.json", "generation_config.json")
-_TOKENIZER = (
-    "added_tokens.json",
-    "chat_template.jinja",
-    "merges.txt",
-    "special_tokens_map.json",
-    "spiece.model",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-    "vocab.txt",
-)
 
 
 def _weights(loader: Any, folder: Path, dtype: torch.dtype | str, options: dict[str, Any]) -> Any:
@@ -235,16 +226,3 @@ def _stop_tokens(model: PreTrainedModel, tokenizer: Any) -> tuple[int, ...]:
     if wrong := [token for token in found if type(token) is not int or not 0 <= token < size]:
         raise FolderError(f"the eos_token_id {str(wrong[0])[:60]} is none of the model's {size} tokens")
     return tuple(sorted(set(found)))
-
-
-def _digest(folder: Path, names: Sequence[str]) -> bytes:
-    """SHA-256 of what `sha256sum` prints of those files that are there: a line with the digest, two blanks and the
-    name, for each."""
-    there = [name for name in names if (folder / name).is_file()]
-    lines = (f"{_file_digest(folder / name)}  {name}\n" for name in there)
-    return sha256("".join(lines).encode()).digest()
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,6 +98,32 @@ def test_a_text_ends_where_the_newest_checkpoint_does(generated: Generated, run:
     assert plain["steps"] == 24 < plain["all_steps"]
     for less, more in zip(plain["texts"], whole["texts"], strict=True):
         assert less["tokens"] == more["tokens"][: 25 - len(less["prompt_tokens"])]
+
+
+def test_a_file_of_others_has_the_texts_if_it_has_the_root(generated: Generated, run: Run, tmp_path: Path) -> None:
+    job = Job.read(generated.job)
+    whole = Path(shutil.copy(checkpoint_path(generated.run, job.spec.steps), tmp_path / "collected.safetensors"))
+    roots = (generated.run / "roots").read_bytes()
+    words = ("job", "text", generated.job, whole, "--model", generated.model)
+    found = run(*words, "--root", "0x" + roots[-32:].hex(), "--json")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout) == json.loads(
+        done("job", "text", generated.job, generated.run, "--model", generated.model, "--json")
+    )
+    refused(run(*words), "give --root, as `job show` prints it", code=2)
+    refused(run(*words, "--root", "0x12"), "a root of 64 hex digits", code=2)
+    refused(run(*words, "--root", roots[:32].hex()), f"is not the state of the root 0x{roots[:32].hex()}, but of")
+    refused(
+        run("job", "text", generated.job, generated.run, "--model", generated.model, "--root", roots[-32:].hex()),
+        "leave --root away",
+        code=2,
+    )
+    data = bytearray(whole.read_bytes())
+    data[-1] ^= 1
+    whole.write_bytes(data)
+    refused(run(*words, "--root", roots[-32:].hex()), "is not the state of the root")
+    whole.write_bytes(data[:100])
+    refused(run(*words, "--root", roots[-32:].hex()), "is no state of this job, since it")
 
 
 def test_a_job_is_made_again_to_the_same_bits_and_shown(generated: Generated, tmp_path: Path) -> None:

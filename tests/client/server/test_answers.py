@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from openai import NotFoundError, OpenAI
 from roundlog.generation.generation_receipt import logprobs_root
+from tiebreak.server import text_service
 from tiebreak.transactions.keys import signer_of
 
 from tests.client.server.asking import Exchange, exchange, receipt_of
@@ -106,6 +107,32 @@ def test_log_probabilities_are_those_of_the_receipt(served: Served) -> None:
     stream = chat_of(served, logprobs=True, stream=True, seed=receipt.seed)
     told = [event["choices"][0]["logprobs"] for event in stream.events]
     assert [one for part in told if part is not None for one in part["content"]] == content
+
+
+def test_the_bytes_of_tokens_come_to_the_text_whatever_they_are(served: Served) -> None:
+    chat = chat_of(served, logprobs=True, seed=2, max_tokens=60).plain["choices"][0]
+    assert "\ufffd" in chat["message"]["content"]
+    given = [bytes(one["bytes"]) for one in chat["logprobs"]["content"]]
+    special = [token.encode() for token in served.loaded.tokenizer.all_special_tokens]
+    said = b"".join(one for one in given if one not in special)
+    assert said.decode(errors="replace") == chat["message"]["content"]
+
+
+def test_a_text_whose_end_changes_what_was_sent_ends_with_an_error(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Changing(text_service.TextDecoder):
+        @property
+        def whole(self) -> str:
+            return "another one"
+
+    answers = len(list((served.folder / "answers").iterdir()))
+    monkeypatch.setattr(text_service, "TextDecoder", Changing)
+    parts = text_of(served, stream=True, seed=2).response.split(b"\n\n")
+    assert b"changes what was sent" in parts[-2] and parts[-1] == b"" and b"[DONE]" not in parts[-2]
+    assert len(list((served.folder / "answers").iterdir())) == answers
+    monkeypatch.undo()
+    assert text_of(served, stream=True).events
 
 
 def test_a_seed_gives_the_text_again_and_is_drawn_and_told_without_one(served: Served) -> None:

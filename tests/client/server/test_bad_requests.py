@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tiebreak.server import ServingError, listen_at
+from tiebreak.server import ServingError, listen_at, text_service
 from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError, parse_request
 
 from tests.client.server.asking import JSON, exchange
@@ -33,6 +33,7 @@ ANYWHERE: list[tuple[str, Any]] = [
     ("temperature", "1"),
     ("temperature", True),
     ("temperature", 1e-40),
+    ("temperature", 10**400),
     ("top_p", 0),
     ("top_p", 1.1),
     ("top_p", []),
@@ -41,6 +42,7 @@ ANYWHERE: list[tuple[str, Any]] = [
     ("top_k", 1 << 40),
     ("repetition_penalty", 0),
     ("repetition_penalty", 1e9),
+    ("repetition_penalty", 1e-300),
     ("seed", -1),
     ("seed", 1 << 64),
     ("seed", 1.0),
@@ -130,6 +132,23 @@ def check_error(found: Any, status: int | None = None) -> dict[str, Any]:
 def test_a_field_that_is_not_supported_is_refused(served: Served, path: str, name: str, value: Any) -> None:
     error = check_error(exchange(served.url, path, good(served, path) | {name: value}))
     assert error["param"] is not None or name in ("temperature", "top_p", "repetition_penalty")
+
+
+def test_a_prompt_that_is_too_long_has_a_code_and_others_have_none(served: Served) -> None:
+    """Clients make room in their messages at this code, which mends nothing else."""
+    for prompt, code in (("", None), ([262], None), ("x" * 96, "context_length_exceeded")):
+        assert check_error(exchange(served.url, TEXT, good(served, TEXT) | {"prompt": prompt}))["code"] == code
+
+
+@pytest.mark.parametrize("path", [TEXT, CHAT])
+def test_a_text_that_has_no_room_is_refused_before_it_is_encoded(
+    served: Served, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_service, "prompt_tokens", None)
+    long = "é" * 30_000
+    content = {"prompt": long} if path == TEXT else {"messages": [{"role": "user", "content": long[:10_000]}] * 3}
+    error = check_error(exchange(served.url, path, good(served, path) | content), 400)
+    assert error["code"] == "context_length_exceeded" and "60000 bytes" in error["message"]
 
 
 @pytest.mark.parametrize("path", [TEXT, CHAT])

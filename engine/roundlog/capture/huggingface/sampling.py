@@ -69,7 +69,7 @@ class Sampling:
             ("temperature", self.temperature == 0 or 2**-100 <= self.temperature < math.inf, "0, or at least 2^-100"),
             ("top_k", 0 <= self.top_k <= _MOST, f"0 to {_MOST}"),
             ("top_p", 2**-100 <= self.top_p <= 1, "at least 2^-100, up to 1"),
-            ("repetition_penalty", 0 < self.repetition_penalty < math.inf, "above 0"),
+            ("repetition_penalty", 2**-100 <= self.repetition_penalty < math.inf, "at least 2^-100"),
         ):
             if not fits:
                 raise CaptureError(f"{name} is {getattr(self, name)!r}: give a number, {allowed}")

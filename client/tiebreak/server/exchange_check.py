@@ -1,0 +1,261 @@
+"""The check of a request and of its response, as their bytes were sent, against the receipt that names them: a receipt
+alone says which text is a model's, and not that it is the one that was asked for, or the one that was sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from hashlib import sha256
+from typing import Any, cast
+
+from roundlog.capture.huggingface import Sampling
+from roundlog.generation import Choice, FolderError, GenerationReceipt, LoadedModel, prompt_tokens
+from roundlog.json_text import parse_json
+
+from tiebreak.generated_text import text_behind
+from tiebreak.server.completion_bodies import DONE, AnswerWriter, fingerprint_of
+from tiebreak.server.completion_requests import CompletionRequest, RequestError, parse_request
+
+MAX_RESPONSE_BYTES = 1 << 28
+
+_EVENT, _END = b"data: ", b"\n\n"
+_HEAD = ("id", "object", "created", "model", "system_fingerprint")
+_NAME = re.compile("(?:chat)?cmpl-[0-9a-f]{32}")
+
+
+class _Damaged(Exception):
+    """A body that is none of the server's; the message is a clause."""
+
+
+def wrong_request(receipt: GenerationReceipt, loaded: LoadedModel, data: bytes) -> list[str]:
+    """Differences between the bytes of a request and a receipt, a clause for each; none if the request asks for the
+    receipt's text. loaded: the receipt's model."""
+    found = list[str]()
+    if receipt.request_sha256 != sha256(data).digest():
+        found.append("the request's bytes have another SHA-256 than request_sha256")
+    try:
+        request = _request(receipt, data)
+    except RequestError as error:
+        return [*found, f"the server takes no such request ({str(error).rstrip('.')})"]
+    try:
+        tokens = _prompt(request, loaded)
+    except FolderError as error:
+        return [*found, f"the request has no prompt of this model ({error})"]
+    if tokens != list(receipt.prompt):
+        place = next(
+            (at for at, pair in enumerate(zip(tokens, receipt.prompt, strict=False)) if pair[0] != pair[1]), None
+        )
+        where = f"from token {place + 1} on" if place is not None else "the beginning of it, or more"
+        found.append(
+            f"the request's prompt has {len(tokens)} tokens and the receipt's {len(receipt.prompt)}, others {where}"
+        )
+    asked = {one.name: getattr(request.sampling, one.name) for one in fields(Sampling)}
+    asked |= {} if request.drawn_seed else {"seed": request.seed}
+    asked |= {} if request.max_tokens is None else {"max_new_tokens": request.max_tokens}
+    for name, value in asked.items():
+        said = getattr(receipt.sampling, name) if hasattr(receipt.sampling, name) else getattr(receipt, name)
+        if value != said:
+            found.append(f"the request asks for {name} {value}, and the receipt has {said}")
+    return found
+
+
+def wrong_response(
+    receipt: GenerationReceipt,
+    loaded: LoadedModel,
+    data: bytes,
+    *,
+    request: bytes | None = None,
+    choices: Sequence[Choice] | None = None,
+) -> list[str]:
+    """Differences between the bytes of a response, whole or a stream of events, and the answer of a receipt, a clause
+    for each. request: the bytes that asked for it, if they are there. choices: all tokens with their probabilities, by
+    a repetition; without them those of the response are not looked at."""
+    found = list[str]()
+    if receipt.response_sha256 != sha256(data).digest():
+        found.append("the response's bytes have another SHA-256 than response_sha256")
+    asked = None
+    if request is not None:
+        try:
+            asked = _request(receipt, request)
+        except RequestError:
+            return found  # told by `wrong_request`
+    is_stream = data.startswith(_EVENT) if asked is None else asked.stream
+    try:
+        answer = _joined(data) if is_stream else _whole(data)
+    except _Damaged as error:
+        return [*found, f"the response {error}"]
+    is_chat = str(answer["object"]).startswith("chat") if asked is None else asked.is_chat
+    logprobs = answer["choices"][0].get("logprobs") is not None if asked is None else asked.logprobs
+    wanted = _wanted(receipt, loaded, answer, choices, is_chat=is_chat, logprobs=logprobs)
+    if is_stream:
+        wanted["object"] = "chat.completion.chunk" if is_chat else "text_completion"
+        if "usage" not in answer and (asked is None or not asked.include_usage):
+            del wanted["usage"]
+    for one in (answer, wanted):
+        place = one["choices"][0]
+        if choices is None:
+            place.pop("logprobs", None)
+        elif is_stream and isinstance(place.get("logprobs"), dict):
+            place["logprobs"].pop("text_offset", None)  # of the text that was sent, which waits for whole characters
+    return [*found, *_differences("", answer, wanted)]
+
+
+def _request(receipt: GenerationReceipt, data: bytes) -> CompletionRequest:
+    """Raises RequestError."""
+    try:
+        plain = parse_json(data)
+    except ValueError:
+        plain = None  # told by `parse_request`
+    return parse_request(data, receipt.model.name, is_chat=isinstance(plain, dict) and "messages" in plain)
+
+
+def _prompt(request: CompletionRequest, loaded: LoadedModel) -> list[int]:
+    """Raises FolderError."""
+    prompt = request.prompt
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+        return [int(token) for token in prompt]
+    return prompt_tokens(loaded.tokenizer, cast(str | list[dict[str, str]], prompt))
+
+
+def _wanted(
+    receipt: GenerationReceipt,
+    loaded: LoadedModel,
+    answer: dict[str, Any],
+    choices: Sequence[Choice] | None,
+    *,
+    is_chat: bool,
+    logprobs: bool,
+) -> dict[str, Any]:
+    """The body that the server writes of a receipt, with the name and the second of an answer."""
+    name, created = answer["id"], answer["created"]
+    if not (isinstance(name, str) and _NAME.fullmatch(name) and name.startswith("chat") is is_chat):
+        name = f"{'chatcmpl' if is_chat else 'cmpl'}-<32 hex digits>"
+    writer = AnswerWriter(
+        name=name,
+        model=receipt.model.name,
+        created=created if type(created) is int and created >= 0 else 0,
+        fingerprint=fingerprint_of(receipt),
+        is_chat=is_chat,
+        logprobs=logprobs,
+        tokenizer=loaded.tokenizer,
+    )
+    prompt, new = len(receipt.prompt), len(receipt.tokens)
+    body = writer.body(
+        text_behind(loaded.tokenizer, receipt.prompt, receipt.tokens),
+        choices or (),
+        receipt.finish_reason,
+        {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new},
+    )
+    return cast(dict[str, Any], parse_json(body))
+
+
+def _whole(data: bytes) -> dict[str, Any]:
+    """The answer in a body. Raises _Damaged."""
+    return _object("", data, one_choice=True)
+
+
+def _joined(data: bytes) -> dict[str, Any]:
+    """The answer that the events of a stream come to, as one body. Raises _Damaged."""
+    if not data.endswith(_END + DONE):
+        raise _Damaged("is a stream that does not end with data: [DONE]")
+    parts = data.removesuffix(_END + DONE).split(_END)
+    joined: dict[str, Any] = {}
+    said, logprobs, usage, reason = list[dict[str, Any]](), list[dict[str, Any]](), None, None
+    for number, part in enumerate(parts, 1):
+        event = _object(f"event {number} ", part.removeprefix(_EVENT), one_choice=False)
+        if not part.startswith(_EVENT):
+            raise _Damaged(f"has an event {number} that does not begin with data:")
+        head = {name: event.pop(name) for name in _HEAD}
+        if joined not in ({}, head) or usage is not None:
+            raise _Damaged(f"has an event {number} of another answer, or behind the last one")
+        joined = head
+        choice = (event.pop("choices") or [None])[0]
+        if choice is None:
+            usage = event.pop("usage", None)
+        if event or (choice is None) is (usage is None) or (choice is not None and reason is not None):
+            raise _Damaged(f"has an event {number} that the server does not write")
+        if choice is None:
+            continue
+        reason = choice.pop("finish_reason", None)
+        if (told := choice.pop("logprobs", None)) is not None:
+            logprobs.append(told)
+        said.append(choice)
+    whole = {"index": 0, **_said(said), "logprobs": _chained(logprobs), "finish_reason": reason}
+    return joined | {"choices": [whole]} | ({} if usage is None else {"usage": usage})
+
+
+def _said(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The text of choices of events, as the choice of a body has it. Raises _Damaged."""
+    deltas = [one.get("delta") for one in parts]
+    if deltas and deltas[0] is not None:
+        first = {"role": "assistant", "content": "", "refusal": None}
+        plain = all(one == {"index": 0, "delta": one.get("delta")} for one in parts)
+        texts = [
+            one.get("content") if isinstance(one, dict) and one.keys() == {"content"} else None for one in deltas[1:-1]
+        ]
+        if plain and deltas[0] == first and deltas[-1] == {} and all(isinstance(one, str) for one in texts):
+            return {"message": first | {"content": "".join(cast(list[str], texts))}}
+    elif all(one == {"index": 0, "text": one.get("text")} and isinstance(one["text"], str) for one in parts):
+        return {"text": "".join(one["text"] for one in parts)}
+    raise _Damaged("has an event that the server does not write")
+
+
+def _chained(parts: Sequence[Any]) -> dict[str, Any] | None:
+    """Log-probabilities of events, as a body has them. Raises _Damaged."""
+    if not parts:
+        return None
+    found = dict(parts[0]) if isinstance(parts[0], dict) else {}
+    for part in parts[1:]:
+        if not isinstance(part, dict) or part.keys() != found.keys():
+            raise _Damaged("has log-probabilities that the server does not write")
+        found = {name: one + part[name] if isinstance(one, list) else one for name, one in found.items()}
+    return found
+
+
+def _object(what: str, data: bytes, *, one_choice: bool) -> dict[str, Any]:
+    """An object with a head and at most one choice. Raises _Damaged."""
+    try:
+        plain = parse_json(data)
+    except ValueError as error:
+        raise _Damaged(f"has no {what.strip() or 'answer'} (it {error})") from None
+    if isinstance(plain, dict) and "error" in plain:
+        raise _Damaged("is an error, and no answer")
+    if not isinstance(plain, dict) or set(_HEAD) - plain.keys():
+        raise _Damaged(f"has no {what.strip() or 'answer'} as the server writes it")
+    choices = plain.get("choices")
+    fits = isinstance(choices, list) and one_choice <= len(choices) <= 1
+    if not fits or not all(isinstance(one, dict) for one in cast(list[Any], choices)):
+        raise _Damaged("does not have one choice")
+    return cast(dict[str, Any], plain)
+
+
+def _differences(where: str, found: Any, wanted: Any) -> Iterator[str]:
+    """Clauses on what a body has, and what the server would have written."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        for name in sorted(found.keys() | wanted.keys()):
+            place = f"{where}.{name}".lstrip(".")
+            if name not in wanted:
+                yield f"the response has {place[:80]!r}, which the server does not write"
+            elif name not in found:
+                yield f"the response lacks {place}"
+            else:
+                yield from _differences(place, found[name], wanted[name])
+    elif isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
+        # One clause of a list is enough: a text has thousands of tokens.
+        for at, (one, other) in enumerate(zip(found, wanted, strict=True)):
+            if clauses := list(_differences(f"{where}[{at}]", one, other)):
+                yield from clauses
+                return
+    elif type(found) is not type(wanted) or found != wanted:
+        yield f"the response says {where} {_shown(found, wanted)}, and by the receipt it is {_shown(wanted, found)}"
+
+
+def _shown(value: Any, other: Any) -> str:
+    """A value; of a long text the place where it differs."""
+    if isinstance(value, str) and isinstance(other, str):
+        pairs = zip(value, other, strict=False)
+        at = next((at for at, (one, two) in enumerate(pairs) if one != two), min(len(value), len(other)))
+        begin = max(0, at - 20)
+        return f"{'...' if begin else ''}{value[begin : at + 40]!r}{'...' if len(value) > at + 40 else ''}"
+    return ascii(value)[:60]

@@ -1,0 +1,191 @@
+"""Bodies of requests and responses against their receipt: the server's own are right, and each change is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from roundlog.generation import Choice, GenerationReceipt, check_text
+from tiebreak.cli.app import app
+from tiebreak.server.exchange_check import wrong_request, wrong_response
+from typer.testing import CliRunner
+
+from tests.client.server.asking import Exchange, exchange, receipt_of
+from tests.client.server.conftest import Served
+
+TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
+HELLO = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "héllo"}]
+KINDS = ["text", "chat", "text stream", "chat stream"]
+
+
+def asked(served: Served, kind: str, **fields: object) -> tuple[Exchange, GenerationReceipt]:
+    """An exchange of a kind, and its receipt."""
+    is_chat, stream = kind.startswith("chat"), kind.endswith("stream")
+    body: dict[str, object] = {"model": served.service.model, "max_tokens": 12, "stream": stream}
+    body |= {"messages": HELLO} if is_chat else {"prompt": "once"}
+    found = exchange(served.url, CHAT if is_chat else TEXT, body | fields)
+    return found, receipt_of(served, found, (found.events[0] if stream else found.plain)["id"])
+
+
+def choices_of(served: Served, receipt: GenerationReceipt) -> list[Choice]:
+    found = list[Choice]()
+    assert check_text(receipt, served.checker, stop=receipt.stop, tell=found.append).is_right
+    return found
+
+
+def compared(served: Served, receipt: GenerationReceipt, request: bytes, response: bytes) -> list[str]:
+    choices = choices_of(served, receipt)
+    found = wrong_request(receipt, served.loaded, request)
+    return found + wrong_response(receipt, served.loaded, response, request=request, choices=choices)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_servers_own_bodies_are_right(served: Served, kind: str) -> None:
+    stream = kind.endswith("stream")
+    usage = {"stream_options": {"include_usage": True}} if stream else {}
+    for seed, more in enumerate(
+        [
+            {},
+            {"temperature": 0},
+            {"logprobs": True if kind.startswith("chat") else 0, "max_tokens": 60},
+            {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 5} | usage,
+        ]
+    ):
+        found, receipt = asked(served, kind, **({"seed": seed} if seed % 2 else {}) | more)
+        assert compared(served, receipt, found.request, found.response) == []
+        assert wrong_response(receipt, served.loaded, found.response) == []
+
+
+def test_a_chat_without_a_maximum_and_a_prompt_of_tokens_are_right(served: Served) -> None:
+    found, receipt = asked(served, "chat", max_tokens=None)
+    assert compared(served, receipt, found.request, found.response) == []
+    found, receipt = asked(served, "text", prompt=[5, 9, 100], max_tokens=None)
+    assert compared(served, receipt, found.request, found.response) == []
+
+
+REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
+    "prompt": ({"messages": [{"role": "user", "content": "hullo"}]}, "the request's prompt has"),
+    "longer prompt": ({"messages": [*HELLO, *HELLO]}, "the request's prompt has"),
+    "temperature": ({"temperature": 0.5}, "asks for temperature 0.5, and the receipt has 1.0"),
+    "top_k": ({"top_k": 5}, "asks for top_k 5, and the receipt has 0"),
+    "penalty": ({"repetition_penalty": 1.5}, "asks for repetition_penalty 1.5, and the receipt has 1.0"),
+    "seed": ({"seed": 8}, "asks for seed 8, and the receipt has 7"),
+    "max_tokens": ({"max_tokens": 13}, "asks for max_new_tokens 13, and the receipt has 12"),
+    "model": ({"model": "another"}, "the server takes no such request (This model is not served here"),
+    "field": ({"stop": "x"}, "the server takes no such request (This value of stop"),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_another_request_is_told(served: Served, name: str) -> None:
+    found, receipt = asked(served, "chat", seed=7)
+    change, said = REQUESTS[name]
+    other = json.dumps(json.loads(found.request) | change).encode()
+    clauses = wrong_request(receipt, served.loaded, other)
+    assert clauses[0] == "the request's bytes have another SHA-256 than request_sha256"
+    assert len(clauses) == 2 and said in clauses[1], clauses
+    lied = replace(receipt, request_sha256=sha256(other).digest())
+    assert wrong_request(lied, served.loaded, other) == clauses[1:]
+
+
+def test_bytes_that_are_no_request_or_response_are_told(served: Served) -> None:
+    _, receipt = asked(served, "text")
+    for data in (b"", b"\xff", b"[]", b"{", b'{"a":' * 5000):
+        lied = replace(receipt, request_sha256=sha256(data).digest(), response_sha256=sha256(data).digest())
+        assert len(wrong_request(lied, served.loaded, data)) == 1
+        assert len(wrong_response(lied, served.loaded, data)) == 1
+        assert len(wrong_response(lied, served.loaded, b"data: " + data)) == 2
+
+
+def in_whole(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
+    def changed(data: bytes) -> bytes:
+        plain = json.loads(data)
+        change(plain)
+        return json.dumps(plain).encode()
+
+    return changed
+
+
+BODIES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
+    "text": (
+        "chat",
+        in_whole(lambda one: one["choices"][0]["message"].update(content="The lie that was sent")),
+        "says choices[0].message.content 'The lie that was sent', and by the receipt it is",
+    ),
+    "reason": ("chat", in_whole(lambda one: one["choices"][0].update(finish_reason="stop")), "finish_reason 'stop'"),
+    "usage": ("text", in_whole(lambda one: one["usage"].update(prompt_tokens=5)), "says usage.prompt_tokens 5"),
+    "model": ("text", in_whole(lambda one: one.update(model="x")), "says model 'x'"),
+    "fingerprint": ("text", in_whole(lambda one: one.update(system_fingerprint="fp_0")), "says system_fingerprint"),
+    "id": ("text", in_whole(lambda one: one.update(id="x\x1b[2J")), r"says id 'x\x1b[2J'"),
+    "more": ("text", in_whole(lambda one: one.update(note="x")), "has 'note', which the server does not write"),
+    "two": ("text", in_whole(lambda one: one["choices"].append(one["choices"][0])), "does not have one choice"),
+    "less": ("text", in_whole(lambda one: one.pop("usage")), "lacks usage"),
+    "logprob": (
+        "chat",
+        in_whole(lambda one: one["choices"][0]["logprobs"]["content"][3].update(logprob=-1.5)),
+        "says choices[0].logprobs.content[3].logprob -1.5",
+    ),
+    "error": ("text", in_whole(lambda one: one.update(error={})), "is an error"),
+    "event": ("chat stream", lambda data: data.replace(b'{"content":"', b'{"content":"lie', 1), "message.content"),
+    "stream's reason": (
+        "text stream",
+        lambda data: data.replace(b'"finish_reason":"length"', b'"finish_reason":"stop"'),
+        "finish_reason 'stop'",
+    ),
+    "stream cut": ("text stream", lambda data: data.removesuffix(b"data: [DONE]\n\n"), "does not end with"),
+    "event dropped": ("text stream", lambda data: b"\n\n".join(data.split(b"\n\n")[2:]), "says choices[0].text"),
+    "event doubled": ("text stream", lambda data: data.split(b"\n\n")[0] + b"\n\n" + data, "says choices[0].text"),
+    "event of another": ("text stream", lambda data: data.replace(b'"id":"cmpl-', b'"id":"cmpl_', 1), "another answer"),
+    "comment": ("text stream", lambda data: data.replace(b"data: ", b": x\n\ndata: ", 2), "has no event 1"),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_another_response_is_told(served: Served, name: str) -> None:
+    kind, change, said = BODIES[name]
+    found, receipt = asked(served, kind, seed=1, logprobs=True if kind.startswith("chat") else None)
+    other = change(found.response)
+    assert other != found.response
+    clauses = compared(served, receipt, found.request, other)
+    assert clauses[0] == "the response's bytes have another SHA-256 than response_sha256"
+    assert len(clauses) == 2 and said in clauses[1] and clauses[1].isprintable(), clauses
+    lied = replace(receipt, response_sha256=sha256(other).digest())
+    assert compared(served, lied, found.request, other) == clauses[1:]
+
+
+def test_verify_compares_bodies_that_are_given_and_says_which_are_not(served: Served, tmp_path: Path) -> None:
+    found, receipt = asked(served, "chat", seed=3)
+    request, response = tmp_path / "request", tmp_path / "response"
+    request.write_bytes(found.request), response.write_bytes(found.response)
+    (tmp_path / "receipt.json").write_text(receipt.to_json())
+    model = served.folder.parent / "small"
+
+    def verify(file: Path, *more: object) -> tuple[int, list[str]]:
+        words = ["verify", file, "--model", model, *more]
+        done = CliRunner().invoke(app, [str(word) for word in words])
+        return done.exit_code, (done.stdout + done.stderr).splitlines()
+
+    code, lines = verify(tmp_path / "receipt.json", "--request", request, "--response", response)
+    assert code == 0 and lines[-1].startswith("Right: request and response have the bytes"), lines
+    code, lines = verify(tmp_path / "receipt.json")
+    assert code == 0 and lines[-1].endswith("not compared, and may say something else: give --request and --response.")
+    lie = found.response.replace(b'"content":"', b'"content":"lie ')
+    response.write_bytes(lie)
+    lied = replace(receipt, response_sha256=sha256(lie).digest(), signer=None, signature=None)
+    (tmp_path / "lied.json").write_text(lied.to_json())
+    code, lines = verify(tmp_path / "lied.json", "--response", response)
+    assert code == 3 and lines[0].startswith("Right: the model chooses") and len(lines) == 3, lines
+    assert lines[1].startswith("WRONG: the response says choices[0].message.content 'lie ")
+    assert lines[2].startswith("Request was not compared")
+    code, lines = verify(tmp_path / "lied.json", "--response", response, "--json")
+    plain = json.loads("\n".join(lines))
+    assert code == 3 and not plain["right"] and plain["compared"] == ["response"] and len(plain["wrong_bodies"]) == 1
+    unnamed = replace(receipt, request_sha256=None, signer=None, signature=None)
+    (tmp_path / "unnamed.json").write_text(unnamed.to_json())
+    code, lines = verify(tmp_path / "unnamed.json", "--request", request)
+    assert code == 1 and "has no request_sha256" in lines[-1]
