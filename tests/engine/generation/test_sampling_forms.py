@@ -62,7 +62,7 @@ def test_numbers_that_are_read_choose_as_constants_do(
     assert len({tuple(tokens) for tokens in found}) == len(found), "each has tokens of its own"
 
 
-@pytest.mark.parametrize("how", [Sampling(temperature=1e300), Sampling(repetition_penalty=1e-300)], ids=str)
+@pytest.mark.parametrize("how", [Sampling(temperature=1e300), Sampling(repetition_penalty=1e300)], ids=str)
 def test_numbers_that_fp32_does_not_have_are_constants(how: Sampling) -> None:
     form = how.form(VOCABULARY)
     assert form.constants == how and sampler_numbers(how, form) == {}
