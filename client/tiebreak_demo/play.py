@@ -33,8 +33,10 @@ def play(
     asked: Sequence[StoryName] = USUAL,
     pace: float | None = None,
     page: Page | None = None,
+    model: Path | None = None,
 ) -> Report:
-    """Plays what was asked for. pace: as of Scene, None for the usual one. page: shows it meanwhile.
+    """Plays what was asked for. pace: as of Scene, None for the usual one. page: shows it meanwhile. model: of the
+    story `text`, a folder or a GGUF file; None for one that is found, or made.
 
     Raises ProcessFailed, and whatever a party in this process raises."""
     machines = {machine.name: machine.description for machine in (A, B)}
@@ -53,6 +55,9 @@ def play(
         if StoryName.MARKET in asked:
             scenes.close()
             _play_market(directory / "market", screen, report, scenes, pace, page)
+        if StoryName.TEXT in asked:
+            scenes.close()
+            _play_text(directory / "text", screen, report, scenes, pace, page, model)
         report.seconds = time.monotonic() - started
         screen.table(report)
         if page is not None:
@@ -153,6 +158,28 @@ def _play_market(
         job_dir = _make_job(directory / "job", report.steps)
         screen.end_bars("customer")
     market.play(scene, screen, report, job_dir)
+
+
+def _play_text(
+    directory: Path,
+    screen: Screen,
+    report: Report,
+    scenes: ExitStack,
+    pace: float | None,
+    page: Page | None,
+    model: Path | None,
+) -> None:
+    """The story about the text of a language model, whose parties are processes."""
+    from tiebreak_demo import generation_story
+
+    screen.heading("A text with one right answer")
+    for machine in (A, B):
+        screen.text(f"{machine.name[0].upper()}{machine.name[1:]}: {machine.description}.")
+    scene = _scene(directory, "embedded", scenes, pace)
+    if page is not None:
+        rooms = [scene.room(party) for party in (scene.trainer, scene.auditor)]
+        page.show(scene, scenes, files=rooms, follow=[scene.room(scene.auditor)])
+    generation_story.play(scene, screen, report, model)
 
 
 def _open(screen: Screen, report: Report, name: StoryName, title: str) -> Story:

@@ -17,6 +17,8 @@ class StoryName(StrEnum):
     """Longer than the others: it has to be asked for."""
     MARKET = "market"
     """About paid audits; it has to be asked for as well."""
+    TEXT = "text"
+    """About the text of a language model; it has to be asked for as well."""
 
 
 USUAL = (StoryName.HONEST, StoryName.POISONED, StoryName.ALARMS)

@@ -36,12 +36,15 @@ TERMS = Terms(
 class Stage:
     """Used in a `with` block, which ends all processes of the story."""
 
-    def __init__(self, scene: Scene, screen: Screen, story: Story, parties: Sequence[Party]) -> None:
+    def __init__(
+        self, scene: Scene, screen: Screen, story: Story, parties: Sequence[Party], *, patience: float = PATIENCE
+    ) -> None:
+        """patience: seconds in which something has to come of the processes."""
         self.scene, self.screen, self.story = scene, screen, story
         self.job = 0
         self.said: list[str] = []
         """Texts of notices by which parties say what they have computed."""
-        self._parties = parties
+        self._parties, self._patience = parties, patience
         self._before = {party.name: scene.node.balance(party.address) for party in parties}
         self._first_block = scene.node.head().number
         self._children = ChildProcesses(scene.directory)
@@ -77,11 +80,12 @@ class Stage:
     def until(self, done: Callable[[JobView], bool]) -> None:
         """Lets the processes work until the job on the chain is in the wanted state. Raises ProcessFailed."""
         contract = self.scene.contract
-        self._children.listen(lambda: done(contract.job(self.job)), patience=PATIENCE)
+        self._children.listen(lambda: done(contract.job(self.job)), patience=self._patience)
 
     def until_ended(self, *parties: Party) -> None:
         """Lets the processes work until those of the parties have ended by themselves. Raises ProcessFailed."""
-        self._children.listen(lambda: self._children.ended({party.name for party in parties}), patience=PATIENCE)
+        names = {party.name for party in parties}
+        self._children.listen(lambda: self._children.ended(names), patience=self._patience)
 
     def game_of(self, party: Party) -> tuple[int, GameView] | None:
         """The party's game in this story, if it has challenged."""

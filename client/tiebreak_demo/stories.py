@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.storage import load_tensors
 from roundlog.training import Job
 from tiebreak.contract.contract_calls import Shares
-from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
-from tiebreak.contract.structs import GameView
+from tiebreak.contract.enums import JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.events import ElementProven
+from tiebreak.contract.structs import GameView, Terms
 
+from tiebreak_demo.adversary.tampering import Lie
 from tiebreak_demo.scene import Party
 from tiebreak_demo.stage import TERMS, Stage
 
 REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond
 
 
-def honest(stage: Stage, job_dir: Path) -> None:
+def honest(stage: Stage, job_dir: Path, terms: Terms = TERMS) -> None:
     """An honest trainer, an auditor on another machine: the claim is final, the trainer is paid."""
     scene = stage.scene
-    stage.post(job_dir)
+    stage.post(job_dir, terms)
     stage.start(scene.trainer, scene.command(scene.trainer, "trainer", "run", "--job", str(stage.job)))
     stage.start(scene.auditor, scene.command(scene.auditor, "auditor", "run", "--job", str(stage.job)))
     stage.until_ended(scene.auditor)
@@ -42,9 +45,37 @@ def honest(stage: Stage, job_dir: Path) -> None:
 
 def poisoned(stage: Stage, job_dir: Path, step: int, right_root: bytes) -> None:
     """A trainer who trains one batch on wrong labels: found at exactly that step, the claim is rejected."""
+    _rejected(stage, job_dir, TERMS, "poison", step, right_root, "the poisoned one")
+    _settle_rejected(stage)
+
+
+def changed_weight(
+    stage: Stage, job_dir: Path, lie: Lie, weight: torch.Tensor, right_root: bytes, terms: Terms = TERMS
+) -> None:
+    """A provider of a text whose model has one weight that is one ulp off: found at the operator that reads it, the
+    claim is rejected. weight: the right tensor that it is of."""
+    game = _rejected(stage, job_dir, terms, "weight", lie.step, right_root, "in which that weight is read")
+    stage.expect("and the operator that reads it", lie.operator, game.levels[Level.OPERATOR].index)
+    found = stage.game_of(stage.scene.auditor)
+    assert found is not None, "the auditor has not challenged"
+    (proof,) = [one for one in stage.scene.contract.events(game=found[0]) if isinstance(one, ElementProven)]
+    pattern = {2: torch.uint16, 4: torch.uint32}[weight.dtype.itemsize]
+    right = int(weight.reshape(-1)[lie.element].view(pattern))
+    stage.expect(
+        f"at element {lie.element} of {weight.numel():,} the contract has the model's bits, the provider is an ulp off",
+        (lie.element, f"{right:#x}", f"{right ^ 1:#x}"),
+        (proof.element, f"{proof.bits:#x}", f"{proof.claimed:#x}"),
+    )
+    _settle_rejected(stage)
+
+
+def _rejected(
+    stage: Stage, job_dir: Path, terms: Terms, kind: str, step: int, right_root: bytes, which: str
+) -> GameView:
+    """Plays a job whose trainer misbehaves in one step, to the end. The game that finds it."""
     scene = stage.scene
-    stage.post(job_dir)
-    stage.act(scene.trainer, "poison", step)
+    stage.post(job_dir, terms)
+    stage.act(scene.trainer, kind, step)
     # An audit needs no log; with one that is wrong from some step on, it only takes longer.
     words = ("auditor", "run", "--job", str(stage.job), "--no-log")
     stage.start(scene.auditor, scene.command(scene.auditor, *words))
@@ -58,8 +89,14 @@ def poisoned(stage: Stage, job_dir: Path, step: int, right_root: bytes) -> None:
     game = _game(stage, scene.auditor)
     stage.expect("the auditor has challenged with the right root", right_root, game.levels[0].roots[1])
     _expect_end(stage, game, Outcome.CHALLENGER_WON, Reason.PROOF)
-    stage.expect(f"the game has found step {step}, the poisoned one", step, _found(game, job.spec.training.interval))
+    stage.expect(f"the game has found step {step}, {which}", step, _found(game, job.spec.training.interval))
     stage.expect("the claim is rejected", JobStatus.REJECTED.name, job.status.name)
+    return game
+
+
+def _settle_rejected(stage: Stage) -> None:
+    """Reads the end of a rejected claim from the chain."""
+    scene, game = stage.scene, _game(stage, stage.scene.auditor)
     lost = Shares.of(TRAINER_BOND, game.spent[Side.CHALLENGER])
     stage.settle({scene.trainer: -TRAINER_BOND, scene.auditor: lost.winners, scene.customer: lost.quarter})
 

@@ -9,7 +9,7 @@ import typer
 
 from tiebreak import quantities
 from tiebreak.cli.dashboard import DEFAULT_PORT
-from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
+from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 
 if TYPE_CHECKING:
     from tiebreak_demo.report import StoryName
@@ -24,7 +24,17 @@ def demo(
     story: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Play only this one: honest, poisoned, alarms, market or operator. Repeatable."
+            metavar="NAME", help="Play only this one: honest, poisoned, alarms, market, operator or text. Repeatable."
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="Model of --story text, a folder or a GGUF file. Default: what `make smollm` has fetched, or else a "
+            "small one that the demo trains.",
+            show_default=False,
         ),
     ] = None,
     dashboard: Annotated[
@@ -55,6 +65,9 @@ def demo(
     A fifth one, `--story market`, is about audits that are paid: what an honest, a lazy and a lying auditor gain where
     a claim is right, and where it is wrong.
 
+    A sixth one, `--story text`, is about the text of a language model: an answer is repeated on another machine in one
+    pass, and a provider whose model has one weight that is one ulp off is caught at that weight.
+
     Needs no node, no network and no settings. Exit code 3 if a story does not end as it should.
     """
     if steps % 5:
@@ -62,6 +75,7 @@ def demo(
     if report is not None and (report.is_dir() or not report.parent.is_dir()):
         raise CommandError(f"the report {report} cannot be written: name a file in a directory that is there.")
     asked = _stories(story or [])
+    _check_text(asked, model)
     import json
 
     from rich.console import Console
@@ -69,7 +83,7 @@ def demo(
     from tiebreak_demo.play import play
 
     page = _page(port) if dashboard else None
-    found = play(Console(highlight=False), steps=steps, asked=asked, pace=pace, page=page)
+    found = play(Console(highlight=False), steps=steps, asked=asked, pace=pace, page=page, model=model)
     if report is not None:
         with replace_file(report) as file:
             file.write((json.dumps(found.as_json(), indent=2) + "\n").encode())
@@ -86,6 +100,22 @@ def _stories(names: list[str]) -> tuple[StoryName, ...]:
         listed = ", ".join(map(repr, known))
         raise typer.BadParameter(f"{unknown[0]!r} is not one of {listed}.", param_hint="--story")
     return tuple(map(StoryName, dict.fromkeys(names))) or USUAL
+
+
+def _check_text(asked: tuple[StoryName, ...], model: Path | None) -> None:
+    """Raises WrongUsage, CommandError for a model that cannot be played with, or that nobody asked for."""
+    from importlib.util import find_spec
+
+    from tiebreak_demo.report import StoryName
+
+    if StoryName.TEXT not in asked:
+        if model is not None:
+            raise WrongUsage("a model is played with in one story alone: add --story text.")
+        return
+    if model is not None and not model.exists():
+        raise CommandError(f"there is no model {model}: name a folder or a GGUF file.")
+    if find_spec("transformers") is None:
+        raise CommandError("the story text needs transformers: pip install 'tiebreak[transformers]'.")
 
 
 def _page(port: int) -> Page:

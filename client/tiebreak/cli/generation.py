@@ -21,7 +21,7 @@ from tiebreak.cli.option_groups import examples, panel, takes_groups
 from tiebreak.cli.receipt_files import (
     Form,
     ReceiptForm,
-    read_receipt_file,
+    digest_of_run,
     signed_receipt,
     signer_text,
     write_receipt_file,
@@ -155,20 +155,13 @@ class ReceiptOptions:
     def prepare(self) -> _WantedReceipt | None:
         """Needs of the receipt, checked before anything is computed; None without one. Raises WrongUsage,
         CommandError, ReceiptError, AccountError."""
-        from roundlog.training import Receipt
-
         if self.receipt is None:
             if self.sign or self.training_receipt is not None:
                 raise WrongUsage("there is no receipt to be signed, or to name another: add --receipt FILE.")
             return None
         if not self.receipt.parent.is_dir():
             raise CommandError(f"there is no directory {self.receipt.parent} for the receipt: make it.")
-        training = None
-        if self.training_receipt is not None:
-            found = read_receipt_file(self.training_receipt)
-            if not isinstance(found, Receipt):
-                raise CommandError(f"{self.training_receipt} is the receipt of a text: give that of a run.")
-            training = found.digest
+        training = digest_of_run(self.training_receipt) if self.training_receipt is not None else None
         account = network.account(self.keystore) if self.sign else None
         return _WantedReceipt(self.receipt, self.form, training, account)
 

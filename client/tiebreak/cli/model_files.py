@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import file_digest
 from pathlib import Path
 from typing import Annotated
@@ -16,9 +16,10 @@ from typing import Annotated
 import typer
 
 from tiebreak.cli import option_groups, output
-from tiebreak.cli.failures import CommandError
+from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
 from tiebreak.cli.generation import Weights
 from tiebreak.cli.option_groups import examples
+from tiebreak.cli.receipt_files import read_receipt_file
 from tiebreak.cli.text_checks import read_model
 from tiebreak.process_resources import environment_of_others
 
@@ -106,6 +107,66 @@ def export(
         output.show_json({"model": out} | facts)
         return
     output.show_facts(f"Model in {out}", {name.replace("_", " "): value for name, value in facts.items()})
+
+
+@app.command(
+    "from-run",
+    epilog=examples(
+        "tiebreak model from-run trained --job job --base SmolLM2-135M-Instruct --receipt trained.json --out mine"
+    ),
+)
+def from_run(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|FILE", help="Directory of a run, or a state as `job collect` fetches it.")
+    ],
+    job: Annotated[Path, typer.Option("--job", metavar="JOB", help="Directory of the job that it was trained by.")],
+    base: Annotated[
+        Path,
+        typer.Option(
+            "--base", metavar="MODEL", help="The model that it was trained from: configuration and tokenizer are taken."
+        ),
+    ],
+    out: _Out,
+    receipt: Annotated[
+        Path | None,
+        typer.Option("--receipt", metavar="FILE", help="Receipt of the run, whose final state this has to be."),
+    ] = None,
+    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
+    json: option_groups.Json = False,
+) -> None:
+    """Write the language model that a run has trained into a folder of Hugging Face, its LoRA adapters merged.
+
+    A merged weight is W + s (B A), each operation rounded once, with the factor s of the job's program: whoever does it
+    has the same bits, and so the same hash of the weights. With --receipt the state is held against its root first;
+    exit code 3 if it is another one.
+    """
+    from roundlog.generation import save_model, set_weights, trained_weights, weight_root
+    from roundlog.storage import load_tensors
+    from roundlog.training import Receipt, read_program, trained_state, wrong_state
+
+    program, spec = read_program(job)
+    if (need := 4 * sum(kind.nbytes for kind in program.states.values())) > max_memory:
+        raise CommandError(f"reading a state of this job takes up to {need} bytes: allow them with --max-memory.")
+    file = trained_state(source).path
+    if receipt is not None:
+        named = read_receipt_file(receipt)
+        if not isinstance(named, Receipt):
+            raise CommandError(f"{receipt} is the receipt of a text: give that of a run.")
+        if named.spec != spec:
+            raise CommandError(f"{receipt} is of another run than the job in {job}: give the job that it is of.")
+        if (why := wrong_state(file, program, named.final_state_root)) is not None:
+            output.show_line(f"WRONG: {file} is not the final state of {receipt}: {why}.")
+            raise typer.Exit(ANSWER_IS_NO)
+    weights = trained_weights(program, load_tensors(file, program.states))
+    with _new_folder(out) as room:
+        loaded = read_model(base, None)
+        set_weights(loaded.model, weights)
+        identity = replace(loaded.identity, model_weight_hash=weight_root(loaded.model))
+        made = save_model(replace(loaded, identity=identity), room)
+    if json:
+        output.show_json({"model": out, "state": file, "model_weight_hash": made.model_weight_hash})
+        return
+    output.show_facts(f"Model in {out}", {"state": file, "model weight hash": made.model_weight_hash})
 
 
 @contextmanager

@@ -78,6 +78,16 @@ def read_receipt_file(path: Path) -> AnyReceipt:
     return found
 
 
+def digest_of_run(path: Path) -> bytes:
+    """The digest of a run's receipt in a file. Raises CommandError, ReceiptError."""
+    from roundlog.training import Receipt
+
+    found = read_receipt_file(path)
+    if not isinstance(found, Receipt):
+        raise CommandError(f"{path} is the receipt of a text: give that of a run.")
+    return found.digest
+
+
 def write_receipt_file(path: Path, receipt: AnyReceipt, form: ReceiptForm) -> None:
     """Writes a receipt, whole or not at all. Raises ReceiptError if it is too large, OSError."""
     from roundlog.storage import replace_file

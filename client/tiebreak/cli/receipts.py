@@ -23,6 +23,7 @@ from tiebreak.cli.receipt_files import (
     Form,
     ReceiptForm,
     account_text,
+    digest_of_run,
     read_receipt_file,
     signed_receipt,
     signer_text,
@@ -198,6 +199,14 @@ def verify(
         Path | None,
         _text_option("--model", metavar="MODEL", help="Folder, or GGUF file, of the model that the text is of."),
     ] = None,
+    training_receipt: Annotated[
+        Path | None,
+        _text_option(
+            "--training-receipt",
+            metavar="FILE",
+            help="Receipt of the run that this one has to name: the weights' origin.",
+        ),
+    ] = None,
     by_token: Annotated[
         bool,
         _text_option("--by-token", help="Repeat the text token by token, as it was written, and not in one pass."),
@@ -247,11 +256,13 @@ def verify(
             raise WrongUsage(
                 f"{file} is the receipt of a text: name its model's folder with --model, and no job or run."
             )
+        named = digest_of_run(training_receipt) if training_receipt is not None else None
         right = check_text_receipt(
             file,
             read,
             model,
             wrong_signature(read, wanted),
+            None if named in (None, read.training_receipt) else f"it does not name {training_receipt} as its origin",
             by_token=by_token,
             show_prompt=show_prompt,
             show_text=show_text,
@@ -261,7 +272,8 @@ def verify(
         if not right:
             raise typer.Exit(ANSWER_IS_NO)
         return
-    if job is None or directory is None or any((model, by_token, show_prompt, show_text, request, response)):
+    of_a_text = any((model, by_token, show_prompt, show_text, training_receipt, request, response))
+    if job is None or directory is None or of_a_text:
         raise WrongUsage(f"{file} is the receipt of a run: name its job with --job, your --dir, and no model.")
     made = read_job(job, computing.max_memory, micro_batches, content)
     if made.spec != read.spec:

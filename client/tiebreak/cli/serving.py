@@ -14,6 +14,7 @@ from tiebreak.cli.failures import CommandError
 from tiebreak.cli.generation import Products, Weights
 from tiebreak.cli.jobs import ProductArithmetic
 from tiebreak.cli.option_groups import examples, panel
+from tiebreak.cli.receipt_files import digest_of_run
 from tiebreak.cli.text_checks import read_model
 
 if TYPE_CHECKING:
@@ -67,6 +68,14 @@ def serve(
     receipts: Annotated[
         Path, typer.Option("--receipts", metavar="DIR", help="Folder for the receipts of all answers.")
     ] = Path("receipts"),
+    training_receipt: Annotated[
+        Path | None,
+        typer.Option(
+            "--training-receipt",
+            metavar="FILE",
+            help="Receipt of the run that the weights come from, to be named in each.",
+        ),
+    ] = None,
     sign: Annotated[bool, typer.Option("--sign", help="Sign them with your account's key (EIP-191).")] = False,
     keystore: network.Keystore = None,
 ) -> None:
@@ -81,12 +90,19 @@ def serve(
     from roundlog.generation import Generator
 
     signer = _signer(keystore) if sign else None
+    training = digest_of_run(training_receipt) if training_receipt is not None else None
     with listen_at(host, port) as listening:
         kept = IssuedReceipts(receipts, signer)
         loaded = read_model(model, dtype.value if dtype is not None else None)
         generator = Generator(loaded.model, positions=positions, arithmetic=arithmetic.value)
         service = TextService(
-            loaded, generator, kept, tiebreak_version=version("tiebreak"), rows=rows, max_waiting=max_waiting
+            loaded,
+            generator,
+            kept,
+            tiebreak_version=version("tiebreak"),
+            training_receipt=training,
+            rows=rows,
+            max_waiting=max_waiting,
         )
         output.warn(f"prepares {service.model}: its programs are captured and tried, once")
         try:

@@ -24,6 +24,7 @@ def check_text_receipt(
     receipt: GenerationReceipt,
     model: Path,
     fault: str | None,
+    wrong_training: str | None,
     *,
     by_token: bool,
     show_prompt: bool,
@@ -32,11 +33,15 @@ def check_text_receipt(
     json: bool,
 ) -> bool:
     """Whether a receipt is right, which is printed, with its prompt and its text where they are asked for. fault: of
-    its signature, in one clause; nothing is repeated then. exchange: bodies to compare with it.
+    its signature, in one clause; wrong_training: of the receipt of a run that it names. Nothing is repeated then.
+    exchange: bodies to compare with it.
 
     Raises CommandError for the receipt of another model, FolderError, CaptureError, ProgramError."""
     started = time.monotonic()
-    answer = _Answer(receipt, fault) if fault is not None else _repeat(file, receipt, model, by_token)
+    if fault is not None or wrong_training is not None:
+        answer = _Answer(receipt, fault, wrong_training=wrong_training)
+    else:
+        answer = _repeat(file, receipt, model, by_token)
     if answer.loaded is not None:
         exchange.compare(file, receipt, answer.loaded, answer.choices if answer.is_right else None)
     is_right = answer.is_right and not exchange.wrong
@@ -129,6 +134,7 @@ class _Answer:
     right_tokens: int = 0
     """Tokens that are the model's, before the first that is not."""
     stopped: str | None = None
+    wrong_training: str | None = None
     choices: tuple[Choice, ...] = ()
     """These tokens, with the model's log-probabilities."""
 
@@ -169,6 +175,7 @@ class _Answer:
             "digest": self.receipt.digest,
             "signer": self.receipt.signer,
             "wrong_signature": self.wrong_signature,
+            "wrong_training_receipt": self.wrong_training,
             "tokens": len(self.receipt.tokens),
             "right_tokens": self.right_tokens,
             "wrong_token": wrong,
@@ -183,7 +190,7 @@ class _Answer:
     def show(self, file: Path) -> None:
         """Prints the answer for people."""
         if self.loaded is None:
-            output.show_line(f"WRONG: {file}: {self.wrong_signature}; nothing was repeated.")
+            output.show_line(f"WRONG: {file}: {self.wrong_signature or self.wrong_training}; nothing was repeated.")
             return
         total = len(self.receipt.tokens)
         if self.is_right:

@@ -73,13 +73,15 @@ class TextService:
         receipts: IssuedReceipts,
         *,
         tiebreak_version: str,
+        training_receipt: bytes | None = None,
         rows: int = 8,
         max_waiting: int = 64,
     ) -> None:
-        """The generator is the service's own from now on. rows: texts at once. max_waiting: requests that wait for
-        one of them to end; more are refused."""
+        """The generator is the service's own from now on. training_receipt: digest of the receipt of the run that the
+        model comes from, 32 bytes, to be named in each receipt. rows: texts at once. max_waiting: requests that wait
+        for one of them to end; more are refused."""
         self._loaded, self._generator, self.receipts = loaded, generator, receipts
-        self._version = tiebreak_version
+        self._version, self._training = tiebreak_version, training_receipt
         self._batch = BatchGenerator(generator, rows)
         self._free = asyncio.Semaphore(rows)
         """Rows of the batch. Those who wait do so here, where one who goes away leaves the line at once."""
@@ -269,6 +271,7 @@ class TextService:
             seed=seed,
             max_new_tokens=new_tokens,
             tiebreak_version=self._version,
+            training_receipt=self._training,
         )
 
 

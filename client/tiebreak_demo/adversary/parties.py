@@ -15,7 +15,7 @@ import torch
 from roundlog.execution import CPU, Batches, StepExecutor
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.operators import Inexact, operator
-from roundlog.program import first_store
+from roundlog.program import Program, first_store
 from roundlog.training import Job, log_header, log_path
 from tiebreak.contract.enums import Side
 from tiebreak.roles.auditor_role import AuditorRole
@@ -124,6 +124,34 @@ def poisoning_trainer(context: RoleContext, job: int, *, poisoned_step: int) -> 
     """A trainer that trains one step on wrong labels, and is honest otherwise."""
     execution = execution_of(batches=lambda posted: PoisonedBatches(posted, poisoned_step))
     return TrainerRole(lying(context, execution), job)
+
+
+def weight_lie(program: Program, step: int) -> Lie:
+    """The lie of a generation job's provider whose model has one other weight: of the matrix in the middle of the
+    model, the element in the middle, by one ulp, from a step on."""
+    matrices = [
+        q
+        for q, node in enumerate(program.nodes)
+        if node.op == "state" and len(node.type.shape) == 2 and read_slot(program, q).startswith("parameter/")
+    ]
+    operator = matrices[len(matrices) // 2]
+    return Lie(step=step, operator=operator, element=program.nodes[operator].type.numel // 2)
+
+
+def read_slot(program: Program, operator: int) -> str:
+    """Name of the slot that a `state` operator reads."""
+    slot = program.nodes[operator].attributes["slot"]
+    assert isinstance(slot, int)
+    return program.state_names[slot]
+
+
+def other_weight_trainer(context: RoleContext, job: int, *, step: int) -> TrainerRole:
+    """A trainer whose model has one weight that is one ulp off, from a step on. It stays in its state."""
+
+    def executor(posted: Job) -> StepExecutor:
+        return _with([weight_lie(posted.program, step)])(posted)
+
+    return TrainerRole(lying(context, execution_of(executor), Side.TRAINER), job)
 
 
 def fabricating_trainer(context: RoleContext, job: int) -> TrainerRole:

@@ -30,7 +30,7 @@ from tiebreak.transactions.keys import load_account
 from tiebreak.transactions.sender import Sender
 
 from tiebreak_demo.adversary.dishonest_queues import silenced
-from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
+from tiebreak_demo.adversary.parties import lying_auditor, other_weight_trainer, poisoning_trainer
 
 
 class Misbehaviour(StrEnum):
@@ -42,6 +42,8 @@ class Misbehaviour(StrEnum):
     """An auditor with fabricated states from one step on."""
     VANISH = "vanish"
     """A lying auditor that falls silent after one move."""
+    WEIGHT = "weight"
+    """A trainer whose model has another weight from one step on."""
 
 
 def play(
@@ -93,6 +95,8 @@ def _show(content: dict[str, object]) -> None:
 def _role(kind: Misbehaviour, job: int, step: int, context: RoleContext) -> Role:
     if kind is Misbehaviour.POISON:
         return poisoning_trainer(context, job, poisoned_step=step)
+    if kind is Misbehaviour.WEIGHT:
+        return other_weight_trainer(context, job, step=step)
     if kind is Misbehaviour.VANISH:
         context = silenced(context, moves=1)
     return lying_auditor(context, job, first_wrong_step=step)

@@ -4,8 +4,16 @@ the bits of a job that generates it (docs/how-to/generation.md)."""
 from roundlog.generation.batching import BatchGenerator, RequestDroppedError, TextRequest
 from roundlog.generation.generation_receipt import GenerationReceipt, ModelIdentity, parse_generation_receipt
 from roundlog.generation.generator import Choice, FinishReason, Generation, Generator
-from roundlog.generation.model_folder import FolderError, LoadedModel, load_model, prompt_tokens, save_model
+from roundlog.generation.model_folder import (
+    FolderError,
+    LoadedModel,
+    load_model,
+    prompt_tokens,
+    save_model,
+    weight_root,
+)
 from roundlog.generation.receipt_check import TextCheck, check_text, make_receipt, other_model
+from roundlog.generation.trained_weights import set_weights, trained_weights
 
 __all__ = [
     "BatchGenerator",
@@ -27,4 +35,7 @@ __all__ = [
     "parse_generation_receipt",
     "prompt_tokens",
     "save_model",
+    "set_weights",
+    "trained_weights",
+    "weight_root",
 ]

@@ -1,0 +1,167 @@
+"""From the data to the answer: adapters are trained on a text, merged and served, and the answer leads back, receipt by
+receipt, to the run. Commands alone, as people give them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiebreak.cli.app import app
+from typer.testing import CliRunner, Result
+
+from tests.client.cli.text_world import write_model
+
+pytest.importorskip("peft")
+openai = pytest.importorskip("openai")
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "fine_tuning" / "lora_task.py"
+REAL = ROOT / "build" / "models" / "SmolLM2-135M-Instruct"
+"""Where `make smollm` puts it."""
+
+
+def run(*words: object, code: int = 0) -> Result:
+    """What a command says, which has to end with this code."""
+    found = CliRunner().invoke(app, [str(word) for word in words])
+    assert found.exit_code == code, found.output
+    return found
+
+
+@contextmanager
+def served(model: Path, training: Path, receipts: Path, positions: int) -> Iterator[str]:
+    """The address of a server of a model, in a process of its own."""
+    words = [sys.executable, "-m", "tiebreak.cli.app", "serve", "--model", model, "--port", "0", "--rows", "1"]
+    words += ["--receipts", receipts, "--training-receipt", training, "--positions", positions]
+    process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        address = re.search(r"http://127\.0\.0\.1:\d+/v1", line)
+        assert address is not None, line
+        yield address[0]
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+class _Chain:
+    """The parties' files, and the seconds that each part took."""
+
+    def __init__(self, room: Path, base: Path) -> None:
+        self.room, self.base = room, base
+        self.seconds = dict[str, float]()
+        self.job, self.trained, self.work = room / "job", room / "trained", room / "work"
+        self.training, self.model, self.answer = room / "training.json", room / "mine", room / "answer.json"
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.seconds[part] = round(time.monotonic() - started, 1)
+
+    def train(self, text: Path, steps: int) -> None:
+        """The trainer: a job of the script, its run, a receipt."""
+        options = [
+            ("--set", f"{name}={value}") for name, value in (("model", self.base), ("text", text), ("steps", steps))
+        ]
+        with self.timed("job"):
+            run("job", "create", f"{SCRIPT}:task", *sum(options, ()), "--out", self.job)
+        with self.timed("training"):
+            run("train", self.job, "--run", self.trained)
+        run("receipt", self.trained, "--job", self.job, "--out", self.training)
+
+    def merge(self, state: Path, out: Path) -> str:
+        """The hash of the weights that follow from a state."""
+        words = ("--job", self.job, "--base", self.base, "--receipt", self.training, "--out", out, "--json")
+        return str(json.loads(run("model", "from-run", state, *words).stdout)["model_weight_hash"])
+
+    def ask(self, question: str, tokens: int, positions: int) -> Any:
+        """The answer to a question, by OpenAI's client; its receipt is kept."""
+        with self.timed("serving"), served(self.model, self.training, self.room / "receipts", positions) as address:
+            client = openai.OpenAI(base_url=address, api_key="none", timeout=600)
+            messages = [{"role": "user", "content": question}]
+            answer = client.chat.completions.create(
+                model=self.model.name, messages=messages, temperature=0, max_tokens=tokens
+            )
+            with urlopen(f"{address}/receipts/{answer.id}") as response:
+                self.answer.write_bytes(response.read())
+        return answer
+
+    def verify(self, weights: str, said: str) -> None:
+        """Whoever has the job, the base and both receipts, and believes nobody."""
+        with self.timed("repeating the training"):
+            run("verify", self.training, "--job", self.job, "--dir", self.work)
+        with self.timed("merging again"):
+            assert self.merge(self.work, self.room / "again") == weights
+        receipt = json.loads(self.answer.read_text())
+        assert receipt["model"]["model_weight_hash"] == weights
+        digest = json.loads(run("validate", self.training, "--json").stdout)["digest"]
+        assert receipt["training_receipt"] == digest
+        with self.timed("verifying the answer"):
+            words = ("--model", self.room / "again", "--training-receipt", self.training, "--show-text", "--json")
+            found = json.loads(run("verify", self.answer, *words).stdout)
+        assert found["right"] and found["text"] == said
+
+
+def written(path: Path) -> Path:
+    path.write_text("Tiebreak holds the trainer of a model to account. " * 12)
+    return path
+
+
+@pytest.mark.slow
+def test_an_answer_leads_back_to_the_data(tmp_path: Path) -> None:
+    chain = _Chain(tmp_path, write_model(tmp_path / "base", torch.bfloat16))
+    chain.train(written(tmp_path / "text.txt"), 4)
+    weights = chain.merge(chain.trained, chain.model)
+    before, after = (load_file(folder / "model.safetensors") for folder in (chain.base, chain.model))
+    changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    assert changed == {f"model.layers.0.self_attn.{name}_proj.weight" for name in "qv"}, "those with adapters"
+    answer = chain.ask("Who?", 6, 48)
+    chain.verify(weights, answer.choices[0].message.content)
+
+    # What does not belong together is found.
+    words = ("--job", chain.job, "--base", chain.base, "--out", tmp_path / "no", "--receipt", chain.training)
+    initial = run("model", "from-run", chain.job / "initial.safetensors", *words, code=3)
+    assert "is not the final state of" in initial.stdout and not (tmp_path / "no").exists()
+    other = write_model(tmp_path / "another", torch.float32)
+    run("verify", chain.answer, "--model", other, code=1)
+    changed_state = Path(shutil.copytree(chain.trained, tmp_path / "changed"))
+    (last,) = (changed_state / "checkpoints").glob("*4.safetensors")
+    states = load_file(last)
+    states[next(name for name in states if "lora_B" in name and name.startswith("parameter/"))].view(torch.int32)[
+        0, 0
+    ] ^= 1
+    save_file(states, last)
+    assert "is not the final state of" in run("model", "from-run", changed_state, *words, code=3).stdout
+    plain = json.loads(chain.training.read_text())
+    plain["date"] = "2001-01-01T00:00:00Z"
+    (tmp_path / "dated.json").write_text(json.dumps(plain))
+    named = ("verify", chain.answer, "--model", chain.model, "--training-receipt", tmp_path / "dated.json")
+    shown = run(*named, code=3).stdout
+    assert "does not name" in shown and "nothing was repeated" in shown
+    assert json.loads(run(*named, "--json", code=3).stdout)["wrong_training_receipt"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.skipif(not REAL.is_dir(), reason="`make smollm` has not been run")
+def test_an_answer_of_a_real_model_leads_back_to_the_data(tmp_path: Path) -> None:
+    chain = _Chain(tmp_path, REAL)
+    chain.train(ROOT / "docs" / "design.md", 4)
+    with chain.timed("merging"):
+        weights = chain.merge(chain.trained, chain.model)
+    answer = chain.ask("What is the capital of France?", 12, 64)
+    chain.verify(weights, answer.choices[0].message.content)
+    print(answer.choices[0].message.content, json.dumps(chain.seconds))
