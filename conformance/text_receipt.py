@@ -8,7 +8,6 @@ Where it lies beside second_verifier.py, that runs it. Neither the signature nor
 from __future__ import annotations
 
 import json
-import math
 import re
 import struct
 import sys
@@ -72,7 +71,7 @@ def check_sampling(how: dict[str, Any]) -> None:
     need(number(how["temperature"], 0, sys.float_info.max), "temperature is none")
     need(whole(how["top_k"], 0, 2**20), "top_k is none")
     need(number(how["top_p"], 2**-100, 1), "top_p is none")
-    need(number(how["repetition_penalty"], math.ulp(0.0), sys.float_info.max), "repetition_penalty is none")
+    need(number(how["repetition_penalty"], 2.0**-100, sys.float_info.max), "repetition_penalty is none")
     drawn = how["temperature"] > 0 or (how["top_k"] == 0 and how["top_p"] == 1)
     need(drawn, "top_k and top_p are of tokens that are drawn, and temperature is 0")
     seed = how["seed"]

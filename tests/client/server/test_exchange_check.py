@@ -179,8 +179,8 @@ def test_verify_compares_bodies_that_are_given_and_says_which_are_not(served: Se
     lied = replace(receipt, response_sha256=sha256(lie).digest(), signer=None, signature=None)
     (tmp_path / "lied.json").write_text(lied.to_json())
     code, lines = verify(tmp_path / "lied.json", "--response", response)
-    assert code == 3 and lines[0].startswith("Right: the model chooses") and len(lines) == 3, lines
-    assert lines[1].startswith("WRONG: the response says choices[0].message.content 'lie ")
+    assert code == 3 and lines[0].startswith("Right: the model chooses") and len(lines) == 4, lines
+    assert lines[2].startswith("WRONG: the response says choices[0].message.content 'lie ")
     assert lines[2].startswith("Request was not compared")
     code, lines = verify(tmp_path / "lied.json", "--response", response, "--json")
     plain = json.loads("\n".join(lines))
