@@ -181,7 +181,7 @@ def test_verify_compares_bodies_that_are_given_and_says_which_are_not(served: Se
     code, lines = verify(tmp_path / "lied.json", "--response", response)
     assert code == 3 and lines[0].startswith("Right: the model chooses") and len(lines) == 4, lines
     assert lines[2].startswith("WRONG: the response says choices[0].message.content 'lie ")
-    assert lines[2].startswith("Request was not compared")
+    assert lines[3].startswith("Request was not compared")
     code, lines = verify(tmp_path / "lied.json", "--response", response, "--json")
     plain = json.loads("\n".join(lines))
     assert code == 3 and not plain["right"] and plain["compared"] == ["response"] and len(plain["wrong_bodies"]) == 1
