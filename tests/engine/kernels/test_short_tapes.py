@@ -15,7 +15,7 @@ from roundlog.adjudication.binary32 import ROUNDED, SCALARS
 from roundlog.capture.builder import Builder
 from roundlog.execution import Executor, NonFiniteError, fusion
 from roundlog.execution.executor import CheckedProgram, InGroups, InOrder, RunningStep
-from roundlog.execution.fusion import Group, plan
+from roundlog.execution.fusion import Group, SameNumbers, plan
 from roundlog.execution.stops import DeferredChecks
 from roundlog.kernels import machine_code
 from roundlog.number_format import BFLOAT16, FLOAT32
@@ -293,3 +293,31 @@ def test_registers_are_used_again() -> None:
 
     (group,) = [unit for unit in plan(program_of(build, [x])) if isinstance(unit, Group)]
     assert len(group.nodes) == 41 and len(group.tape.instructions) == 62 and group.tape.registers <= 6
+
+
+def test_what_is_rounded_back_is_what_it_was() -> None:
+    """Through views, of numbers in any order in memory, infinities and NaN of all bits; what is read besides, and what
+    changes a number on the way, is computed."""
+    every = of_words(np.arange(1 << 16).astype(np.uint16)).reshape(256, 256)
+
+    def build(builder: Builder, values: list[int]) -> list[int]:
+        turned = builder.op("permute", values[0], dims=(1, 0))
+        flat = builder.op("reshape", builder.op("to_f32", turned), shape=(1 << 16,))
+        back = builder.op("to_bf16", builder.op("reshape", flat, shape=(4, 128, 128)))
+        read = builder.op("to_f32", values[0])
+        changed = builder.op("to_bf16", builder.op("abs", builder.op("to_f32", values[0])))
+        other = builder.op("to_bf16", builder.op("to_f32", builder.op("to_bf16", builder.op("neg", read))))
+        return [values[0], back, builder.op("add", back, back), builder.op("to_bf16", read), read, changed, other]
+
+    program = program_of(build, [every])
+    same = [unit for unit in plan(program) if isinstance(unit, SameNumbers)]
+    assert len(same) == 3
+    found = list(both_ways(program, [every]))
+    for fused, single in found:
+        assert fused.dtype == single.dtype and fused.shape == single.shape
+        assert words_of(fused) == words_of(single)
+    assert words_of(found[1][0]) == words_of(every.T)
+    # Neither what is widened nor the views of it, but for what is read besides.
+    done = {index for unit in plan(program) for index in (unit.nodes if isinstance(unit, Group) else [unit])}
+    left_out = [node.op for index, node in enumerate(program.nodes) if index not in done]
+    assert sorted(left_out) == ["reshape", "reshape", "to_bf16", "to_bf16", "to_bf16", "to_f32", "to_f32"]
