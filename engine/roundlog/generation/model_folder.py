@@ -158,19 +158,18 @@ def _weights(loader: Any, folder: Path, dtype: torch.dtype | str, options: dict[
     # what it has kernels for.
     is_gguf = "gguf_file" in options
     safe = {"quantization_config": GgufConfig(dequantize=True)} if is_gguf else {"use_safetensors": True}
+    how = {"dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True, **options, **safe}
     # Tables that a model computes for itself are the same on every machine so. A model that is converted afterwards
     # has them rounded, which transformers' own have not.
     with portable():
         # Weights of other shapes are in the report, by name: transformers' own refusal names none.
-        model, report = loader.from_pretrained(
-            folder,
-            attn_implementation="sdpa",
-            dtype=dtype,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            **options,
-            **safe,
-        )
+        try:
+            model, report = loader.from_pretrained(folder, attn_implementation="sdpa", **how)
+        except ValueError as error:
+            if "scaled_dot_product_attention" not in str(error):
+                raise
+            # A model whose code writes its attention out, and has no other, as Gemma 2's.
+            model, report = loader.from_pretrained(folder, attn_implementation="eager", **how)
     lacking = [*report.get("missing_keys", ()), *(name for name, *_ in report.get("mismatched_keys", ()))]
     if lacking:
         raise FolderError(f"its weights lack {min(lacking)}, or have it in another shape than the config says")
