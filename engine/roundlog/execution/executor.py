@@ -62,7 +62,7 @@ class CheckedProgram:
         self.formats = [node.type.dtype.number_format(f32_format) for node in program.nodes]
         """Format of every operator's output; None for integers and bool."""
         self.operators = [operator(node.op) for node in program.nodes]
-        # By their indices, because asking an object for its class takes as long as many an operator.
+        # Operators of two kinds by index: `isinstance` of an abstract class takes as long as many an operator.
         self.inexact = {index: op for index, op in enumerate(self.operators) if isinstance(op, Inexact)}
         self.direct = {index: op for index, op in enumerate(self.operators) if isinstance(op, Direct)}
         check_narrow(program, self.operators, f32_format)

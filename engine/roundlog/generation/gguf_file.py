@@ -98,7 +98,7 @@ class _Header:
             raise ValueError(f"has more than {MAX_ENTRIES} entries in its lists")
         if inner in _SCALARS:
             found = self._take(count * struct.calcsize(_LITTLE + _SCALARS[inner]))
-            # Of a list with a number for every block, the largest one has to fit.
+            # The largest number of a list that has one for every block has to fit.
             return max(struct.unpack(f"{_LITTLE}{count}{_SCALARS[inner]}", found), default=0)
         if inner != _STRING:
             raise ValueError(f"has a list of an unknown type {inner}")

@@ -49,7 +49,7 @@ class PromptProcess:
             env=kept | alone | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"},
         )
         self._end = weakref.finalize(self, _end, self._process)
-        # What is imported and read before the first work of a kind is no time of a prompt's.
+        # Imports and reading before the first work of a kind do not count as time of a prompt.
         self._to_begin = {"render": {}, "encode": {"tokenizer": tokenizer}}
 
     @property

@@ -44,6 +44,29 @@ _SHORT, _SINGLE = np.empty(0, dtype=np.uint16), np.empty(0, dtype=np.float32)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _sum_terms(
+    group: Any,
+    b: Any,
+    at: int,
+    term: int,
+    begin: int,
+    end: int,
+    left: Any,
+    of_left: int,
+    pitch: int,
+    sums: Any,
+    wide: int,
+    c: int,
+) -> None:
+    """Adds the sums of terms `begin` to `end` of column c, which begins at `at`, one after the other."""
+    for k in range(begin, end):
+        w = np.float64(number(b[at + k * term]))
+        for r in range(len(group)):
+            sums[r * wide + c] += left[of_left + r * pitch + k] * w
+        sums[len(group) * wide + c] += w * w
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _sum_lines(
     lanes: Any,
     group: Any,
@@ -69,11 +92,7 @@ def _sum_lines(
             address = b.ctypes.data + (at + begin) * b.itemsize
             source = left.ctypes.data + (of_left + begin) * 8
             add_line(lanes, group, b, source, pitch * 8, address, steps, sums.ctypes.data + c * 8, wide * 8)
-        for k in range(rest, end):
-            w = np.float64(number(b[at + k]))
-            for r in range(len(group)):
-                sums[r * wide + c] += left[of_left + r * pitch + k] * w
-            sums[len(group) * wide + c] += w * w
+        _sum_terms(group, b, at, 1, rest, end, left, of_left, pitch, sums, wide, c)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -106,11 +125,7 @@ def _sum_rows(
             else:
                 add_row(lanes, group, b, *how)
     for c in range(whole, columns):
-        for k in range(begin, end):
-            w = np.float64(number(b[first + k * term + c]))
-            for r in range(len(group)):
-                sums[r * wide + c] += left[of_left + r * pitch + k] * w
-            sums[len(group) * wide + c] += w * w
+        _sum_terms(group, b, first + c, term, begin, end, left, of_left, pitch, sums, wide, c)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
