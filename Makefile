@@ -69,6 +69,7 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python scripts/measure_house.py --gate
 
 # One thread a process: threads of several processes that wait for each other on few processors take fifty times as long.
 # Modules are compiled once, not by each of the processes that tests start, though some shells ask for that.

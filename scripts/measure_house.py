@@ -2,31 +2,39 @@
 through a run, or a claim to its verdict turns to another file.
 
     .venv/bin/python scripts/measure_house.py
+    .venv/bin/python scripts/measure_house.py --gate
 
-The first table counts files, lines, and public functions whose name several files define. Depth of imports: files in
-the longest chain of imports at the top of files. The second one follows `Job.from_task` of a linear layer through the
-functions of `roundlog.capture` that have the task at hand, as an argument or as an attribute of one, each where it is
-called first: how often the file changes, among how many files, and how often it is one that was left before. Likewise
-the inputs of a step through `Trainer.run`, and the claimed root through `audit`, both through the whole engine.
+With --gate: lines of each room beside its limit in `[tool.house.rooms]` of pyproject.toml. The exit code is 1 if a room
+is above its limit, a file is too long, or the limits together are higher than in an earlier commit.
+
+Without it, the first table counts files, lines, and public functions whose name several files define. Depth of imports:
+files in the longest chain of imports at the top of files. The second one follows `Job.from_task` of a linear layer
+through the functions of `roundlog.capture` that have the task at hand, as an argument or as an attribute of one, each
+where it is called first: how often the file changes, among how many files, and how often it is one that was left
+before. Likewise the inputs of a step through `Trainer.run`, and the claimed root through `audit`, both through the
+whole engine.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from roundlog import Job, Task, Trainer, audit
-from torch import nn
+if TYPE_CHECKING:
+    from roundlog import Job, Task
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
@@ -36,10 +44,38 @@ ROOMS = {
 }
 
 
+LONGEST = 900
+"""Most lines of a file, unless its room's row says otherwise."""
+
+_FORMAT = ("--isolated", "--line-length", "120", "--target-version", "py311")
+"""Options of `ruff format`, whatever the project's own are."""
+_UNFORMATTED = re.compile(r"#\s*(fmt|yapf):\s*\w+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomLimit:
+    """Row of `[tool.house.rooms]`."""
+
+    files: list[str]
+    """Patterns of its files, as `git ls-files` takes them. A file belongs to the first room that has it."""
+    lines: int
+    docstrings: float = 0.0
+    """Lines of docstrings for each other line. Fewer count as so many."""
+    longest: int = LONGEST
+
+    @property
+    def is_python(self) -> bool:
+        return all(pattern.endswith(".py") for pattern in self.files)
+
+
 def main() -> None:
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    ).parse_args()
+    )
+    parser.add_argument("--gate", action="store_true", help="compare lines with their limits, and measure nothing else")
+    if parser.parse_args().gate:
+        sys.exit(gate(ROOT))
+    require_own_environment()
     print("| room | files | lines | median | shortest | longest | functions of one name | depth of imports |")
     print("|---|---|---|---|---|---|---|---|")
     for name, folder in ROOMS.items():
@@ -51,12 +87,102 @@ def main() -> None:
             f"| {depth_of_imports(folder)} |"
         )
     print("\n| on its way | changes of file | files | returns |\n|---|---|---|---|")
+    from roundlog import Job
+
     job = Job.from_task(_linear_task())
     with tempfile.TemporaryDirectory() as folder:
         root, path = path_of_a_batch(job, Path(folder, "trained"))
         paths = {"a task": path_of_a_task(), "a batch": path, "a claim": path_of_a_claim(job, root, Path(folder))}
     for name, counted in paths.items():
         print(f"| {name} | {' | '.join(map(str, counted))} |")
+
+
+def require_own_environment() -> None:
+    """Exit with a sentence if Python imports the engine of another checkout, whose files the walks would not see."""
+    import roundlog
+
+    found = Path(str(roundlog.__file__)).parent
+    if not found.is_relative_to(ROOT):
+        sys.exit(f"this environment has the engine in {found}, and {ROOT} is measured: run {ROOT}/.venv/bin/python")
+
+
+def gate(root: Path) -> int:
+    """Print the lines of each room of a checkout beside its limit, and what is above a limit. Return the exit code."""
+    rooms = _limits((root / "pyproject.toml").read_text())
+    wrong, taken = list[str](), set[Path]()
+    print("| room | lines | limit |\n|---|---|---|")
+    for name, room in rooms.items():
+        files = [path for path in _listed(root, room.files) if path not in taken]
+        taken.update(files)
+        lengths = _formatted_lengths(files, room)
+        code, docstrings = (sum(length) for length in zip(*lengths, strict=True)) if lengths else (0, 0)
+        lines = code + max(docstrings, int(room.docstrings * code))
+        print(f"| {name} | {lines} | {room.lines} |")
+        if lines > room.lines:
+            wrong.append(
+                f"{name} has {lines} lines and may have {room.lines}: take {lines - room.lines} away, or lower another "
+                "room's limit by as much as you raise this one's"
+            )
+        wrong += [
+            f"{path.relative_to(root)} has {sum(length)} lines and may have {room.longest}: make two files of it"
+            for path, length in zip(files, lengths, strict=True)
+            if sum(length) > room.longest
+        ]
+    wrong += _raised(root, rooms)
+    for sentence in wrong:
+        print(sentence)
+    return 1 if wrong else 0
+
+
+def _limits(pyproject: str) -> dict[str, RoomLimit]:
+    plain = tomllib.loads(pyproject).get("tool", {}).get("house", {}).get("rooms", {})
+    return {name: RoomLimit(**row) for name, row in plain.items()}
+
+
+def _raised(root: Path, rooms: dict[str, RoomLimit]) -> Iterator[str]:
+    """Sentences on sums of limits that are higher than in an earlier commit."""
+    for what, counted in (("Python", lambda room: room.is_python), ("all rooms", lambda room: True)):
+        sums = {
+            commit: sum(room.lines for room in found.values() if counted(room))
+            for commit in _git(root, "log", "--format=%h", "--", "pyproject.toml")
+            if (found := _limits("\n".join(_git(root, "show", f"{commit}:pyproject.toml"))))
+        }
+        now = sum(room.lines for room in rooms.values() if counted(room))
+        least = min(sums, key=sums.__getitem__, default=None)
+        if least is not None and now > sums[least]:
+            yield f"the limits of {what} add up to {now} lines, and to {sums[least]} in commit {least}: they only fall"
+
+
+def _listed(root: Path, patterns: Sequence[str]) -> list[Path]:
+    """Files of a checkout that git tracks, or that are new and not ignored."""
+    names = _git(root, "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate", "--", *patterns)
+    return [root / name for name in sorted(names) if (root / name).is_file()]
+
+
+def _git(root: Path, *arguments: str) -> list[str]:
+    return subprocess.run(
+        ["git", "-C", str(root), *arguments], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+
+
+def _formatted_lengths(files: Sequence[Path], room: RoomLimit) -> list[tuple[int, int]]:
+    """(other lines, lines of docstrings) of each file; of Python as `ruff format` writes it."""
+    if not room.is_python:
+        return [(len(path.read_text().splitlines()), 0) for path in files]
+    with tempfile.TemporaryDirectory() as name:
+        copies = [Path(name, f"{number}.py") for number, _ in enumerate(files)]
+        for path, copy in zip(files, copies, strict=True):
+            copy.write_text(_UNFORMATTED.sub("#", path.read_text()))
+        subprocess.run([sys.executable, "-m", "ruff", "format", "-q", *_FORMAT, name], check=True)
+        return [_code_and_docstrings(copy.read_text()) for copy in copies]
+
+
+def _code_and_docstrings(text: str) -> tuple[int, int]:
+    defined = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, defined))
+    first = [node.body[0] for node in nodes if ast.get_docstring(node, clean=False) is not None]
+    docstrings = sum((one.end_lineno or 0) - one.lineno + 1 for one in first)
+    return len(text.splitlines()) - docstrings, docstrings
 
 
 def namesakes(files: list[Path]) -> int:
@@ -100,6 +226,9 @@ def imported(path: Path) -> Iterator[str]:
 
 def path_of_a_task() -> tuple[int, int, int]:
     """Number of changes of file, number of files, and number of changes to one that was left before."""
+    from roundlog import Job
+
+    require_own_environment()
     task = _linear_task()
     Job.from_task(_linear_task())  # what is done once a process
     return _path(ROOMS["engine, capture"], lambda one: one is task, lambda: Job.from_task(task))
@@ -107,6 +236,8 @@ def path_of_a_task() -> tuple[int, int, int]:
 
 def path_of_a_batch(job: Job, directory: Path) -> tuple[bytes, tuple[int, int, int]]:
     """The root of a training in a directory, and the path of the inputs of its steps, as `path_of_a_task`."""
+    from roundlog import Trainer
+
     roots: list[bytes] = []
     path = _path(
         ROOMS["engine"],
@@ -118,6 +249,8 @@ def path_of_a_batch(job: Job, directory: Path) -> tuple[bytes, tuple[int, int, i
 
 def path_of_a_claim(job: Job, claim: bytes, directory: Path) -> tuple[int, int, int]:
     """The path of a claimed root through an audit, as `path_of_a_task`."""
+    from roundlog import audit
+
     return _path(ROOMS["engine"], lambda one: one is claim, lambda: audit(job, directory / "audited", claim=claim))
 
 
@@ -147,6 +280,10 @@ def _has(thing: object, at_hand: Callable[[Any], bool]) -> bool:
 
 
 def _linear_task() -> Task:
+    import torch
+    from roundlog import Task
+    from torch import nn
+
     model = nn.Linear(4, 2)
     return Task(
         model=model,

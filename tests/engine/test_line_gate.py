@@ -1,0 +1,122 @@
+"""The gate on lines: rooms above their limits, files that are too long, limits that rise, and ways around it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import measure_house
+import pytest
+from measure_house import gate
+
+CODE = '''"""A module
+of two lines."""
+
+A = 1
+
+
+def f() -> int:
+    """Return A.
+
+    Never raises.
+    """
+    return A
+'''
+"""12 lines as `ruff format` writes them, 6 of them docstrings."""
+TABLE = """[tool.house.rooms]
+"low" = {{ files = ["low/*.py"], lines = {low}, docstrings = 1.0 }}
+"rest" = {{ files = ["*.py"], lines = {rest} }}
+"""
+
+
+class Checkout:
+    """A small repository with two rooms of 12 lines, and its limits."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "low").mkdir()
+        (root / "low" / "one.py").write_text(CODE)
+        (root / "two.py").write_text(CODE)
+        self._git("init", "-q")
+        self.limit(12, 12)
+        self.commit()
+
+    def limit(self, low: int, rest: int) -> None:
+        (self.root / "pyproject.toml").write_text(TABLE.format(low=low, rest=rest))
+
+    def commit(self) -> None:
+        self._git("add", ".")
+        self._git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x")
+
+    def _git(self, *arguments: str) -> None:
+        subprocess.run(["git", "-C", self.root, *arguments], check=True)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def test_rooms_at_their_limits_pass(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gate(checkout.root) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == ["| low | 12 | 12 |", "| rest | 12 | 12 |"]
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        (CODE + "B = 2\n", 18),
+        (CODE + "B = 2; C = 3\n", 20),
+        (CODE + "# fmt: off\n", 18),
+        (CODE.replace("A = 1", "A = 1\nB = 1").replace('    """Return A.\n\n    Never raises.\n    """\n', ""), 14),
+        (CODE.replace("return A", "if A: return 1  # fmt: skip"), 14),
+    ],
+    ids=["a line", "two in one", "a comment", "a docstring for a line", "unformatted"],
+)
+def test_a_room_above_its_limit_is_named(
+    checkout: Checkout, capsys: pytest.CaptureFixture[str], change: str, lines: int
+) -> None:
+    """Each line of code counts as two where docstrings have a share of 1."""
+    (checkout.root / "low" / "one.py").write_text(change)
+    assert gate(checkout.root) == 1
+    assert f"low has {lines} lines and may have 12: take {lines - 12} away" in capsys.readouterr().out
+
+
+def test_new_files_count_and_ignored_ones_do_not(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
+    (checkout.root / ".gitignore").write_text("build/\n")
+    (checkout.root / "build").mkdir()
+    (checkout.root / "build" / "made.py").write_text(CODE)
+    assert gate(checkout.root) == 0
+    (checkout.root / "low" / "new.py").write_text("A = 1\n")
+    assert gate(checkout.root) == 1
+    assert "low has 14 lines and may have 12: take 2 away" in capsys.readouterr().out
+
+
+def test_limits_fall_together_and_move_between_rooms(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
+    checkout.limit(14, 12)
+    assert gate(checkout.root) == 1
+    assert "the limits of Python add up to 26 lines, and to 24 in commit" in capsys.readouterr().out
+    (checkout.root / "two.py").write_text("A = 1\n")
+    checkout.limit(22, 1)
+    assert gate(checkout.root) == 0
+    checkout.commit()
+    checkout.limit(22, 2)
+    checkout.commit()
+    assert gate(checkout.root) == 1, "a limit that was committed in spite of the gate"
+
+
+def test_a_file_that_is_too_long_is_named(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
+    checkout.limit(12, 2000)
+    (checkout.root / "two.py").write_text("A = 1\n" * 901)
+    gate(checkout.root)
+    assert "two.py has 901 lines and may have 900" in capsys.readouterr().out
+
+
+def test_walks_stop_in_the_environment_of_another_checkout(tmp_path: Path) -> None:
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "measure_house.py").write_text(Path(measure_house.__file__).read_text())
+    done = subprocess.run([sys.executable, scripts / "measure_house.py"], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("this environment has the engine in ")
+    assert done.stderr.rstrip().endswith(f"run {tmp_path}/.venv/bin/python")
