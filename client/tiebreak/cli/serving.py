@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
 DEFAULT_TEXT_PORT = 8000
 
 _MOST_POSITIONS = 1 << 20
+_ORIGIN = re.compile(
+    r"(?!http://.*:80$|https://.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?"
+)
+"""An origin, as browsers write it: in small letters, without a port that goes without saying."""
+_API_KEY = re.compile(rb"[!-~]{1,512}")
 _model_option = panel("The model")
+_reach_option = panel("Who can ask")
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +39,7 @@ def register(app: typer.Typer) -> None:
         "tiebreak serve --model SmolLM2-135M-Instruct",
         "tiebreak serve --model SmolLM2-135M-Instruct --positions 2048 --rows 4 --port 0 --receipts answers",
         "tiebreak serve --model SmolLM2-135M-Instruct --sign --keystore key.json",
+        "tiebreak serve --model SmolLM2-135M-Instruct --api-key-file api-key --allow-origin https://chat.example",
     )
     app.command(epilog=lines)(serve)
 
@@ -59,12 +67,20 @@ def serve(
     ] = 64,
     host: Annotated[
         str,
-        typer.Option(
+        _reach_option(
             metavar="ADDRESS",
-            help="IP address to listen at. There is no authentication: put a proxy before any other than 127.0.0.1.",
+            help="IP address to listen at. Nothing is encrypted: put a proxy that does before others than 127.0.0.1.",
         ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0 for any.")] = DEFAULT_TEXT_PORT,
+    port: Annotated[int, _reach_option(min=0, max=65535, help="TCP port; 0 for any.")] = DEFAULT_TEXT_PORT,
+    api_key_file: Annotated[
+        Path | None,
+        _reach_option(metavar="FILE", help="File of mode 0600 with the key that requests have to bring."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        _reach_option(metavar="ORIGIN", help="Let web pages of this origin read the answers; repeat it for others."),
+    ] = None,
     receipts: Annotated[
         Path, typer.Option("--receipts", metavar="DIR", help="Folder for the receipts of all answers.")
     ] = Path("receipts"),
@@ -89,6 +105,11 @@ def serve(
         raise CommandError(f"the server needs {error.name}: pip install 'tiebreak[serve]'.") from error
     from roundlog.generation import Generator
 
+    for origin in allow_origin or ():
+        if not _ORIGIN.fullmatch(origin):
+            said = f"--allow-origin {origin[:80]!r} is not an origin as browsers write it"
+            raise CommandError(f"{said}: name each, like https://chat.example or http://localhost:3000.")
+    api_key = _api_key(api_key_file) if api_key_file is not None else None
     signer = _signer(keystore) if sign else None
     training = digest_of_run(training_receipt) if training_receipt is not None else None
     with listen_at(host, port) as listening:
@@ -110,12 +131,22 @@ def serve(
         except BaseException:
             service.close()
             raise
-        server = CompletionServer(service, listening)
+        server = CompletionServer(service, listening, origins=allow_origin or (), api_key=api_key)
         signs = f", signed by {signer.shown}" if signer is not None else ""
         output.show_line(f"{service.model} answers at {server.url}v1{signs} (Ctrl-C ends it)")
         output.flush()
         with suppress(KeyboardInterrupt):  # how it is meant to end
             server.run()
+
+
+def _api_key(file: Path) -> bytes:
+    """The key in a file. Raises AccountError, CommandError."""
+    from tiebreak.transactions.keys import read_secret
+
+    key = read_secret(file, "API key file").strip()
+    if not _API_KEY.fullmatch(key):
+        raise CommandError(f"{file} is no API key: put 1 to 512 letters, digits and signs of ASCII into it, no spaces.")
+    return key
 
 
 def _signer(keystore: Path | None) -> TextSigner:

@@ -3,9 +3,11 @@ not do is refused: a field that is ignored would change an answer without a word
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 from roundlog.capture import CaptureError
@@ -14,7 +16,7 @@ from roundlog.json_text import parse_json
 
 MAX_REQUEST_BYTES = 1 << 20
 MAX_TOKENS = 1 << 20
-"""Most tokens in a prompt, and behind it."""
+"""Most tokens in a prompt."""
 MAX_MESSAGES = 1000
 
 _DEFAULT_NEW_TOKENS = 16
@@ -90,14 +92,6 @@ def parse_request(data: bytes, model: str, *, is_chat: bool) -> CompletionReques
     )
 
 
-def _is_one_of(*values: object) -> Callable[[object], bool]:
-    return lambda value: any(type(value) is type(one) and value == one for one in values)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 _COMMON = frozenset(
     [
         *("model", "stream", "stream_options", "max_tokens", "temperature", "top_p", "seed", "logprobs"),
@@ -107,111 +101,111 @@ _COMMON = frozenset(
 _CHAT = _COMMON | {"messages", "max_completion_tokens", "top_logprobs"}
 _TEXT = _COMMON | {"prompt"}
 
-_WITHOUT_EFFECT: dict[str, Callable[[object], bool]] = {
-    # Sent by clients with every request, at the value that asks for nothing.
-    "n": _is_one_of(1),
-    "best_of": _is_one_of(1),
-    "echo": _is_one_of(False),
-    "suffix": _is_one_of(""),
-    "stop": _is_one_of([]),
-    "presence_penalty": _is_one_of(0, 0.0),
-    "frequency_penalty": _is_one_of(0, 0.0),
-    "logit_bias": _is_one_of({}),
-    "tools": _is_one_of([]),
-    "tool_choice": _is_one_of("none"),
-    "functions": _is_one_of([]),
-    "function_call": _is_one_of("none"),
-    "response_format": _is_one_of({"type": "text"}),
-    "modalities": _is_one_of(["text"]),
-    "store": _is_one_of(False),
-    "metadata": _is_one_of({}),
-    "service_tier": _is_one_of("auto", "default"),
-    # Names that a provider may use to tell its customers apart: no answer depends on them.
-    "user": _is_text,
-    "safety_identifier": _is_text,
-    "prompt_cache_key": _is_text,
+_WITHOUT_EFFECT: dict[str, Sequence[Any] | type] = {
+    # Sent by clients with every request, at the values that ask for nothing: any other is refused.
+    **{"n": [1], "best_of": [1], "echo": [False], "suffix": [""], "stop": [[]], "logit_bias": [{}]},
+    **{"presence_penalty": [0, 0.0], "frequency_penalty": [0, 0.0], "store": [False], "verbosity": ["medium"]},
+    **{"tools": [[]], "tool_choice": ["none"], "functions": [[]], "function_call": ["none"]},
+    **{"response_format": [{"type": "text"}], "modalities": [["text"]], "service_tier": ["auto", "default"]},
+    # No answer depends on these: a name for it, how a provider would store it, calls of tools that there are none of.
+    **{"metadata": dict, "user": str, "safety_identifier": str, "parallel_tool_calls": bool},
+    **{"prompt_cache_key": str, "prompt_cache_retention": str, "prompt_cache_options": dict},
+    **dict.fromkeys(("audio", "moderation", "prediction", "reasoning_effort", "web_search_options"), ()),
 }
-_REFUSED = frozenset(
-    [
-        *("audio", "parallel_tool_calls", "prediction", "reasoning_effort", "verbosity", "web_search_options"),
-        *("prompt_cache_retention", "moderation"),
-    ]
-)
+_KINDS = {dict: "an object", str: "a text", bool: "true or false"}
+
+
+def shown(value: object) -> str:
+    """The beginning of a value's JSON, in characters that can be printed."""
+    text = "".join(islice(json.JSONEncoder().iterencode(value), 61)).replace("\x7f", "\\u007f")
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _unfit(name: str, value: object, way_out: str) -> RequestError:
+    return RequestError(f"The field {name} is {shown(value)}: {way_out}, or leave it out.", param=name)
 
 
 def _check_names(fields: dict[str, Any], *, is_chat: bool) -> None:
     for name, value in fields.items():
         if name in (_CHAT if is_chat else _TEXT):
             continue
-        shown = name[:60].encode("ascii", "replace").decode()
-        is_harmless = _WITHOUT_EFFECT.get(name)
-        if is_harmless is not None and not is_harmless(value):
-            raise RequestError(f"This value of {shown} is not supported here: leave the field away.", param=name)
-        if is_harmless is None and name in (_REFUSED | _CHAT | _TEXT):
-            raise RequestError(f"The field {shown} is not supported here: leave it away.", param=shown)
-        if is_harmless is None:
-            raise RequestError(f"The field {shown!r} is not known: leave it away.", param=shown)
+        taken = _WITHOUT_EFFECT.get(name, [])
+        if isinstance(taken, type):
+            if type(value) is not taken:
+                raise _unfit(name, value, f"give {_KINDS[taken]}")
+        elif not any(type(value) is type(one) and value == one for one in taken):
+            known = "supported" if name in _WITHOUT_EFFECT or name in _CHAT | _TEXT else "known"
+            word, more = shown(name).strip('"'), "".join(f", or give {json.dumps(one)}" for one in taken[:1])
+            raise RequestError(
+                f"The field {word} is {shown(value)}, which is not {known} here: leave it out{more}.", param=word
+            )
 
 
 def _check_model(given: object, served: str) -> None:
-    if not isinstance(given, str):
-        raise RequestError(f"The request names no model: give {served!r}.", param="model")
     if given != served:
-        raise RequestError(
-            f"This model is not served here: give {served!r}.", param="model", code="model_not_found", status=404
-        )
+        how: dict[str, Any] = {"code": "model_not_found", "status": 404} if isinstance(given, str) else {}
+        raise RequestError(f"The model {shown(given)} is not served here: give {served!r}.", param="model", **how)
 
 
-def _text(value: object, what: str, param: str) -> str:
+def _text(value: object, what: str, param: str, way_out: str = "give a text") -> str:
     if not isinstance(value, str):
-        raise RequestError(f"The {what} is no text.", param=param)
+        raise RequestError(f"The {what} is {shown(value)}: {way_out}.", param=param)
     if not value.isascii():
         try:
             value.encode()
-        except UnicodeEncodeError:
-            raise RequestError(f"The {what} has half a character (a lone surrogate).", param=param) from None
+        except UnicodeEncodeError as error:
+            half = shown(value[error.start])
+            raise RequestError(f"The {what} has half a character ({half}): leave it out.", param=param) from None
     return value
 
 
 def _prompt(value: object) -> str | list[int]:
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
         value = value[0]
+    way_out = "give a text, or a list of token numbers"
     if isinstance(value, list):
         if not value or len(value) > MAX_TOKENS:
-            raise RequestError(f"A prompt has 1 to {MAX_TOKENS} tokens, or is a text.", param="prompt")
+            raise RequestError(f"The prompt has {len(value)} tokens: give 1 to {MAX_TOKENS}.", param="prompt")
         if any(isinstance(one, str | list) for one in value):
-            raise RequestError(
-                "Several prompts at once are not supported here: send a request for each.", param="prompt"
-            )
+            raise RequestError(f"The prompt is {len(value)} prompts at once: send a request for each.", param="prompt")
         if any(type(one) is not int or not 0 <= one < 1 << 31 for one in value):
-            raise RequestError("The prompt is neither a text nor a list of token numbers.", param="prompt")
+            raise RequestError(f"The prompt is {shown(value)}: {way_out}.", param="prompt")
         return value
-    return _text(value, "prompt", "prompt")
+    return _text(value, "prompt", "prompt", way_out)
 
 
 def _messages(value: object) -> list[dict[str, str]]:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
-        raise RequestError(f"The request has no messages: give a list of 1 to {MAX_MESSAGES}.", param="messages")
+        found = f"a list of {len(value)}" if isinstance(value, list) else shown(value)
+        raise RequestError(f"The field messages is {found}: give a list of 1 to {MAX_MESSAGES}.", param="messages")
     return [_message(one, f"messages[{place}]") for place, one in enumerate(value)]
 
 
 def _message(value: object, param: str) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise RequestError("A message is no object with a role and content.", param=param)
+        raise RequestError(f"A message is {shown(value)}: give an object with a role and content.", param=param)
     # An answer of this interface has fields that are empty, and goes back as it came.
     fields = {name: one for name, one in value.items() if one is not None and one != []}
     # `developer` is OpenAI's later name of the same thing, which templates do not know.
     role = {"developer": "system"}.get(str(fields.get("role")), fields.get("role"))
     if role not in ("system", "user", "assistant"):
-        raise RequestError("The role of a message is system, developer, user or assistant.", param=f"{param}.role")
-    if unknown := sorted(fields.keys() - {"role", "content"}):
-        shown = unknown[0][:60].encode("ascii", "replace").decode()
-        raise RequestError(f"The field {shown!r} of a message is not supported here: leave it away.", param=param)
-    content = fields.get("content")
+        raise RequestError(
+            f"The role of a message is {shown(role)}: give system, developer, user or assistant.", param=f"{param}.role"
+        )
+    if unknown := sorted(fields.keys() - {"role", "content", "name"}):
+        field = f"{shown(unknown[0])} of a message is {shown(fields[unknown[0]])}"
+        raise RequestError(f"The field {field}, which is not supported here: leave it out.", param=param)
+    # Templates are not given the name, so that no prompt depends on it.
+    _text(fields.get("name", ""), "name in a message", f"{param}.name")
+    content, param = fields.get("content"), f"{param}.content"
     if isinstance(content, list):
-        parts = [one.get("text") if isinstance(one, dict) and one.get("type") == "text" else None for one in content]
-        content = "".join(_text(one, "part of a message", f"{param}.content") for one in parts)
-    return {"role": role, "content": _text(content, "content of a message", f"{param}.content")}
+        way_out = 'give a text, as {"type": "text", "text": "..."}'
+        parts = [
+            one.get("text", one) if isinstance(one, dict) and one.get("type") == "text" else one for one in content
+        ]
+        texts = [_text(one, "part of a message", param, way_out) for one in parts]
+        content = "\n".join(text for text in texts if text)  # as vLLM and llama.cpp join them
+    return {"role": role, "content": _text(content, "content of a message", param)}
 
 
 def _sampling(fields: dict[str, Any]) -> Sampling:
@@ -222,66 +216,61 @@ def _sampling(fields: dict[str, Any]) -> Sampling:
         how = Sampling(
             temperature=temperature or 1.0,
             top_k=top_k,
-            top_p=top_p,
+            top_p=top_p or 1.0,
             repetition_penalty=_number(fields, "repetition_penalty", 0, 1e6, 1.0),
         )
-        # The likeliest token is among those of any top_k and top_p.
-        return how if temperature else Sampling(repetition_penalty=how.repetition_penalty)
+        # The likeliest token is among those of any top_k and top_p, and the only one of a top_p that nears 0.
+        return how if temperature and top_p else Sampling(repetition_penalty=how.repetition_penalty)
     except CaptureError as error:
         raise RequestError(f"The {error}.") from None
 
 
 def _max_tokens(fields: dict[str, Any], *, is_chat: bool) -> int | None:
-    names = [name for name in ("max_tokens", "max_completion_tokens") if name in fields]
-    found = {_whole(fields, name, 1, MAX_TOKENS, 1) for name in names}
+    given = {name: fields[name] for name in ("max_tokens", "max_completion_tokens") if name in fields}
+    # How many there is room for, the service knows.
+    found = {_whole(fields, name, 1, (1 << 63) - 1, 1) for name in given}
     if len(found) > 1:
-        raise RequestError("max_tokens and max_completion_tokens are one thing: give one.", param="max_tokens")
+        raise _unfit("max_tokens", given["max_tokens"], f"give {max(found)} in one of both")
     return found.pop() if found else None if is_chat else _DEFAULT_NEW_TOKENS
 
 
 def _logprobs(fields: dict[str, Any], *, is_chat: bool) -> bool:
-    others = "Log-probabilities of other tokens than the chosen one are not supported here: give 0."
-    if not is_chat:
-        if _whole(fields, "logprobs", 0, MAX_TOKENS, 0):
-            raise RequestError(others, param="logprobs")
-        return "logprobs" in fields
-    wanted = _flag(fields, "logprobs")
-    if _whole(fields, "top_logprobs", 0, MAX_TOKENS, 0):
-        raise RequestError(others, param="top_logprobs")
-    if "top_logprobs" in fields and not wanted:
-        raise RequestError("top_logprobs is for requests with logprobs: give it, too.", param="top_logprobs")
+    name = "top_logprobs" if is_chat else "logprobs"
+    wanted = _flag(fields, "logprobs") if is_chat else name in fields
+    if name in fields and (type(fields[name]) is not int or fields[name] != 0):
+        raise _unfit(name, fields[name], "give 0, since those of other tokens than the chosen one are not told here")
+    if name in fields and not wanted:
+        raise _unfit(name, 0, "give logprobs true, too")
     return wanted
 
 
 def _include_usage(fields: dict[str, Any], *, stream: bool) -> bool:
-    options = fields.get("stream_options")
-    if options is None:
-        return False
-    if not stream:
-        raise RequestError("stream_options are for streams: leave them away.", param="stream_options")
+    options = fields.get("stream_options", {})
+    if not stream and options:
+        raise _unfit("stream_options", options, "give stream true, too")
     if not isinstance(options, dict) or options.keys() - {"include_usage", "include_obfuscation"}:
-        raise RequestError("stream_options have include_usage alone.", param="stream_options")
+        raise _unfit("stream_options", options, "give include_usage alone")
     if _flag(options, "include_obfuscation"):
-        raise RequestError("include_obfuscation is not supported here: leave it away.", param="stream_options")
+        raise _unfit("stream_options", options, "give include_obfuscation false")
     return _flag(options, "include_usage")
 
 
 def _flag(fields: dict[str, Any], name: str) -> bool:
     value = fields.get(name, False)
     if value is not None and type(value) is not bool:
-        raise RequestError(f"The field {name} is neither true nor false.", param=name)
+        raise _unfit(name, value, "give true or false")
     return bool(value)
 
 
 def _whole(fields: dict[str, Any], name: str, least: int, most: int, default: int) -> int:
     value = fields.get(name, default)
     if type(value) is not int or not least <= value <= most:
-        raise RequestError(f"The field {name} is no whole number from {least} to {most}.", param=name)
+        raise _unfit(name, value, f"give a whole number from {least} to {most}")
     return value
 
 
 def _number(fields: dict[str, Any], name: str, least: float, most: float, default: float) -> float:
     value = fields.get(name, default)
     if type(value) not in (int, float) or not least <= value <= most:
-        raise RequestError(f"The field {name} is no number from {least:g} to {most:g}.", param=name)
+        raise _unfit(name, value, f"give a number from {least:g} to {most:g}")
     return float(value)

@@ -1,5 +1,5 @@
-"""The interface over HTTP: a Starlette application on a server of uvicorn. It has no authentication: it answers this
-machine alone unless it is told to listen elsewhere, where a proxy has to stand before it."""
+"""The interface over HTTP: a Starlette application on a server of uvicorn. It answers this machine alone unless it is
+told to listen elsewhere, where a proxy that encrypts has to stand before it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from hashlib import sha256
+from hmac import compare_digest
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, refusing, url_of
 from tiebreak.loopback import names_this_machine
@@ -32,6 +35,7 @@ _LOG = logging.getLogger(__name__)
 
 _BODY_SECONDS = 10.0
 """Time in which the body of a request has to be there."""
+_HEALTH = "/health"
 _IDLE_CONNECTIONS = 64
 """Connections beside those that wait for answers."""
 
@@ -55,11 +59,11 @@ def listen_at(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def make_completion_app(service: TextService, *, loopback: bool) -> Starlette:
-    """The application of a service that is prepared. loopback: whether it answers requests alone whose Host header
-    names this machine."""
-    handlers = _Handlers(service, loopback)
+def make_completion_app(service: TextService) -> Starlette:
+    """The application of a service that is prepared."""
+    handlers = _Handlers(service)
     routes = [
+        Route(_HEALTH, handlers.health, methods=["GET"]),
         Route("/v1/completions", handlers.guarded(handlers.text), methods=["POST"]),
         Route("/v1/chat/completions", handlers.guarded(handlers.chat), methods=["POST"]),
         Route("/v1/models", handlers.guarded(handlers.models), methods=["GET"]),
@@ -70,23 +74,59 @@ def make_completion_app(service: TextService, *, loopback: bool) -> Starlette:
     return Starlette(routes=routes, exception_handlers={HTTPException: handlers.no_route})
 
 
+class GuardedApplication:
+    """An application for requests that may come in, and refusals for others."""
+
+    def __init__(
+        self, app: ASGIApp, *, loopback: bool, origins: Sequence[str] = (), api_key: bytes | None = None
+    ) -> None:
+        """loopback: whether requests have to name this machine as their host. origins: those of the web pages that may
+        read the answers. api_key: what all requests have to bring but those for the server's health."""
+        self._app, self._loopback, self._origins = app, loopback, [[origin] for origin in origins]
+        self._key_sha256 = None if api_key is None else sha256(api_key).digest()
+        told = (RECEIPT_HEADER, "Retry-After")
+        self._for_pages = CORSMiddleware(
+            self._locked, origins, ("GET", "POST"), ("*",), allow_private_network=True, expose_headers=told
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        app: ASGIApp = self._locked
+        if self._loopback and not names_this_machine(headers.getlist("host")):
+            # A web page whose own name was made to point here (DNS rebinding) sends that name.
+            said = "This server answers to names of this machine alone, as 127.0.0.1."
+            app = _refusal(RequestError(said, status=403))
+        elif headers.getlist("origin") in self._origins:
+            app = self._for_pages
+        await app(scope, receive, send)
+
+    async def _locked(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if self._key_sha256 is not None and scope["path"] != _HEALTH:
+            given = [one.partition(" ") for one in Headers(scope=scope).getlist("authorization")]
+            keys = [key.encode("latin-1") for scheme, _, key in given if scheme.lower() == "bearer"]
+            # Hashes of all keys have one length, which tells nothing of this one's.
+            if len(given) != 1 or not keys or not compare_digest(sha256(keys[0]).digest(), self._key_sha256):
+                said = "The request does not bring this server's API key: send it as Authorization: Bearer <key>."
+                more = {"WWW-Authenticate": "Bearer"}
+                app = _refusal(RequestError(said, code="invalid_api_key", status=401, headers=more))
+        await app(scope, receive, send)
+
+
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
 class _Handlers:
     """The handlers. Each error of theirs is an object as OpenAI's."""
 
-    def __init__(self, service: TextService, loopback: bool) -> None:
-        self._service, self._loopback = service, loopback
+    def __init__(self, service: TextService) -> None:
+        self._service = service
 
     def guarded(self, handler: _Handler) -> _Handler:
-        """A handler for requests that name this machine, whose errors become answers."""
+        """A handler whose errors become answers."""
 
         async def answered(request: Request) -> Response:
             try:
-                if self._loopback and not names_this_machine(request.headers.getlist("host")):
-                    # A web page whose own name was made to point here (DNS rebinding) sends that name.
-                    raise RequestError("This server answers to names of this machine alone, as 127.0.0.1.", status=403)
                 return await handler(request)
             except RequestError as error:
                 return _refusal(error)
@@ -104,6 +144,9 @@ class _Handlers:
         said = {404: "There is nothing at this address: see GET /v1/models.", 405: "This address has another method."}
         message = said.get(error.status_code, "The request cannot be answered.")
         return _refusal(RequestError(message, status=error.status_code, headers=error.headers))
+
+    async def health(self, request: Request) -> Response:
+        return Response()
 
     async def chat(self, request: Request) -> Response:
         return await self._complete(request, is_chat=True)
@@ -245,7 +288,7 @@ def _internal(error: Exception) -> RequestError:
     if isinstance(error, CaptureError):
         # The model and the prompt were tried before: it is how its tokens are to be chosen.
         reason = " ".join(str(error).split())[:300]
-        return RequestError(f"Tokens of this model cannot be chosen so ({reason}): leave top_k and top_p away.")
+        return RequestError(f"Tokens of this model cannot be chosen so ({reason}): leave top_k and top_p out.")
     if isinstance(error, StoppedError):
         return RequestError("The model gives a number that is not finite behind this text.", status=500)
     if isinstance(error, TextChangedError):
@@ -259,15 +302,23 @@ class CompletionServer:
     """A prepared service on a socket. Used in a `with` block, it serves beside; `run` serves in this thread, until a
     signal."""
 
-    def __init__(self, service: TextService, listening: socket.socket) -> None:
+    def __init__(
+        self,
+        service: TextService,
+        listening: socket.socket,
+        *,
+        origins: Sequence[str] = (),
+        api_key: bytes | None = None,
+    ) -> None:
+        """origins, api_key: as GuardedApplication has them."""
         self._service, self._socket = service, listening
         loopback = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
-        app = make_completion_app(service, loopback=loopback)
+        overloaded = refusing(bytes(JSONResponse(too_many().body()).body), "application/json")
         self._server = bounded_server(
-            app,
+            GuardedApplication(make_completion_app(service), loopback=loopback, origins=origins, api_key=api_key),
             service.most_answers + _IDLE_CONNECTIONS,
             grace=5,
-            overloaded=refusing(bytes(JSONResponse(too_many().body()).body), "application/json"),
+            overloaded=GuardedApplication(overloaded, loopback=loopback, origins=origins),
             pipelines=False,
         )
         self._beside = BackgroundServer(self._server, listening, "text server")

@@ -134,13 +134,14 @@ class TextService:
         self._check_length(request)
         try:
             tokens = await loop.run_in_executor(self._encoding, self._tokens, request)
-            wanted = request.max_tokens or max(1, self._generator.positions - len(tokens))
+            room = self._generator.positions - len(tokens)
+            wanted = request.max_tokens or max(1, room)
+            if wanted > room:
+                way_out = f"ask for at most {room} new ones" if room > 0 else "give a shorter prompt"
+                raise self._too_long(request, f"The prompt's {len(tokens)} tokens and {wanted} new ones", way_out)
             self._generator.require(tokens, wanted, ())
-        except CaptureError as error:
+        except (CaptureError, FolderError) as error:
             # Prompts alone are to blame: the model was tried by `prepare`.
-            code = "context_length_exceeded" if len(tokens) + wanted > self._generator.positions else None
-            raise RequestError(_sentence(error), param=_prompt_name(request), code=code) from None
-        except FolderError as error:
             raise RequestError(_sentence(error), param=_prompt_name(request)) from None
         writer = AnswerWriter(
             name=f"{'chatcmpl' if request.is_chat else 'cmpl'}-{token_hex(16)}",
@@ -199,12 +200,16 @@ class TextService:
         texts = [prompt] if isinstance(prompt, str) else [one["content"] for one in prompt if isinstance(one, dict)]
         size = sum(len(text.encode()) for text in texts)
         if size > self._most_bytes:
-            positions = self._generator.positions
-            raise RequestError(
-                f"The prompt has {size} bytes, and {positions} tokens of this model at most {self._most_bytes}.",
-                param=_prompt_name(request),
-                code="context_length_exceeded",
-            )
+            more = f"The prompt has {size} bytes, and more than {self._most_bytes}"
+            raise self._too_long(request, more, "give a shorter prompt")
+
+    def _too_long(self, request: CompletionRequest, more: str, way_out: str) -> RequestError:
+        return RequestError(
+            f"{more} have no room in the server's --positions {self._generator.positions}: {way_out}, or start it "
+            "with more.",
+            param=_prompt_name(request),
+            code="context_length_exceeded",
+        )
 
     def _tokens(self, request: CompletionRequest) -> list[int]:
         prompt = request.prompt

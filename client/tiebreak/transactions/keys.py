@@ -112,7 +112,7 @@ def read_key(path: Path, prompt: Prompt, *, environment: Mapping[str, str] = os.
     """The account of a file with a private key of 64 hex digits, or of a keystore, whose password comes from the
     variable `IMPORT_PASSWORD_VARIABLE`, else from `prompt`. Raises AccountError, in which no key ever shows: no such
     file, readable by others, neither of both, or a wrong password."""
-    raw = _bytes(path, "key file")
+    raw = read_secret(path, "key file")
     if not raw.lstrip().startswith(b"{"):
         return account_from_key(raw.decode("ascii", "replace"), str(path))
     locked = _read(path)
@@ -120,7 +120,7 @@ def read_key(path: Path, prompt: Prompt, *, environment: Mapping[str, str] = os.
     return _unlock(path, locked, prompt(f"Password of {path}") if password is None else password)
 
 
-def _bytes(path: Path, what: str) -> bytes:
+def read_secret(path: Path, what: str) -> bytes:
     """A secret file's bytes. Raises AccountError for one that cannot be read, or that others may read."""
     try:
         with open_regular(path) as file:
@@ -135,7 +135,7 @@ def _bytes(path: Path, what: str) -> bytes:
 
 def _read(path: Path) -> dict[str, object]:
     """A keystore, still encrypted. Raises AccountError for whatever no password can cure."""
-    raw = _bytes(path, "keystore")
+    raw = read_secret(path, "keystore")
     if len(raw) > _MAX_KEYSTORE:
         raise _malformed(path)
     try:

@@ -14,7 +14,8 @@ from roundlog.generation import GenerationReceipt, check_text, other_model, pars
 
 from tests.client.server.conftest import Served
 
-JSON = {"Content-Type": "application/json"}
+API_KEY = "sk-0123456789abcdef!#$%&~"
+JSON = {"Content-Type": "application/json", "Authorization": f"Bearer {API_KEY}"}
 
 
 @dataclass(frozen=True, slots=True)

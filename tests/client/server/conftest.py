@@ -29,6 +29,8 @@ class Served:
 
 
 ROWS, MAX_WAITING = 3, 8
+PAGE = "https://chat.example"
+"""Origin of the web pages that may read what the server answers."""
 
 
 @pytest.fixture(scope="session")
@@ -48,5 +50,5 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     )
     service.prepare()
     checker = Generator(loaded.model, positions=POSITIONS + 5, chunk=POSITIONS + 5)
-    with listen_at("127.0.0.1", 0) as listening, CompletionServer(service, listening) as server:
+    with listen_at("127.0.0.1", 0) as listening, CompletionServer(service, listening, origins=[PAGE]) as server:
         yield Served(server.url, service, room / "receipts", account.address, loaded, checker)

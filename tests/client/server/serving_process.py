@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tiebreak.transactions.keys import KEY_VARIABLE, devnet_account
 
+from tests.client.server.asking import API_KEY
+
 
 @contextmanager
 def serving(
@@ -24,8 +26,12 @@ def serving(
     environment: Mapping[str, str] | None = None,
     seconds: float = 240,
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process that serves and signs, killed at the end, and its address. environment: in place of ours."""
-    how = ("--positions", str(positions), "--rows", str(rows), "--port", "0", "--sign")
+    """A process that serves those who bring API_KEY, and signs, killed at the end, and its address. environment: in
+    place of ours."""
+    file = receipts.with_suffix(".key")
+    file.touch(0o600)
+    file.write_text(f"{API_KEY}\n")
+    how = ("--positions", str(positions), "--rows", str(rows), "--port", "0", "--sign", "--api-key-file", str(file))
     key = {KEY_VARIABLE: devnet_account(1).key.hex()}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "tiebreak", "serve", "--model", str(model), "--receipts", str(receipts), *how],

@@ -16,6 +16,7 @@ from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError,
 
 from tests.client.server.asking import JSON, exchange
 from tests.client.server.conftest import Served
+from tests.client.server.small_model import POSITIONS
 from tests.client.troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -34,7 +35,6 @@ ANYWHERE: list[tuple[str, Any]] = [
     ("temperature", True),
     ("temperature", 1e-40),
     ("temperature", 10**400),
-    ("top_p", 0),
     ("top_p", 1.1),
     ("top_p", []),
     ("top_k", -1),
@@ -55,10 +55,12 @@ ANYWHERE: list[tuple[str, Any]] = [
     ("stream", "true"),
     ("stream_options", {"include_usage": True}),
     ("user", 5),
-    ("metadata", {"a": "b"}),
+    ("metadata", ["a"]),
+    ("parallel_tool_calls", 1),
     ("store", True),
+    ("verbosity", "high"),
     ("prediction", {"type": "content", "content": "x"}),
-    ("unheard_of", 1),
+    ("unheard_of", {"a": ["\x1b[2J\x7f\u2028"] * 9}),
     ("\ud800", 1),
     ("model", "another"),
     ("model", 5),
@@ -97,7 +99,7 @@ CHATS: list[tuple[str, Any]] = [
     ("messages", [{"role": "user", "content": "\ud800"}]),
     ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
     ("messages", [{"role": "user", "content": [{"type": "text"}]}]),
-    ("messages", [{"role": "user", "content": "x", "name": "y"}]),
+    ("messages", [{"role": "user", "content": "x", "name": 5}]),
     ("messages", [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]),
     ("messages", [{"role": "user", "content": "x"}] * 1001),
     ("messages", [{"role": "user", "content": "x" * 200}]),
@@ -130,8 +132,22 @@ def check_error(found: Any, status: int | None = None) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("path", "name", "value"), CASES, ids=[f"{case[1]}-{n}" for n, case in enumerate(CASES)])
 def test_a_field_that_is_not_supported_is_refused(served: Served, path: str, name: str, value: Any) -> None:
+    """The sentence has the value, and a way out."""
     error = check_error(exchange(served.url, path, good(served, path) | {name: value}))
+    message, beginning = error["message"], json.dumps(value)[:12]
     assert error["param"] is not None or name in ("temperature", "top_p", "repetition_penalty")
+    assert name in ("messages", "prompt") or beginning in message or str(float(value))[:5] in message, message
+    assert any(way_out in message for way_out in ("leave it out", ": give ", ": send ", ": ask ", ": take ")), message
+    assert message.isprintable()
+
+
+@pytest.mark.parametrize("path", [TEXT, CHAT])
+def test_more_tokens_than_there_is_room_for_are_refused_with_the_room(served: Served, path: str) -> None:
+    for wanted in (97, 1 << 60):
+        error = check_error(exchange(served.url, path, good(served, path) | {"max_tokens": wanted}))
+        room = POSITIONS - (1 if path == TEXT else 4)
+        assert f"--positions {POSITIONS}: ask for at most {room} new ones" in error["message"]
+        assert error["code"] == "context_length_exceeded"
 
 
 def test_a_prompt_that_is_too_long_has_a_code_and_others_have_none(served: Served) -> None:
@@ -154,9 +170,12 @@ def test_a_text_that_has_no_room_is_refused_before_it_is_encoded(
 @pytest.mark.parametrize("path", [TEXT, CHAT])
 def test_what_clients_send_without_wanting_anything_is_taken(served: Served, path: str) -> None:
     nothing = {"n": 1, "stop": None, "presence_penalty": 0, "frequency_penalty": 0.0, "user": "me", "logit_bias": {}}
+    nothing |= {"metadata": {"a": "b"}, "parallel_tool_calls": True, "store": False, "verbosity": "medium"}
     chat = {"tools": [], "response_format": {"type": "text"}, "tool_choice": None, "logprobs": False}
-    found = exchange(served.url, path, good(served, path) | nothing | (chat if path == CHAT else {}))
+    asked = good(served, path) | {"seed": 1}
+    found = exchange(served.url, path, asked | nothing | (chat if path == CHAT else {}))
     assert found.status == 200, found.response
+    assert found.plain["choices"] == exchange(served.url, path, asked).plain["choices"]
 
 
 def test_an_answer_goes_back_as_a_message(served: Served) -> None:

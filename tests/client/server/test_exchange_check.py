@@ -68,6 +68,17 @@ def test_a_chat_without_a_maximum_and_a_prompt_of_tokens_are_right(served: Serve
     assert compared(served, receipt, found.request, found.response) == []
 
 
+def test_parts_of_text_a_name_and_a_share_of_nothing_are_read_as_the_server_reads_them(served: Served) -> None:
+    parts = [{"type": "text", "text": text} for text in ("", "a", "", "b")]
+    messages = [{"role": "user", "name": "Ann", "content": parts}]
+    found, receipt = asked(served, "chat", messages=messages, temperature=1, top_p=0, top_k=3, seed=4)
+    assert compared(served, receipt, found.request, found.response) == []
+    plain = {"messages": [{"role": "user", "content": "a\nb"}], "temperature": 0, "seed": 4}
+    _, other = asked(served, "chat", **plain)
+    hashes = {"request_sha256": None, "response_sha256": None, "signature": None}
+    assert replace(receipt, **hashes) == replace(other, **hashes)
+
+
 REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "prompt": ({"messages": [{"role": "user", "content": "hullo"}]}, "the request's prompt has"),
     "longer prompt": ({"messages": [*HELLO, *HELLO]}, "the request's prompt has"),
@@ -76,8 +87,8 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "penalty": ({"repetition_penalty": 1.5}, "asks for repetition_penalty 1.5, and the receipt has 1.0"),
     "seed": ({"seed": 8}, "asks for seed 8, and the receipt has 7"),
     "max_tokens": ({"max_tokens": 13}, "asks for max_new_tokens 13, and the receipt has 12"),
-    "model": ({"model": "another"}, "the server takes no such request (This model is not served here"),
-    "field": ({"stop": "x"}, "the server takes no such request (This value of stop"),
+    "model": ({"model": "another"}, 'the server takes no such request (The model "another" is not served here'),
+    "field": ({"stop": "x"}, 'the server takes no such request (The field stop is "x"'),
 }
 
 

@@ -17,9 +17,10 @@ import pytest
 from roundlog.generation import prompt_tokens
 from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, refusing, url_of
 from tiebreak.server import text_service
+from tiebreak.server.completion_server import GuardedApplication
 
 from tests.client.server.asking import exchange
-from tests.client.server.conftest import ROWS, Served
+from tests.client.server.conftest import PAGE, ROWS, Served
 from tests.client.server.test_answers import TEXT, settle, text_of
 
 HEAD = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
@@ -64,7 +65,8 @@ def endless(most: int) -> Iterator[str]:
         await asyncio.sleep(60)
 
     listening = bound_socket(ip_address("127.0.0.1"), 0)
-    overloaded = refusing(b'{"error": {"code": "overloaded"}}', "application/json")
+    refused = refusing(b'{"error": {"code": "overloaded"}}', "application/json")
+    overloaded = GuardedApplication(refused, loopback=True, origins=[PAGE])
     beside = BackgroundServer(bounded_server(app, most, overloaded=overloaded), listening, "endless")
     assert beside.start()
     try:
@@ -79,8 +81,9 @@ def test_a_server_without_a_place_says_when_to_come_back() -> None:
             client = stack.enter_context(connected(url))
             client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 200")
-        refused = exchange(url, "/")
+        refused = exchange(url, "/", headers={"Origin": PAGE})
         assert refused.status == 503 and int(refused.headers["retry-after"]) > 0
+        assert refused.headers["access-control-allow-origin"] == PAGE
         assert refused.plain == {"error": {"code": "overloaded"}}
 
 

@@ -68,18 +68,37 @@ def test_every_receipt_that_a_client_was_told_of_outlives_a_kill(tmp_path: Path)
         assert process.wait(30) == 0
 
 
+NO_ORIGINS = [
+    "*",
+    "null",
+    "chat.example",
+    "https://*.example",
+    "https://a.example/",
+    "https://a.example:443",
+    "http://A",
+]
+NO_KEYS = {"empty": " \n", "spaced": "a b", "foreign": "schlüssel", "long": "x" * 513, "huge": "x" * (1 << 20)}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--model", "nowhere"], "there is no folder nowhere"),
         (["--model", ".", "--host", "example.com"], "is no IP address"),
         (["--model", ".", "--sign"], "no account is given"),
+        *((["--model", ".", "--allow-origin", one], "is not an origin") for one in NO_ORIGINS),
+        (["--model", ".", "--api-key-file", "nowhere"], "cannot be read"),
+        (["--model", ".", "--api-key-file", "open"], "can be read by others: run chmod 600"),
+        *((["--model", ".", "--api-key-file", name], f"{name} is no API key") for name in NO_KEYS),
     ],
 )
 def test_what_cannot_be_served_is_told_in_one_sentence(
     options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for name, text in ({"open": "x"} | NO_KEYS).items():
+        Path(name).write_text(text)
+        Path(name).chmod(0o644 if name == "open" else 0o600)
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     done = CliRunner().invoke(app, ["serve", "--port", "0", *options])
     assert done.exit_code == 1 and said in done.stderr and done.stderr.count("Error:") == 1

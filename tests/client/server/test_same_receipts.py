@@ -14,7 +14,7 @@ import pytest
 from machines.profiles import MACHINES
 from roundlog.generation import parse_generation_receipt
 
-from tests.client.server.asking import Exchange, exchange
+from tests.client.server.asking import API_KEY, Exchange, exchange
 from tests.client.server.conftest import Served
 from tests.client.server.serving_process import serving
 from tests.client.server.small_model import save_small_model
@@ -80,7 +80,10 @@ def test_a_server_gives_the_same_receipts_after_a_restart_as_another_machine(tmp
             given.append([lasting(url, found) for found in answers])
             names += [found.plain["id"] for found in answers]
             assert all(exchange(url, f"/v1/receipts/{name}").status == 200 for name in names)
+            assert exchange(url, f"/v1/receipts/{names[0]}", headers={}).status == 401
+            assert exchange(url, "/health", headers={}).status == 200
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0
     assert given[1] == given[0] and given[2] == given[0]
     assert len(set(names)) == 3 * CLIENTS
+    assert not any(API_KEY in file.read_text() for file in receipts.rglob("*.json"))
