@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tiebreak.cli import output
 from tiebreak.cli.notice_printer import Teller
 from tiebreak.roles.notices import Notice, What, of_transfers, of_warnings
@@ -96,6 +97,32 @@ def test_notices_of_several_threads_are_lines_of_their_own(monkeypatch: pytest.M
         list(threads.map(teller.tell, notices))
     texts = [json.loads(line)["text"] for line in written.getvalue().splitlines()]
     assert sorted(texts) == sorted(notice.text for notice in notices)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_stages_show_what_is_done_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    said = io.StringIO()
+    console = Console(file=said, force_terminal=terminal, width=80, highlight=False)
+    monkeypatch.setattr(output, "errors", lambda: console)
+    monkeypatch.setattr(output, "_LEAST_PAST", 0.0)
+    with output.progress("Working", stages=2) as bar:
+        bar.tell("compares steps", 0.25, "kernel 1,000 of 4,000")
+    assert terminal or not said.getvalue()  # nothing is said of what is quick
+    monkeypatch.setattr(output, "_SECONDS_BETWEEN_LINES", 0.01)
+    with output.progress("Working", stages=2) as bar:
+        bar.tell("captures a step")
+        bar.tell("compares steps", 0.0, "kernel 0 of 4,000")
+        time.sleep(0.2)
+        bar.tell("compares steps", 0.5, "kernel [b]2,000 of 4,000")
+        time.sleep(0.2)
+    lines = said.getvalue()
+    assert "2/2 compares steps" in lines and "kernel [b]2,000 of 4,000" in lines and "1s left" in lines
+    if terminal:
+        assert "50%" in lines
+        return
+    assert "2/2 compares steps, kernel [b]2,000 of 4,000, 1s left" in lines.splitlines()[-1]
+    time.sleep(0.1)
+    assert said.getvalue() == lines  # and nothing behind the end
 
 
 def test_a_transfer_is_a_notice_for_programs_and_progress_for_people(
