@@ -29,8 +29,7 @@ EXIT_CODES = {
     FAILED: "failed; standard error says why, in one sentence",
     WRONG_USAGE: "wrong usage: an option that does not exist, a value that is none, options that contradict each other",
     ANSWER_IS_NO: 'done, and the answer is "no": an audit that disagrees, a receipt that is wrong, a demo story that '
-    "ended as it should not, a machine, a store or a node that `doctor` finds wrong, a task that `job create --check` "
-    "finds no job in",
+    "ended as it should not, a machine, a store or a node that `doctor` finds wrong",
     INTERRUPTED: "stopped before the end, by Ctrl-C or a signal; the same command carries on",
 }
 """Exit codes of all commands, and what they mean."""
@@ -75,7 +74,6 @@ _CODES = {
     "NoSpace": "disk-full",
     "StoreError": "store",
     "CaptureError": "capture",
-    "NotCaptured": "capture",
     "MachineError": "machine",
     "JobError": "job",
     "LogError": "log",
@@ -111,12 +109,6 @@ class WrongUsage(CommandError):
     """A command line that contradicts itself; exit code 2."""
 
     code = WRONG_USAGE
-
-
-class NotCaptured(CommandError):
-    """The answer of `job create --check` to a task that becomes no job; exit code 3."""
-
-    code = ANSWER_IS_NO
 
 
 class OneSentenceErrors(TyperGroup):

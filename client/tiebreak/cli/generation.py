@@ -235,14 +235,14 @@ def generate(
     sampling, to_write = choice.sampling(), wanted.prepare()
     said = _prompt(prompt)
     started = time.monotonic()
-    bar = output.OpenProgress("Preparing", stages=4)
+    bar = output.Steps("Preparing", stages=4)
     try:
-        bar.steps.tell(READS_MODEL)
+        bar.tell(READS_MODEL)
         loaded = read_model(model, weights.dtype)
         is_chat = not raw and bool(loaded.tokenizer.chat_template)
         tokens = prompt_tokens(loaded.tokenizer, [{"role": "user", "content": said}] if is_chat else said)
         positions = weights.positions or len(tokens) + choice.max_new_tokens
-        generator = Generator(loaded.model, positions=positions, arithmetic=weights.arithmetic, tell=bar.steps.tell)
+        generator = Generator(loaded.model, positions=positions, arithmetic=weights.arithmetic, tell=bar.tell)
         stream = TextStream(TextDecoder(loaded.tokenizer, tokens), None if json else sys.stdout, bar.close)
         text = generator.generate(
             tokens,

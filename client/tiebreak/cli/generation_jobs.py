@@ -97,7 +97,7 @@ def create_generation(
 
     def task() -> Task:
         # Tables of positions are computed as the model is read: portably, so that the job is the same everywhere.
-        with output.progress("Making a job", stages=1) as bar:
+        with output.progress("Making a job") as bar:
             bar.tell(READS_MODEL)
             loaded = read_model(model, dtype)
         return _generation(loaded, [_prompt_tokens(loaded, one, raw=raw) for one in prompt], interval, choice)

@@ -103,7 +103,6 @@ class JobRequest:
 
 def show_checked_job(source: str, job: Job, *, quiet: bool) -> dict[str, object]:
     """Prints what the job of a task would be and cost, if not quiet; gives it for programs."""
-    from roundlog.number_format import FLOAT32
     from roundlog.training import run_bytes
 
     from tiebreak.roles.policy import largest_trees, most_moves
@@ -111,21 +110,20 @@ def show_checked_job(source: str, job: Job, *, quiet: bool) -> dict[str, object]
 
     spec, memory = job.spec, run_bytes(job.program, job.spec)
     disk = spec.intervals * sum(kind.nbytes for kind in job.program.states.values())
-    judged = not spec.log_decides and spec.f32_format == FLOAT32
-    moves, gas = (most_moves(spec, *largest_trees(job.program)), DISPUTE_GAS) if judged else (0, 0)
+    moves = most_moves(spec, *largest_trees(job.program))
     if not quiet:
         facts = {name: value for name, value in job_facts(job).items() if not isinstance(value, bytes)}
         facts["a run"] = f"memory {size(memory)} at most; disk {size(disk)} of checkpoints, and the rounding log"
-        facts["a dispute"] = f"{moves} moves of each side at most; all are reckoned with {gas:,} gas"
-        if not judged:
-            facts["a dispute"] = "none: no contract rounds as this job does"
+        disputed = f"{moves} moves of each side at most; all are reckoned with {DISPUTE_GAS:,} gas"
+        judged = not spec.log_decides and spec.rounding_bits == 32
+        facts["a dispute"] = disputed if judged else "none: no contract rounds as this job does"
         output.show_facts(f"No job yet: {source} would be", facts)
         output.show_line(
             "It is captured. Nothing is written: without --check the job is made, once the captured step was compared "
             "with yours, which may refuse it."
         )
-    costs = {"run_memory_bytes": memory, "checkpoint_bytes": disk, "dispute_moves": moves, "dispute_gas": gas}
-    return plain_job(job) | costs | {"is_job": False}
+    costs = {"run_memory_bytes": memory, "checkpoint_bytes": disk, "dispute_moves": moves, "dispute_gas": DISPUTE_GAS}
+    return plain_job(job) | costs | {"accepted": True, "is_job": False}
 
 
 def show_made_job(job: Job, where: Path, made: JobOrigin | None, *, quiet: bool) -> dict[str, object]:

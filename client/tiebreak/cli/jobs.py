@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import job_files, option_groups, output
-from tiebreak.cli.failures import CommandError, NotCaptured, WrongUsage
+from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage, sentence
 from tiebreak.cli.job_capture import JobOrigin, JobRequest, job_facts, plain_job, show_checked_job, show_made_job
 from tiebreak.cli.job_files import read_job, require_publishable
 from tiebreak.cli.job_terms import PostedTerms
@@ -147,11 +147,22 @@ def create(
     setup = RoleSetup(party, max_memory, Policy())
     if reward is not None:
         setup.contract()  # what cannot be posted is noticed before the work of capturing it
-    job, where, made = _capture(
-        source, out, setting or [], data, policy, bits, arithmetic, max_memory, torch_random, check
-    )
-    plain = show_made_job(job, where, made, quiet=json) if where else show_checked_job(source, job, quiet=json)
-    if reward is not None and where is not None:
+    try:
+        job, where, made = _capture(
+            source, out, setting or [], data, policy, bits, arithmetic, max_memory, torch_random, check
+        )
+    except ValueError as error:
+        from roundlog.capture import is_refusal
+
+        if not (check and is_refusal(error)):
+            raise
+        if json:
+            output.show_json({"accepted": False, "is_job": False, "refusal": sentence(error)})
+        else:
+            output.show_line(f"Refused: {source} becomes no job: {sentence(error)}")
+        raise typer.Exit(ANSWER_IS_NO) from error
+    plain = show_checked_job(source, job, quiet=json) if check else show_made_job(job, where, made, quiet=json)
+    if reward is not None:
         plain |= _post(posted, reward, setup, where, quiet=json)
     if json:
         output.show_json(plain)
@@ -185,9 +196,9 @@ def _capture(
     max_memory: int,
     torch_random: bool,
     check: bool,
-) -> tuple[Job, Path | None, JobOrigin | None]:
-    """The job of a task, where it is written, and how it was made; or the job that is in a directory already. Nothing
-    is written if check."""
+) -> tuple[Job, Path, JobOrigin | None]:
+    """The job of a task, written to `out` unless it is only checked, and how it was made; or the job that is in a
+    directory already."""
     options = (data, policy, bits, arithmetic)
     if Path(source).is_dir():
         if out is not None or settings or torch_random or check or any(option is not None for option in options):
@@ -199,23 +210,14 @@ def _capture(
         return read_job(Path(source), max_memory), Path(source), None
     if out is None and not check:
         raise CommandError("the job needs a directory for its files: name one with --out.")
-    from roundlog.capture import CaptureError
-    from roundlog.program import ProgramError
-    from roundlog.training import JobError
-
     from tiebreak.cli.task_source import load_task
 
     given = settings if data is None else [*settings, f"data={data}"]
     request = JobRequest(
         source, out, max_memory, policy=policy, bits=bits, arithmetic=arithmetic, torch_random=torch_random
     )
-    try:
-        job, made = request.make(lambda: load_task(source, given), compare=not check)
-    except (CaptureError, ProgramError, JobError) as error:
-        if check:
-            raise NotCaptured(f"no job can be made of {source}: {error}") from error
-        raise
-    return job, None if check else out, made
+    job, made = request.make(lambda: load_task(source, given), compare=not check)
+    return job, out or Path(), made
 
 
 @app.command()

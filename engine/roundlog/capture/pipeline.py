@@ -44,19 +44,22 @@ _MOST_ROUNDS = 12
 
 Named = dict[str, torch.Tensor]
 
+Tell = Callable[[float], None]
+"""Is called with the share that is done."""
+
 _OLDEST = "2.11"
 """PyTorch that the rules are made for. Jobs run with 2.10 as well, the last one that AArch64 has without CUDA."""
 
 
-def capture(task: Task, tell: Callable[[float], None] = lambda share: None) -> Captured:
+def capture(task: Task, tell: Tell = lambda share: None) -> Captured:
     """Turn a task into a program, its initial state and its schedule. The task's model, optimizer and loss stay as they
-    are. tell: called with the share that is done. Raises CaptureError, naming the operator and the user's source line,
-    for what cannot be turned."""
+    are. Raises CaptureError, naming the operator and the user's source line, for what cannot be turned."""
     if TorchVersion(torch.__version__) < _OLDEST:
         raise CaptureError(
             f"PyTorch {torch.__version__} runs and audits jobs, but captures none: install PyTorch {_OLDEST} or newer, "
             "or capture on another machine"
         )
+    tell(0.0)
     task.check()
     tensors = model_tensors(plain_model(task.model))
     buffers = frozenset(name for name in tensors if not name.startswith("parameter/"))
@@ -70,7 +73,7 @@ def capture(task: Task, tell: Callable[[float], None] = lambda share: None) -> C
     return _captured(task, buffers, tell, decides=True)
 
 
-def _captured(task: Task, known: frozenset[str], tell: Callable[[float], None], *, decides: bool) -> Captured:
+def _captured(task: Task, known: frozenset[str], tell: Tell, *, decides: bool) -> Captured:
     """The task with these buffers as constants, as far as no step changes them. decides: whether the step may decide by
     values that it computes."""
     with snapshot_of(task) as snapshot:
@@ -97,7 +100,7 @@ def _captured(task: Task, known: frozenset[str], tell: Callable[[float], None], 
 
 
 def _traced(
-    task: Task, snapshot: Snapshot, known: frozenset[str], tell: Callable[[float], None], *, decides: bool
+    task: Task, snapshot: Snapshot, known: frozenset[str], tell: Tell, *, decides: bool
 ) -> tuple[TracedStep, JobSteps, Named]:
     """A step of the task, traced as the task stands; all steps of the job in terms of it, and of others that are traced
     after a step of the user's own; and the tensors beside parameters and buffers that are part of the state and stand
@@ -132,12 +135,7 @@ def _traced(
 
 
 def _in_one_round(
-    task: Task,
-    snapshot: Snapshot,
-    tracer: Tracer,
-    attributes: Named,
-    places: Sequence[Carried],
-    tell: Callable[[float], None],
+    task: Task, snapshot: Snapshot, tracer: Tracer, attributes: Named, places: Sequence[Carried], tell: Tell
 ) -> tuple[TracedStep, JobSteps]:
     """The first step, and all in terms of it. Raises MoreStateError for tensors that have to be states beside
     attributes and places, and ChangedBuffersError for buffers that are not known."""

@@ -182,19 +182,21 @@ class Generator:
                 "cache: give more positions, or ask for fewer tokens"
             )
 
-    def try_model(self, *, by_token: bool = True, rows: int = 1) -> None:
+    def try_model(self, *, by_token: bool = True, batch: int = 1) -> None:
         """Raises CaptureError if the programs and the model itself, called on all positions at once, have other logits:
         of tokens drawn from the whole vocabulary, at positions up to the end of the cache. Tried once. by_token: tries
-        the program that reads one token as well. rows: of the batch that reads one token each, which is captured,
-        too."""
+        the program that reads one token as well. batch: rows that will be read at once, for which it is captured."""
         if self._refusal is not None:
             raise CaptureError(self._refusal)
         if by_token in self._tried or True in self._tried:
             return
-        shapes = [(1, self.chunk), *([(1, 1), (rows, 1)] if by_token else [])]
+        shapes = [(1, self.chunk), *([(1, 1), (batch, 1)] if by_token else [])]
         missing = [shape for shape in dict.fromkeys(shapes) if shape not in self._readers]
         for number, shape in enumerate(missing):
-            self._reader(*shape, number, len(missing))
+            which = f"program {number + 1} of {len(missing)}"
+            self._reader(
+                *shape, lambda share, n=number, which=which: self._tell(CAPTURES, (n + share) / len(missing), which)
+            )
         draw, last = torch.Generator().manual_seed(0), self.positions - 1
         tokens = torch.randint(self._vocabulary, (self.positions,), generator=draw).tolist()
         places = sorted({last * n // (_TRIED - 1) for n in range(_TRIED)})
@@ -265,13 +267,7 @@ class Generator:
         reader = self._readers.get((rows, 1)) or self._reader(rows, 1)
         return {name: state for name, state in reader.initial.items() if name.startswith(_CACHE)}
 
-    def _reader(self, rows: int, width: int, number: int = 0, of: int = 1) -> StepProgram:
-        """Captures a program, one of several that are wanted."""
-
-        def tell(share: float) -> None:
-            self._tell(CAPTURES, (number + share) / of, f"program {number + 1} of {of}")
-
-        tell(0.0)
+    def _reader(self, rows: int, width: int, tell: Callable[[float], None] = lambda share: None) -> StepProgram:
         made = StepProgram(ChunkReader(self.model, rows, self.positions, width), self.arithmetic, tell)
         for other in self._readers.values():
             # The weights are the same: one copy of them is enough.

@@ -169,7 +169,6 @@ class Job:
 
         check_rounding(policy, bits)
         check_arithmetic(arithmetic)
-        tell(CAPTURES, 0.0, "")
         with paused(), told_from_refusals():
             captured = capture(task, lambda share: tell(CAPTURES, share, ""))
         program = with_arithmetic(captured.program, arithmetic)

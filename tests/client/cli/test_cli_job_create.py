@@ -129,25 +129,24 @@ def test_a_task_is_checked_without_the_comparison(
         said = run(*words, "--check")
         refused(run(*words), "the captured step is not yours")
     assert said.exit_code == 0 and "No job yet" in said.stdout and "run id" not in said.stdout
+    checked = json.loads(run(*words, "--check", "--json").stdout)
     assert not (tmp_path / "job").exists()
-    checked = json.loads(run("job", "create", f"{file}:line", "--check", "--json").stdout)
-    made = json.loads(run("job", "create", f"{file}:line", "--out", tmp_path / "job", "--json").stdout)
+    made = json.loads(run(*words, "--json").stdout)
     assert checked.items() >= {name: made[name] for name in ("spec", "run_id", "step_bytes", "state_bytes")}.items()
-    assert (checked["is_job"], checked["checkpoint_bytes"]) == (False, 2 * made["state_bytes"])
+    assert checked["accepted"] and not checked["is_job"] and checked["checkpoint_bytes"] == 2 * made["state_bytes"]
     assert f"{checked['dispute_moves']} moves of each side" in said.stdout and checked["dispute_gas"] == 5_000_000
     by_log = run("job", "create", f"{file}:line", "--check", "--policy", "threshold")
     assert by_log.exit_code == 0 and "no contract rounds as this job does" in by_log.stdout
 
 
-def test_checks_answer_no_and_make_nothing(run: Run, file: Path, tmp_path: Path) -> None:
-    for name, part in (("bends", "special_i0e"), ("misses", "KeyError: 'labels'")):
-        refused(run("job", "create", f"{file}:{name}", "--check"), "no job can be made of", name, part, code=3)
-    as_json = run("job", "create", f"{file}:bends", "--check", "--json")
-    assert json.loads(as_json.stderr)["error"]["code"] == "capture" and as_json.exit_code == 3
+def test_checks_answer_no_to_tasks_that_are_refused(run: Run, file: Path, tmp_path: Path) -> None:
+    said = run("job", "create", f"{file}:bends", "--check")
+    assert said.exit_code == 3 and "bends becomes no job: " in said.stdout and "special_i0e" in said.stdout
+    said = run("job", "create", f"{file}:misses", "--check", "--json")
+    assert said.exit_code == 3 and "KeyError: 'labels'" in json.loads(said.stdout)["refusal"]
     refused(run("job", "create", f"{file}:breaks", "--check"), "ZeroDivisionError")
     refused(run("job", "create", f"{file}:line", "--check", "--out", tmp_path), "is not an empty directory")
-    posted = ("--reward", "1ether", "--referee", "0x" + "11" * 20)
-    refused(run("job", "create", f"{file}:line", "--check", *posted), "leave --reward away", code=2)
+    refused(run("job", "create", f"{file}:line", "--check", "--reward", "1wei"), "leave --reward away", code=2)
 
 
 def test_a_key_that_a_batch_lacks_keeps_the_name_of_its_error(run: Run, file: Path, tmp_path: Path) -> None:
