@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -193,10 +194,7 @@ class Generator:
         shapes = [(1, self.chunk), *([(1, 1), (batch, 1)] if by_token else [])]
         missing = [shape for shape in dict.fromkeys(shapes) if shape not in self._readers]
         for number, shape in enumerate(missing):
-            which = f"program {number + 1} of {len(missing)}"
-            self._reader(
-                *shape, lambda share, n=number, which=which: self._tell(CAPTURES, (n + share) / len(missing), which)
-            )
+            self._reader(*shape, partial(self._tell_capture, number, len(missing)))
         draw, last = torch.Generator().manual_seed(0), self.positions - 1
         tokens = torch.randint(self._vocabulary, (self.positions,), generator=draw).tolist()
         places = sorted({last * n // (_TRIED - 1) for n in range(_TRIED)})
@@ -221,6 +219,9 @@ class Generator:
                 )
                 raise CaptureError(self._refusal)
         self._tried.add(by_token)
+
+    def _tell_capture(self, number: int, of: int, share: float) -> None:
+        self._tell(CAPTURES, (number + share) / of, f"program {number + 1} of {of}")
 
     def _logits_at(self, tokens: Sequence[int], places: Sequence[int]) -> torch.Tensor:
         """The model's own logits, f32[n, V], behind tokens at n places, all read at once without a cache."""
