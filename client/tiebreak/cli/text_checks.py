@@ -65,7 +65,6 @@ def check_text_receipt(
 
 
 READS_MODEL = "reads the model"
-"""Stage of `read_model`."""
 
 
 def read_model(folder: Path, dtype: str | None) -> LoadedModel:
