@@ -26,7 +26,7 @@ from tiebreak.cli.receipt_files import (
     signer_text,
     write_receipt_file,
 )
-from tiebreak.cli.text_checks import read_model
+from tiebreak.cli.text_checks import READS_MODEL, read_model
 from tiebreak.generated_text import TextDecoder, without_controls
 
 if TYPE_CHECKING:
@@ -235,15 +235,14 @@ def generate(
     sampling, to_write = choice.sampling(), wanted.prepare()
     said = _prompt(prompt)
     started = time.monotonic()
-    bar = output.OpenProgress("Preparing", 2)
+    bar = output.Steps("Preparing", stages=4)
     try:
-        bar.steps.done(0, "reads the model")
+        bar.tell(READS_MODEL)
         loaded = read_model(model, weights.dtype)
         is_chat = not raw and bool(loaded.tokenizer.chat_template)
         tokens = prompt_tokens(loaded.tokenizer, [{"role": "user", "content": said}] if is_chat else said)
         positions = weights.positions or len(tokens) + choice.max_new_tokens
-        generator = Generator(loaded.model, positions=positions, arithmetic=weights.arithmetic)
-        bar.steps.done(1, "captures it")
+        generator = Generator(loaded.model, positions=positions, arithmetic=weights.arithmetic, tell=bar.tell)
         stream = TextStream(TextDecoder(loaded.tokenizer, tokens), None if json else sys.stdout, bar.close)
         text = generator.generate(
             tokens,

@@ -18,7 +18,7 @@ from tiebreak.cli.job_capture import JobRequest, show_made_job
 from tiebreak.cli.job_files import as_root, read_job
 from tiebreak.cli.jobs import ProductArithmetic
 from tiebreak.cli.option_groups import examples, panel, takes_groups
-from tiebreak.cli.text_checks import read_model
+from tiebreak.cli.text_checks import READS_MODEL, read_model
 from tiebreak.generated_text import text_behind, without_controls
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ def create_generation(
 
     def task() -> Task:
         # Tables of positions are computed as the model is read: portably, so that the job is the same everywhere.
-        loaded = read_model(model, dtype)
+        with output.progress("Making a job") as bar:
+            bar.tell(READS_MODEL)
+            loaded = read_model(model, dtype)
         return _generation(loaded, [_prompt_tokens(loaded, one, raw=raw) for one in prompt], interval, choice)
 
     job, made = request.make(task)

@@ -49,7 +49,8 @@ class JobRequest:
 
     source: str
     """Name of what it is made of, for messages."""
-    out: Path
+    out: Path | None
+    """None for a task that is only checked."""
     max_memory: int
     """Most bytes that a step of it may take."""
     policy: str | None = None
@@ -63,12 +64,13 @@ class JobRequest:
 
     def __post_init__(self) -> None:
         """Raises CommandError if the directory is in use."""
-        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+        if self.out is not None and self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
             raise CommandError(f"{self.out} is not an empty directory: choose another place for the job.")
 
-    def make(self, task: Callable[[], Task]) -> tuple[Job, JobOrigin]:
+    def make(self, task: Callable[[], Task], *, compare: bool = True) -> tuple[Job, JobOrigin | None]:
         """The job, written to its directory, and the account of its making. task: called where random numbers are
-        portable. Raises CommandError, CaptureError, DefectError, and what `task` does."""
+        portable. compare: False for a job that is neither compared with the task's own steps nor written, and None.
+        Raises CommandError, CaptureError, DefectError, and what `task` does."""
         from roundlog.capture import portable, torchs_own
         from roundlog.execution.microbatch import samples_of
         from roundlog.spec import POLICY_CERTIFIED, POLICY_NAMES
@@ -77,24 +79,51 @@ class JobRequest:
         found: list[Sameness] = []
         with torchs_own() if self.torch_random else contextlib.nullcontext(), portable() as numbers:
             to_capture = task()
-            with output.progress("Making a job", len(JOB_STAGES)) as bar:
+            with output.progress("Making a job", stages=len(JOB_STAGES) - (not compare)) as bar:
                 job = Job.from_task(
                     to_capture,
                     policy=POLICY_NAMES.index(self.policy) if self.policy is not None else POLICY_CERTIFIED,
                     bits=self.bits or 32,
                     arithmetic=self.arithmetic or _EXACT,
                     report=found.append,
-                    tell=lambda stage: bar.done(JOB_STAGES.index(stage), stage),
+                    tell=bar.tell,
+                    compare=compare,
                 )
-                bar.done(len(JOB_STAGES))
         least = run_bytes(job.program, job.spec, samples_of(job.program))
         if least > self.max_memory:
             raise CommandError(
                 f"{self.source} needs {least} bytes of memory, however its batches are cut, more than the "
                 f"{self.max_memory} allowed: raise --max-memory, or make state or rows smaller."
             )
+        if not compare or self.out is None:
+            return job, None
         job.write(self.out)
         return job, JobOrigin(found[0], None if numbers is None else dict(numbers.unportable))
+
+
+def show_checked_job(source: str, job: Job, *, quiet: bool) -> dict[str, object]:
+    """Prints what the job of a task would be and cost, if not quiet; gives it for programs."""
+    from roundlog.training import run_bytes
+
+    from tiebreak.roles.policy import largest_trees, most_moves
+    from tiebreak.transactions.signer import DISPUTE_GAS
+
+    spec, memory = job.spec, run_bytes(job.program, job.spec)
+    disk = spec.intervals * sum(kind.nbytes for kind in job.program.states.values())
+    moves = most_moves(spec, *largest_trees(job.program))
+    if not quiet:
+        facts = {name: value for name, value in job_facts(job).items() if not isinstance(value, bytes)}
+        facts["a run"] = f"memory {size(memory)} at most; disk {size(disk)} of checkpoints, and the rounding log"
+        disputed = f"{moves} moves of each side at most; all are reckoned with {DISPUTE_GAS:,} gas"
+        judged = not spec.log_decides and spec.rounding_bits == 32
+        facts["a dispute"] = disputed if judged else "none: no contract rounds as this job does"
+        output.show_facts(f"No job yet: {source} would be", facts)
+        output.show_line(
+            "It is captured. Nothing is written: without --check the job is made, once the captured step was compared "
+            "with yours, which may refuse it."
+        )
+    costs = {"run_memory_bytes": memory, "checkpoint_bytes": disk, "dispute_moves": moves, "dispute_gas": DISPUTE_GAS}
+    return plain_job(job) | costs | {"accepted": True, "is_job": False}
 
 
 def show_made_job(job: Job, where: Path, made: JobOrigin | None, *, quiet: bool) -> dict[str, object]:

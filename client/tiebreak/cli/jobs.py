@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiebreak.cli import job_files, option_groups, output
-from tiebreak.cli.failures import CommandError
-from tiebreak.cli.job_capture import JobOrigin, JobRequest, job_facts, plain_job, show_made_job
+from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage, sentence
+from tiebreak.cli.job_capture import JobOrigin, JobRequest, job_facts, plain_job, show_checked_job, show_made_job
 from tiebreak.cli.job_files import read_job, require_publishable
 from tiebreak.cli.job_terms import PostedTerms
 from tiebreak.cli.network import ContractOptions, PartyOptions
@@ -49,6 +49,7 @@ _captured_option = panel("The job")
 @app.command(
     epilog=examples(
         "tiebreak job create my_task.py:task --out job",
+        "tiebreak job create my_task.py:task --check",
         "tiebreak job create digits --set steps=20 --out job",
         "tiebreak job create gpt2 --data book.txt --set tokenizer=tokenizer.json --out job",
         "tiebreak job create job --reward 0.5ether --referee 0x...",
@@ -113,6 +114,14 @@ def create(
             "machine; without it the same function gives the same job everywhere.",
         ),
     ] = False,
+    check: Annotated[
+        bool,
+        _captured_option(
+            "--check",
+            help="Make no job: say whether the task is captured, and what its job would cost, without the comparison "
+            "with its own steps, which takes most of the time. Exit code 3 if it is refused.",
+        ),
+    ] = False,
     max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
     *,
     posted: PostedTerms,
@@ -124,6 +133,8 @@ def create(
     from tiebreak.roles.policy import Policy
 
     reward = posted.reward
+    if check and reward is not None:
+        raise WrongUsage("--check makes no job that could be posted: leave --reward away, or --check.")
     if reward is not None and policy == RoundingPolicy.THRESHOLD:
         raise CommandError(
             f"under {policy} the trainer's log decides, which no contract can judge: leave --reward away."
@@ -136,8 +147,21 @@ def create(
     setup = RoleSetup(party, max_memory, Policy())
     if reward is not None:
         setup.contract()  # what cannot be posted is noticed before the work of capturing it
-    job, where, made = _capture(source, out, setting or [], data, policy, bits, arithmetic, max_memory, torch_random)
-    plain = show_made_job(job, where, made, quiet=json)
+    try:
+        job, where, made = _capture(
+            source, out, setting or [], data, policy, bits, arithmetic, max_memory, torch_random, check
+        )
+    except ValueError as error:
+        from roundlog.capture import is_refusal
+
+        if not (check and is_refusal(error)):
+            raise
+        if json:
+            output.show_json({"accepted": False, "is_job": False, "refusal": sentence(error)})
+        else:
+            output.show_line(f"Refused: {source} becomes no job: {sentence(error)}")
+        raise typer.Exit(ANSWER_IS_NO) from error
+    plain = show_checked_job(source, job, quiet=json) if check else show_made_job(job, where, made, quiet=json)
     if reward is not None:
         plain |= _post(posted, reward, setup, where, quiet=json)
     if json:
@@ -171,18 +195,20 @@ def _capture(
     arithmetic: ProductArithmetic | None,
     max_memory: int,
     torch_random: bool,
+    check: bool,
 ) -> tuple[Job, Path, JobOrigin | None]:
-    """The job of a task, written to `out`, and how it was made; or the job that is in a directory already."""
+    """The job of a task, written to `out` unless it is only checked, and how it was made; or the job that is in a
+    directory already."""
     options = (data, policy, bits, arithmetic)
     if Path(source).is_dir():
-        if out is not None or settings or torch_random or any(option is not None for option in options):
+        if out is not None or settings or torch_random or check or any(option is not None for option in options):
             raise CommandError(
-                f"{source} is a job already: leave --out, --set, --data, --policy, --bits, --arithmetic and "
-                "--torch-random away."
+                f"{source} is a job already: leave --out, --set, --data, --policy, --bits, --arithmetic, "
+                "--torch-random and --check away."
             )
         require_publishable(Path(source))
         return read_job(Path(source), max_memory), Path(source), None
-    if out is None:
+    if out is None and not check:
         raise CommandError("the job needs a directory for its files: name one with --out.")
     from tiebreak.cli.task_source import load_task
 
@@ -190,8 +216,8 @@ def _capture(
     request = JobRequest(
         source, out, max_memory, policy=policy, bits=bits, arithmetic=arithmetic, torch_random=torch_random
     )
-    job, made = request.make(lambda: load_task(source, given))
-    return job, out, made
+    job, made = request.make(lambda: load_task(source, given), compare=not check)
+    return job, out or Path(), made
 
 
 @app.command()

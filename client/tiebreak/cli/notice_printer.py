@@ -19,7 +19,7 @@ class Teller:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._bar: output.OpenProgress | None = None
+        self._bar: output.Steps | None = None
         self._doing = ""
         self._lock = threading.RLock()
 
@@ -56,9 +56,9 @@ class Teller:
             note = f"loss {notice.loss:.4f}"
         if self._bar is None or self._doing != name:
             self._end_bar()
-            self._bar = output.OpenProgress(name, total)
+            self._bar = output.Steps(name, total)
             self._doing = name
-        self._bar.steps.done(done, note)
+        self._bar.done(done, note)
 
     def _end_bar(self) -> None:
         if self._bar is not None:

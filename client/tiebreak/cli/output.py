@@ -15,16 +15,17 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import cache
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from tiebreak.quantities import in_time
 from tiebreak.rpc.chain_errors import printable
 
 COLUMNS = 80
@@ -37,7 +38,7 @@ _LINES = threading.Lock()
 """Held while a line of JSON is printed."""
 
 _SECONDS_BETWEEN_LINES = 10.0
-"""Time between lines of progress in a file or a pipe."""
+"""Least time between lines of progress in a file or a pipe."""
 
 
 def results() -> Console:
@@ -158,55 +159,60 @@ def flush() -> None:
 
 
 class Steps:
-    """Progress of one long part."""
+    """Progress of a long work on standard error until `close`: a bar, or a line now and then where that is no
+    terminal."""
 
-    def __init__(self, name: str, total: int, bar: Progress | None) -> None:
-        self.name = name
-        self.total = total
-        self._bar = bar
-        self._task = bar.add_task(escape(name), total=total, note="") if bar is not None else None
-        self._told = time.monotonic()
+    def __init__(self, name: str, total: int = 1, stages: int = 0) -> None:
+        """stages: number of those that are told of, if any; on a terminal nothing of them stays."""
+        self.name, self.total, self._stages = name, total, stages
+        self._number, self._stage, self._first, self._line = 0, "", 0.0, ""
+        self._start = self._began = time.monotonic()
+        self._ended = threading.Event()
+        self._bar = None
+        if errors().is_terminal:
+            columns = BarColumn(bar_width=12), TimeElapsedColumn(), TextColumn("{task.description}")
+            self._bar = Progress(*columns, console=errors(), transient=stages > 0)
+            self._task = self._bar.add_task(escape(name), total=1.0)
+            self._bar.start()
+        else:
+            threading.Thread(target=self._print, name="progress", daemon=True).start()
 
     def done(self, count: int, note: str = "") -> None:
         """Shows that `count` of the total are done."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=count, note=escape(note))
-        elif (now := time.monotonic()) - self._told >= _SECONDS_BETWEEN_LINES:
-            self._told = now
-            errors().print(escape(f"{self.name}: {count} of {self.total} {note}".rstrip()), soft_wrap=True)
+        self.tell(self.name, count / max(self.total, 1), f"{count} of {self.total} {note}".rstrip())
 
+    def tell(self, stage: str, share: float = 0.0, detail: str = "") -> None:
+        """Shows a stage, the share of it that is done, what is done there now, and the time that the rest of it takes
+        at the pace so far."""
+        now, left = time.monotonic(), ""
+        if stage != self._stage:
+            self._number, self._stage, self._first, self._began = self._number + 1, stage, share, now
+        if now - self._began >= 2 and self._first < share < 1:
+            seconds = int((now - self._began) * (1 - share) / (share - self._first)) + 1
+            left = f"{in_time(seconds if seconds < 60 else seconds // 10 * 10)} left"
+        head = f"{self._number}/{self._stages} {stage}" if self._stages else stage
+        self._line = ", ".join(part for part in (head, detail, left) if part)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=share, description=escape(self._line))
 
-class OpenProgress:
-    """A progress bar on standard error until `close`; plain lines, few of them, where that is no terminal."""
-
-    def __init__(self, name: str, total: int) -> None:
-        self._bar = None
-        if errors().is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=32),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                TextColumn("[dim]{task.fields[note]}"),
-                console=errors(),
-            )
-            self._bar.start()
-        self.steps = Steps(name, total, self._bar)
+    def _print(self) -> None:
+        """Prints lines, at longer and longer intervals where nothing new is told."""
+        printed, pause = "", _SECONDS_BETWEEN_LINES
+        while not self._ended.wait(pause):
+            pause = _SECONDS_BETWEEN_LINES if printed != self._line else 2 * pause
+            printed = self._line
+            name, past = f"{self.name}: " * (self._stages > 0), in_time(int(time.monotonic() - self._start))
+            errors().print(escape(f"{name}{printed}, {past} so far"), soft_wrap=True)
 
     def close(self) -> None:
+        self._ended.set()
         if self._bar is not None:
             self._bar.stop()
 
 
-@contextmanager
-def progress(name: str, total: int) -> Iterator[Steps]:
-    """The progress of one long part."""
-    bar = OpenProgress(name, total)
-    try:
-        yield bar.steps
-    finally:
-        bar.close()
+def progress(name: str, total: int = 1, stages: int = 0) -> closing[Steps]:
+    """The progress of one long part, for `with`."""
+    return closing(Steps(name, total, stages))
 
 
 def size(count: int) -> str:

@@ -16,7 +16,7 @@ from tiebreak.cli.generation import Products, Weights
 from tiebreak.cli.jobs import ProductArithmetic
 from tiebreak.cli.option_groups import examples, panel
 from tiebreak.cli.receipt_files import digest_of_run
-from tiebreak.cli.text_checks import read_model
+from tiebreak.cli.text_checks import READS_MODEL, read_model
 
 if TYPE_CHECKING:
     from tiebreak.server import TextSigner
@@ -114,23 +114,24 @@ def serve(
     training = digest_of_run(training_receipt) if training_receipt is not None else None
     with listen_at(host, port) as listening:
         kept = IssuedReceipts(receipts, signer)
-        loaded = read_model(model, dtype.value if dtype is not None else None)
-        generator = Generator(loaded.model, positions=positions, arithmetic=arithmetic.value)
-        service = TextService(
-            loaded,
-            generator,
-            kept,
-            tiebreak_version=version("tiebreak"),
-            training_receipt=training,
-            rows=rows,
-            max_waiting=max_waiting,
-        )
-        output.warn(f"prepares {service.model}: its programs are captured and tried, once")
-        try:
-            service.prepare()
-        except BaseException:
-            service.close()
-            raise
+        with output.progress("Preparing", stages=3) as bar:
+            bar.tell(READS_MODEL)
+            loaded = read_model(model, dtype.value if dtype is not None else None)
+            generator = Generator(loaded.model, positions=positions, arithmetic=arithmetic.value, tell=bar.tell)
+            service = TextService(
+                loaded,
+                generator,
+                kept,
+                tiebreak_version=version("tiebreak"),
+                training_receipt=training,
+                rows=rows,
+                max_waiting=max_waiting,
+            )
+            try:
+                service.prepare()
+            except BaseException:
+                service.close()
+                raise
         server = CompletionServer(service, listening, origins=allow_origin or (), api_key=api_key)
         signs = f", signed by {signer.shown}" if signer is not None else ""
         output.show_line(f"{service.model} answers at {server.url}v1{signs} (Ctrl-C ends it)")

@@ -64,6 +64,9 @@ def check_text_receipt(
     return is_right
 
 
+READS_MODEL = "reads the model"
+
+
 def read_model(folder: Path, dtype: str | None) -> LoadedModel:
     """The model of a folder or a GGUF file, named as receipts can have it. Raises FolderError, CommandError."""
     from roundlog.generation import FolderError, load_model
@@ -103,7 +106,7 @@ def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool)
 
     total = len(receipt.tokens)
     with output.progress("Verifying", total) as bar:
-        bar.done(0, "reads the model")
+        bar.tell(READS_MODEL)
         loaded = read_model(model, receipt.dtype)
         if (other := other_model(receipt, loaded)) is not None:
             raise CommandError(
@@ -111,8 +114,8 @@ def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool)
                 f"that it is of, {receipt.model.name or 'which has no name'} {receipt.model.revision}".rstrip()
                 + "."
             )
-        bar.done(0, "captures it")
-        generator = Generator(loaded.model, positions=len(receipt.prompt) + total, arithmetic=receipt.arithmetic)
+        positions = len(receipt.prompt) + total
+        generator = Generator(loaded.model, positions=positions, arithmetic=receipt.arithmetic, tell=bar.tell)
         right = list[Choice]()
 
         def tell(choice: Choice) -> None:

@@ -6,7 +6,7 @@ out to be part of the state, or not to be known, begins a round anew."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 from torch import fx
@@ -44,11 +44,14 @@ _MOST_ROUNDS = 12
 
 Named = dict[str, torch.Tensor]
 
+Tell = Callable[[float], None]
+"""Is called with the share that is done."""
+
 _OLDEST = "2.11"
 """PyTorch that the rules are made for. Jobs run with 2.10 as well, the last one that AArch64 has without CUDA."""
 
 
-def capture(task: Task) -> Captured:
+def capture(task: Task, tell: Tell = lambda share: None) -> Captured:
     """Turn a task into a program, its initial state and its schedule. The task's model, optimizer and loss stay as they
     are. Raises CaptureError, naming the operator and the user's source line, for what cannot be turned."""
     if TorchVersion(torch.__version__) < _OLDEST:
@@ -56,24 +59,26 @@ def capture(task: Task) -> Captured:
             f"PyTorch {torch.__version__} runs and audits jobs, but captures none: install PyTorch {_OLDEST} or newer, "
             "or capture on another machine"
         )
+    tell(0.0)
     task.check()
     tensors = model_tensors(plain_model(task.model))
     buffers = frozenset(name for name in tensors if not name.startswith("parameter/"))
     # Programs have no states of other dtypes.
     known = frozenset(name for name in buffers if tensors[name].dtype not in STORED)
     try:
-        return _captured(task, known, decides=False)
+        return _captured(task, known, tell, decides=False)
     except UnknownValueError:
         pass
     # Values that are known decide nothing; what is unknown even so is followed, or named.
-    return _captured(task, buffers, decides=True)
+    return _captured(task, buffers, tell, decides=True)
 
 
-def _captured(task: Task, known: frozenset[str], *, decides: bool) -> Captured:
+def _captured(task: Task, known: frozenset[str], tell: Tell, *, decides: bool) -> Captured:
     """The task with these buffers as constants, as far as no step changes them. decides: whether the step may decide by
     values that it computes."""
     with snapshot_of(task) as snapshot:
-        trace, job_steps, attributes = _traced(task, snapshot, known, decides=decides)
+        trace, job_steps, attributes = _traced(task, snapshot, known, tell, decides=decides)
+        tell(0.95)
         try:
             job = lowered(trace, job_steps, task.fields(), task.batch(torch.arange(task.batch_size)), task.seed)
         except CaptureError as error:
@@ -95,7 +100,7 @@ def _captured(task: Task, known: frozenset[str], *, decides: bool) -> Captured:
 
 
 def _traced(
-    task: Task, snapshot: Snapshot, known: frozenset[str], *, decides: bool
+    task: Task, snapshot: Snapshot, known: frozenset[str], tell: Tell, *, decides: bool
 ) -> tuple[TracedStep, JobSteps, Named]:
     """A step of the task, traced as the task stands; all steps of the job in terms of it, and of others that are traced
     after a step of the user's own; and the tensors beside parameters and buffers that are part of the state and stand
@@ -109,7 +114,7 @@ def _traced(
         snapshot.move()  # whatever escapes the trace writes into copies
         tracer = Tracer(task, snapshot, attributes, known, list(places.values()), decides=decides)
         try:
-            first, job_steps = _in_one_round(task, snapshot, tracer, attributes, list(places.values()))
+            first, job_steps = _in_one_round(task, snapshot, tracer, attributes, list(places.values()), tell)
         except ChangedBuffersError as error:
             known -= error.names
             _refuse_other_dtypes(model_tensors(model), error.names)
@@ -130,7 +135,7 @@ def _traced(
 
 
 def _in_one_round(
-    task: Task, snapshot: Snapshot, tracer: Tracer, attributes: Named, places: Sequence[Carried]
+    task: Task, snapshot: Snapshot, tracer: Tracer, attributes: Named, places: Sequence[Carried], tell: Tell
 ) -> tuple[TracedStep, JobSteps]:
     """The first step, and all in terms of it. Raises MoreStateError for tensors that have to be states beside
     attributes and places, and ChangedBuffersError for buffers that are not known."""
@@ -138,6 +143,7 @@ def _in_one_round(
     if told := _not_theirs(snapshot.changes(), elsewhere):
         raise CaptureError(f"the schedule changes {told[0].name}: make it depend on the step alone, and change nothing")
     first, ends = _first_step(snapshot, tracer, places)
+    tell(0.5)  # a later step takes as long
     written = written_tensors(first.graph, snapshot)
     snapshot.restore()
     # The rehearsal takes one of the paths.

@@ -139,7 +139,7 @@ class BatchGenerator:
         request, generator = row.request, self._generator
         try:
             _require_wanted(request)
-            generator.try_model()
+            generator.try_model(batch=len(self._rows))
             alone: Cache = {}
             last = torch.empty(0)
             for _, logits in generator.read(request.prompt, alone):

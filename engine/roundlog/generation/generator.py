@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +46,9 @@ _TRIED = 128
 """Positions, evenly apart, at which a model is tried: a vocabulary of logits is kept for each."""
 
 _CACHE = ("buffer/keys_", "buffer/values_")
+
+CAPTURES, TRIES, READS = GENERATION_STAGES = ("captures the model", "tries it", "reads the prompt")
+"""Stages before the first token."""
 
 
 class FinishReason(StrEnum):
@@ -90,10 +94,19 @@ Cache = dict[str, torch.Tensor]
 class Generator:
     """A causal language model of `transformers`, in FP32 or BF16, as programs that read and choose tokens."""
 
-    def __init__(self, model: PreTrainedModel, *, positions: int, chunk: int = CHUNK, arithmetic: str = EXACT) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        positions: int,
+        chunk: int = CHUNK,
+        arithmetic: str = EXACT,
+        tell: Callable[[str, float, str], None] = lambda stage, share, detail: None,
+    ) -> None:
         """positions: of the cache; a prompt with its new tokens has at most as many. chunk: tokens that are read at
         once. arithmetic: of products of BF16 matrices, EXACT or a name of docs/arithmetic.md. No result depends on
-        positions or chunk. Nothing is captured yet.
+        positions or chunk. tell: called with one of `GENERATION_STAGES`, the share of it that is done, and what is done
+        there now. Nothing is captured yet.
 
         Raises CaptureError for a model that nothing can be generated of, ValueError for numbers below 1."""
         if positions < 1 or chunk < 1:
@@ -103,6 +116,7 @@ class Generator:
         self.positions, self.chunk = positions, min(chunk, positions)
         self._vocabulary = model.config.get_text_config().vocab_size
         self.arithmetic = arithmetic
+        self._tell = tell
         self._readers: dict[tuple[int, int], StepProgram] = {}
         self._samplers: dict[SamplingForm, StepProgram] = {}
         self._tried = set[bool]()
@@ -132,7 +146,7 @@ class Generator:
         self.try_model()
         how = sampling or Sampling()
         cache: Cache = {}
-        behind = [logits for _, logits in self.read(prompt, cache)][-1][-1:]
+        behind = [logits for _, logits in self.read(prompt, cache, READS)][-1][-1:]
         tokens, choices = list(prompt), list[Choice]()
         while True:
             choice = self.choose(behind, tokens, how, seed)
@@ -169,14 +183,18 @@ class Generator:
                 "cache: give more positions, or ask for fewer tokens"
             )
 
-    def try_model(self, *, by_token: bool = True) -> None:
+    def try_model(self, *, by_token: bool = True, batch: int = 1) -> None:
         """Raises CaptureError if the programs and the model itself, called on all positions at once, have other logits:
         of tokens drawn from the whole vocabulary, at positions up to the end of the cache. Tried once. by_token: tries
-        the program that reads one token as well."""
+        the program that reads one token as well. batch: rows that will be read at once, for which it is captured."""
         if self._refusal is not None:
             raise CaptureError(self._refusal)
         if by_token in self._tried or True in self._tried:
             return
+        shapes = [(1, self.chunk), *([(1, 1), (batch, 1)] if by_token else [])]
+        missing = [shape for shape in dict.fromkeys(shapes) if shape not in self._readers]
+        for number, shape in enumerate(missing):
+            self._reader(*shape, partial(self._tell_capture, number, len(missing)))
         draw, last = torch.Generator().manual_seed(0), self.positions - 1
         tokens = torch.randint(self._vocabulary, (self.positions,), generator=draw).tolist()
         places = sorted({last * n // (_TRIED - 1) for n in range(_TRIED)})
@@ -185,7 +203,7 @@ class Generator:
         cache: Cache = {}
 
         def rows() -> Iterator[tuple[int, torch.Tensor]]:
-            for start, logits in self.read(tokens, cache):
+            for start, logits in self.read(tokens, cache, TRIES):
                 yield from ((place, row) for place, row in enumerate(logits, start) if place in expected)
             if by_token:
                 # At any position: a window of a model's own is right at some.
@@ -202,6 +220,9 @@ class Generator:
                 raise CaptureError(self._refusal)
         self._tried.add(by_token)
 
+    def _tell_capture(self, number: int, of: int, share: float) -> None:
+        self._tell(CAPTURES, (number + share) / of, f"program {number + 1} of {of}")
+
     def _logits_at(self, tokens: Sequence[int], places: Sequence[int]) -> torch.Tensor:
         """The model's own logits, f32[n, V], behind tokens at n places, all read at once without a cache."""
         some: dict[str, Any] = {}
@@ -211,9 +232,12 @@ class Generator:
             logits: torch.Tensor = self.model(input_ids=torch.tensor([tokens]), use_cache=False, **some).logits[0]
         return (logits if some else logits[places]).float()
 
-    def read(self, tokens: Sequence[int], cache: Cache) -> Iterator[tuple[int, torch.Tensor]]:
-        """Reads tokens from the first position on. Gives (position, logits f32[n, V] behind n tokens from there on)."""
+    def read(self, tokens: Sequence[int], cache: Cache, stage: str = "") -> Iterator[tuple[int, torch.Tensor]]:
+        """Reads tokens from the first position on. Gives (position, logits f32[n, V] behind n tokens from there on).
+        stage: of `GENERATION_STAGES`, to be told; if any."""
         for start in range(0, len(tokens), self.chunk):
+            if stage:
+                self._tell(stage, start / len(tokens), f"token {start:,} of {len(tokens):,}")
             part = list(tokens[start : start + self.chunk])
             width = len(part) if len(part) == 1 else self.chunk
             # The filling of the last chunk stands behind the text, and nothing attends to it before it is overwritten.
@@ -244,8 +268,8 @@ class Generator:
         reader = self._readers.get((rows, 1)) or self._reader(rows, 1)
         return {name: state for name, state in reader.initial.items() if name.startswith(_CACHE)}
 
-    def _reader(self, rows: int, width: int) -> StepProgram:
-        made = StepProgram(ChunkReader(self.model, rows, self.positions, width), self.arithmetic)
+    def _reader(self, rows: int, width: int, tell: Callable[[float], None] = lambda share: None) -> StepProgram:
+        made = StepProgram(ChunkReader(self.model, rows, self.positions, width), self.arithmetic, tell)
         for other in self._readers.values():
             # The weights are the same: one copy of them is enough.
             made.initial |= {name: x for name, x in other.initial.items() if name.startswith("parameter/")}

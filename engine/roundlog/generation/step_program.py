@@ -3,7 +3,7 @@ and gives its states afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
@@ -23,9 +23,12 @@ Tensors = Mapping[str, torch.Tensor]
 class StepProgram:
     """A captured step of a module without data. Its results do not depend on the machine."""
 
-    def __init__(self, module: nn.Module, arithmetic: str = EXACT) -> None:
+    def __init__(
+        self, module: nn.Module, arithmetic: str = EXACT, tell: Callable[[float], None] = lambda share: None
+    ) -> None:
         """module: called without arguments, it gives a loss that depends on its parameter `unused`. arithmetic: of its
-        products of BF16 matrices, if it has any. Raises CaptureError, DefectError, ProgramError."""
+        products of BF16 matrices, if it has any. tell: called with the share of this that is done. Raises
+        CaptureError, DefectError, ProgramError."""
         parameter = module.get_parameter("unused")
         task = Task(
             model=module.eval(),
@@ -38,7 +41,7 @@ class StepProgram:
             seed=0,
         )
         with paused(), told_from_refusals():
-            captured = capture(task)
+            captured = capture(task, tell)
         self._executor = Executor(with_arithmetic(captured.program, arithmetic))
         self._rounding = Follower.without_log(MIN_LOG_GUARD)
         self._schedule = captured.schedule[0]

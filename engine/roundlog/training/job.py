@@ -63,7 +63,7 @@ PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = JOB_FILES = (
 CACHE = "data.cache"
 """Name of the file beside a job's, where the data lie elsewhere, that keeps blocks of them."""
 
-JOB_STAGES = ("captures a step", "compares the program with the task's own steps", "hashes state and data")
+CAPTURES, COMPARES, HASHES = JOB_STAGES = ("captures a step", "compares steps", "hashes state and data")
 """Stages of `Job.from_task`, one after the other."""
 
 
@@ -149,12 +149,15 @@ class Job:
         bits: int = FLOAT32.width,
         arithmetic: str = EXACT,
         report: Callable[[Sameness], None] = lambda sameness: None,
-        tell: Callable[[str], None] = lambda stage: None,
+        tell: Callable[[str, float, str], None] = lambda stage, share, detail: None,
+        compare: bool = True,
     ) -> Job:
         """A job made from a task: captures a step, compares it with the task's own, and commits to everything in a
         spec. policy, bits: the spec's rounding_policy and rounding_bits. arithmetic: of
         products of BF16 and FP16 matrices, EXACT or a name of docs/arithmetic.md. report: called with the result of the
-        comparison. tell: called with a word on each of `STAGES` as it begins.
+        comparison. tell: called with one of `JOB_STAGES`, the share of it that is done, and what is done there now.
+        compare: False to see what a job would be, in a fraction of the time; it is not to be used, since nothing says
+        that its program is the task's step.
 
         Raises CaptureError, DefectError where capture fails though it should not, JobError for an initial state or
         schedule that is not finite, ProgramError for an operator that cannot be rounded to so few bits or an arithmetic
@@ -166,22 +169,21 @@ class Job:
 
         check_rounding(policy, bits)
         check_arithmetic(arithmetic)
-        tell(JOB_STAGES[0])
         with paused(), told_from_refusals():
-            captured = capture(task)
+            captured = capture(task, lambda share: tell(CAPTURES, share, ""))
         program = with_arithmetic(captured.program, arithmetic)
         check_narrow(program, [operator(node.op) for node in program.nodes], narrow_float32(bits))
         _require_sizes(program, task.rows)
         dataset = task.fields()
         _require_numbers(captured.program, captured.states, captured.schedule, dataset)
-        tell(JOB_STAGES[1])
-        with paused(), told_from_refusals():
-            sameness = confirm_same(task, captured)
+        if compare:
+            with paused(), told_from_refusals():
+                sameness = confirm_same(task, captured, lambda share, detail: tell(COMPARES, share, detail))
+            report(sameness)
         # Models and optimizers refer to themselves, and so do the copies of them that were compared: a run in this
         # process would begin with these in memory.
         gc.collect()
-        report(sameness)
-        tell(JOB_STAGES[2])
+        tell(HASHES, 0.0, "")
         spec = TrainingSpec(
             steps=task.steps,
             interval=task.interval,

@@ -51,7 +51,7 @@ def confirm_same_kernels(task: Task, captured: Captured, trial: Trial) -> int:
 
     trial.by_pytorch(torch.float32, lambda *_: None, watching=listening)
     trails = [_trails_of(captured, step, tuple(called)) for step, called in enumerate(calls)]
-    steps = _Steps(task, captured, trails)
+    steps = _Steps(task, captured, trails, partial(trial.progress.add_kernel, sum(map(len, calls))))
     trial.by_pytorch(torch.float32, steps.finish, watching=steps.watching)
     return steps.compared
 
@@ -80,8 +80,11 @@ def _common(some: Sequence[KernelCall], others: Sequence[KernelCall]) -> int:
 class _Steps:
     """The user's own steps, compared while they run."""
 
-    def __init__(self, task: Task, captured: Captured, trails: Sequence[Sequence[CallTrail]]) -> None:
-        self._task, self._captured, self._trails = task, captured, trails
+    def __init__(
+        self, task: Task, captured: Captured, trails: Sequence[Sequence[CallTrail]], tell: Callable[[], None]
+    ) -> None:
+        """tell: called with every kernel that is compared."""
+        self._task, self._captured, self._trails, self._tell = task, captured, trails, tell
         self._step = -1
         self._before: Tensors = {}
         self._paths: list[_Parts] = []
@@ -151,6 +154,7 @@ class _Steps:
 
             self.compared += self._paths[0].upcoming
             self._stay(call, differing)
+            self._tell()
 
     def _stay(self, what: object, differing: Callable[[_Parts], str | None]) -> None:
         """Leaves the paths on which something differs. differing: says what, None for nothing. Raises CaptureError if

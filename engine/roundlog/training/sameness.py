@@ -19,7 +19,7 @@ from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.python_state import snapshot_of
 from roundlog.training.kernel_agreement import agree_on_change
 from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
-from roundlog.training.trial import CHANGE, LOSS, Results, Trial, TrialRun
+from roundlog.training.trial import CHANGE, LOSS, Results, Trial, TrialProgress, TrialRun
 
 _REWRITE = "write this part with ordinary operators on parameters and buffers"
 
@@ -73,15 +73,18 @@ class Sameness:
         )
 
 
-def confirm_same(task: Task, captured: Captured) -> Sameness:
-    """Runs the captured step and the user's own, and compares them. The task is left as it was.
+def confirm_same(
+    task: Task, captured: Captured, tell: Callable[[float, str], None] = lambda share, detail: None
+) -> Sameness:
+    """Runs the captured step and the user's own, and compares them. The task is left as it was. tell: called with the
+    share that is done, and what is done now.
 
     Raises CaptureError, naming the first tensor that differs."""
     steps, found, in_fp64 = min(STEPS, task.steps), (0.0, LOSS), True
-    kernels = 0
+    kernels, progress = 0, TrialProgress(tell, steps, by_kernel=has_short_numbers(captured.program))
     with snapshot_of(task) as snapshot:
         for start in (captured.states, _moved(captured.states, captured.origin.known)):
-            comparison = _Comparison(task, captured, Trial(task, captured, snapshot, start, steps))
+            comparison = _Comparison(task, captured, Trial(task, captured, snapshot, start, steps, progress))
             differences = list(comparison.differences())
             if not differences and start is captured.states:
                 if comparison.failure:

@@ -36,6 +36,9 @@ GRADIENT = "the gradient of "
 
 LOSS = "the loss"
 
+_ENGINE, _DOUBLE, _KERNELS = 8.0, 4.0, 10.0
+"""Times of a step of the engine, of one in FP64, and of one whose kernels are compared, in steps in FP32."""
+
 Tensors = Mapping[str, torch.Tensor]
 
 Results = Mapping[str, Callable[[], torch.Tensor]]
@@ -61,12 +64,36 @@ class TrialRun:
     """The results that were put aside, step by step."""
 
 
+class TrialProgress:
+    """Progress of a trial from each of two states, by what its parts usually take."""
+
+    def __init__(self, tell: Callable[[float, str], None], steps: int, *, by_kernel: bool) -> None:
+        """tell: called with the share that is done, and what is done now. steps: from each state. by_kernel: whether
+        kernels are compared, which takes two runs more."""
+        self._tell, self._steps = tell, steps
+        self._done, self._all = 0.0, 2 * steps * (_ENGINE + 2 + _DOUBLE + (2 + _KERNELS if by_kernel else 0))
+        self._kernels = 0
+
+    def add(self, steps: float, what: str) -> None:
+        """Tells that as much has been done as so many steps in FP32 take."""
+        self._done += steps
+        self._tell(min(self._done / self._all, 0.99), what)
+
+    def add_kernel(self, of: int) -> None:
+        """Tells that a kernel has been compared. of: those of the steps from one state."""
+        self._kernels += 1
+        self.add(_KERNELS * self._steps / of, f"kernel {self._kernels:,} of {max(2 * of, self._kernels):,}")
+
+
 class Trial:
     """Some steps of a task from one state."""
 
-    def __init__(self, task: Task, captured: Captured, snapshot: Snapshot, start: Tensors, steps: int) -> None:
+    def __init__(
+        self, task: Task, captured: Captured, snapshot: Snapshot, start: Tensors, steps: int, progress: TrialProgress
+    ) -> None:
         self.start = start
         self.steps = steps
+        self.progress = progress
         self._task, self._captured, self._snapshot = task, captured, snapshot
         self._origin = captured.origin
         self._batches = [_batch(task, step) for step in range(steps)]
@@ -83,10 +110,12 @@ class Trial:
         origin, executor, run = self._origin, Executor(self._captured.program), TrialRun()
         states = list(self.start.values())
         wanted = {*origin.gradients.values(), *origin.observed()}
+        share = _ENGINE / len(self._captured.program.nodes)
         for step, batch in enumerate(self._batches):
             kept: dict[int, SpilledTensor] = {}
 
             def keep(index: int, value: torch.Tensor, kept: dict[int, SpilledTensor] = kept) -> None:
+                self.progress.add(share, "the captured step")
                 if index in wanted:
                     kept[index] = self._aside.put(value)
 
@@ -138,6 +167,8 @@ class Trial:
         snapshot.move(dtype, {id(tensor): first[name] for name, tensor in origin.tensors.items()})
         del first, start
         training = EagerTraining(self._task)
+        cost, what = (_DOUBLE, "your step in FP64") if dtype == torch.float64 else (1.0, "your step")
+        self.progress.add(0.0, what)
         try:
             for step, batch in enumerate(self._batches):
                 gradients: dict[str, torch.Tensor] = {}
@@ -159,6 +190,7 @@ class Trial:
                 changes = {name: functools.partial(_change, before[name], after[name]) for name in before}
                 look(step, _named(loss, {name: one.double for name, one in gradients.items()}, changes))
                 run.steps += 1
+                self.progress.add(cost, what)
                 # Not beside those of the next step.
                 del before, after, changes, gradients
         finally:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tiebreak.cli import output
 from tiebreak.cli.notice_printer import Teller
 from tiebreak.roles.notices import Notice, What, of_transfers, of_warnings
@@ -98,6 +99,25 @@ def test_notices_of_several_threads_are_lines_of_their_own(monkeypatch: pytest.M
     assert sorted(texts) == sorted(notice.text for notice in notices)
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_stages_show_what_is_done_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=80, highlight=False)
+    monkeypatch.setattr(output, "errors", lambda: console)
+    for pause in (10.0, 0.01):  # nothing is said of what is quick
+        assert terminal or console.file.getvalue() == ""  # type: ignore[attr-defined]
+        monkeypatch.setattr(output, "_SECONDS_BETWEEN_LINES", pause)
+        with output.progress("Working", stages=2) as bar:
+            bar.tell("captures")
+            bar.tell("compares", 0.2)
+            bar._began -= 60.0
+            bar.tell("compares", 0.5, "kernel [b]2,000 of 4,000")
+            time.sleep(0.2 if pause < 1 else 0)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "2/2 compares, kernel [b]2,000 of 4,000, 1m 40s left" in said
+    assert terminal or all(line.startswith("Working: 2/2 ") for line in said.splitlines())
+    assert terminal or 1 <= len(said.splitlines()) <= 5  # what stays the same is said at longer and longer intervals
+
+
 def test_a_transfer_is_a_notice_for_programs_and_progress_for_people(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,8 +130,9 @@ def test_a_transfer_is_a_notice_for_programs_and_progress_for_people(
         teller.tell(notices[0])
     shown = json.loads(capsys.readouterr().out)
     assert (shown["what"], shown["done"], shown["total"]) == ("transfer", 5_000_000, 20_000_000)
-    monkeypatch.setattr(output, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(output, "_SECONDS_BETWEEN_LINES", 0.01)
     with Teller(as_json=False) as teller:
         teller.tell(notices[0])
+        time.sleep(0.2)
     printed = capsys.readouterr()
     assert printed.out == "" and "5 of 20" in printed.err and "\x1b" not in printed.err

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from roundlog.capture.rules import RULES
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.execution.microbatch import samples_of
 from roundlog.operators.job_arithmetic import EXACT
-from roundlog.training.job import JOB_STAGES, Job, run_bytes
+from roundlog.training import Sameness
+from roundlog.training.job import COMPARES, JOB_STAGES, Job, run_bytes
 from tiebreak.cli.jobs import ProductArithmetic
 from tiebreak.cli.task_source import load_task
 
@@ -100,9 +102,50 @@ def test_the_rates_and_the_stages_of_a_job_are_told(run: Run, file: Path, tmp_pa
     assert "4 a step, in the seed's own order" in said
     plain = json.loads(run("job", "show", tmp_path / "job", "--json").stdout)
     assert plain["learning_rates"]["0/lr"]["last"] == pytest.approx(1e-4)
-    told: list[str] = []
-    Job.from_task(load_task(f"{file}:line", []), tell=told.append)
-    assert tuple(told) == JOB_STAGES
+
+
+@pytest.mark.parametrize("name", ["line", "short"])
+def test_stages_tell_how_far_they_are(file: Path, name: str) -> None:
+    told: list[tuple[str, float, str]] = []
+    found: list[Sameness] = []
+    task = load_task(f"{file}:{name}", [])
+    Job.from_task(task, tell=lambda *words: told.append(words), report=found.append)
+    assert tuple(dict.fromkeys(stage for stage, *_ in told)) == JOB_STAGES
+    shares = [share for stage, share, _ in told if stage == COMPARES]
+    assert shares == sorted(shares) and 0.9 < shares[-1] < 1
+    assert {"the captured step", "your step", "your step in FP64"} <= {detail for *_, detail in told}
+    kernels = [detail for *_, detail in told if detail.startswith("kernel ")]
+    assert kernels == [f"kernel {number} of {len(kernels)}" for number in range(1, len(kernels) + 1)]
+    assert (len(kernels) > 20) == (name == "short") and (found[0].kernels > 0) == bool(kernels)
+
+
+def test_a_task_is_checked_without_the_comparison(
+    run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("job", "create", f"{file}:line", "--out", tmp_path / "job")
+    right = RULES["mean"]
+    with monkeypatch.context() as patch:
+        patch.setitem(RULES, "mean", lambda c, *args: c.op("mul", right(c, *args), c.f32(1.01)))
+        said = run(*words, "--check")
+        refused(run(*words), "the captured step is not yours")
+    assert said.exit_code == 0 and "No job yet" in said.stdout and "run id" not in said.stdout
+    checked = json.loads(run(*words, "--check", "--json").stdout)
+    assert not (tmp_path / "job").exists()
+    made = json.loads(run(*words, "--json").stdout)
+    assert checked.items() >= {name: made[name] for name in ("spec", "run_id", "step_bytes", "state_bytes")}.items()
+    assert checked["accepted"] and not checked["is_job"] and checked["checkpoint_bytes"] == 2 * made["state_bytes"]
+    assert f"{checked['dispute_moves']} moves of each side" in said.stdout and checked["dispute_gas"] == 5_000_000
+    by_log = run("job", "create", f"{file}:line", "--check", "--policy", "threshold")
+    assert by_log.exit_code == 0 and "no contract rounds as this job does" in by_log.stdout
+
+
+def test_checks_answer_no_to_tasks_that_are_refused(run: Run, file: Path, tmp_path: Path) -> None:
+    said = run("job", "create", f"{file}:bends", "--check")
+    assert said.exit_code == 3 and "bends becomes no job: " in said.stdout and "special_i0e" in said.stdout
+    said = run("job", "create", f"{file}:misses", "--check", "--json")
+    assert said.exit_code == 3 and "KeyError: 'labels'" in json.loads(said.stdout)["refusal"]
+    refused(run("job", "create", f"{file}:line", "--check", "--out", tmp_path), "is not an empty directory")
+    refused(run("job", "create", f"{file}:line", "--check", "--reward", "1wei"), "leave --reward away", code=2)
 
 
 def test_a_key_that_a_batch_lacks_keeps_the_name_of_its_error(run: Run, file: Path, tmp_path: Path) -> None:
@@ -284,8 +327,8 @@ def test_policies_bits_and_thresholds_that_make_no_sense_are_refused(run: Run, f
     (tmp_path / "tau.json").write_text('{"default": 0.7}')
     plain = run("train", tmp_path / "job", "--run", tmp_path / "run", "--thresholds", tmp_path / "tau.json")
     assert "which has no thresholds" in refused(plain)
-    assert "leave --out, --set, --data, --policy, --bits, --arithmetic and --torch-random away" in refused(
-        run("job", "create", tmp_path / "job", "--bits", 26)
+    assert "leave --out, --set, --data, --policy, --bits, --arithmetic, --torch-random and --check away" in refused(
+        run("job", "create", tmp_path / "job", "--check")
     )
     threshold = tmp_path / "threshold"
     assert run("job", "create", f"{file}:line", "--out", threshold, "--policy", "threshold").exit_code == 0

@@ -96,13 +96,13 @@ def generators_kept() -> Iterator[None]:
     """Commands of this process capture a model with an arithmetic once, however many positions they ask for."""
     kept = dict[tuple[bytes, str, int], Generator]()
 
-    def kept_generator(model: Any, *, positions: int, arithmetic: str = "exact") -> Generator:
+    def kept_generator(model: Any, *, positions: int, arithmetic: str = "exact", **tell: Any) -> Generator:
         Generator(model, positions=positions)  # refuses what it always does
         assert positions <= POSITIONS
         room = POSITIONS if positions > LEAST else positions
         key = (weight_root(model), arithmetic, room)
         if key not in kept:
-            kept[key] = Generator(model, positions=room, arithmetic=arithmetic)
+            kept[key] = Generator(model, positions=room, arithmetic=arithmetic, **tell)
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:

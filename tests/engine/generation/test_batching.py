@@ -11,6 +11,7 @@ import torch
 from roundlog.capture import CaptureError
 from roundlog.capture.huggingface import Sampling
 from roundlog.generation import BatchGenerator, Generator, RequestDroppedError, TextRequest
+from roundlog.generation.generator import GENERATION_STAGES
 
 from tests.engine.capture.test_generation import model_of, prompts
 
@@ -35,6 +36,20 @@ def batch(generator: Generator) -> Iterator[BatchGenerator]:
     made = BatchGenerator(generator, ROWS)
     yield made
     made.close()
+
+
+def test_the_stages_before_the_first_token_are_told(model: torch.nn.Module) -> None:
+    told: list[tuple[str, float, str]] = []
+    made = Generator(model, positions=POSITIONS, chunk=8, tell=lambda *words: told.append(words))  # type: ignore
+    made.try_model(batch=ROWS)
+    made.generate(range(1, 12), new_tokens=1)
+    stages = {stage: [one[1:] for one in told if one[0] == stage] for stage in dict.fromkeys(one[0] for one in told)}
+    assert tuple(stages) == GENERATION_STAGES
+    captured, tried, read = stages.values()
+    assert [detail for _, detail in captured] == [f"program {number} of 3" for number in (1, 2, 3) for _ in range(3)]
+    assert [share for share, _ in captured[::3]] == [0, 1 / 3, 2 / 3] and captured == sorted(captured)
+    assert tried == [(at / POSITIONS, f"token {at} of {POSITIONS}") for at in range(0, POSITIONS, 8)]
+    assert read == [(0, "token 0 of 11"), (8 / 11, "token 8 of 11")]
 
 
 def requests() -> list[TextRequest]:

@@ -8,7 +8,7 @@ import torch
 from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.python_state import snapshot_of
 from roundlog.training.kernel_sameness import confirm_same_kernels
-from roundlog.training.trial import Trial
+from roundlog.training.trial import Trial, TrialProgress
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
 
@@ -43,7 +43,8 @@ def in_bf16(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 def compared(task: Task, captured: Captured) -> int:
     with snapshot_of(task) as snapshot:
-        trial = Trial(task, captured, snapshot, captured.states, 1)
+        progress = TrialProgress(lambda share, detail: None, 1, by_kernel=True)
+        trial = Trial(task, captured, snapshot, captured.states, 1, progress)
         trial.by_engine()
         return confirm_same_kernels(task, captured, trial)
 
