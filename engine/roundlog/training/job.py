@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from warnings import warn
 
 import torch
 
@@ -148,13 +149,13 @@ class Job:
         policy: int = POLICY_CERTIFIED,
         bits: int = FLOAT32.width,
         arithmetic: str = EXACT,
-        report: Callable[[Sameness], None] = lambda sameness: None,
+        report: Callable[[Sameness], None] | None = None,
         tell: Callable[[str], None] = lambda stage: None,
     ) -> Job:
         """A job made from a task: captures a step, compares it with the task's own, and commits to everything in a
-        spec. policy, bits: the spec's rounding_policy and rounding_bits. arithmetic: of
-        products of BF16 and FP16 matrices, EXACT or a name of docs/arithmetic.md. report: called with the result of the
-        comparison. tell: called with a word on each of `STAGES` as it begins.
+        spec. policy, bits: the spec's rounding_policy and rounding_bits. arithmetic: of products of BF16 and FP16
+        matrices, EXACT or a name of docs/arithmetic.md. report: called with the result of the comparison, whose warning
+        is one of Python's otherwise. tell: called with a word on each of `STAGES` as it begins.
 
         Raises CaptureError, DefectError where capture fails though it should not, JobError for an initial state or
         schedule that is not finite, ProgramError for an operator that cannot be rounded to so few bits or an arithmetic
@@ -180,7 +181,10 @@ class Job:
         # Models and optimizers refer to themselves, and so do the copies of them that were compared: a run in this
         # process would begin with these in memory.
         gc.collect()
-        report(sameness)
+        if report is not None:
+            report(sameness)
+        elif sameness.warning:
+            warn(sameness.warning, stacklevel=2)
         tell(JOB_STAGES[2])
         spec = TrainingSpec(
             steps=task.steps,
