@@ -136,13 +136,16 @@ BF16 means the following.
   PyTorch's loop over vectors; its loop over the rest, the last elements of a tensor whose number is no multiple of 32,
   rounds it. Norms for clipping are BF16, too.
 * Random numbers are drawn in FP32; uniform ones in BF16 are refused, since rounding could make them 1.
+* Rows that a mask chooses are read, written and computed element by element in BF16; what goes over them (sums, means,
+  products of matrices, norms) takes `.float()` first.
 
 Before a job is made, your own step is watched. It has to call the kernels that were traced, in order, with the same
 dtypes, so that no cast is missing and none is too many. The part of the program that stands for each kernel's results
 is evaluated on PyTorch's values of what it reads: results in BF16 are PyTorch's, but for one in a hundred that may be
 the number beside it, and results in FP32 agree to 1e-5 of the largest element; or both, where PyTorch's kernel rounds
 more often than it needs to, to what it gives in FP64. What the optimizer makes of the gradients is compared in FP64,
-and by ulps where parameters are BF16. A job is refused otherwise, by the name of the first kernel.
+and by ulps where parameters are BF16. A job is refused otherwise, by the name of the first kernel. If no parameter
+changes in the steps that are compared, as where updates of BF16 weights are rounded away, a warning says why.
 
 ## What programs are made of
 

@@ -69,7 +69,8 @@ choice: the checkpoint is under the run's root like all others.
 `torch.autocast("cpu", dtype=torch.bfloat16)` around model and loss, `model.to(torch.bfloat16)`, and parts in BF16
 with others in FP32 (adapters on a frozen base) are captured with the casts that the installed PyTorch makes on the
 CPU, kernel by kernel ([what is computed in which format](../operators.md#mixed-precision)). The loss has to be FP32:
-take it of `logits.float()`. An autocast for `device_type="cuda"` is refused, since PyTorch switches it off where
+take it of `logits.float()`. An autocast that is left on outside of the loss is refused: a job knows the loss alone. An
+autocast for `device_type="cuda"` is refused, since PyTorch switches it off where
 there is no card; so is FP16, whose `GradScaler` looks at values: use BF16, and leave the scaler out. Parameters in
 BF16 are stepped by `torch.optim.SGD`, `Adam` and `AdamW` with `fused=False`. Models in float64 become float32; the
 engine computes every operator in FP64 and rounds once, so sums lose less than PyTorch's FP32 does.
@@ -180,14 +181,14 @@ def section(text: str, tree: ast.Module, own: list, scripts: dict) -> list[str]:
 def becomes(script: object, scripts: dict) -> str:
     outcome = script.outcome
     if not outcome.sentence:
-        return "a job"
+        return "a job, with a warning" if outcome.warning else "a job"
     return f"refused: {link(scripts[outcome.rewrite])}" if outcome.rewrite else "refused"
 
 
 def told(script: object, scripts: dict) -> str:
     outcome = script.outcome
     if not outcome.sentence:
-        return "Captured."
+        return f"Captured, with the **warning**: “… {outcome.warning} …”." if outcome.warning else "Captured."
     instead = f"What works: {link(scripts[outcome.rewrite])}." if outcome.rewrite else outcome.advice
     return f"**Refused**: “… {outcome.sentence} …”. {instead}"
 

@@ -41,6 +41,40 @@ def printing() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
+@script(
+    "A training loop pasted whole",
+    source="PyTorch's Quickstart, with the optimizer's step in the loss",
+    outcome=refused("return the loss, and leave out backward(), optimizer.step()", rewrite="printing"),
+)
+def whole_loop() -> Task:
+    model = mlp()
+    optimizer = adam(model)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        optimizer.zero_grad()
+        found = entropy(m, batch)
+        found.backward()
+        optimizer.step()
+        return found
+
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+
+
+@script(
+    "A part of a loss that has gone backward",
+    source="accumulation by hand: (loss / 4).backward(), and the loss for the log",
+    outcome=refused("the loss function calls backward()", advice="Accumulate by `micro_batches=4`."),
+)
+def backward_of_a_part() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        found = entropy(m, batch)
+        (found / 4).backward()
+        return found
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+
+
 @script("A running mean of losses", source="PyTorch's tutorial on training a classifier: running_loss += loss.item()")
 def running_loss() -> Task:
     running, count = 0.0, 0

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from tests.scripts.script_corpus import RUN, refused, script
+from tests.scripts.script_corpus import RUN, Outcome, refused, script
 from tests.scripts.script_rows import rows
 
 
@@ -228,6 +228,69 @@ def autocast_off() -> Task:
     model = mlp()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), micro_batches=2, **RUN)
+
+
+@script(
+    "autocast switched on for the whole script",
+    source="notebooks: torch.set_autocast_enabled, or an __enter__ that has no end",
+    outcome=refused("torch.autocast is left on outside of the loss", rewrite="autocast"),
+)
+def autocast_left_on() -> Task:
+    torch.set_autocast_enabled("cpu", True)
+    model = mlp()
+    return Task(model=model, loss=entropy, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)
+
+
+@script("Parts of an activation written in place under autocast", source="gates, rotary embeddings and token shifts")
+def parts_in_place() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = m[0](batch["x"])
+            h[:, ::2] *= 0.7
+            z = h.clone()
+            z[:, 8:] += h[:, :8]
+            z.view(8, 4, 4).transpose(1, 2)[1::2, 1:3, ::3] -= 0.25
+            z.t()[3:5].mul_(h.t()[:2])
+            z.narrow(1, 6, 2).select(0, 1).add_(1.0)
+            return F.cross_entropy(m[2](m[1](z)).float(), batch["y"])
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)
+
+
+@script("Elements that a mask chooses, written under autocast", source="clipping and masking, PyTorch forums")
+def masks_in_place() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h, chosen = m[0](batch["x"]), batch["y"] > 0
+            h[h > 0.5] = 0.5
+            h[h < -0.5] *= 0.9
+            h[chosen, 0] = 0.0
+            h[:, h[0].detach() < 0] = h.detach().mean()
+            h[chosen] = torch.sigmoid(h[chosen])
+            h.masked_fill_(h == 0, 0.1)
+            y = m[2](h)
+            return F.cross_entropy(y.float(), batch["y"]) + F.cross_entropy(y[chosen], batch["y"][chosen])
+
+    model = mlp()
+    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)
+
+
+@script(
+    "A model in BF16 whose updates are rounded away",
+    source="fine-tuning scripts with norms that begin at 1, and a rate of 6e-4",
+    outcome=Outcome(
+        warning="the largest update is 0.0006, of weight where it is 1, and numbers of bfloat16 are 0.0078 apart"
+    ),
+)
+def standstill_in_bf16() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(m(batch["x"].bfloat16()).float(), batch["y"])
+
+    model = nn.Linear(6, 3, bias=False).bfloat16()
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, weight_decay=0.0)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
 
 
 @script(

@@ -129,6 +129,20 @@ def pinn() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=data, **RUN)
 
 
+@script("Hessians, and derivatives in forward mode", source="PyTorch's tutorial on Jacobians and Hessians")
+def hessians() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        x, one = batch["x"], batch["x"][0]
+        curved = torch.func.vmap(torch.func.hessian(lambda x: m(x).sum()))(x)
+        slopes = torch.autograd.functional.jacobian(m, one, strategy="forward-mode", vectorize=True)
+        y, along = torch.func.linearize(m, x)
+        penalty = curved.square().sum() + (slopes * torch.func.jacfwd(m)(one)).sum() + along(x).square().mean()
+        return F.cross_entropy(y, batch["y"]) + 1e-3 * penalty
+
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
+
+
 @script("A Fourier neural operator", source="FNO (Li et al. 2021): complex weights as two real ones")
 def fno() -> Task:
     class Net(nn.Module):

@@ -42,6 +42,8 @@ class Outcome:
     """Name of the captured script that does the same; empty where nothing does."""
     advice: str = ""
     """What to do where no script shows it, as the page says it."""
+    warning: str = ""
+    """Part of the warning with which it is captured; empty if there is none."""
 
 
 CAPTURED = Outcome()

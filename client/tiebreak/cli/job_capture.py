@@ -140,6 +140,8 @@ def show_made_job(job: Job, where: Path, made: JobOrigin | None, *, quiet: bool)
             output.show_line(f"{str(made.sameness)[0].upper()}{str(made.sameness)[1:]}.")
     if made is not None and made.unportable:
         output.warn(made.warning)
+    if made is not None and made.sameness.warning:
+        output.warn(f"warning: {made.sameness.warning}")
     return plain
 
 

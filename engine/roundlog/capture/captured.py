@@ -178,8 +178,17 @@ class Origin:
 
 _MARK = "roundlog_calls"
 
-_PLAIN = frozenset(("alias", "clone", "detach", "lift_fresh", "lift_fresh_copy", "_unsafe_view", "_local_scalar_dense"))
-"""Operators that compute nothing: a trace may have others of them than a run."""
+_PLAIN = frozenset(
+    (
+        *("alias", "clone", "detach", "lift_fresh", "lift_fresh_copy", "_unsafe_view", "_local_scalar_dense"),
+        *("new_zeros", "slice_backward", "select_backward"),
+    )
+)
+"""Operators that compute nothing: a trace may have others of them than a run, as gradients of a view that was written
+into."""
+
+_CONVERTING = ("_to_copy", "copy_")
+"""Operators that compute nothing unless they convert."""
 
 _ORDERS = frozenset(("sort", "topk", "kthvalue"))
 
@@ -287,7 +296,7 @@ def _computes(func: OpOverload, inputs: Sequence[torch.dtype], given: Sequence[t
     home, name = str(func).split(".")[:2]
     if home == "prim" or name in _PLAIN or "empty" in name:
         return False
-    if name == "_to_copy" and tuple(inputs) == tuple(x.dtype for x in given):
+    if name in _CONVERTING and {*inputs} == {x.dtype for x in given}:
         return False
     if any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns):
         return False
@@ -303,7 +312,8 @@ class TracedCalls(WatchedCalls):
 
     def _mark(self, call: KernelCall, func: OpOverload, args: Any, kwargs: Any, given: list[torch.Tensor]) -> None:
         for number, tensor in enumerate(given):
-            if (node := node_of(tensor)) is not None:
+            # Rows that a mask chooses are others in a program, which has room for all of them.
+            if all(type(size) is int for size in tensor.shape) and (node := node_of(tensor)) is not None:
                 node.meta[_MARK] = [*node.meta.get(_MARK, ()), (0, (len(self.calls), number))]
         self.calls.append(call)
 

@@ -20,7 +20,7 @@ from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context
 from roundlog.capture.rules.numbers import OF_NUMBERS, refuse_numbers
 from roundlog.capture.rules.rule_table import NodeValues, base_name, is_among, storage
 from roundlog.capture.rules.shapes_and_views import diagonal_scatter, places_in_base, slice_scatter
-from roundlog.capture.rules.short_formats import applied, refuse_short
+from roundlog.capture.rules.short_formats import applied
 from roundlog.capture.tracing.traced_step import decisions_before
 from roundlog.program import DType, ProgramError, TensorType
 
@@ -328,7 +328,6 @@ class GraphLowering(Context):
         self.builder.draw = draw_of(node)
         try:
             if call.rule is None or self._masked_rows.concerns(node):
-                refuse_short(node)
                 return self._masked_rows.lowered(node, call.name, call.rule)
             # Random numbers are the program's own.
             options = {key: value for key, value in node.kwargs.items() if key != "generator"}

@@ -34,7 +34,7 @@ from roundlog.capture.python_state import (
 )
 from roundlog.capture.task import STORED, OptimizerPhase, Task
 from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
-from roundlog.capture.tracing.trace import ChangedBuffersError, Tracer
+from roundlog.capture.tracing.trace import ChangedBuffersError, Tracer, refuse_autocast
 from roundlog.capture.tracing.traced_optimizers import TracedOptimizers
 from roundlog.capture.tracing.traced_step import JobSteps, TracedStep
 from roundlog.data import is_lazy_view
@@ -60,6 +60,7 @@ def capture(task: Task, tell: Tell = lambda share: None) -> Captured:
             "or capture on another machine"
         )
     tell(0.0)
+    refuse_autocast("outside of the loss", ("cpu", "cuda"))
     task.check()
     tensors = model_tensors(plain_model(task.model))
     buffers = frozenset(name for name in tensors if not name.startswith("parameter/"))

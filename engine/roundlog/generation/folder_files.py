@@ -26,6 +26,9 @@ TOKENIZER = (
 )
 """Files of `ModelIdentity.tokenizer_hash`."""
 
+_VOCABULARIES = ("spiece.model", "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+"""Files of a vocabulary: without any of them, there is no tokenizer."""
+
 _PATHS = frozenset(["gguf_file", "merges", "tokenizer_object", "vocab"])
 _UNUSED = frozenset(["special_tokens_map_file", "tokenizer_config_file"])
 """Paths in configurations of tokenizers, of where they were made: nobody reads them."""
@@ -39,7 +42,8 @@ def covered_files(folder: Path) -> Iterator[Path]:
     """A folder with the files of a model's folder that a hash covers; weights, and the list of their files, are covered
     by the hash of the weights. It is there within the block.
 
-    Raises ValueError, whose words go on a sentence that names the folder: it has something that reads other files."""
+    Raises ValueError, whose words go on a sentence that names the folder: it has something that reads other files, or
+    no tokenizer."""
     if (folder / _ADAPTER).exists():
         raise ValueError(f"has an {_ADAPTER}, whose adapter changes the model: merge the adapter first")
     for name, keys in (
@@ -50,6 +54,8 @@ def covered_files(folder: Path) -> Iterator[Path]:
             raise ValueError(
                 f"has a {name} with {keys[0]}, which names another file in its place: keep one, without it"
             )
+    if not any((folder / name).is_file() for name in _VOCABULARIES):
+        raise ValueError(f"has no tokenizer ({', '.join(_VOCABULARIES)}): put the files of the model's own there")
     there = [folder / name for name in (*CONFIGURATION, *TOKENIZER, _INDEX)]
     # transformers finds templates and versions of files by their names, too: it finds none here.
     with tempfile.TemporaryDirectory(prefix="tiebreak-model-") as name:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from warnings import warn
 
 import torch
 
@@ -148,16 +149,16 @@ class Job:
         policy: int = POLICY_CERTIFIED,
         bits: int = FLOAT32.width,
         arithmetic: str = EXACT,
-        report: Callable[[Sameness], None] = lambda sameness: None,
+        report: Callable[[Sameness], None] | None = None,
         tell: Callable[[str, float, str], None] = lambda stage, share, detail: None,
         compare: bool = True,
     ) -> Job:
         """A job made from a task: captures a step, compares it with the task's own, and commits to everything in a
-        spec. policy, bits: the spec's rounding_policy and rounding_bits. arithmetic: of
-        products of BF16 and FP16 matrices, EXACT or a name of docs/arithmetic.md. report: called with the result of the
-        comparison. tell: called with one of `JOB_STAGES`, the share of it that is done, and what is done there now.
-        compare: False to see what a job would be, in a fraction of the time; it is not to be used, since nothing says
-        that its program is the task's step.
+        spec. policy, bits: the spec's rounding_policy and rounding_bits. arithmetic: of products of BF16 and FP16
+        matrices, EXACT or a name of docs/arithmetic.md. report: called with the result of the comparison, whose warning
+        is one of Python's otherwise. tell: called with one of `JOB_STAGES`, the share of it that is done, and what is
+        done there now. compare: False to see what a job would be, in a fraction of the time; it is not to be used,
+        since nothing says that its program is the task's step.
 
         Raises CaptureError, DefectError where capture fails though it should not, JobError for an initial state or
         schedule that is not finite, ProgramError for an operator that cannot be rounded to so few bits or an arithmetic
@@ -179,7 +180,10 @@ class Job:
         if compare:
             with paused(), told_from_refusals():
                 sameness = confirm_same(task, captured, lambda share, detail: tell(COMPARES, share, detail))
-            report(sameness)
+            if report is not None:
+                report(sameness)
+            elif sameness.warning:
+                warn(sameness.warning, stacklevel=2)
         # Models and optimizers refer to themselves, and so do the copies of them that were compared: a run in this
         # process would begin with these in memory.
         gc.collect()

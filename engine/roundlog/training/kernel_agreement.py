@@ -74,7 +74,7 @@ def _cloned(thing: Any) -> Any:
     return thing.detach().clone() if isinstance(thing, torch.Tensor) else thing
 
 
-def _ulps(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def ulps_of(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Distances to the next number of a dtype, of FP64 numbers."""
     info = torch.finfo(dtype)
     exponent = torch.frexp(x.abs().clamp(min=info.tiny)).exponent - 1
@@ -93,7 +93,7 @@ def agree(ours: torch.Tensor, theirs: torch.Tensor, call: KernelInvocation | Non
     one, two = ours.double(), theirs.double()
     apart, size = (one - two).abs(), _magnitudes(two, call)
     if is_short(ours.dtype):
-        room = _ulps(torch.maximum(one.abs(), two.abs()), ours.dtype) + 1e-6 * size
+        room = ulps_of(torch.maximum(one.abs(), two.abs()), ours.dtype) + 1e-6 * size
         few = int((~same).sum()) <= 1 + _FEW * ours.numel()
         return few and bool((same | (apart <= room)).all())
     return bool((same | (apart <= _FP32 * size)).all())
@@ -110,7 +110,7 @@ def agree_on_state(ours: torch.Tensor, theirs: torch.Tensor, before: torch.Tenso
         return False
     one, two = ours.double(), theirs.double()
     sizes = torch.maximum(torch.maximum(one.abs(), two.abs()), before.double().abs().nan_to_num(0.0, 0.0))
-    apart = (one - two) / _ulps(sizes, ours.dtype)
+    apart = (one - two) / ulps_of(sizes, ours.dtype)
     by_chance = ours.numel() ** -0.5
     sides, whole = abs(float(apart.mean())), float(apart.abs().mean())
     return bool((apart.abs() <= 4).all()) and sides <= 0.5 + by_chance and whole <= 1.0 + by_chance
@@ -133,7 +133,7 @@ def agree_on_change(
         return True
     before = state.double() + sum(earlier, torch.zeros_like(theirs))
     sizes = sum((one.abs() for one in earlier), theirs.abs())
-    ulp = _ulps(torch.maximum(before.abs(), (before + theirs).abs()), state.dtype)
+    ulp = ulps_of(torch.maximum(before.abs(), (before + theirs).abs()), state.dtype)
     apart, moved = (ours - theirs).abs(), torch.finfo(state.dtype).eps * sizes
     if bool((ours * theirs < 0).any()) or not bool((apart <= ulp + moved).all()):
         return False
@@ -194,7 +194,7 @@ def agrees_with_kernel(ours: torch.Tensor, theirs: torch.Tensor, result: int, ca
         apart_room = room + (torch.finfo(short).eps * between if short else room)
         if not is_short(ours.dtype):
             return bool((off <= room + _FP32 * size).all()) and bool((apart <= apart_room + _FP32 * size).all())
-        ulp = _ulps(truth, ours.dtype)
+        ulp = ulps_of(truth, ours.dtype)
         flushed = _FLUSHED if ours.dtype is torch.bfloat16 and not call.is_local else 0.0
         return bool(((off <= ulp / 2 + room) & (apart <= ulp + apart_room + flushed)).all())
 

@@ -17,7 +17,7 @@ import torch
 from roundlog.arithmetic import is_short
 from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.python_state import snapshot_of
-from roundlog.training.kernel_agreement import agree_on_change
+from roundlog.training.kernel_agreement import agree_on_change, ulps_of
 from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
 from roundlog.training.trial import CHANGE, LOSS, Results, Trial, TrialProgress, TrialRun
 
@@ -57,6 +57,8 @@ class Sameness:
     """Whether PyTorch could run the step in FP64."""
     kernels: int = 0
     """Results of PyTorch's kernels that were compared one by one, where numbers have fewer than 32 bits."""
+    warning: str = ""
+    """The reason why no parameter has changed in any step; empty if one has."""
 
     def __str__(self) -> str:
         if not self.steps:
@@ -81,7 +83,8 @@ def confirm_same(
 
     Raises CaptureError, naming the first tensor that differs."""
     steps, found, in_fp64 = min(STEPS, task.steps), (0.0, LOSS), True
-    kernels, progress = 0, TrialProgress(tell, steps, by_kernel=has_short_numbers(captured.program))
+    kernels, warning = 0, ""
+    progress = TrialProgress(tell, steps, by_kernel=has_short_numbers(captured.program))
     with snapshot_of(task) as snapshot:
         for start in (captured.states, _moved(captured.states, captured.origin.known)):
             comparison = _Comparison(task, captured, Trial(task, captured, snapshot, start, steps, progress))
@@ -90,10 +93,12 @@ def confirm_same(
                 if comparison.failure:
                     raise CaptureError(f"your own step fails on the first batch: {comparison.failure}: correct it")
                 return Sameness(steps=0, largest=0.0, name="", in_fp64=comparison.in_fp64)
+            if start is captured.states and not comparison.is_trained:
+                warning = comparison.standstill()
             found = max([found, *differences])
             in_fp64 &= comparison.in_fp64
             kernels += comparison.kernels
-    return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64, kernels=kernels)
+    return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64, kernels=kernels, warning=warning)
 
 
 class _Mark(NamedTuple):
@@ -208,6 +213,38 @@ class _Comparison:
                 raise CaptureError(f"the captured step is not yours: only {whose} has {only[0]}: {_REWRITE}")
             for name, mark in found.marks.items():
                 yield self._difference(step, name, mark), name
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether PyTorch's steps have changed a parameter."""
+        return any(bool(kept[name]().any()) for kept in self._single.kept for name in self._optimized & kept.keys())
+
+    def standstill(self) -> str:
+        """The reason why no parameter changes, in words: the largest update of the first step, as it would be of
+        parameters in FP64, which is rounded away, or nothing there, too."""
+        found = (0.0, "", torch.empty(0))
+
+        def look(step: int, results: Results) -> None:
+            nonlocal found
+            for name in sorted(self._optimized & results.keys()):
+                update = results[name]().abs()
+                if step == 0 and float(update.max()) > found[0]:
+                    state = self._trial.start[name.removeprefix(CHANGE)].flatten()[update.argmax()]
+                    found = (float(update.max()), name.removeprefix(f"{CHANGE}parameter/"), state)
+
+        self._trial.by_pytorch(torch.float32, look, watching=self._trial.widening())
+        size, name, state = found
+        said = (
+            f"none of the {len(self._optimized)} trained parameters changes in the first {self._single.steps} step(s)"
+        )
+        if not size:
+            return f"{said}, and none would in FP64: check the learning rate, and what the loss depends on"
+        dtype, apart = str(state.dtype).removeprefix("torch."), float(ulps_of(state.double(), state.dtype))
+        way = "keep the weights in FP32 (torch.autocast computes in BF16), or " if is_short(state.dtype) else ""
+        return (
+            f"{said}: the largest update is {size:.2g}, of {name} where it is {float(state):.3g}, and numbers of "
+            f"{dtype} are {apart:.2g} apart there, so that it is rounded away: {way}raise the learning rate"
+        )
 
     @property
     def failure(self) -> str:

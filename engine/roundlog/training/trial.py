@@ -5,8 +5,9 @@ a model that trains in memory can be captured in little more."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -230,6 +231,20 @@ class Trial:
                 return training.step(step, _cast(batch, dtype), exchange, watching)
         finally:
             torch.set_default_dtype(default)
+
+    def widening(self) -> Watching:
+        """For `by_pytorch`: parameters are in FP64 once the gradients of step 0 are there, so that nothing of their
+        updates is rounded away. Steps after it may fail."""
+        calls, last = itertools.count(1), len(self._task.phases()) * self._task.micro_batches
+        return lambda *_: self._widened() if next(calls) == last else nullcontext()
+
+    @contextmanager
+    def _widened(self) -> Iterator[None]:
+        yield
+        for parameter in self._origin.trained.values():
+            if (gradient := parameter.grad) is not None:
+                parameter.grad, parameter.data = None, parameter.data.double()
+                parameter.grad = gradient.double()
 
     def _states_now(self) -> dict[str, torch.Tensor]:
         """Current states of the user's code, in the memory where it has them."""

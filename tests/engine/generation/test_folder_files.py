@@ -68,6 +68,12 @@ def test_an_adapter_is_to_be_merged_first(folder: Path) -> None:
         load_model(folder)
 
 
+def test_a_folder_without_a_tokenizer_says_so(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(FolderError, match=r"small has no tokenizer \(spiece\.model, tokenizer\.json, .* put the files"):
+        load_model(folder)
+
+
 OTHERS = (
     "additional_chat_templates/default.jinja",
     "additional_chat_templates/tool_use.jinja",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import sys
 import tempfile
@@ -37,6 +38,26 @@ def compared(task: Task) -> Sameness:
     found: list[Sameness] = []
     Job.from_task(task, report=found.append)
     return found[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, ""),
+        (
+            {"lr": 0.0},
+            r"6 trained parameters changes in the first 3 step\(s\), and none would in FP64: check the learning rate",
+        ),
+        ({"lr": 1e-12}, "numbers of float32 are .* apart there, so that it is rounded away: raise the learning rate"),
+        ({"lr": 1e-12, "batch_size": 4, "micro_batches": 2}, "the largest update is 1.*e-12, of "),
+    ],
+)
+def test_a_training_in_which_no_parameter_changes_says_why(more: dict[str, float], said: str) -> None:
+    task = task_of(**more)  # type: ignore[arg-type]
+    for parameter in task.model.parameters():
+        nn.init.uniform_(parameter, 0.5, 1.0)
+    warning = compared(task).warning
+    assert re.search(said, warning) if said else not warning
 
 
 def test_a_capture_agrees_with_pytorch_in_fp64() -> None:

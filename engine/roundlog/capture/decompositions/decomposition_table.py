@@ -314,6 +314,8 @@ def decompositions() -> dict[Any, Any]:
     table[_aten.split_with_sizes.default] = _split_with_sizes
     table[_aten.celu.default] = _celu
     table[_aten._grouped_mm.default] = _grouped_mm
+    # Forward-mode derivatives begin with tensors known to be zero, whose operators PyTorch computes on another device.
+    table[_aten._efficientzerotensor.default] = torch.zeros
     table = {**in_fp32({**table, **own_decompositions()}), **norms()}
     table = with_pairs({**table, **_of_lists()})
     return with_known_values(with_one_count(table))

@@ -32,6 +32,7 @@ from roundlog.capture.masked_rows.row_masks import (
 from roundlog.capture.rules import VIEWS
 from roundlog.capture.rules.numbers import is_number, refuse_numbers
 from roundlog.capture.rules.rule_table import Context, NodeValues, Rule, base_name, is_among
+from roundlog.capture.rules.short_formats import refuse_short
 
 
 def _first(call: Call) -> tuple[Any, int]:
@@ -298,6 +299,9 @@ class MaskedRows:
             lowerer = row_operators.pointwise if row_operators.is_pointwise(node) else None
         if lowerer is None:
             call.refuse()
+        is_by_itself = lowerer is row_operators.pointwise and not any(map(is_number, node.all_input_nodes))
+        if not is_by_itself and base not in _CHOOSING and lowerer is not row_operators.making:
+            refuse_short(node)
         if base not in _CHOOSING:
             self._pad(node, traced)
         result, axes = lowerer(call)

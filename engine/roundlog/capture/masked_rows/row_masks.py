@@ -17,6 +17,7 @@ from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.rules.numbers import is_number
 from roundlog.capture.rules.rule_table import Context, NodeValues, Rule
+from roundlog.capture.rules.short_formats import applied, short_dtypes
 from roundlog.program import DType
 
 Axes = tuple[Value | None, ...]
@@ -358,6 +359,10 @@ class Call:
         """The result of the rule, which knows of no masks. replaced: values in the place of those of some arguments."""
         if self._rule is None:
             self.refuse()
+        if short_dtypes(self.node) and not any(map(is_number, self.node.all_input_nodes)):
+            values, name = replaced or {}, str(self.node.target).removeprefix("aten.")
+            options = {key: item for key, item in self.node.kwargs.items() if key != "generator"}
+            return applied(self.c, name, self._rule, options, lambda x: values[x] if x in values else self.value(x))
         args = [self._given(name, kind, item, replaced or {}) for name, kind, item in self._arguments()]
         options = {
             argument.name: self._given(

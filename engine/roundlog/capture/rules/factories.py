@@ -34,7 +34,7 @@ def full_like(c: Context, x: Value, value: Scalar, *, dtype: torch.dtype | None 
     return c.builder.constant(value, c.dtype(x) if dtype is None else storage(dtype), c.shape(x))
 
 
-@rule("zeros_like", "empty_like", "new_zeros", "new_empty", "new_empty_strided")
+@rule("zeros_like", "empty_like", "new_zeros", "_new_zeros_with_same_feature_meta", "new_empty", "new_empty_strided")
 def zeros_like(c: Context, x: Value, *_: Any, **__: Any) -> Value:
     traced = c.node.meta["val"]
     return c.builder.constant(0, storage(traced.dtype), tuple(traced.shape))

@@ -163,7 +163,7 @@ _ROUNDING_ONCE = frozenset(
 _UNIFORM = frozenset(("rand", "rand_like", "uniform_", "exponential_"))
 
 
-def _short_dtypes(node: fx.Node) -> set[torch.dtype]:
+def short_dtypes(node: fx.Node) -> set[torch.dtype]:
     """Formats of fewer than 32 bits among what a graph node takes and gives."""
     values = (one.meta.get("val") for one in (node, *node.all_input_nodes))
     return {x.dtype for x in tree_leaves(list(values)) if isinstance(x, torch.Tensor) and is_short(x.dtype)}
@@ -177,7 +177,7 @@ def adds_a_row(bias: torch.Tensor, *, beta: Scalar = 1, alpha: Scalar = 1) -> bo
 
 def refuse_short(node: fx.Node) -> None:
     """Raises CaptureError for rows that a mask chooses, if they are short numbers."""
-    for dtype in _short_dtypes(node):
+    for dtype in short_dtypes(node):
         raise CaptureError(
             f"chooses rows by a mask, with numbers of {dtype}: convert them by .float() before, or choose by "
             "torch.where"
@@ -189,7 +189,7 @@ def applied(c: Context, name: str, rule: Rule, options: Mapping[str, Any], value
     arguments. value: gives the value of a graph node. Raises CaptureError where PyTorch does something else than
     computing in FP32 and rounding once."""
     node = c.node
-    if not _short_dtypes(node):
+    if not short_dtypes(node):
         args, kwargs = fx.node.map_arg((node.args, options), value)
         return rule(c, *args, **kwargs)
     base = name.partition(".")[0]

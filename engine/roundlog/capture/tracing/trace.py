@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import _engine_run_backward, increment_version
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
+from torch.utils._pytree import tree_leaves
 
 from roundlog.arithmetic import is_short
 from roundlog.capture.captured import TracedCalls, model_tensors
@@ -27,6 +29,7 @@ from roundlog.capture.errors import (
     asks_for_values,
     control_flow,
     is_own_error,
+    place_of_call,
     place_of_error,
     places_of,
     reason,
@@ -294,12 +297,18 @@ class Tracer:
         for parameter in self._parameters.values():
             parameter.grad = None
         for part in parts:
-            with lines, self._calls:
-                loss = checked_loss(phase.called("loss"), phase.loss(plain_model(self._task.model), dict(part)))
-            with lines, lines.all_from("micro_batches"), self._calls:
-                loss = self._task.share(loss)
-            with lines, lines.backward_of(loss), self._calls:
-                differentiate(loss)
+            with noting_backward() as called, lines, self._calls:
+                found = phase.loss(plain_model(self._task.model), dict(part))
+            try:
+                refuse_autocast("by the loss function", ("cpu",))
+            finally:
+                torch.set_autocast_enabled("cpu", False)
+            with refusing_backward(found, called), lines, self._calls:
+                loss = checked_loss(phase.called("loss"), found)
+                with lines.all_from("micro_batches"):
+                    loss = self._task.share(loss)
+                with lines.backward_of(loss):
+                    differentiate(loss)
             losses.append(loss.detach())
         return self._sum(losses)
 
@@ -371,6 +380,53 @@ def differentiate(loss: torch.Tensor) -> None:
     _engine_run_backward(
         (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
     )
+
+
+def refuse_autocast(where: str, devices: Iterable[str]) -> None:
+    """Raises CaptureError if autocast is on for one of these devices, which no job would know of."""
+    if any(torch.is_autocast_enabled(device) for device in devices):
+        raise CaptureError(
+            f"torch.autocast is left on {where}: switch it off there (torch.set_autocast_enabled, or the end of its "
+            '`with`), and put `with torch.autocast("cpu", dtype=torch.bfloat16):` inside the loss, around all of it'
+        )
+
+
+@contextmanager
+def noting_backward() -> Iterator[list[tuple[Any, str]]]:
+    """Gives (tensors, place in words) of every `backward()` that is called meanwhile."""
+    called: list[tuple[Any, str]] = []
+    of_torch = torch.autograd.backward
+
+    def noted(tensors: Any, *args: Any, **options: Any) -> None:
+        called.append((tensors, place_of_call()))
+        of_torch(tensors, *args, **options)
+
+    torch.autograd.backward = noted
+    try:
+        yield called
+    finally:
+        torch.autograd.backward = of_torch
+
+
+@contextmanager
+def refusing_backward(loss: object, called: Sequence[tuple[Any, str]]) -> Iterator[None]:
+    """Raises CaptureError where a loss is of no use since `backward()` has been called on it already. called: as
+    `noting_backward` gives it."""
+    is_used = any(one is loss for tensors, _ in called for one in tree_leaves(tensors))
+    if called and (is_used or not isinstance(loss, torch.Tensor) or not loss.requires_grad):
+        raise CaptureError(_BACKWARD.format(called[-1][1]))
+    try:
+        yield
+    except RuntimeError as error:
+        if called and "backward through the graph a second time" in str(error):
+            raise CaptureError(_BACKWARD.format(called[-1][1])) from error
+        raise
+
+
+_BACKWARD = (
+    "the loss function calls backward(){}: return the loss, and leave out backward(), optimizer.step() and "
+    "optimizer.zero_grad(); the job calls backward and takes the optimizer's step"
+)
 
 
 def drop_what_nothing_uses(graph: fx.Graph) -> None:
