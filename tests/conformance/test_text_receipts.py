@@ -17,10 +17,13 @@ import pytest
 import rfc8785
 import roundlog
 import torch
+from eth_account import Account
 from roundlog import Job, Task
 from roundlog.capture.huggingface import Sampling
 from roundlog.generation import Generator, load_model, make_receipt, parse_generation_receipt
 from roundlog.generation.generation_receipt import tokens_hash
+from tiebreak.cli.receipt_files import wrong_signature
+from tiebreak.transactions.keys import sign_text, signer_of
 
 from tests.conformance.test_second_verifier import CONFORMANCE, RIGHT, UNTOLD, VERIFIER, WRONG, flipped, verify
 from tests.engine.generation.test_generation_receipt import STRANGE, places, with_value, without
@@ -106,6 +109,77 @@ def test_a_signature_is_over_every_field(tmp_path: Path) -> None:
         path.write_text(text.replace(old, new))
         done = verify(JOB, "--receipt", path)
         assert done.returncode == WRONG and "the signature is" in done.stdout
+
+
+def mutated(draw: random.Random, signature: bytes) -> bytes:
+    """Another form of a signature, or what resembles one."""
+    order = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+    field = 2**256 - 2**32 - 977
+    r, s, v = int.from_bytes(signature[:32]), int.from_bytes(signature[32:64]), signature[64]
+    edges = [0, 1, order // 2, order // 2 + 1, order - 1, order, order + 1, field, 2**256 - 1, draw.getrandbits(256)]
+    if (kind := draw.randrange(8)) == 0:
+        v = draw.choice([0, 1, 2, 3, 4, 26, 27, 28, 29, 30, 31, 34, 35, 36, 37, 38, 255, draw.randrange(256), 55 - v])
+    elif kind == 1:
+        s, v = order - s, draw.choice([v, 55 - v, 28 - v, v - 27, v + 8, v + 10])
+    elif kind == 2:
+        r = draw.choice([*edges, order - r, r ^ 1 << draw.randrange(256), (r + order) % 2**256])
+    elif kind == 3:
+        s = draw.choice([*edges, order - s, s ^ 1 << draw.randrange(256), (s + order) % 2**256])
+    elif kind == 4:
+        r, s = draw.choice([(s, r), (draw.choice(edges), draw.choice(edges))])
+    whole = r.to_bytes(32) + s.to_bytes(32) + bytes([v])
+    if kind == 5:
+        # In 64 bytes (EIP-2098), with v first, and of other lengths.
+        compact = r.to_bytes(32) + (s | (v - 27) << 255).to_bytes(32)
+        whole = draw.choice([compact, whole[-1:] + whole[:-1], whole + bytes(1), bytes(1) + whole, whole[:-1], b""])
+    elif kind == 6:
+        whole = whole[: draw.randrange(67)] + draw.randbytes(draw.randrange(3))
+    return whole
+
+
+@pytest.mark.slow_cases("60")
+@pytest.mark.parametrize("accounts", [4, 60])
+def test_a_signature_has_one_form_and_both_verifiers_take_it_alone(accounts: int) -> None:
+    """Fifty mutated ones of each account, by a generator that knows neither verifier."""
+    theirs, draw = runpy.run_path(str(CONFORMANCE / "eip191.py"))["signer_of"], random.Random(43)
+    taken = 0
+    for _ in range(accounts):
+        account, text = Account.from_key(draw.randbytes(32)), f"text {draw.random()}"
+        right, signer = sign_text(account, text), bytes.fromhex(account.address[2:])
+        forms = [right, *(mutated(draw, right) for _ in range(50))]
+        for form in forms:
+            try:
+                found = bytes.fromhex(theirs(text.encode(), form)[2:])
+            except ValueError:
+                found = None
+            assert signer_of(text, form) == found, form.hex()
+            assert (found == signer) is (form == right), form.hex()
+            taken += found is not None
+    assert taken > accounts, "some are of other accounts"
+
+
+def test_a_signature_is_written_in_one_way() -> None:
+    plain, verifier = json.loads(RECEIPT.read_text()), runpy.run_path(str(VERIFIER))
+    read, check, digits = (
+        runpy.run_path(str(ALONE))["read_text_receipt"],
+        verifier["check_signature"],
+        plain["signature"][2:],
+    )
+    written = ["0X" + digits, digits, "0x" + digits.upper(), " 0x" + digits, f"0x{digits}\n", f"0x{digits}00"]
+    written += ["0x" + digits[:-2], f"0x{digits[:-2]}01", f"0x{digits[:-1]}\uff11", [digits], int(digits, 16), None]
+    for form in ["0x" + digits, *written]:
+        changed = plain | {"signature": form}
+        readers = [
+            lambda data: wrong_signature(parse_generation_receipt(data), None),
+            lambda data: check(read(data)),
+            lambda data, changed=changed: check(changed),  # as the receipt of a run, whose reader passes the form over
+        ]
+        for verdict in readers:
+            try:
+                taken = not verdict(json.dumps(changed).encode())
+            except (ValueError, verifier["Refused"]):
+                taken = False
+            assert taken is (form not in written), form
 
 
 def test_a_receipt_is_of_the_job_that_generates_its_text(tmp_path: Path) -> None:
