@@ -30,7 +30,7 @@ from tiebreak.cli.receipt_files import (
     write_receipt_file,
     wrong_signature,
 )
-from tiebreak.cli.text_checks import about_text, check_text_receipt
+from tiebreak.cli.text_checks import about_text, check_text_receipt, plain_choice
 
 if TYPE_CHECKING:
     from roundlog.generation import GenerationReceipt
@@ -139,6 +139,7 @@ def validate(
     kind = ("run" if read.audit is None else "audit") if isinstance(read, Receipt) else "text"
     if json:
         facts = {"receipt": file, "kind": kind, "digest": read.digest, "signer": read.signer}
+        facts |= plain_choice(read) if not isinstance(read, Receipt) else {}
         output.show_json({"valid": fault is None} | facts | {"wrong_signature": fault})
     elif fault is not None:
         output.show_line(f"WRONG: {file}: {fault}.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError
 from tiebreak.cli.receipt_files import signer_text
-from tiebreak.generated_text import text_behind, without_controls
+from tiebreak.generated_text import prompt_text, text_behind, with_unseen
 
 if TYPE_CHECKING:
     from roundlog.generation import Choice, GenerationReceipt, LoadedModel, TextCheck
@@ -47,7 +47,9 @@ def check_text_receipt(
         exchange.compare(file, receipt, answer.loaded, answer.choices if answer.is_right else None)
     is_right = answer.is_right and not exchange.wrong
     if json:
-        words: dict[str, object] = {"prompt": answer.prompt} if show_prompt else {}
+        words: dict[str, object] = {}
+        if show_prompt:
+            words |= {"prompt": answer.prompt, "prompt_as_tokenized": answer.prompt and answer.other_prompt is None}
         words |= {"text": answer.text} if show_text else {}
         words |= exchange.plain() | {"right": is_right}
         checked = {*(f"{name}_sha256" for name in exchange.compared), *(["training_receipt"] if names_training else [])}
@@ -93,7 +95,37 @@ def about_text(receipt: GenerationReceipt) -> dict[str, object]:
         "receipt of": f"a text of {len(receipt.tokens)} tokens behind {len(receipt.prompt)}",
         "model": f"{name} (its author's word), in {receipt.dtype}, products {receipt.arithmetic}",
         "model weight hash": receipt.model.model_weight_hash,
-        "end": receipt.finish_reason,
+        "tokens are": how_chosen(receipt) or "the likeliest ones",
+        "end": how_ended(receipt) or "a token that ends texts",
+    }
+
+
+def how_chosen(receipt: GenerationReceipt) -> str:
+    """How a receipt says that its tokens were chosen, in a clause; empty if each is the likeliest one."""
+    how = receipt.sampling
+    drawn, penalty = how.temperature > 0, how.repetition_penalty
+    parts = {
+        f"drawn at temperature {how.temperature}": drawn,
+        f"of the {how.top_k} likeliest (top-k)": how.top_k > 0,
+        f"of the fewest with a share of {how.top_p} together (top-p)": how.top_p < 1,
+        f"by seed {receipt.seed}": drawn,
+        f"repeated ones made {'less likely' if penalty > 1 else 'likelier'} by a penalty of {penalty}": penalty != 1,
+    }
+    return ", ".join(words for words, is_so in parts.items() if is_so)
+
+
+def how_ended(receipt: GenerationReceipt) -> str:
+    """Where a receipt's text was cut, in a clause; empty if a token of the model's ends it."""
+    return f"cut at its maximum of {receipt.max_new_tokens} tokens" if receipt.finish_reason == "length" else ""
+
+
+def plain_choice(receipt: GenerationReceipt) -> dict[str, object]:
+    """How a receipt's tokens were chosen, and why its text ends, for programs."""
+    plain = receipt.plain()
+    return {
+        "sampling": plain["sampling"],
+        "likeliest": not how_chosen(receipt),
+        "finish_reason": plain["finish_reason"],
     }
 
 
@@ -167,7 +199,25 @@ class _Answer:
         """The prompt as the model reads it, special tokens too; None if nothing was repeated, and no model read."""
         if self.loaded is None:
             return None
-        return str(self.loaded.tokenizer.decode(list(self.receipt.prompt), clean_up_tokenization_spaces=False))
+        return prompt_text(self.loaded.tokenizer, self.receipt.prompt)
+
+    @property
+    def other_prompt(self) -> str | None:
+        """The difference between the prompt and what the tokenizer makes of its text, in a clause; None without one."""
+        from roundlog.generation.prompt_process import PromptError, encoded_again
+
+        assert self.loaded is not None
+        given = list(self.receipt.prompt)
+        try:
+            again = encoded_again(self.loaded.tokenizer, given)
+        except PromptError as error:
+            return f"(the tokenizer does not take it: {error})"
+        if again == given:
+            return None
+        pairs = zip(given, again, strict=False)
+        place = next((at for at, (one, two) in enumerate(pairs) if one != two), min(len(given), len(again)))
+        here, there = (self._named(some[place]) if place < len(some) else "nothing" for some in (given, again))
+        return f"({len(given)}, and not {len(again)}), from token {place + 1} on: {here} in place of {there}"
 
     @property
     def text(self) -> str | None:
@@ -194,6 +244,7 @@ class _Answer:
             "wrong_logprobs": found.wrong_logprobs if found is not None else False,
             "wrong_stop": found.wrong_stop if found is not None else False,
             "stopped": self.stopped,
+            **plain_choice(self.receipt),
             "other_transformers": list(other) if other is not None else None,
         }
 
@@ -212,6 +263,10 @@ class _Answer:
                 f"Its name in the receipt, {self.receipt.model.name!r}, is the author's word; its weights, "
                 "configuration and tokenizer are the receipt's by their hashes."
             )
+            if chosen := how_chosen(self.receipt):
+                output.show_line(f"The tokens are not the likeliest ones, but {chosen}.")
+            if ended := how_ended(self.receipt):
+                output.show_line(f"The text was {ended}: the model has not ended it.")
             return
         output.show_line(f"WRONG: {self._wrong(file)}.")
         if self.other_code is not None:
@@ -226,20 +281,26 @@ class _Answer:
         if self.prompt is not None:
             _quote(
                 f"Prompt of {file}, with what a chat template has put around it; whose words these are, a receipt does "
-                "not say:",
+                "not say",
                 self.prompt,
             )
+            if (other := self.other_prompt) is not None:
+                output.show_line(
+                    f"The model has read OTHER TOKENS than this text gives {other}. Who types this text may get "
+                    "another answer."
+                )
 
     def show_text(self, file: Path) -> None:
         """Prints the text, and whose words it is."""
         if self.text is not None:
             total = len(self.receipt.tokens)
-            whose = "the model's words behind this prompt, all of them"
+            how = " and ".join(one for one in (how_chosen(self.receipt), how_ended(self.receipt)) if one)
+            whose = f"the model's words behind this prompt, {how or 'the likeliest ones up to its end'}"
             if not self.is_right:
                 whose = f"of {total} tokens the first {self.right_tokens} are the model's words, the others are not"
                 if self.right_tokens == total:
                     whose = "the model's words, with probabilities that are not the model's"
-            _quote(f"Text of {file}, {whose}:", self.text)
+            _quote(f"Text of {file}, {whose}", self.text)
 
     def _wrong(self, file: Path) -> str:
         found, total = self.found, len(self.receipt.tokens)
@@ -268,6 +329,7 @@ class _Answer:
 
 def _quote(title: str, text: str) -> None:
     """Prints a stranger's text, each line behind a mark, so that none of it passes for what we say."""
-    output.show_line(title)
-    for line in without_controls(text).split("\n"):
+    shown = with_unseen(text)
+    output.show_line(f"{title}{'; characters that are not seen stand by their numbers' if shown != text else ''}:")
+    for line in shown.split("\n"):
         output.show_line(f"| {line}")

@@ -13,14 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import roundlog.generation
 import torch
 from tiebreak.cli.app import app
-from tiebreak.generated_text import without_controls
+from tiebreak.generated_text import with_unseen
 from tiebreak.transactions.keys import devnet_account, sign_text
 from typer.testing import CliRunner
 
 from tests.client.cli.cli_world import Run, Trained, refused
-from tests.client.cli.text_world import byte_tokenizer, edited, generators_kept, read, with_one_ulp, write_model
+from tests.client.cli.text_world import (
+    POSITIONS,
+    byte_tokenizer,
+    edited,
+    generators_kept,
+    merging_tokenizer,
+    read,
+    with_one_ulp,
+    write_model,
+)
 
 transformers = pytest.importorskip("transformers")
 
@@ -362,12 +372,21 @@ def test_a_text_does_not_control_a_terminal() -> None:
 
 def test_verify_shows_whose_words_a_text_is(run: Run, text: Text) -> None:
     words = ("verify", text.receipt, "--model", text.model, "--show-prompt", "--show-text")
-    said = [f"| {line}" for line in without_controls(text.stdout.removesuffix("\n")).split("\n")]
+    said = [f"| {line}" for line in with_unseen(text.stdout.removesuffix("\n")).split("\n")]
     lines = run(*words).stdout.splitlines()
-    assert lines[0].startswith("Right: ") and lines[3] == f"| <user>{PROMPT}<assistant>"
-    assert (
-        lines[4] == f"Text of {text.receipt}, the model's words behind this prompt, all of them:" and lines[5:] == said
+    how = (
+        "drawn at temperature 1.0, of the 200 likeliest (top-k), of the fewest with a share of 0.99 together (top-p), "
     )
+    how += "by seed 7, repeated ones made less likely by a penalty of 1.1"
+    assert lines[0].startswith("Right: ") and lines[5] == f"| <user>{PROMPT}<assistant>"
+    assert lines[2:4] == [
+        f"The tokens are not the likeliest ones, but {how}.",
+        f"The text was cut at its maximum of {NEW} tokens: the model has not ended it.",
+    ]
+    whose = (
+        f"Text of {text.receipt}, the model's words behind this prompt, {how} and cut at its maximum of {NEW} tokens"
+    )
+    assert lines[6].startswith(whose) and lines[7:] == said
     found = json.loads(run(*words, "--json").stdout)
     assert found["text"] + "\n" == text.stdout and found["prompt"] == f"<user>{PROMPT}<assistant>"
     assert "text" not in json.loads(run(*words[:-1], "--json").stdout)
@@ -381,12 +400,62 @@ def test_verify_shows_whose_words_a_text_is(run: Run, text: Text) -> None:
     hostile = "\x1b[2J\u202e\nRight: the model"
     edited(text.receipt, {"prompt_tokens": byte_tokenizer()(hostile)["input_ids"]})
     shown = run(*words).stdout
-    assert "\x1b" not in shown and "\u202e" not in shown and "\n| Right: the model\n" in shown
+    assert "\n| <U+001B>[2J<U+202E>\n| Right: the model\n" in shown and "not seen stand by their numbers" in shown
     assert not any(line.startswith("Right") for line in shown.splitlines())
     receipt = read(text.receipt)
     text.receipt.write_text(receipt.signed(b"\1" * 20, b"\1" * 65).to_json())
     assert len(run(*words).stdout.splitlines()) == 1, "nothing is read, and nothing shown"
     assert json.loads(run(*words, "--json").stdout)["text"] is None
+
+
+def test_a_prompt_of_other_tokens_than_those_of_its_text_is_told(run: Run, text: Text, tmp_path: Path) -> None:
+    """Letters in place of merged tokens, and tokens that have no text: the text is right, and no answer to what it
+    seems to be."""
+    from roundlog.capture.huggingface import Sampling
+    from roundlog.generation import load_model, make_receipt
+
+    folder, (tokenizer, silent) = Path(shutil.copytree(text.model, tmp_path / "tiny")), merging_tokenizer()
+    tokenizer.save_pretrained(folder)
+    loaded, path = load_model(folder), tmp_path / "made.json"
+    generator = roundlog.generation.Generator(loaded.model, positions=POSITIONS)
+    say, yes = (
+        [tokenizer(word)["input_ids"], [tokenizer(one)["input_ids"][0] for one in word]] for word in ("say", "yes")
+    )
+    space = tokenizer(" ")["input_ids"]
+    prompts = [([*one, *space, *two], "say yes") for one in say for two in yes]
+    prompts += [([*prompts[0][0], silent[0]], f"say yes<{silent[0]}>"), ([silent[1], *yes[0]], f"<{silent[1]}>yes")]
+    for prompt, shown in prompts:
+        made = generator.generate(prompt, new_tokens=2, stop=loaded.stop)
+        receipt = make_receipt(
+            loaded, generator, prompt, made, sampling=Sampling(), seed=0, max_new_tokens=2, tiebreak_version="0"
+        )
+        path.write_text(receipt.to_json())
+        words = ("verify", path, "--model", folder, "--show-prompt")
+        lines, plain = run(*words).stdout.splitlines(), json.loads(run(*words, "--json").stdout)
+        assert lines[0].startswith("Right: ") and f"| {shown}" in lines and plain["prompt"] == shown
+        assert plain["prompt_as_tokenized"] is (prompt == prompts[0][0])
+        assert ("The model has read OTHER TOKENS" in lines[-1]) is (prompt != prompts[0][0])
+        assert not any("not the likeliest" in line for line in lines) and plain["likeliest"]
+    said = f"than this text gives (2, and not 1), from token 1 on: {silent[1]} '' in place of {yes[0][0]} 'yes'. Who"
+    assert said in lines[-1], lines
+
+
+def test_a_choice_that_is_not_the_likeliest_is_told(run: Run, text: Text, tmp_path: Path) -> None:
+    path = tmp_path / "made.json"
+    words = ("generate", "--model", text.model, "--prompt", "say yes", "--max-new-tokens", 4, "--receipt", path)
+    assert run(*words, "--repetition-penalty", 2.0**-100).exit_code == 0
+    said = f"repeated ones made likelier by a penalty of {2.0**-100}"
+    shown = run("verify", path, "--model", text.model).stdout
+    assert shown.startswith("Right: ") and f"are not the likeliest ones, but {said}.\n" in shown
+    shown = run("validate", path).stdout
+    assert said in shown and "cut at its maximum of 4 tokens" in shown
+    for command in (("validate", path), ("verify", path, "--model", text.model)):
+        plain = json.loads(run(*command, "--json").stdout)
+        assert plain["sampling"]["repetition_penalty"] == 2.0**-100 and plain["sampling"]["seed"] == "0"
+        assert not plain["likeliest"] and plain["finish_reason"] == "length"
+    ended = edited(path, {"tokens": [5, 0], "finish_reason": "stop", "sampling.repetition_penalty": 1})
+    shown = run("validate", ended).stdout
+    assert "the likeliest ones" in shown and "a token that ends texts" in shown and "cut" not in shown
 
 
 @pytest.mark.slow

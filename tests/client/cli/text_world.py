@@ -79,6 +79,21 @@ def byte_tokenizer(template: str | None = TEMPLATE) -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="</s>", chat_template=template)
 
 
+def merging_tokenizer() -> tuple[Any, list[int]]:
+    """One with tokens for "say" and "yes", in the place of bytes that no text has; and tokens that stand for nothing,
+    in the place of others."""
+    import transformers
+    from tokenizers import Tokenizer
+
+    plain = json.loads(byte_tokenizer().backend_tokenizer.to_str())
+    words, merges = plain["model"]["vocab"], [["s", "a"], ["sa", "y"], ["y", "e"], ["ye", "s"]]
+    spare = [words.pop(chr(byte)) for byte in range(0xF5, 0x100)]
+    plain["model"]["merges"] = merges
+    words |= {"".join(pair): spare.pop() for pair in merges}
+    found: Any = Tokenizer.from_str(json.dumps(plain))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=found, eos_token="</s>", chat_template=TEMPLATE), spare
+
+
 def with_one_ulp(folder: Path, to: Path) -> Path:
     """A copy of a model in FP32 with the last bit of one weight flipped: of the last norm, which is a factor of all
     logits, since the change of a lesser one may be rounded away in each of them."""

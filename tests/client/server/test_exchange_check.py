@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from roundlog.generation import Choice, GenerationReceipt, check_text
+from roundlog.generation.prompt_process import encoded_again
 from tiebreak.cli.app import app
 from tiebreak.server.exchange_check import wrong_request, wrong_response
 from typer.testing import CliRunner
@@ -66,6 +67,20 @@ def test_a_chat_without_a_maximum_and_a_prompt_of_tokens_are_right(served: Serve
     assert compared(served, receipt, found.request, found.response) == []
     found, receipt = asked(served, "text", prompt=[5, 9, 100], max_tokens=None)
     assert compared(served, receipt, found.request, found.response) == []
+
+
+@pytest.mark.parametrize("kind", ["text", "chat"])
+def test_prompts_of_text_are_what_their_shown_text_gives(served: Served, kind: str) -> None:
+    """Whatever stands in it; token numbers alone make others."""
+    tokenizer = served.loaded.tokenizer
+    for said in ("<|user|>hé", "</s>", " <s> <|assistant|>\n", "<49160>\u200b", "\x1b[2J \ufffd", "🙂 ▁ <unk>"):
+        prompt = {"prompt": said} if kind == "text" else {"messages": [{"role": "user", "content": said}]}
+        _, receipt = asked(served, kind, **prompt | {"max_tokens": 1})
+        assert encoded_again(tokenizer, receipt.prompt) == list(receipt.prompt)
+    _, receipt = asked(
+        served, "text", prompt=[*tokenizer("h")["input_ids"], tokenizer("é")["input_ids"][0]], max_tokens=1
+    )
+    assert encoded_again(tokenizer, receipt.prompt) != list(receipt.prompt)
 
 
 REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -179,9 +194,9 @@ def test_verify_compares_bodies_that_are_given_and_says_which_are_not(served: Se
     lied = replace(receipt, response_sha256=sha256(lie).digest(), signer=None, signature=None)
     (tmp_path / "lied.json").write_text(lied.to_json())
     code, lines = verify(tmp_path / "lied.json", "--response", response)
-    assert code == 3 and lines[0].startswith("Right: the model chooses") and len(lines) == 4, lines
-    assert lines[2].startswith("WRONG: the response says choices[0].message.content 'lie ")
-    assert lines[3].startswith("Request was not compared")
+    assert code == 3 and lines[0].startswith("Right: the model chooses") and len(lines) == 5, lines
+    assert lines[3].startswith("WRONG: the response says choices[0].message.content 'lie ")
+    assert lines[4].startswith("Request was not compared")
     code, lines = verify(tmp_path / "lied.json", "--response", response, "--json")
     plain = json.loads("\n".join(lines))
     assert code == 3 and not plain["right"] and plain["compared"] == ["response"] and len(plain["wrong_bodies"]) == 1

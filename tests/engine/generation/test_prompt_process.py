@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from roundlog.generation import FolderError, prompt_process, prompt_tokens
+from roundlog.generation.prompt_process import encoded_again
 
 transformers = pytest.importorskip("transformers")
 
@@ -127,3 +129,60 @@ def test_a_process_ends_with_its_tokenizer_and_has_no_secrets(monkeypatch: pytes
     after = prompt_process._PROCESSES[tokenizer]._process
     del tokenizer
     assert after.wait(10) is not None and not Path(f"/proc/{after.pid}").exists()
+
+
+def trained_tokenizers() -> dict[str, Any]:
+    """Tokenizers of the usual kinds, with merged tokens: of bytes, of words that a space begins, by a normalizer or
+    by what splits a text, and of words without spaces between special tokens."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    corpus, special = (
+        ["What is the capital of France? the cat and the theme <assistant>"] * 3,
+        ["<s>", "</s>", "<unk>"],
+    )
+    spaces = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    prepend = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    bpe, every = models.BPE, {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    parts: dict[str, tuple[Any, Any, Any, Any, Any]] = {
+        "bytes": (bpe(), None, pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel(), every),
+        "words": (bpe(unk_token="<unk>"), prepend, None, spaces, {}),
+        "first word": (bpe(unk_token="<unk>"), None, pre_tokenizers.Metaspace(prepend_scheme="first"), spaces, {}),
+        "lower case": (
+            models.WordPiece(unk_token="<unk>"), normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer(),
+            decoders.WordPiece(), {},
+        ),
+    }  # fmt: skip
+    found = {}
+    for name, (model, normalizer, splits, decoder, options) in parts.items():
+        plain: Any = Tokenizer(model)
+        for part, value in (("normalizer", normalizer), ("pre_tokenizer", splits), ("decoder", decoder)):
+            if value is not None:
+                setattr(plain, part, value)
+        kind = trainers.WordPieceTrainer if name == "lower case" else trainers.BpeTrainer
+        plain.train_from_iterator(corpus, kind(vocab_size=330, special_tokens=special, show_progress=False, **options))
+        around = "<s> $A </s>" if name == "lower case" else "<s> $A"
+        plain.post_processor = processors.TemplateProcessing(single=around, special_tokens=[("<s>", 0), ("</s>", 1)])
+        found[name] = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=plain, bos_token="<s>", eos_token="</s>", chat_template=TEMPLATES["of special tokens"]
+        )
+    return found
+
+
+def test_prompts_of_texts_and_messages_are_what_their_shown_text_gives() -> None:
+    draw = random.Random(4)
+    known = ["What", " is the", " capital", " ", "  ", "<s>", "</s>", "<assistant>"]
+    others = ["\n", "é", "✓🙂", "<49160>", "▁", "\u200b"]
+    for name, tokenizer in trained_tokenizers().items():
+        for _ in range(25):
+            text = "".join(draw.choice(known + others * (name == "bytes")) for _ in range(draw.randrange(1, 7)))
+            for prompt in (text, [{"role": "user", "content": text}]):
+                tokens = prompt_tokens(tokenizer, prompt)
+                assert encoded_again(tokenizer, tokens) == tokens, (name, prompt)
+        right = prompt_tokens(tokenizer, "the capital")
+        merged = next(token for token in right if len(tokenizer.decode([token]).strip()) > 2 and token > 2)
+        inner = "##" if name == "lower case" else ""
+        names = [inner * bool(at) + one for at, one in enumerate(tokenizer.convert_ids_to_tokens(merged))]
+        letters = tokenizer.convert_tokens_to_ids(names)
+        place = right.index(merged)
+        for other in ([*right[:place], *letters, *right[place + 1 :]], [*right[:2], 49160, *right[2:]], [*right, 400]):
+            assert encoded_again(tokenizer, other) != other, name
