@@ -155,13 +155,9 @@ def with_any_password(keystore: dict[str, Any]) -> None:
     crypto["mac"] = keccak(bytes.fromhex(crypto["ciphertext"])).hex()
 
 
-def by_pbkdf2(**other: object) -> Callable[[dict[str, Any]], object]:
-    parameters = {"c": 1, "dklen": 32, "prf": "hmac-sha256", "salt": "00"} | other
-    return lambda keystore: keystore["crypto"].update(kdf="pbkdf2", kdfparams=parameters)
-
-
-def by_scrypt(**other: object) -> Callable[[dict[str, Any]], object]:
-    return lambda keystore: keystore["crypto"]["kdfparams"].update(other)
+def derived(**other: object) -> Callable[[dict[str, Any]], object]:
+    change = {"kdfparams": {"n": 2, "r": 8, "p": 1, "c": 1, "dklen": 32, "prf": "hmac-sha256", "salt": "00"} | other}
+    return lambda keystore: keystore["crypto"].update(change, kdf="pbkdf2" if {*other} & {"c", "prf"} else "scrypt")
 
 
 BENT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
@@ -170,11 +166,11 @@ BENT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "address of nobody": (lambda one: one.update(address=None), f"the account 'None', .* is that of {ADDRESS}"),
     "iv": (lambda one: one["crypto"]["cipherparams"].update(iv="00" * 16), "it was changed; take it from a backup"),
     "any password": (with_any_password, "the dklen '16', and not 32"),
-    "memory": (by_scrypt(n=1 << 30), r"1,024 GiB of memory \(scrypt: 128 n r bytes, with n = 1073741824, r = 8\)"),
-    "times": (by_scrypt(p=17), "p = 17 times, and at most 1 GiB, 16 times are allowed: export the key"),
-    "rounds": (by_pbkdf2(c=99999999999), "99,999,999,999 rounds of pbkdf2, and at most 10,000,000 are allowed"),
-    "length": (by_pbkdf2(dklen=1 << 31), "the dklen '2147483648'"),
-    "hash": (by_pbkdf2(prf="sha256"), "the prf 'sha256', and not hmac-sha256"),
+    "memory": (derived(n=1 << 30), r"1,024 GiB of memory \(scrypt: 128 n r bytes, with n = 1073741824, r = 8\)"),
+    "times": (derived(p=17), "p = 17 times, and at most 1 GiB, 16 times are allowed: export the key"),
+    "rounds": (derived(c=99999999999), "99,999,999,999 rounds of pbkdf2, and at most 10,000,000 are allowed"),
+    "length": (derived(dklen=1 << 31), "the dklen '2147483648'"),
+    "hash": (derived(prf="sha256"), "the prf 'sha256', and not hmac-sha256"),
     "kdf": (lambda one: one["crypto"].update(kdf="bcrypt"), "the kdf 'bcrypt', and not scrypt or pbkdf2"),
     "a validator's": (lambda one: one.update(version=4), "the version '4', and not 3"),
     "hidden cost": (

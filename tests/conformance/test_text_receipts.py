@@ -22,7 +22,6 @@ from roundlog import Job, Task
 from roundlog.capture.huggingface import Sampling
 from roundlog.generation import Generator, load_model, make_receipt, parse_generation_receipt
 from roundlog.generation.generation_receipt import tokens_hash
-from tiebreak.cli.receipt_files import wrong_signature
 from tiebreak.transactions.keys import sign_text, signer_of
 
 from tests.conformance.test_second_verifier import CONFORMANCE, RIGHT, UNTOLD, VERIFIER, WRONG, flipped, verify
@@ -114,27 +113,15 @@ def test_a_signature_is_over_every_field(tmp_path: Path) -> None:
 def mutated(draw: random.Random, signature: bytes) -> bytes:
     """Another form of a signature, or what resembles one."""
     order = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
-    field = 2**256 - 2**32 - 977
     r, s, v = int.from_bytes(signature[:32]), int.from_bytes(signature[32:64]), signature[64]
-    edges = [0, 1, order // 2, order // 2 + 1, order - 1, order, order + 1, field, 2**256 - 1, draw.getrandbits(256)]
-    if (kind := draw.randrange(8)) == 0:
-        v = draw.choice([0, 1, 2, 3, 4, 26, 27, 28, 29, 30, 31, 34, 35, 36, 37, 38, 255, draw.randrange(256), 55 - v])
-    elif kind == 1:
-        s, v = order - s, draw.choice([v, 55 - v, 28 - v, v - 27, v + 8, v + 10])
-    elif kind == 2:
-        r = draw.choice([*edges, order - r, r ^ 1 << draw.randrange(256), (r + order) % 2**256])
-    elif kind == 3:
-        s = draw.choice([*edges, order - s, s ^ 1 << draw.randrange(256), (s + order) % 2**256])
-    elif kind == 4:
-        r, s = draw.choice([(s, r), (draw.choice(edges), draw.choice(edges))])
+    edges = [0, 1, order // 2, order // 2 + 1, order, 2**256 - 1]
+    x, y = (draw.choice([*edges, order - n, (n + order) % 2**256, n ^ 1 << draw.randrange(256)]) for n in (r, s))
+    r, s = draw.choice([(r, s), (r, s), (x, s), (r, y), (r, order - s), (x, y), (s, r)])
+    v = draw.choice([v, v, 55 - v, v - 27, 28 - v, v + 8, v + 10, draw.randrange(256)])
     whole = r.to_bytes(32) + s.to_bytes(32) + bytes([v])
-    if kind == 5:
-        # In 64 bytes (EIP-2098), with v first, and of other lengths.
-        compact = r.to_bytes(32) + (s | (v - 27) << 255).to_bytes(32)
-        whole = draw.choice([compact, whole[-1:] + whole[:-1], whole + bytes(1), bytes(1) + whole, whole[:-1], b""])
-    elif kind == 6:
-        whole = whole[: draw.randrange(67)] + draw.randbytes(draw.randrange(3))
-    return whole
+    compact = r.to_bytes(32) + (s % 2**255 | (1 - v % 2) << 255).to_bytes(32)  # EIP-2098
+    others = [compact, whole[-1:] + whole[:-1], whole + bytes(1), bytes(1) + whole, whole[: draw.randrange(65)]]
+    return draw.choice([*[whole] * 6, *others])
 
 
 @pytest.mark.slow_cases("60")
@@ -156,30 +143,6 @@ def test_a_signature_has_one_form_and_both_verifiers_take_it_alone(accounts: int
             assert (found == signer) is (form == right), form.hex()
             taken += found is not None
     assert taken > accounts, "some are of other accounts"
-
-
-def test_a_signature_is_written_in_one_way() -> None:
-    plain, verifier = json.loads(RECEIPT.read_text()), runpy.run_path(str(VERIFIER))
-    read, check, digits = (
-        runpy.run_path(str(ALONE))["read_text_receipt"],
-        verifier["check_signature"],
-        plain["signature"][2:],
-    )
-    written = ["0X" + digits, digits, "0x" + digits.upper(), " 0x" + digits, f"0x{digits}\n", f"0x{digits}00"]
-    written += ["0x" + digits[:-2], f"0x{digits[:-2]}01", f"0x{digits[:-1]}\uff11", [digits], int(digits, 16), None]
-    for form in ["0x" + digits, *written]:
-        changed = plain | {"signature": form}
-        readers = [
-            lambda data: wrong_signature(parse_generation_receipt(data), None),
-            lambda data: check(read(data)),
-            lambda data, changed=changed: check(changed),  # as the receipt of a run, whose reader passes the form over
-        ]
-        for verdict in readers:
-            try:
-                taken = not verdict(json.dumps(changed).encode())
-            except (ValueError, verifier["Refused"]):
-                taken = False
-            assert taken is (form not in written), form
 
 
 def test_a_receipt_is_of_the_job_that_generates_its_text(tmp_path: Path) -> None:
@@ -215,6 +178,9 @@ def test_it_takes_the_receipts_that_the_engine_takes_and_no_others() -> None:
             files.append(json.dumps(without(plain, path)).encode())
             files.append(json.dumps(with_value(plain, (*path[:-1], "other"), 1)).encode())
         files += [json.dumps(with_value(plain, path, strange)).encode() for strange in STRANGE]
+    digits = plain["signature"][2:]
+    for form in ("0X" + digits, digits, "0x" + digits.upper(), " 0x" + digits, f"0x{digits}\n", "0x" + digits[:-2]):
+        files.append(json.dumps(with_value(plain, ("signature",), form)).encode())
     for name, value in (("temperature", 0), ("top_k", 2**20 + 1), ("top_p", 1.0001), ("repetition_penalty", 0)):
         files.append(json.dumps(with_value(plain, ("sampling", name), value)).encode())
     decisions = [(taken(read, data), taken(parse_generation_receipt, data)) for data in files]

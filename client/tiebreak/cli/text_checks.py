@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ def check_text_receipt(
     wrong_training: str | None,
     *,
     by_token: bool,
+    max_seconds: int,
     show_prompt: bool,
     show_text: bool,
     exchange: ExchangeFiles,
@@ -42,14 +44,15 @@ def check_text_receipt(
     if fault is not None or wrong_training is not None:
         answer = _Answer(receipt, fault, wrong_training=wrong_training)
     else:
-        answer = _repeat(file, receipt, model, by_token)
+        answer = _repeat(file, receipt, model, by_token, max_seconds)
     if answer.loaded is not None:
         exchange.compare(file, receipt, answer.loaded, answer.choices if answer.is_right else None)
     is_right = answer.is_right and not exchange.wrong
     if json:
         words: dict[str, object] = {}
         if show_prompt:
-            words |= {"prompt": answer.prompt, "prompt_as_tokenized": answer.prompt and answer.other_prompt is None}
+            is_same = answer.other_prompt is None if answer.loaded is not None else None
+            words |= {"prompt": answer.prompt, "prompt_as_tokenized": is_same}
         words |= {"text": answer.text} if show_text else {}
         words |= exchange.plain() | {"right": is_right}
         checked = {*(f"{name}_sha256" for name in exchange.compared), *(["training_receipt"] if names_training else [])}
@@ -122,19 +125,16 @@ def how_ended(receipt: GenerationReceipt) -> str:
 def plain_choice(receipt: GenerationReceipt) -> dict[str, object]:
     """How a receipt's tokens were chosen, and why its text ends, for programs."""
     plain = receipt.plain()
-    return {
-        "sampling": plain["sampling"],
-        "likeliest": not how_chosen(receipt),
-        "finish_reason": plain["finish_reason"],
-    }
+    return {"likeliest": not how_chosen(receipt)} | {name: plain[name] for name in ("sampling", "finish_reason")}
 
 
-def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool) -> _Answer:
+def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool, max_seconds: int) -> _Answer:
     from roundlog.execution import StoppedError
-    from roundlog.generation import Choice, Generator, check_text, other_model
+    from roundlog.generation import Choice, Generator, check_text, expected_seconds, other_model
 
     total = len(receipt.tokens)
-    with output.progress("Verifying", total) as bar:
+    positions = len(receipt.prompt) + total
+    with output.progress("Verifying", 2 * positions + total) as bar:
         bar.done(0, "reads the model")
         loaded = read_model(model, receipt.dtype)
         if (other := other_model(receipt, loaded)) is not None:
@@ -144,15 +144,26 @@ def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool)
                 + "."
             )
         bar.done(0, "captures it")
-        generator = Generator(loaded.model, positions=len(receipt.prompt) + total, arithmetic=receipt.arithmetic)
-        right = list[Choice]()
+        generator = Generator(loaded.model, positions=positions, arithmetic=receipt.arithmetic)
+        expected = expected_seconds(receipt, generator, by_token=by_token)
+        if expected > max_seconds:  # what was slow may have been the first time of its kind
+            expected = min(expected, expected_seconds(receipt, generator, by_token=by_token))
+        said = f"about {expected:,.0f} s, by the time that a part of its {positions:,} tokens took just now"
+        if expected > max_seconds:
+            raise CommandError(f"{file} takes {said}: give --max-seconds {int(expected * 1.5)} to wait for that.")
+        output.warn(f"Verifying takes {said}, and is ended after {max_seconds:,} s.")
+        right, done, began = list[Choice](), 0, time.monotonic()
 
-        def tell(choice: Choice) -> None:
-            right.append(choice)
-            bar.done(len(right))
+        def heard(tokens: int) -> None:
+            nonlocal done
+            done += tokens
+            bar.done(done, "tokens read or chosen")
+            if time.monotonic() - began > max_seconds:
+                raise CommandError(f"{file} takes longer than {max_seconds:,} s: give a higher --max-seconds.")
 
+        generator.heard = heard
         try:
-            found = check_text(receipt, generator, stop=loaded.stop, by_token=by_token, tell=tell)
+            found = check_text(receipt, generator, stop=loaded.stop, by_token=by_token, tell=right.append)
         except StoppedError as error:
             return _Answer(receipt, None, loaded, None, len(right), f"the repetition stops ({error})")
     return _Answer(receipt, None, loaded, found, len(right), choices=tuple(right))
@@ -203,21 +214,17 @@ class _Answer:
 
     @property
     def other_prompt(self) -> str | None:
-        """The difference between the prompt and what the tokenizer makes of its text, in a clause; None without one."""
+        """The place of the first token that the tokenizer does not make of the prompt's text, in a clause; None without
+        one."""
         from roundlog.generation.prompt_process import PromptError, encoded_again
 
         assert self.loaded is not None
-        given = list(self.receipt.prompt)
         try:
-            again = encoded_again(self.loaded.tokenizer, given)
+            again = encoded_again(self.loaded.tokenizer, self.receipt.prompt)
         except PromptError as error:
-            return f"(the tokenizer does not take it: {error})"
-        if again == given:
-            return None
-        pairs = zip(given, again, strict=False)
-        place = next((at for at, (one, two) in enumerate(pairs) if one != two), min(len(given), len(again)))
-        here, there = (self._named(some[place]) if place < len(some) else "nothing" for some in (given, again))
-        return f"({len(given)}, and not {len(again)}), from token {place + 1} on: {here} in place of {there}"
+            return f"which the tokenizer does not take ({error})"
+        places = enumerate(zip_longest(self.receipt.prompt, again), 1)
+        return next((f"from token {at} on" for at, (one, two) in places if one != two), None)
 
     @property
     def text(self) -> str | None:
@@ -286,7 +293,7 @@ class _Answer:
             )
             if (other := self.other_prompt) is not None:
                 output.show_line(
-                    f"The model has read OTHER TOKENS than this text gives {other}. Who types this text may get "
+                    f"The model has read OTHER TOKENS than this text gives, {other}. Who types this text may get "
                     "another answer."
                 )
 

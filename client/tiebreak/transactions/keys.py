@@ -182,22 +182,16 @@ def _malformed(path: Path) -> AccountError:
     return AccountError(f"{path} is not a keystore of an Ethereum account: check the path.")
 
 
-def _no_memory(path: Path) -> AccountError:
-    return AccountError(f"there is not enough memory to open the keystore {path}: close other programs.")
-
-
 def _unlock(path: Path, content: dict[str, Any], password: str) -> LocalAccount:
     try:
         key = Account.decrypt(content, password)
-    except ValueError as error:
+    except (ValueError, MemoryError, KeyError, TypeError, AttributeError) as error:
         if "MAC mismatch" in str(error):
             raise AccountError(f"the password does not open the keystore {path}: try again.") from error
-        if "while running scrypt" in str(error):  # the one way in which it fails with affordable parameters
-            raise _no_memory(path) from error
-        raise _malformed(path) from error
-    except MemoryError as error:
-        raise _no_memory(path) from error
-    except (KeyError, TypeError, AttributeError, NotImplementedError) as error:
+        # The one way in which scrypt fails with affordable parameters.
+        if isinstance(error, MemoryError) or "while running scrypt" in str(error):
+            why = f"there is not enough memory to open the keystore {path}: close other programs."
+            raise AccountError(why) from error
         raise _malformed(path) from error
     account = account_from_key(key.hex(), f"the keystore {path}")
     said = str(content.get("address", account.address))

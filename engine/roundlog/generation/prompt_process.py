@@ -8,6 +8,7 @@ torch nor anything of ours there. Frames are a length of 4 bytes and JSON, one w
 from __future__ import annotations
 
 import json
+import operator
 import os
 import struct
 import subprocess
@@ -148,11 +149,9 @@ def encoded_again(tokenizer: Any, tokens: Sequence[int]) -> list[int]:
     # A tokenizer may put special tokens around a text itself, and drop or add a space behind each that stands in it.
     around = len(encoded_prompt(tokenizer, ""))
     parts = [text(list(some)) for _, some in groupby(given, key=added.__contains__)]
-    shown = encoded_prompt(tokenizer, text(given), special=False)
-    others = [("".join(parts), False)]
-    others += [(text(given[at : len(given) - around + at]), True) for at in range(around + 1)]
-    is_same = shown == given or any(encoded_prompt(tokenizer, one, special=its) == given for one, its in others)
-    return given if is_same else shown
+    found = [encoded_prompt(tokenizer, one, special=False) for one in (text(given), "".join(parts))]
+    found += [encoded_prompt(tokenizer, text(given[at : len(given) - around + at])) for at in range(around + 1)]
+    return max(found, key=lambda one: (one == given, sum(map(operator.eq, one, given))))
 
 
 def write_frame(out: IO[bytes], value: dict[str, Any]) -> None:

@@ -69,18 +69,14 @@ def test_a_chat_without_a_maximum_and_a_prompt_of_tokens_are_right(served: Serve
     assert compared(served, receipt, found.request, found.response) == []
 
 
-@pytest.mark.parametrize("kind", ["text", "chat"])
-def test_prompts_of_text_are_what_their_shown_text_gives(served: Served, kind: str) -> None:
+def test_prompts_of_text_are_what_their_shown_text_gives(served: Served) -> None:
     """Whatever stands in it; token numbers alone make others."""
-    tokenizer = served.loaded.tokenizer
-    for said in ("<|user|>hé", "</s>", " <s> <|assistant|>\n", "<49160>\u200b", "\x1b[2J \ufffd", "🙂 ▁ <unk>"):
-        prompt = {"prompt": said} if kind == "text" else {"messages": [{"role": "user", "content": said}]}
-        _, receipt = asked(served, kind, **prompt | {"max_tokens": 1})
-        assert encoded_again(tokenizer, receipt.prompt) == list(receipt.prompt)
-    _, receipt = asked(
-        served, "text", prompt=[*tokenizer("h")["input_ids"], tokenizer("é")["input_ids"][0]], max_tokens=1
-    )
-    assert encoded_again(tokenizer, receipt.prompt) != list(receipt.prompt)
+    said = "<|user|>hé</s> <s> <|assistant|>\n<49160>\u200b\x1b[2J \ufffd🙂 ▁ <unk>"
+    half = served.loaded.tokenizer("é")["input_ids"][:1]
+    for kind, prompt in (("text", said), ("chat", [{"role": "user", "content": said}]), ("text", half)):
+        given = {"prompt" if kind == "text" else "messages": prompt, "max_tokens": 1}
+        receipt = asked(served, kind, **given)[1]
+        assert (encoded_again(served.loaded.tokenizer, receipt.prompt) == list(receipt.prompt)) is (prompt is not half)
 
 
 REQUESTS: dict[str, tuple[dict[str, Any], str]] = {

@@ -42,12 +42,12 @@ HOSTILE_TEMPLATES = {
 
 
 def tokenizer_of(change: dict[str, Any] | None = None, template: str | None = None) -> Any:
-    """A tokenizer of bytes, with other parts."""
+    """A tokenizer of bytes and of "the", with other parts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = {word: number for number, word in enumerate(["<s>", "</s>", *letters])}
-    plain = Tokenizer(models.BPE(vocab=words, merges=[]))
+    words = {word: number for number, word in enumerate(["<s>", "</s>", *letters, "▁", "th", "the"])}
+    plain = Tokenizer(models.BPE(vocab=words, merges=[("t", "h"), ("th", "e")]))
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
     plain = Tokenizer.from_str(json.dumps(json.loads(plain.to_str()) | (change or {})))
@@ -56,17 +56,17 @@ def tokenizer_of(change: dict[str, Any] | None = None, template: str | None = No
     )
 
 
+BEGIN = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+    "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+}
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_tokens_are_those_of_the_tokenizer_itself(name: str) -> None:
-    after = {
-        "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-    }
-    after |= {
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
-        "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
-    }
-    tokenizer = tokenizer_of({"post_processor": after}, TEMPLATES[name])
+    tokenizer = tokenizer_of({"post_processor": BEGIN}, TEMPLATES[name])
     wanted = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=True)["input_ids"]
     assert prompt_tokens(tokenizer, MESSAGES) == wanted
     assert prompt_tokens(tokenizer, "Hé, ✓") == tokenizer("Hé, ✓")["input_ids"]
@@ -131,58 +131,31 @@ def test_a_process_ends_with_its_tokenizer_and_has_no_secrets(monkeypatch: pytes
     assert after.wait(10) is not None and not Path(f"/proc/{after.pid}").exists()
 
 
-def trained_tokenizers() -> dict[str, Any]:
-    """Tokenizers of the usual kinds, with merged tokens: of bytes, of words that a space begins, by a normalizer or
-    by what splits a text, and of words without spaces between special tokens."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-
-    corpus, special = (
-        ["What is the capital of France? the cat and the theme <assistant>"] * 3,
-        ["<s>", "</s>", "<unk>"],
-    )
-    spaces = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    prepend = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    bpe, every = models.BPE, {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
-    parts: dict[str, tuple[Any, Any, Any, Any, Any]] = {
-        "bytes": (bpe(), None, pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel(), every),
-        "words": (bpe(unk_token="<unk>"), prepend, None, spaces, {}),
-        "first word": (bpe(unk_token="<unk>"), None, pre_tokenizers.Metaspace(prepend_scheme="first"), spaces, {}),
-        "lower case": (
-            models.WordPiece(unk_token="<unk>"), normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer(),
-            decoders.WordPiece(), {},
-        ),
-    }  # fmt: skip
-    found = {}
-    for name, (model, normalizer, splits, decoder, options) in parts.items():
-        plain: Any = Tokenizer(model)
-        for part, value in (("normalizer", normalizer), ("pre_tokenizer", splits), ("decoder", decoder)):
-            if value is not None:
-                setattr(plain, part, value)
-        kind = trainers.WordPieceTrainer if name == "lower case" else trainers.BpeTrainer
-        plain.train_from_iterator(corpus, kind(vocab_size=330, special_tokens=special, show_progress=False, **options))
-        around = "<s> $A </s>" if name == "lower case" else "<s> $A"
-        plain.post_processor = processors.TemplateProcessing(single=around, special_tokens=[("<s>", 0), ("</s>", 1)])
-        found[name] = transformers.PreTrainedTokenizerFast(
-            tokenizer_object=plain, bos_token="<s>", eos_token="</s>", chat_template=TEMPLATES["of special tokens"]
-        )
-    return found
+SPACES = {
+    "pre_tokenizer": None,
+    "normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+    ]},
+    "decoder": {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ]},
+}  # fmt: skip
+"""Puts a space before what begins a text or stands behind a special token, and drops one that is shown first."""
 
 
-def test_prompts_of_texts_and_messages_are_what_their_shown_text_gives() -> None:
-    draw = random.Random(4)
-    known = ["What", " is the", " capital", " ", "  ", "<s>", "</s>", "<assistant>"]
-    others = ["\n", "é", "✓🙂", "<49160>", "▁", "\u200b"]
-    for name, tokenizer in trained_tokenizers().items():
-        for _ in range(25):
-            text = "".join(draw.choice(known + others * (name == "bytes")) for _ in range(draw.randrange(1, 7)))
-            for prompt in (text, [{"role": "user", "content": text}]):
-                tokens = prompt_tokens(tokenizer, prompt)
-                assert encoded_again(tokenizer, tokens) == tokens, (name, prompt)
-        right = prompt_tokens(tokenizer, "the capital")
-        merged = next(token for token in right if len(tokenizer.decode([token]).strip()) > 2 and token > 2)
-        inner = "##" if name == "lower case" else ""
-        names = [inner * bool(at) + one for at, one in enumerate(tokenizer.convert_ids_to_tokens(merged))]
-        letters = tokenizer.convert_tokens_to_ids(names)
-        place = right.index(merged)
-        for other in ([*right[:place], *letters, *right[place + 1 :]], [*right[:2], 49160, *right[2:]], [*right, 400]):
-            assert encoded_again(tokenizer, other) != other, name
+@pytest.mark.parametrize("change", [{}, SPACES], ids=["bytes", "words"])
+def test_prompts_of_texts_and_messages_are_what_their_shown_text_gives(change: dict[str, Any]) -> None:
+    tokenizer, draw = tokenizer_of(change | {"post_processor": BEGIN}, TEMPLATES["of special tokens"]), random.Random(4)
+    pieces = ["the", "th e", " is", "  ", "<s>", "</s>", "<assistant>"]
+    pieces += [] if change else ["\n", "é✓🙂", "<49160>", "\u200b"]
+    for _ in range(40):
+        text = "".join(draw.choice(pieces) for _ in range(draw.randrange(1, 7)))
+        for prompt in (text, [{"role": "user", "content": text}]):
+            tokens = prompt_tokens(tokenizer, prompt)
+            assert encoded_again(tokenizer, tokens) == tokens, prompt
+    right = prompt_tokens(tokenizer, "the cat")
+    names = "".join(tokenizer.convert_ids_to_tokens(right[1:]))
+    letters = [0, *map(tokenizer.convert_tokens_to_ids, names)]
+    for other in (letters, [*right, 49160], [right[0], 49160, *right[1:]]):
+        assert encoded_again(tokenizer, other) != other
