@@ -104,7 +104,7 @@ def about_text(receipt: GenerationReceipt) -> dict[str, object]:
 
 
 def how_chosen(receipt: GenerationReceipt) -> str:
-    """How a receipt says that its tokens were chosen, in a clause; empty if each is the likeliest one."""
+    """The choice of tokens that a receipt names, in a clause; empty if each is the likeliest one."""
     how = receipt.sampling
     drawn, penalty = how.temperature > 0, how.repetition_penalty
     parts = {
@@ -118,12 +118,12 @@ def how_chosen(receipt: GenerationReceipt) -> str:
 
 
 def how_ended(receipt: GenerationReceipt) -> str:
-    """Where a receipt's text was cut, in a clause; empty if a token of the model's ends it."""
+    """The place where a receipt's text was cut, in a clause; empty if a token of the model's ends it."""
     return f"cut at its maximum of {receipt.max_new_tokens} tokens" if receipt.finish_reason == "length" else ""
 
 
 def plain_choice(receipt: GenerationReceipt) -> dict[str, object]:
-    """How a receipt's tokens were chosen, and why its text ends, for programs."""
+    """The choice of a receipt's tokens, and why its text ends, for programs."""
     plain = receipt.plain()
     return {"likeliest": not how_chosen(receipt)} | {name: plain[name] for name in ("sampling", "finish_reason")}
 
@@ -216,12 +216,12 @@ class _Answer:
     def other_prompt(self) -> str | None:
         """The place of the first token that the tokenizer does not make of the prompt's text, in a clause; None without
         one."""
-        from roundlog.generation.prompt_process import PromptError, encoded_again
+        from roundlog.generation import encoded_again
 
         assert self.loaded is not None
         try:
             again = encoded_again(self.loaded.tokenizer, self.receipt.prompt)
-        except PromptError as error:
+        except ValueError as error:
             return f"which the tokenizer does not take ({error})"
         places = enumerate(zip_longest(self.receipt.prompt, again), 1)
         return next((f"from token {at} on" for at, (one, two) in places if one != two), None)

@@ -157,10 +157,11 @@ def _check(path: Path, content: dict[str, Any], crypto: dict[str, Any], paramete
     """Raises AccountError for a keystore that eth-keyfile would open as another account, since it looks neither at the
     cipher nor at the derived key's length, or at any cost; ValueError and the like for one that lacks something."""
     is_scrypt = crypto["kdf"] == "scrypt"
-    forms = {"version": (content, [3]), "kdf": (crypto, ["scrypt", "pbkdf2"]), "cipher": (crypto, ["aes-128-ctr"])}
-    forms |= {"dklen": (parameters, [32])} | ({} if is_scrypt else {"prf": (parameters, ["hmac-sha256"])})
-    for name, (place, allowed) in forms.items():
-        if (given := place[name]) not in allowed:
+    forms: dict[str, list[object]] = {"version": [3], "kdf": ["scrypt", "pbkdf2"], "cipher": ["aes-128-ctr"]}
+    forms |= {"dklen": [32]} | ({} if is_scrypt else {"prf": ["hmac-sha256"]})
+    places = {"version": content, "kdf": crypto, "cipher": crypto}
+    for name, allowed in forms.items():
+        if (given := places.get(name, parameters)[name]) not in allowed:
             wanted = " or ".join(map(str, allowed))
             raise AccountError(f"the keystore {path} has the {name} {str(given)[:40]!r}, and not {wanted}: {_ANEW}")
     costs = [parameters[name] for name in (("n", "r", "p") if is_scrypt else ("c",))]
