@@ -157,7 +157,7 @@ def _check(path: Path, content: dict[str, Any], crypto: dict[str, Any], paramete
     """Raises AccountError for a keystore that eth-keyfile would open as another account, since it looks neither at the
     cipher nor at the derived key's length, or at any cost; ValueError and the like for one that lacks something."""
     is_scrypt = crypto["kdf"] == "scrypt"
-    forms: dict[str, list[object]] = {"version": [3], "kdf": ["scrypt", "pbkdf2"], "cipher": ["aes-128-ctr"]}
+    forms: dict[str, list[Any]] = {"version": [3], "kdf": ["scrypt", "pbkdf2"], "cipher": ["aes-128-ctr"]}
     forms |= {"dklen": [32]} | ({} if is_scrypt else {"prf": ["hmac-sha256"]})
     places = {"version": content, "kdf": crypto, "cipher": crypto}
     for name, allowed in forms.items():
