@@ -70,13 +70,13 @@ def multiply_point(p: Point, factor: int) -> Point:
 
 def signer_of(text: bytes, signature: bytes) -> str:
     """The account that signed a text, 0x and 40 lower-case hex digits, by 65 bytes r, s, v. Raises ValueError where no
-    account did."""
-    r, s, v = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big"), signature[64]
-    y = pow(r**3 + 7, (FIELD + 1) // 4, FIELD)
-    if not (0 < r < ORDER and 0 < s < ORDER and v in (0, 1, 27, 28)) or (y * y - r**3 - 7) % FIELD:
+    account did, and for what is not the one form of a signature: s is at most half the order, and v 27 or 28."""
+    r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big")
+    v, y = signature[64:], pow(r**3 + 7, (FIELD + 1) // 4, FIELD)
+    if not (0 < r < ORDER and 0 < s <= ORDER // 2 and v in (b"\x1b", b"\x1c")) or (y * y - r**3 - 7) % FIELD:
         raise ValueError("The signature is none.")
     digest = int.from_bytes(keccak256(b"\x19Ethereum Signed Message:\n%d" % len(text) + text), "big")
-    point = (r, y if y % 2 == v % 27 else FIELD - y)
+    point = (r, y if y % 2 == v[0] % 27 else FIELD - y)
     inverse = pow(r, -1, ORDER)
     key = add_points(multiply_point(point, s * inverse % ORDER), multiply_point(GENERATOR, -digest * inverse % ORDER))
     if key is None:

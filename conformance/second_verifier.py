@@ -1018,7 +1018,7 @@ def check_signature(receipt: dict[str, Any]) -> str:
     if "signature" not in receipt:
         return ""
     text = canonical({name: value for name, value in receipt.items() if name != "signature"})
-    expect(re.fullmatch("0x[0-9a-f]{130}", receipt["signature"]) is not None, "The signature is none.")
+    expect(re.fullmatch("0x[0-9a-f]{130}", str(receipt["signature"])) is not None, "The signature is none.")
     try:
         signer = beside("eip191.py")["signer_of"](text, bytes.fromhex(receipt["signature"][2:]))
     except ValueError as error:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 HELD_BACK = "\N{REPLACEMENT CHARACTER}"
 """Stands for bytes that are no whole character yet."""
 
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
+_CONTROLS = re.compile(f"[{_CONTROL}]")
 """Characters that move or turn what a terminal shows, but for ends of lines and tabs."""
 
+_UNSEEN = re.compile(
+    f"[{_CONTROL}\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u2064\u3164\ufe00-\ufe0f\ufeff\uffa0"
+    "\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""These, and what a terminal shows as nothing (Unicode's Default_Ignorable_Code_Point)."""
 
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 """A token of one byte, in vocabularies that have bytes beside words (byte fallback)."""
@@ -127,6 +134,23 @@ def text_behind(tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int]) ->
     return decoder.whole
 
 
+def prompt_text(tokenizer: Any, tokens: Sequence[int]) -> str:
+    """The text of a prompt, special tokens too; `<49160>` stands for a token that has none."""
+
+    def text(some: list[int]) -> str:
+        return str(tokenizer.decode(some, clean_up_tokenization_spaces=False))
+
+    # Tokenizers drop a space that begins a text: such a token is seen behind another one.
+    silent = {token for token in set(tokens) if not text([token, token])}
+    runs = [(is_silent, list(some)) for is_silent, some in groupby(tokens, key=silent.__contains__)]
+    return "".join("".join(f"<{token}>" for token in some) if is_silent else text(some) for is_silent, some in runs)
+
+
 def without_controls(text: str) -> str:
     """A text of a model, which is not to control a terminal."""
     return _CONTROLS.sub(HELD_BACK, text)
+
+
+def with_unseen(text: str) -> str:
+    """A text in which characters that are not seen, or control a terminal, stand by their numbers, `<U+200B>`."""
+    return _UNSEEN.sub(lambda found: f"<U+{ord(found[0]):04X}>", text)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from Crypto.Cipher import AES
 from eth_account import Account
+from eth_utils.crypto import keccak
 from tiebreak.rpc.chain_errors import AccountError
 from tiebreak.transactions.keys import (
     KEY_VARIABLE,
@@ -114,12 +119,11 @@ def test_a_keystore_that_others_can_read_is_refused(keystore: Path) -> None:
     "text",
     [
         "", "{", "[]", "7", "null", "{}", '{"crypto": 1}', '{"crypto": {"kdfparams": {}}}', "[" * 50_000, "x" * 70_000,
-        '{"version": 3, "crypto": {"kdf": "scrypt", "kdfparams": {"n": 1099511627776, "r": 8, "p": 1}}}',
-        '{"version": 3, "crypto": {"kdf": "pbkdf2", "kdfparams": {"c": 99999999999}}}',
+        '{"version": 3, "version": 3}', '{"version": 3, "crypto": {"kdf": "scrypt", "kdfparams": {}}}',
         '{"version": 3, "crypto": {"kdf": "scrypt", "kdfparams": {"n": "8", "r": 8, "p": 1}}}',
     ],
 )  # fmt: skip
-def test_a_malformed_or_ruinous_keystore_is_refused_at_once(tmp_path: Path, text: str) -> None:
+def test_a_malformed_keystore_is_refused_at_once(tmp_path: Path, text: str) -> None:
     path = tmp_path / "k"
     path.write_text(text)
     path.chmod(0o600)
@@ -129,11 +133,69 @@ def test_a_malformed_or_ruinous_keystore_is_refused_at_once(tmp_path: Path, text
 
 def test_every_part_of_a_keystore_is_needed(keystore: Path) -> None:
     whole = json.loads(keystore.read_text())
-    for name in whole["crypto"].keys() - {"cipher"}:  # version 3 knows only one cipher, and eth-keyfile does not ask
+    for name in whole["crypto"]:
         broken = {**whole, "crypto": {key: value for key, value in whole["crypto"].items() if key != name}}
         keystore.write_text(json.dumps(broken))
         with pytest.raises(AccountError, match="not a keystore"):
             read_keystore(keystore, "secret")
+
+
+def by_cbc(keystore: dict[str, Any]) -> None:
+    """Encrypts the key by another cipher, truly, so that the password's check (MAC) is right."""
+    crypto, kdf = keystore["crypto"], keystore["crypto"]["kdfparams"]
+    key = hashlib.scrypt(b"secret", salt=bytes.fromhex(kdf["salt"]), n=kdf["n"], r=kdf["r"], p=kdf["p"], dklen=32)
+    text = AES.new(key[:16], AES.MODE_CBC, bytes.fromhex(crypto["cipherparams"]["iv"])).encrypt(bytes.fromhex(KEY))
+    crypto |= {"cipher": "aes-128-cbc", "ciphertext": text.hex(), "mac": keccak(key[16:] + text).hex()}
+
+
+def with_any_password(keystore: dict[str, Any]) -> None:
+    """Leaves no part of the derived key for the password's check."""
+    crypto = keystore["crypto"]
+    crypto["kdfparams"]["dklen"] = 16
+    crypto["mac"] = keccak(bytes.fromhex(crypto["ciphertext"])).hex()
+
+
+def derived(**other: object) -> Callable[[dict[str, Any]], object]:
+    change = {"kdfparams": {"n": 2, "r": 8, "p": 1, "c": 1, "dklen": 32, "prf": "hmac-sha256", "salt": "00"} | other}
+    return lambda keystore: keystore["crypto"].update(change, kdf="pbkdf2" if {*other} & {"c", "prf"} else "scrypt")
+
+
+BENT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "cipher": (by_cbc, "the cipher 'aes-128-cbc', and not aes-128-ctr: export the key"),
+    "address": (lambda one: one.update(address="ab" * 20), f"of the account '{'ab' * 20}', .* is that of {ADDRESS}"),
+    "address of nobody": (lambda one: one.update(address=None), f"the account 'None', .* is that of {ADDRESS}"),
+    "iv": (lambda one: one["crypto"]["cipherparams"].update(iv="00" * 16), "it was changed; take it from a backup"),
+    "any password": (with_any_password, "the dklen '16', and not 32"),
+    "memory": (derived(n=1 << 30), r"1,024 GiB of memory \(scrypt: 128 n r bytes, with n = 1073741824, r = 8\)"),
+    "times": (derived(p=17), "p = 17 times, and at most 1 GiB, 16 times are allowed: export the key"),
+    "rounds": (derived(c=99999999999), "99,999,999,999 rounds of pbkdf2, and at most 10,000,000 are allowed"),
+    "length": (derived(dklen=1 << 31), "the dklen '2147483648'"),
+    "hash": (derived(prf="sha256"), "the prf 'sha256', and not hmac-sha256"),
+    "kdf": (lambda one: one["crypto"].update(kdf="bcrypt"), "the kdf 'bcrypt', and not scrypt or pbkdf2"),
+    "a validator's": (lambda one: one.update(version=4), "the version '4', and not 3"),
+    "hidden cost": (
+        lambda one: one.update(CRYPTO=one["crypto"] | {"kdfparams": one["crypto"]["kdfparams"] | {"n": 1 << 40}}),
+        "1,048,576 GiB of memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BENT)
+def test_no_keystore_opens_as_another_account_or_at_any_cost(keystore: Path, name: str) -> None:
+    bend, said = BENT[name]
+    plain = json.loads(keystore.read_text())
+    bend(plain)
+    keystore.write_text(json.dumps(plain))
+    with pytest.raises(AccountError, match=said):
+        read_keystore(keystore, "secret")
+
+
+def test_an_address_may_have_any_form_or_be_absent_and_a_key_be_derived_in_both_ways(keystore: Path) -> None:
+    plain = json.loads(keystore.read_text())
+    rounds = json.loads(json.dumps(Account.encrypt(KEY, "secret", kdf="pbkdf2", iterations=2)))
+    for said in ({"address": ADDRESS}, {"address": ADDRESS[2:].upper()}, {}, rounds):
+        keystore.write_text(json.dumps({name: plain[name] for name in ("version", "crypto")} | said))
+        assert read_keystore(keystore, "secret").address == ADDRESS
 
 
 def test_a_keystore_that_is_not_there_is_named(tmp_path: Path) -> None:

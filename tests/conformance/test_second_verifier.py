@@ -159,6 +159,7 @@ BREAKS: dict[str, tuple[int, Callable[[dict[str, Any]], object]]] = {
     "a long text": (UNTOLD, lambda r: r["versions"].update(torch="t" * 201)),
     "a signer alone": (UNTOLD, lambda r: r.pop("signature")),
     "a signature of zeros": (UNTOLD, lambda r: r.update(signature="0x" + 130 * "0")),
+    "a signature that is a number": (UNTOLD, lambda r: r.update(signature=5)),
     "another signer": (WRONG, lambda r: r.update(signer="0x" + 40 * "1")),
     "another date than was signed": (WRONG, lambda r: r.update(date="2026-01-02T00:00:00Z")),
 }

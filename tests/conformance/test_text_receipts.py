@@ -17,10 +17,12 @@ import pytest
 import rfc8785
 import roundlog
 import torch
+from eth_account import Account
 from roundlog import Job, Task
 from roundlog.capture.huggingface import Sampling
 from roundlog.generation import Generator, load_model, make_receipt, parse_generation_receipt
 from roundlog.generation.generation_receipt import tokens_hash
+from tiebreak.transactions.keys import sign_text, signer_of
 
 from tests.conformance.test_second_verifier import CONFORMANCE, RIGHT, UNTOLD, VERIFIER, WRONG, flipped, verify
 from tests.engine.generation.test_generation_receipt import STRANGE, places, with_value, without
@@ -108,6 +110,41 @@ def test_a_signature_is_over_every_field(tmp_path: Path) -> None:
         assert done.returncode == WRONG and "the signature is" in done.stdout
 
 
+def mutated(draw: random.Random, signature: bytes) -> bytes:
+    """Another form of a signature, or what resembles one."""
+    order = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+    r, s, v = int.from_bytes(signature[:32]), int.from_bytes(signature[32:64]), signature[64]
+    edges = [0, 1, order // 2, order // 2 + 1, order, 2**256 - 1]
+    x, y = (draw.choice([*edges, order - n, (n + order) % 2**256, n ^ 1 << draw.randrange(256)]) for n in (r, s))
+    r, s = draw.choice([(r, s), (r, s), (x, s), (r, y), (r, order - s), (x, y), (s, r)])
+    v = draw.choice([v, v, 55 - v, v - 27, 28 - v, v + 8, v + 10, draw.randrange(256)])
+    whole = r.to_bytes(32) + s.to_bytes(32) + bytes([v])
+    compact = r.to_bytes(32) + (s % 2**255 | (1 - v % 2) << 255).to_bytes(32)  # EIP-2098
+    others = [compact, whole[-1:] + whole[:-1], whole + bytes(1), bytes(1) + whole, whole[: draw.randrange(65)]]
+    return draw.choice([*[whole] * 6, *others])
+
+
+@pytest.mark.slow_cases("60")
+@pytest.mark.parametrize("accounts", [4, 60])
+def test_a_signature_has_one_form_and_both_verifiers_take_it_alone(accounts: int) -> None:
+    """Fifty mutated ones of each account, by a generator that knows neither verifier."""
+    theirs, draw = runpy.run_path(str(CONFORMANCE / "eip191.py"))["signer_of"], random.Random(43)
+    taken = 0
+    for _ in range(accounts):
+        account, text = Account.from_key(draw.randbytes(32)), f"text {draw.random()}"
+        right, signer = sign_text(account, text), bytes.fromhex(account.address[2:])
+        forms = [right, *(mutated(draw, right) for _ in range(50))]
+        for form in forms:
+            try:
+                found = bytes.fromhex(theirs(text.encode(), form)[2:])
+            except ValueError:
+                found = None
+            assert signer_of(text, form) == found, form.hex()
+            assert (found == signer) is (form == right), form.hex()
+            taken += found is not None
+    assert taken > accounts, "some are of other accounts"
+
+
 def test_a_receipt_is_of_the_job_that_generates_its_text(tmp_path: Path) -> None:
     other = CONFORMANCE / "jobs" / "gpt"
     done = verify(other, "--receipt", RECEIPT)
@@ -141,6 +178,9 @@ def test_it_takes_the_receipts_that_the_engine_takes_and_no_others() -> None:
             files.append(json.dumps(without(plain, path)).encode())
             files.append(json.dumps(with_value(plain, (*path[:-1], "other"), 1)).encode())
         files += [json.dumps(with_value(plain, path, strange)).encode() for strange in STRANGE]
+    digits = plain["signature"][2:]
+    for form in ("0X" + digits, digits, "0x" + digits.upper(), " 0x" + digits, f"0x{digits}\n", "0x" + digits[:-2]):
+        files.append(json.dumps(with_value(plain, ("signature",), form)).encode())
     for name, value in (("temperature", 0), ("top_k", 2**20 + 1), ("top_p", 1.0001), ("repetition_penalty", 0)):
         files.append(json.dumps(with_value(plain, ("sampling", name), value)).encode())
     decisions = [(taken(read, data), taken(parse_generation_receipt, data)) for data in files]

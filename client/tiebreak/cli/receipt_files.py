@@ -134,7 +134,8 @@ def wrong_signature(receipt: AnyReceipt, wanted: str | None) -> str | None:
     if receipt.signer is None or receipt.signature is None:
         return None if wanted is None else f"nobody has signed it, and {wanted} should have"
     if signer_of(receipt.signed_text(), receipt.signature) != receipt.signer:
-        return f"its signature is not that of {account_text(receipt.signer)} over what it says"
+        form = "65 bytes with a low s and a v of 27 or 28"
+        return f"its signature is not that of {account_text(receipt.signer)} over what it says, in {form}"
     if wanted is not None and bytes.fromhex(wanted[2:]) != receipt.signer:
         return f"{account_text(receipt.signer)} has signed it, and not {wanted}"
     return None

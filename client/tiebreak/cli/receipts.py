@@ -30,7 +30,7 @@ from tiebreak.cli.receipt_files import (
     write_receipt_file,
     wrong_signature,
 )
-from tiebreak.cli.text_checks import about_text, check_text_receipt
+from tiebreak.cli.text_checks import about_text, check_text_receipt, plain_choice
 
 if TYPE_CHECKING:
     from roundlog.generation import GenerationReceipt
@@ -139,6 +139,7 @@ def validate(
     kind = ("run" if read.audit is None else "audit") if isinstance(read, Receipt) else "text"
     if json:
         facts = {"receipt": file, "kind": kind, "digest": read.digest, "signer": read.signer}
+        facts |= plain_choice(read) if not isinstance(read, Receipt) else {}
         output.show_json({"valid": fault is None} | facts | {"wrong_signature": fault})
     elif fault is not None:
         output.show_line(f"WRONG: {file}: {fault}.")
@@ -211,6 +212,16 @@ def verify(
         bool,
         _text_option("--by-token", help="Repeat the text token by token, as it was written, and not in one pass."),
     ] = False,
+    max_seconds: Annotated[
+        int,
+        _text_option(
+            "--max-seconds",
+            min=1,
+            metavar="S",
+            help="Longest time of the repetition, once the model is read and captured. One that is expected to take "
+            "longer is refused.",
+        ),
+    ] = 600,
     show_prompt: Annotated[bool, _text_option("--show-prompt", help="Print the prompt, too.")] = False,
     show_text: Annotated[
         bool, _text_option("--show-text", help="Print the text, too, and how much of it is the model's.")
@@ -264,6 +275,7 @@ def verify(
             wrong_signature(read, wanted),
             None if named in (None, read.training_receipt) else f"it does not name {training_receipt} as its origin",
             by_token=by_token,
+            max_seconds=max_seconds,
             show_prompt=show_prompt,
             show_text=show_text,
             exchange=ExchangeFiles(request, response),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError
 from tiebreak.cli.receipt_files import signer_text
-from tiebreak.generated_text import text_behind, without_controls
+from tiebreak.generated_text import prompt_text, text_behind, with_unseen
 
 if TYPE_CHECKING:
     from roundlog.generation import Choice, GenerationReceipt, LoadedModel, TextCheck
@@ -27,6 +28,7 @@ def check_text_receipt(
     wrong_training: str | None,
     *,
     by_token: bool,
+    max_seconds: int,
     show_prompt: bool,
     show_text: bool,
     exchange: ExchangeFiles,
@@ -42,12 +44,15 @@ def check_text_receipt(
     if fault is not None or wrong_training is not None:
         answer = _Answer(receipt, fault, wrong_training=wrong_training)
     else:
-        answer = _repeat(file, receipt, model, by_token)
+        answer = _repeat(file, receipt, model, by_token, max_seconds)
     if answer.loaded is not None:
         exchange.compare(file, receipt, answer.loaded, answer.choices if answer.is_right else None)
     is_right = answer.is_right and not exchange.wrong
     if json:
-        words: dict[str, object] = {"prompt": answer.prompt} if show_prompt else {}
+        words: dict[str, object] = {}
+        if show_prompt:
+            is_same = answer.other_prompt is None if answer.loaded is not None else None
+            words |= {"prompt": answer.prompt, "prompt_as_tokenized": is_same}
         words |= {"text": answer.text} if show_text else {}
         words |= exchange.plain() | {"right": is_right}
         checked = {*(f"{name}_sha256" for name in exchange.compared), *(["training_receipt"] if names_training else [])}
@@ -96,16 +101,43 @@ def about_text(receipt: GenerationReceipt) -> dict[str, object]:
         "receipt of": f"a text of {len(receipt.tokens)} tokens behind {len(receipt.prompt)}",
         "model": f"{name} (its author's word), in {receipt.dtype}, products {receipt.arithmetic}",
         "model weight hash": receipt.model.model_weight_hash,
-        "end": receipt.finish_reason,
+        "tokens are": how_chosen(receipt) or "the likeliest ones",
+        "end": how_ended(receipt) or "a token that ends texts",
     }
 
 
-def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool) -> _Answer:
+def how_chosen(receipt: GenerationReceipt) -> str:
+    """The choice of tokens that a receipt names, in a clause; empty if each is the likeliest one."""
+    how = receipt.sampling
+    drawn, penalty = how.temperature > 0, how.repetition_penalty
+    parts = {
+        f"drawn at temperature {how.temperature}": drawn,
+        f"of the {how.top_k} likeliest (top-k)": how.top_k > 0,
+        f"of the fewest with a share of {how.top_p} together (top-p)": how.top_p < 1,
+        f"by seed {receipt.seed}": drawn,
+        f"repeated ones made {'less likely' if penalty > 1 else 'likelier'} by a penalty of {penalty}": penalty != 1,
+    }
+    return ", ".join(words for words, is_so in parts.items() if is_so)
+
+
+def how_ended(receipt: GenerationReceipt) -> str:
+    """The place where a receipt's text was cut, in a clause; empty if a token of the model's ends it."""
+    return f"cut at its maximum of {receipt.max_new_tokens} tokens" if receipt.finish_reason == "length" else ""
+
+
+def plain_choice(receipt: GenerationReceipt) -> dict[str, object]:
+    """The choice of a receipt's tokens, and why its text ends, for programs."""
+    plain = receipt.plain()
+    return {"likeliest": not how_chosen(receipt)} | {name: plain[name] for name in ("sampling", "finish_reason")}
+
+
+def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool, max_seconds: int) -> _Answer:
     from roundlog.execution import StoppedError
-    from roundlog.generation import Choice, Generator, check_text, other_model
+    from roundlog.generation import Choice, Generator, check_text, expected_seconds, other_model
 
     total = len(receipt.tokens)
-    with output.progress("Verifying", total) as bar:
+    positions = len(receipt.prompt) + total
+    with output.progress("Verifying", 2 * positions + total) as bar:
         bar.tell(READS_MODEL)
         loaded = read_model(model, receipt.dtype)
         if (other := other_model(receipt, loaded)) is not None:
@@ -114,16 +146,26 @@ def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool)
                 f"that it is of, {receipt.model.name or 'which has no name'} {receipt.model.revision}".rstrip()
                 + "."
             )
-        positions = len(receipt.prompt) + total
         generator = Generator(loaded.model, positions=positions, arithmetic=receipt.arithmetic, tell=bar.tell)
-        right = list[Choice]()
+        expected = expected_seconds(receipt, generator, by_token=by_token)
+        if expected > max_seconds:  # what was slow may have been the first time of its kind
+            expected = min(expected, expected_seconds(receipt, generator, by_token=by_token))
+        said = f"about {expected:,.0f} s, by the time that a part of its {positions:,} tokens took just now"
+        if expected > max_seconds:
+            raise CommandError(f"{file} takes {said}: give --max-seconds {int(expected * 1.5)} to wait for that.")
+        output.warn(f"Verifying takes {said}, and is ended after {max_seconds:,} s.")
+        right, done, began = list[Choice](), 0, time.monotonic()
 
-        def tell(choice: Choice) -> None:
-            right.append(choice)
-            bar.done(len(right))
+        def on_tokens(tokens: int) -> None:
+            nonlocal done
+            done += tokens
+            bar.done(done, "tokens read or chosen")
+            if time.monotonic() - began > max_seconds:
+                raise CommandError(f"{file} takes longer than {max_seconds:,} s: give a higher --max-seconds.")
 
+        generator.on_tokens = on_tokens
         try:
-            found = check_text(receipt, generator, stop=loaded.stop, by_token=by_token, tell=tell)
+            found = check_text(receipt, generator, stop=loaded.stop, by_token=by_token, tell=right.append)
         except StoppedError as error:
             return _Answer(receipt, None, loaded, None, len(right), f"the repetition stops ({error})")
     return _Answer(receipt, None, loaded, found, len(right), choices=tuple(right))
@@ -170,7 +212,21 @@ class _Answer:
         """The prompt as the model reads it, special tokens too; None if nothing was repeated, and no model read."""
         if self.loaded is None:
             return None
-        return str(self.loaded.tokenizer.decode(list(self.receipt.prompt), clean_up_tokenization_spaces=False))
+        return prompt_text(self.loaded.tokenizer, self.receipt.prompt)
+
+    @property
+    def other_prompt(self) -> str | None:
+        """The place of the first token that the tokenizer does not make of the prompt's text, in a clause; None without
+        one."""
+        from roundlog.generation import encoded_again
+
+        assert self.loaded is not None
+        try:
+            again = encoded_again(self.loaded.tokenizer, self.receipt.prompt)
+        except ValueError as error:
+            return f"which the tokenizer does not take ({error})"
+        places = enumerate(zip_longest(self.receipt.prompt, again), 1)
+        return next((f"from token {at} on" for at, (one, two) in places if one != two), None)
 
     @property
     def text(self) -> str | None:
@@ -197,6 +253,7 @@ class _Answer:
             "wrong_logprobs": found.wrong_logprobs if found is not None else False,
             "wrong_stop": found.wrong_stop if found is not None else False,
             "stopped": self.stopped,
+            **plain_choice(self.receipt),
             "other_transformers": list(other) if other is not None else None,
         }
 
@@ -215,6 +272,10 @@ class _Answer:
                 f"Its name in the receipt, {self.receipt.model.name!r}, is the author's word; its weights, "
                 "configuration and tokenizer are the receipt's by their hashes."
             )
+            if chosen := how_chosen(self.receipt):
+                output.show_line(f"The tokens are not the likeliest ones, but {chosen}.")
+            if ended := how_ended(self.receipt):
+                output.show_line(f"The text was {ended}: the model has not ended it.")
             return
         output.show_line(f"WRONG: {self._wrong(file)}.")
         if self.other_code is not None:
@@ -229,20 +290,26 @@ class _Answer:
         if self.prompt is not None:
             _quote(
                 f"Prompt of {file}, with what a chat template has put around it; whose words these are, a receipt does "
-                "not say:",
+                "not say",
                 self.prompt,
             )
+            if (other := self.other_prompt) is not None:
+                output.show_line(
+                    f"The model has read OTHER TOKENS than this text gives, {other}. Who types this text may get "
+                    "another answer."
+                )
 
     def show_text(self, file: Path) -> None:
         """Prints the text, and whose words it is."""
         if self.text is not None:
             total = len(self.receipt.tokens)
-            whose = "the model's words behind this prompt, all of them"
+            how = " and ".join(one for one in (how_chosen(self.receipt), how_ended(self.receipt)) if one)
+            whose = f"the model's words behind this prompt, {how or 'the likeliest ones up to its end'}"
             if not self.is_right:
                 whose = f"of {total} tokens the first {self.right_tokens} are the model's words, the others are not"
                 if self.right_tokens == total:
                     whose = "the model's words, with probabilities that are not the model's"
-            _quote(f"Text of {file}, {whose}:", self.text)
+            _quote(f"Text of {file}, {whose}", self.text)
 
     def _wrong(self, file: Path) -> str:
         found, total = self.found, len(self.receipt.tokens)
@@ -271,6 +338,7 @@ class _Answer:
 
 def _quote(title: str, text: str) -> None:
     """Prints a stranger's text, each line behind a mark, so that none of it passes for what we say."""
-    output.show_line(title)
-    for line in without_controls(text).split("\n"):
+    shown = with_unseen(text)
+    output.show_line(f"{title}{'; characters that are not seen stand by their numbers' if shown != text else ''}:")
+    for line in shown.split("\n"):
         output.show_line(f"| {line}")

@@ -10,12 +10,16 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from eth_account import Account
 from eth_account.messages import encode_defunct
 from eth_account.signers.local import LocalAccount
+from eth_keyfile.keyfile import normalize_keys
+from eth_keys.constants import SECPK1_N
 from eth_keys.exceptions import BadSignature
 from eth_utils.exceptions import ValidationError
+from roundlog.json_text import parse_json
 from roundlog.storage import create_file, open_regular
 
 from tiebreak.process_resources import restore_recursion_limit
@@ -36,7 +40,9 @@ IMPORT_PASSWORD_VARIABLE = "TIEBREAK_IMPORT_PASSWORD"
 
 _MAX_KEYSTORE = 64 * 1024
 _MAX_SCRYPT_MEMORY = 1 << 30  # bytes; the usual parameters take 256 MiB
+_MAX_SCRYPT_TIMES = 16
 _MAX_PBKDF2_ROUNDS = 10_000_000
+_ANEW = "export the key from the wallet that wrote it, and make another by `tiebreak account import`."
 
 Prompt = Callable[[str], str]
 """Asks a person for a password, showing the given text."""
@@ -133,58 +139,69 @@ def read_secret(path: Path, what: str) -> bytes:
     return raw
 
 
-def _read(path: Path) -> dict[str, object]:
-    """A keystore, still encrypted. Raises AccountError for whatever no password can cure."""
+def _read(path: Path) -> dict[str, Any]:
+    """A keystore, still encrypted, its names in lower case. Raises AccountError for whatever no password can cure."""
     raw = read_secret(path, "keystore")
     if len(raw) > _MAX_KEYSTORE:
         raise _malformed(path)
     try:
-        content = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        # As eth-keyfile reads it, which takes names in any case: what is checked is what is used.
+        content: dict[str, Any] = normalize_keys(parse_json(raw))
+        _check(path, content, content["crypto"], content["crypto"]["kdfparams"])
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise _malformed(path) from error
-    if not isinstance(content, dict) or not _is_affordable(content):
-        raise _malformed(path)
     return content
+
+
+def _check(path: Path, content: dict[str, Any], crypto: dict[str, Any], parameters: dict[str, Any]) -> None:
+    """Raises AccountError for a keystore that eth-keyfile would open as another account, since it looks neither at the
+    cipher nor at the derived key's length, or at any cost; ValueError and the like for one that lacks something."""
+    is_scrypt = crypto["kdf"] == "scrypt"
+    forms: dict[str, list[Any]] = {"version": [3], "kdf": ["scrypt", "pbkdf2"], "cipher": ["aes-128-ctr"]}
+    forms |= {"dklen": [32]} | ({} if is_scrypt else {"prf": ["hmac-sha256"]})
+    places = {"version": content, "kdf": crypto, "cipher": crypto}
+    for name, allowed in forms.items():
+        if (given := places.get(name, parameters)[name]) not in allowed:
+            wanted = " or ".join(map(str, allowed))
+            raise AccountError(f"the keystore {path} has the {name} {str(given)[:40]!r}, and not {wanted}: {_ANEW}")
+    costs = [parameters[name] for name in (("n", "r", "p") if is_scrypt else ("c",))]
+    if any(type(one) is not int or not 0 < one < 1 << 63 for one in costs):
+        raise ValueError("has a cost that is no number")
+    if is_scrypt:
+        n, r, p = costs
+        fits = 128 * n * r <= _MAX_SCRYPT_MEMORY and p <= _MAX_SCRYPT_TIMES
+        cost = f"{-(-128 * n * r >> 30):,} GiB of memory (scrypt: 128 n r bytes, with n = {n}, r = {r}), p = {p} times"
+        most = f"{_MAX_SCRYPT_MEMORY >> 30} GiB, {_MAX_SCRYPT_TIMES} times"
+    else:
+        fits = costs[0] <= _MAX_PBKDF2_ROUNDS
+        cost, most = f"{costs[0]:,} rounds of pbkdf2", f"{_MAX_PBKDF2_ROUNDS:,}"
+    if not fits:
+        raise AccountError(f"the keystore {path} asks for {cost}, and at most {most} are allowed: {_ANEW}")
 
 
 def _malformed(path: Path) -> AccountError:
     return AccountError(f"{path} is not a keystore of an Ethereum account: check the path.")
 
 
-def _no_memory(path: Path) -> AccountError:
-    return AccountError(f"there is not enough memory to open the keystore {path}: close other programs.")
-
-
-def _unlock(path: Path, content: dict[str, object], password: str) -> LocalAccount:
+def _unlock(path: Path, content: dict[str, Any], password: str) -> LocalAccount:
     try:
         key = Account.decrypt(content, password)
-    except ValueError as error:
+    except (ValueError, MemoryError, KeyError, TypeError, AttributeError) as error:
         if "MAC mismatch" in str(error):
             raise AccountError(f"the password does not open the keystore {path}: try again.") from error
-        if "while running scrypt" in str(error):  # the one way in which it fails with affordable parameters
-            raise _no_memory(path) from error
+        # The one way in which scrypt fails with affordable parameters.
+        if isinstance(error, MemoryError) or "while running scrypt" in str(error):
+            why = f"there is not enough memory to open the keystore {path}: close other programs."
+            raise AccountError(why) from error
         raise _malformed(path) from error
-    except MemoryError as error:
-        raise _no_memory(path) from error
-    except (KeyError, TypeError, AttributeError, NotImplementedError) as error:
-        raise _malformed(path) from error
-    return account_from_key(key.hex(), f"the keystore {path}")
-
-
-def _is_affordable(keystore: dict[str, object]) -> bool:
-    """True if a keystore's key derivation, which a stranger may have chosen, stays within memory and time."""
-    crypto = keystore.get("crypto", keystore.get("Crypto"))
-    parameters = crypto.get("kdfparams") if isinstance(crypto, dict) else None
-    if not isinstance(parameters, dict):
-        return False
-    cost = {name: parameters.get(name, 1) for name in ("n", "r", "p", "c")}
-    numbers = {name: value for name, value in cost.items() if isinstance(value, int) and value > 0}
-    return (
-        len(numbers) == len(cost)
-        and 128 * numbers["n"] * numbers["r"] <= _MAX_SCRYPT_MEMORY
-        and numbers["p"] <= 16
-        and numbers["c"] <= _MAX_PBKDF2_ROUNDS
-    )
+    account = account_from_key(key.hex(), f"the keystore {path}")
+    said = str(content.get("address", account.address))
+    if said.lower().removeprefix("0x") != account.address[2:].lower():
+        raise AccountError(
+            f"the keystore {path} says that it is of the account {said[:60]!r}, and the key in it is that of "
+            f"{account.address}: it was changed; take it from a backup."
+        )
+    return account
 
 
 def sign_text(account: LocalAccount, text: str) -> bytes:
@@ -193,7 +210,11 @@ def sign_text(account: LocalAccount, text: str) -> bytes:
 
 
 def signer_of(text: str, signature: bytes) -> bytes | None:
-    """The 20-byte address that has made a signature of 65 bytes over a text; None if the bytes are no signature."""
+    """The 20-byte address that has made a signature over a text; None if the bytes are no signature in its one form,
+    r, s and v: 65 bytes, an s of at most half the group's order (EIP-2), a v of 27 or 28."""
+    # Of every signature there would be others of the same account: with -s and another v, and with a v of a chain.
+    if len(signature) != 65 or signature[64] not in (27, 28) or int.from_bytes(signature[32:64]) > SECPK1_N // 2:
+        return None
     try:
         address: str = Account.recover_message(encode_defunct(text=text), signature=signature)
     except (BadSignature, ValidationError, ValueError):

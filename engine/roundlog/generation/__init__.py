@@ -12,7 +12,8 @@ from roundlog.generation.model_folder import (
     save_model,
     weight_root,
 )
-from roundlog.generation.receipt_check import TextCheck, check_text, make_receipt, other_model
+from roundlog.generation.prompt_process import encoded_again
+from roundlog.generation.receipt_check import TextCheck, check_text, expected_seconds, make_receipt, other_model
 from roundlog.generation.trained_weights import set_weights, trained_weights
 
 __all__ = [
@@ -29,6 +30,8 @@ __all__ = [
     "TextCheck",
     "TextRequest",
     "check_text",
+    "encoded_again",
+    "expected_seconds",
     "load_model",
     "make_receipt",
     "other_model",

@@ -9,7 +9,9 @@ zeros where its mask hides the rest. So a prompt is read in chunks, and a finish
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -114,11 +116,13 @@ class Generator:
         check_generation(model, [[0]], max(1, positions - 1), ())
         self.model = model.eval()
         self.positions, self.chunk = positions, min(chunk, positions)
-        self._vocabulary = model.config.get_text_config().vocab_size
+        self.vocabulary = model.config.get_text_config().vocab_size
         self.arithmetic = arithmetic
         self._tell = tell
         self._readers: dict[tuple[int, int], StepProgram] = {}
         self._samplers: dict[SamplingForm, StepProgram] = {}
+        self.on_tokens: Callable[[int], None] = lambda tokens: None
+        """Called with numbers of tokens that were read or chosen, of the model's trial as well."""
         self._tried = set[bool]()
         self._refusal: str | None = None
 
@@ -164,7 +168,7 @@ class Generator:
         the model's. All are read in chunks, whoever has written them. Raises as `generate`."""
         self.require(prompt, len(tokens), (), seed)
         self.try_model(by_token=False)
-        none = next((at for at, token in enumerate(tokens) if not 0 <= token < self._vocabulary), len(tokens) - 1)
+        none = next((at for at, token in enumerate(tokens) if not 0 <= token < self.vocabulary), len(tokens) - 1)
         how, text = sampling or Sampling(), [*prompt, *tokens[: none + 1]]
         for start, logits in self.read(text[:-1], {}):
             for place, row in enumerate(logits, start):
@@ -183,6 +187,15 @@ class Generator:
                 "cache: give more positions, or ask for fewer tokens"
             )
 
+    def seconds_of_step(self, token: int, width: int) -> float:
+        """The time of a step that reads a token `width` times, without its capture."""
+        if (1, width) not in self._readers:
+            self._reader(1, width, partial(self._tell_capture, 0, 1))
+        began = time.monotonic()
+        with suppress(StoppedError):  # which says nothing of a text
+            self.step([[token] * width], [0], {})
+        return time.monotonic() - began
+
     def try_model(self, *, by_token: bool = True, batch: int = 1) -> None:
         """Raises CaptureError if the programs and the model itself, called on all positions at once, have other logits:
         of tokens drawn from the whole vocabulary, at positions up to the end of the cache. Tried once. by_token: tries
@@ -196,7 +209,7 @@ class Generator:
         for number, shape in enumerate(missing):
             self._reader(*shape, partial(self._tell_capture, number, len(missing)))
         draw, last = torch.Generator().manual_seed(0), self.positions - 1
-        tokens = torch.randint(self._vocabulary, (self.positions,), generator=draw).tolist()
+        tokens = torch.randint(self.vocabulary, (self.positions,), generator=draw).tolist()
         places = sorted({last * n // (_TRIED - 1) for n in range(_TRIED)})
         expected = dict(zip(places, self._logits_at(tokens, places), strict=True))
         size = float(max(map(torch.max, expected.values())) - min(map(torch.min, expected.values())))
@@ -252,6 +265,7 @@ class Generator:
                 yield start, torch.cat(alone)
             else:
                 yield start, logits[start - first : len(chunk)]
+            self.on_tokens(len(part))
 
     def step(self, tokens: Sequence[Sequence[int]], positions: Sequence[int], cache: Cache) -> torch.Tensor:
         """Logits f32[B, W, V] behind tokens, W of each of B rows, that are read at a position of each row; their keys
@@ -278,9 +292,9 @@ class Generator:
 
     def choose(self, logits: torch.Tensor, tokens: Sequence[int], how: Sampling, seed: int) -> Choice:
         """The token behind those given, by logits f32[1, V] behind the last of them."""
-        form = how.form(self._vocabulary)
+        form = how.form(self.vocabulary)
         # The last one that was used goes last.
-        sampler = self._samplers.pop(form, None) or StepProgram(TokenSampler(form, self._vocabulary, self.positions))
+        sampler = self._samplers.pop(form, None) or StepProgram(TokenSampler(form, self.vocabulary, self.positions))
         self._samplers[form] = sampler
         if len(self._samplers) > _SAMPLERS:
             del self._samplers[next(iter(self._samplers))]
@@ -290,4 +304,5 @@ class Generator:
         given = {"buffer/logits": logits, "buffer/tokens": written, "buffer/position": torch.tensor(position)}
         after = sampler.run(given | sampler_numbers(how, form), {}, seed=seed, step=position)
         token = int(after["buffer/chosen"])
+        self.on_tokens(1)
         return Choice(token, float(after["buffer/logits"][0, token]))

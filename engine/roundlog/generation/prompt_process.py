@@ -8,6 +8,7 @@ torch nor anything of ours there. Frames are a length of 4 bytes and JSON, one w
 from __future__ import annotations
 
 import json
+import operator
 import os
 import struct
 import subprocess
@@ -16,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
@@ -115,24 +117,41 @@ _PROCESSES = weakref.WeakKeyDictionary[Any, PromptProcess]()
 """One for each tokenizer of `transformers` that is alive."""
 
 
-def encoded_prompt(tokenizer: Any, prompt: str | Sequence[dict[str, str]]) -> list[int]:
+def encoded_prompt(tokenizer: Any, prompt: str | Sequence[dict[str, str]], *, special: bool | None = None) -> list[int]:
     """The tokens of a text as it is, or of messages by the template of a tokenizer of `transformers`, as its own
-    `apply_chat_template` has them. Raises PromptError."""
+    `apply_chat_template` has them. special: with the tokens that begin or end a text; default: of a text alone. Raises
+    PromptError."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     with _LOCK:
         process = _PROCESSES.get(tokenizer)
         if process is None or not process.is_alive:
             process = PromptProcess(backend.to_str() if backend is not None else "")
             _PROCESSES[tokenizer] = process
-        is_text = isinstance(prompt, str)
+        special = isinstance(prompt, str) if special is None else special
         if isinstance(prompt, str):
             text = prompt
         else:
             tokens = json.loads(json.dumps(tokenizer.special_tokens_map, default=str))
             text = process.render(tokenizer.get_chat_template(), prompt, tokens)
         if backend is None:
-            return list(tokenizer(text, add_special_tokens=is_text)["input_ids"])
-        return process.encode(text, special=is_text)
+            return list(tokenizer(text, add_special_tokens=special)["input_ids"])
+        return process.encode(text, special=special)
+
+
+def encoded_again(tokenizer: Any, tokens: Sequence[int]) -> list[int]:
+    """The tokens that a tokenizer makes of the text that some tokens are shown as: the same ones where a text, or
+    messages by a template, gave them. Raises PromptError."""
+    given, added = list(tokens), tokenizer.added_tokens_decoder
+
+    def text(some: list[int]) -> str:
+        return str(tokenizer.decode(some, clean_up_tokenization_spaces=False))
+
+    # A tokenizer may put special tokens around a text itself, and drop or add a space behind each that stands in it.
+    around = len(encoded_prompt(tokenizer, ""))
+    parts = [text(list(some)) for _, some in groupby(given, key=added.__contains__)]
+    found = [encoded_prompt(tokenizer, one, special=False) for one in (text(given), "".join(parts))]
+    found += [encoded_prompt(tokenizer, text(given[at : len(given) - around + at])) for at in range(around + 1)]
+    return max(found, key=lambda one: (one == given, sum(map(operator.eq, one, given))))
 
 
 def write_frame(out: IO[bytes], value: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -80,6 +81,21 @@ def other_model(receipt: GenerationReceipt, loaded: LoadedModel) -> str | None:
         if getattr(receipt.model, name) != getattr(loaded.identity, name):
             return name
     return None
+
+
+def expected_seconds(receipt: GenerationReceipt, generator: Generator, *, by_token: bool = False) -> float:
+    """The time that `check_text` takes, without captures: chunks of the model's trial and of the text, each as long as
+    one that is read here, and choices of tokens, likewise. A chunk takes the longer the more positions there are, since
+    attention goes over all of them. Raises as `Generator.generate`."""
+    prompt, new, first = len(receipt.prompt), len(receipt.tokens), receipt.prompt[0]
+    generator.require(receipt.prompt, new, (), receipt.seed)
+    chunks = -(-generator.positions // generator.chunk) - (-(prompt + new * (not by_token)) // generator.chunk)
+    seconds = chunks * generator.seconds_of_step(first, generator.chunk)
+    seconds += new * generator.seconds_of_step(first, 1) if by_token else 0
+    for _ in range(2):  # once to capture it
+        began = time.monotonic()
+        generator.choose(torch.zeros(1, generator.vocabulary), receipt.prompt, receipt.sampling, receipt.seed)
+    return seconds + new * (time.monotonic() - began)
 
 
 def check_text(

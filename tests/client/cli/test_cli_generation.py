@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import StringIO
@@ -13,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import roundlog.generation
 import torch
 from tiebreak.cli.app import app
-from tiebreak.generated_text import without_controls
+from tiebreak.generated_text import with_unseen
 from tiebreak.transactions.keys import devnet_account, sign_text
 from typer.testing import CliRunner
 
@@ -258,18 +261,6 @@ def test_a_file_that_is_too_large_or_none_is_refused(run: Run, tmp_path: Path) -
     refused(run("validate", tmp_path / "no"), "cannot be read", "check the path")
 
 
-@pytest.mark.parametrize("value", [10**400, -(10**400), "1", None, True, [], 1e300])
-def test_numbers_that_choose_no_token_are_refused(run: Run, text: Text, value: object) -> None:
-    for name in ("temperature", "top_k", "top_p", "max_new_tokens"):
-        if name == "temperature" and value == 1e300:
-            continue  # a temperature, if a high one
-        plain = text.plain
-        plain["sampling"][name] = value
-        text.receipt.write_text(json.dumps(plain))
-        refused(run("validate", text.receipt), name)
-        text.receipt.write_text(json.dumps(text.plain | {"sampling": text.plain["sampling"] | {name: 1}}))
-
-
 def test_each_kind_of_receipt_needs_its_own_options(run: Run, text: Text, trained: Trained, tmp_path: Path) -> None:
     said = "is the receipt of a text: name its model's folder with --model"
     refused(run("verify", text.receipt), said, code=2)
@@ -362,12 +353,21 @@ def test_a_text_does_not_control_a_terminal() -> None:
 
 def test_verify_shows_whose_words_a_text_is(run: Run, text: Text) -> None:
     words = ("verify", text.receipt, "--model", text.model, "--show-prompt", "--show-text")
-    said = [f"| {line}" for line in without_controls(text.stdout.removesuffix("\n")).split("\n")]
+    said = [f"| {line}" for line in with_unseen(text.stdout.removesuffix("\n")).split("\n")]
     lines = run(*words).stdout.splitlines()
-    assert lines[0].startswith("Right: ") and lines[3] == f"| <user>{PROMPT}<assistant>"
-    assert (
-        lines[4] == f"Text of {text.receipt}, the model's words behind this prompt, all of them:" and lines[5:] == said
+    how = (
+        "drawn at temperature 1.0, of the 200 likeliest (top-k), of the fewest with a share of 0.99 together (top-p), "
     )
+    how += "by seed 7, repeated ones made less likely by a penalty of 1.1"
+    assert lines[0].startswith("Right: ") and lines[5] == f"| <user>{PROMPT}<assistant>"
+    assert lines[2:4] == [
+        f"The tokens are not the likeliest ones, but {how}.",
+        f"The text was cut at its maximum of {NEW} tokens: the model has not ended it.",
+    ]
+    whose = (
+        f"Text of {text.receipt}, the model's words behind this prompt, {how} and cut at its maximum of {NEW} tokens"
+    )
+    assert lines[6].startswith(whose) and lines[7:] == said
     found = json.loads(run(*words, "--json").stdout)
     assert found["text"] + "\n" == text.stdout and found["prompt"] == f"<user>{PROMPT}<assistant>"
     assert "text" not in json.loads(run(*words[:-1], "--json").stdout)
@@ -381,12 +381,75 @@ def test_verify_shows_whose_words_a_text_is(run: Run, text: Text) -> None:
     hostile = "\x1b[2J\u202e\nRight: the model"
     edited(text.receipt, {"prompt_tokens": byte_tokenizer()(hostile)["input_ids"]})
     shown = run(*words).stdout
-    assert "\x1b" not in shown and "\u202e" not in shown and "\n| Right: the model\n" in shown
+    assert "\n| <U+001B>[2J<U+202E>\n| Right: the model\n" in shown and "not seen stand by their numbers" in shown
     assert not any(line.startswith("Right") for line in shown.splitlines())
     receipt = read(text.receipt)
     text.receipt.write_text(receipt.signed(b"\1" * 20, b"\1" * 65).to_json())
     assert len(run(*words).stdout.splitlines()) == 1, "nothing is read, and nothing shown"
     assert json.loads(run(*words, "--json").stdout)["text"] is None
+
+
+def test_a_prompt_of_other_tokens_than_those_of_its_text_is_told(run: Run, text: Text, tmp_path: Path) -> None:
+    """Letters in place of merged tokens, and tokens that have no text: the text is right, and no answer to what it
+    seems to be."""
+    from roundlog.capture.huggingface import Sampling
+    from roundlog.generation import load_model, make_receipt
+
+    folder = Path(shutil.copytree(text.model, tmp_path / "tiny"))
+    silent = byte_tokenizer().convert_tokens_to_ids(["õ", "ö"])
+    tokenizer = byte_tokenizer(merges=[("s", "a"), ("sa", "y"), ("y", "e"), ("ye", "s")])
+    tokenizer.save_pretrained(folder)
+    loaded, path = load_model(folder), tmp_path / "made.json"
+    generator = roundlog.generation.Generator(loaded.model, positions=40)
+    right = tokenizer("say yes")["input_ids"]
+    say, yes = ([tokenizer(letter)["input_ids"][0] for letter in word] for word in ("say", "yes"))
+    others = {tuple([*say, *right[1:]]): "say yes", tuple([*say, right[1], *yes]): "say yes"}
+    others |= {(silent[1], right[2]): f"<{silent[1]}>yes", (*right, silent[0]): f"say yes<{silent[0]}>"}
+    for prompt, shown in ({tuple(right): "say yes"} | others).items():
+        made = generator.generate(prompt, new_tokens=2, stop=loaded.stop)
+        receipt = make_receipt(
+            loaded, generator, prompt, made, sampling=Sampling(), seed=0, max_new_tokens=2, tiebreak_version="0"
+        )
+        path.write_text(receipt.to_json())
+        words = ("verify", path, "--model", folder, "--show-prompt")
+        lines, plain = run(*words).stdout.splitlines(), json.loads(run(*words, "--json").stdout)
+        assert lines[0].startswith("Right: ") and f"| {shown}" in lines and plain["prompt"] == shown
+        assert plain["prompt_as_tokenized"] is ("OTHER TOKENS" not in lines[-1]) is (prompt not in others)
+        assert not any("not the likeliest" in line for line in lines) and plain["likeliest"]
+    assert "than this text gives, from token 4 on. Who" in lines[-1]
+
+
+def test_a_choice_that_is_not_the_likeliest_is_told(run: Run, text: Text, tmp_path: Path) -> None:
+    path = tmp_path / "made.json"
+    words = ("generate", "--model", text.model, "--prompt", "say yes", "--max-new-tokens", 4, "--receipt", path)
+    assert run(*words, "--repetition-penalty", 2.0**-100).exit_code == 0
+    said = f"repeated ones made likelier by a penalty of {2.0**-100}"
+    shown = run("verify", path, "--model", text.model).stdout
+    assert shown.startswith("Right: ") and f"are not the likeliest ones, but {said}.\n" in shown
+    shown = run("validate", path).stdout
+    assert said in shown and "cut at its maximum of 4 tokens" in shown
+    for command in (("validate", path), ("verify", path, "--model", text.model)):
+        plain = json.loads(run(*command, "--json").stdout)
+        assert plain["sampling"]["repetition_penalty"] == 2.0**-100 and not plain["likeliest"]
+    ended = edited(path, {"tokens": [5, 0], "finish_reason": "stop", "sampling.repetition_penalty": 1})
+    shown = run("validate", ended).stdout
+    assert "the likeliest ones" in shown and "a token that ends texts" in shown and "cut" not in shown
+
+
+def test_verify_says_how_long_it_takes_and_has_an_end(run: Run, text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
+    words, kind = ("verify", text.receipt, "--model", text.model), roundlog.generation.generator.Generator
+    shown = run(*words, "--by-token").stderr
+    assert re.match("Verifying takes about .* s, by the time that a part of its 29 .*, and is ended after 600 s", shown)
+    # A chunk of the trial and one of the text, or of the prompt, and of the text its tokens one by one.
+    monkeypatch.setattr(kind, "seconds_of_step", lambda self, token, width: 1000.0 if width > 1 else 100.0)
+    assert re.search(r"takes about 2,0\d\d s, .*: give --max-seconds 3[01]\d\d to wait for that", refused(run(*words)))
+    assert re.search(r"takes about 2,8\d\d s", refused(run(*words, "--by-token")))
+    assert run(*words, "--max-seconds", "3001").exit_code == 0
+    step = kind.step
+    monkeypatch.setattr(kind, "seconds_of_step", lambda *arguments: 0.0)
+    monkeypatch.setattr(kind, "step", lambda *arguments: (time.sleep(1.1), step(*arguments))[1])
+    shown = run(*words, "--max-seconds", "1")
+    assert shown.exit_code == 1 and "takes longer than 1 s: give a higher --max-seconds" in shown.stderr
 
 
 @pytest.mark.slow

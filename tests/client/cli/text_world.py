@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,14 +66,16 @@ def write_model(
     return folder
 
 
-def byte_tokenizer(template: str | None = TEMPLATE) -> Any:
-    """A tokenizer with a token for every byte, and one that ends a text."""
+def byte_tokenizer(template: str | None = TEMPLATE, merges: Sequence[tuple[str, str]] = ()) -> Any:
+    """A tokenizer with a token for every byte, and one that ends a text. merges: pairs that are a token together, in
+    the place of one of a byte that no text has; two others of these have none then."""
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = {letter: number for number, letter in enumerate(["</s>", *letters])}
-    plain: Any = Tokenizer(models.BPE(vocab=words, merges=[]))
+    words = {letter: number for number, letter in enumerate(["</s>", *letters]) if not merges or letter not in "õö"}
+    words |= {"".join(pair): words.pop(chr(0xFF - at)) for at, pair in enumerate(merges)}
+    plain: Any = Tokenizer(models.BPE(vocab=words, merges=[*merges]))
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="</s>", chat_template=template)
@@ -103,6 +105,7 @@ def generators_kept() -> Iterator[None]:
         key = (weight_root(model), arithmetic, room)
         if key not in kept:
             kept[key] = Generator(model, positions=room, arithmetic=arithmetic, **tell)
+        kept[key].on_tokens = lambda tokens: None
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from roundlog.generation import Choice, GenerationReceipt, check_text
+from roundlog.generation.prompt_process import encoded_again
 from tiebreak.cli.app import app
 from tiebreak.server.exchange_check import wrong_request, wrong_response
 from typer.testing import CliRunner
@@ -77,6 +78,16 @@ def test_parts_of_text_a_name_and_a_share_of_nothing_are_read_as_the_server_read
     _, other = asked(served, "chat", **plain)
     hashes = {"request_sha256": None, "response_sha256": None, "signature": None}
     assert replace(receipt, **hashes) == replace(other, **hashes)
+
+
+def test_prompts_of_text_are_what_their_shown_text_gives(served: Served) -> None:
+    """Whatever stands in it; token numbers alone make others."""
+    said = "<|user|>hé</s> <s> <|assistant|>\n<49160>\u200b\x1b[2J \ufffd🙂 ▁ <unk>"
+    half = served.loaded.tokenizer("é")["input_ids"][:1]
+    for kind, prompt in (("text", said), ("chat", [{"role": "user", "content": said}]), ("text", half)):
+        given = {"prompt" if kind == "text" else "messages": prompt, "max_tokens": 1}
+        receipt = asked(served, kind, **given)[1]
+        assert (encoded_again(served.loaded.tokenizer, receipt.prompt) == list(receipt.prompt)) is (prompt is not half)
 
 
 REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -179,7 +190,8 @@ def test_verify_compares_bodies_that_are_given_and_says_which_are_not(served: Se
     def verify(file: Path, *more: object) -> tuple[int, list[str]]:
         words = ["verify", file, "--model", model, *more]
         done = CliRunner().invoke(app, [str(word) for word in words])
-        return done.exit_code, (done.stdout + done.stderr).splitlines()
+        said = (done.stdout + done.stderr).splitlines()
+        return done.exit_code, [line for line in said if not line.startswith("Verifying takes")]
 
     code, lines = verify(tmp_path / "receipt.json", "--request", request, "--response", response)
     assert code == 0 and lines[-1].startswith("Right: request and response have the bytes"), lines
@@ -190,9 +202,9 @@ def test_verify_compares_bodies_that_are_given_and_says_which_are_not(served: Se
     lied = replace(receipt, response_sha256=sha256(lie).digest(), signer=None, signature=None)
     (tmp_path / "lied.json").write_text(lied.to_json())
     code, lines = verify(tmp_path / "lied.json", "--response", response)
-    assert code == 3 and lines[0].startswith("Right: the model chooses") and len(lines) == 4, lines
-    assert lines[2].startswith("WRONG: the response says choices[0].message.content 'lie ")
-    assert lines[3].startswith("Request was not compared")
+    assert code == 3 and lines[0].startswith("Right: the model chooses") and len(lines) == 5, lines
+    assert lines[3].startswith("WRONG: the response says choices[0].message.content 'lie ")
+    assert lines[4].startswith("Request was not compared")
     code, lines = verify(tmp_path / "lied.json", "--response", response, "--json")
     plain = json.loads("\n".join(lines))
     assert code == 3 and not plain["right"] and plain["compared"] == ["response"] and len(plain["wrong_bodies"]) == 1

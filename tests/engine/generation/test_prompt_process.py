@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from roundlog.generation import FolderError, prompt_process, prompt_tokens
+from roundlog.generation.prompt_process import encoded_again
 
 transformers = pytest.importorskip("transformers")
 
@@ -40,12 +42,12 @@ HOSTILE_TEMPLATES = {
 
 
 def tokenizer_of(change: dict[str, Any] | None = None, template: str | None = None) -> Any:
-    """A tokenizer of bytes, with other parts."""
+    """A tokenizer of bytes and of "the", with other parts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = {word: number for number, word in enumerate(["<s>", "</s>", *letters])}
-    plain = Tokenizer(models.BPE(vocab=words, merges=[]))
+    words = {word: number for number, word in enumerate(["<s>", "</s>", *letters, "▁", "th", "the"])}
+    plain = Tokenizer(models.BPE(vocab=words, merges=[("t", "h"), ("th", "e")]))
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
     plain = Tokenizer.from_str(json.dumps(json.loads(plain.to_str()) | (change or {})))
@@ -54,17 +56,17 @@ def tokenizer_of(change: dict[str, Any] | None = None, template: str | None = No
     )
 
 
+BEGIN = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+    "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+}
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_tokens_are_those_of_the_tokenizer_itself(name: str) -> None:
-    after = {
-        "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-    }
-    after |= {
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
-        "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
-    }
-    tokenizer = tokenizer_of({"post_processor": after}, TEMPLATES[name])
+    tokenizer = tokenizer_of({"post_processor": BEGIN}, TEMPLATES[name])
     wanted = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=True)["input_ids"]
     assert prompt_tokens(tokenizer, MESSAGES) == wanted
     assert prompt_tokens(tokenizer, "Hé, ✓") == tokenizer("Hé, ✓")["input_ids"]
@@ -127,3 +129,33 @@ def test_a_process_ends_with_its_tokenizer_and_has_no_secrets(monkeypatch: pytes
     after = prompt_process._PROCESSES[tokenizer]._process
     del tokenizer
     assert after.wait(10) is not None and not Path(f"/proc/{after.pid}").exists()
+
+
+SPACES = {
+    "pre_tokenizer": None,
+    "normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+    ]},
+    "decoder": {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ]},
+}  # fmt: skip
+"""Puts a space before what begins a text or stands behind a special token, and drops one that is shown first."""
+
+
+@pytest.mark.parametrize("change", [{}, SPACES], ids=["bytes", "words"])
+def test_prompts_of_texts_and_messages_are_what_their_shown_text_gives(change: dict[str, Any]) -> None:
+    tokenizer, draw = tokenizer_of(change | {"post_processor": BEGIN}, TEMPLATES["of special tokens"]), random.Random(4)
+    pieces = ["the", "th e", " is", "  ", "<s>", "</s>", "<assistant>"]
+    pieces += [] if change else ["\n", "é✓🙂", "<49160>", "\u200b"]
+    for _ in range(40):
+        text = "".join(draw.choice(pieces) for _ in range(draw.randrange(1, 7)))
+        for prompt in (text, [{"role": "user", "content": text}]):
+            tokens = prompt_tokens(tokenizer, prompt)
+            assert encoded_again(tokenizer, tokens) == tokens, prompt
+    right = prompt_tokens(tokenizer, "the cat")
+    names = "".join(tokenizer.convert_ids_to_tokens(right[1:]))
+    letters = [0, *map(tokenizer.convert_tokens_to_ids, names)]
+    for other in (letters, [*right, 49160], [right[0], 49160, *right[1:]]):
+        assert encoded_again(tokenizer, other) != other
