@@ -1,4 +1,4 @@
-"""Docstrings: each says what the thing is, subject first (CONTRIBUTING.md), and names things that there are."""
+"""Docstrings and pages name things that there are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("engine", "client", "scripts")
-NO_SUBJECT = re.compile(r"\s*(What|Whatever|Whoever|Who|Whom|Whose|Of|Those|That which|The same|How)\b")
 
 
 def statements(tree: ast.AST) -> Iterator[ast.AST]:
@@ -20,59 +19,6 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
             yield node
             yield from statements(node)
-
-
-def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of every string that is a statement: docstrings, and those below attributes and constants."""
-    for node in statements(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.lineno, node.value.value
-
-
-def lacks_subject(text: str) -> bool:
-    """Whether a docstring begins with a word that is no subject."""
-    return NO_SUBJECT.match(text) is not None
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_docstrings_begin_with_their_subject(folder: str) -> None:
-    found = [
-        (f"{path.relative_to(ROOT)}:{line}", text)
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for line, text in docstrings(path.read_text())
-    ]
-    assert len(found) > 100
-    bad = [f"{place}: {text.strip().splitlines()[0]}" for place, text in found if lacks_subject(text)]
-    assert bad == [], "say first what the thing is, in a noun: " + "; ".join(bad)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        '"""What a role does."""',
-        'def f():\n    """Of two trees, the deeper one."""',
-        'async def f():\n    """How often it was called."""',
-        'class A:\n    """\n    Whoever pays."""',
-        'class A:\n    n: int\n    """Those that wait."""',
-        'LIMIT = 3\n"""The same in seconds."""',
-        'class A:\n    def f(self):\n        r"""That which is left."""',
-    ],
-)
-def test_a_docstring_without_a_subject_is_found(source: str) -> None:
-    assert [lacks_subject(text) for _, text in docstrings(source)] == [True]
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        '"""Office hours of a role."""',
-        'LIMIT = "What is no docstring is left alone"',
-        '"""The samenesses of two runs."""',
-        'def f():\n    """The root of what was claimed."""',
-    ],
-)
-def test_other_first_words_are_left_alone(source: str) -> None:
-    assert not any(lacks_subject(text) for _, text in docstrings(source))
 
 
 QUOTED = re.compile(r"`((?:roundlog|tiebreak)(?:\.[A-Za-z]\w*)+)(?:\(\))?`")

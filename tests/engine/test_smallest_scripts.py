@@ -32,7 +32,6 @@ SMALLEST: dict[str, list[str]] = {
     **{name: ["--help"] for name in BY_HELP},
     "audit_coalitions": [],
     "bench_capture": ["--rounds", "1", "--only", "a linear layer"],
-    "bench_dagpb": [],
     "bench_generation": ["--shape", "tiny", "--tokens", "4", "--rounds", "1", "--rows", "2"],
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
     "bench_segment_audits": ["--rounds", "1", "--intervals", "2", "--steps", "1"],
@@ -63,9 +62,7 @@ SMALLEST: dict[str, list[str]] = {
     "matrix_of_ranks": ["--task", "logistic", "--ranks", "1", "--steps", "2"],
     "matrix_of_texts": ["--model", "gpt2_fp32", "--machine", "native, one thread"],
     "measure_differences": ["--steps", "1", "--only", "a linear layer"],
-    "measure_environment": ["--rounds", "1"],
     "measure_house": [],
-    "measure_history": ["--steps", "1", "--rounds", "1", "--directory", "{tmp}"],
     "measure_parts": ["--model", "logistic", "--rounds", "1"],
     "on_a_device": [
         *("--device", "cpu", "--task", "logistic", "--task", "logistic_bf16", "--model", "logistic", "--rounds", "1")
@@ -80,7 +77,6 @@ SMALLEST: dict[str, list[str]] = {
 }
 
 NEEDS = {
-    "bench_dagpb": "google.protobuf",
     "matrix_of_texts": "transformers",
     "prove_contracts": "z3",
     "try_models": "transformers",
