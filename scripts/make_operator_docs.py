@@ -45,8 +45,8 @@ Read this before the first try.
    product and gradient: what they hold reaches nothing, infinities and NaN neither, and no bit is another one. Of no
    rows a sum is 0 and a mean NaN, as in PyTorch; the largest of none, an error there, is -inf. What dropout draws for
    chosen rows it draws for all, and uses theirs. Their number is a number to compute with (`len`, `.shape[0]`,
-   `.numel()`, `mask.sum()`, `max(n, 1)`). `pack_padded_sequence` and `pad_packed_sequence` are such choices, and GRUs,
-   LSTMs and RNNs take what they give. Refused are: rows of two masks brought together, a row taken by its place, an
+   `.numel()`, `mask.sum()`, `max(n, 1)`). Packed sequences are refused: pad
+   them, and gather the last step of each. So are: rows of two masks brought together, a row taken by its place, an
    order of the rows, `if` and `range` of their number, batch norm over them.
 4. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole. Arrays of
    numpy that share memory with them, or with other state, are refused.

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from tests.scripts.language_scripts import next_word
-from tests.scripts.script_corpus import RUN, script
+from tests.scripts.script_corpus import RUN, refused, script
 from tests.scripts.script_rows import words
 
 
@@ -94,7 +94,11 @@ def lstm_state() -> Task:
     return Task(model=model, loss=next_word, optimizer=torch.optim.Adam(model.parameters()), dataset=words(), **RUN)
 
 
-@script("A GRU over packed sequences", source="PyTorch forums, on sequences of several lengths")
+@script(
+    "A GRU over packed sequences",
+    source="PyTorch forums, on sequences of several lengths",
+    outcome=refused("packed sequences have a shape that depends on values", rewrite="padded_gru"),
+)
 def packed_gru() -> Task:
     class Net(Recurrent):
         def forward(self, ids: Tensor, length: Tensor) -> Tensor:
@@ -111,7 +115,14 @@ def packed_gru() -> Task:
     )
 
 
-@script("A tagger: an LSTM in both directions, packed and padded again", source="tutorials on tagging words")
+@script(
+    "A tagger: an LSTM in both directions, packed and padded again",
+    source="tutorials on tagging words",
+    outcome=refused(
+        "packed sequences have a shape that depends on values",
+        advice="Pad, and run a second LSTM over each sequence turned round by an index.",
+    ),
+)
 def packed_tagger() -> Task:
     class Net(Recurrent):
         def forward(self, ids: Tensor, length: Tensor) -> Tensor:

@@ -25,8 +25,8 @@ def captured_job(task: Task) -> tuple[Job, Captured]:
     found: list[Captured] = []
     capture = roundlog.capture.capture
 
-    def keep(task: Task) -> Captured:
-        found.append(capture(task))
+    def keep(task: Task, *tell: Any) -> Captured:
+        found.append(capture(task, *tell))
         return found[-1]
 
     with mock.patch("roundlog.capture.capture", keep):

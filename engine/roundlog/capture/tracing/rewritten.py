@@ -30,7 +30,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.capture.errors import CaptureError, is_of_torch, place_of_call
 from roundlog.capture.python_state import REPLACED, Counter, UnseenText, followed, load_compiler, with_logged
-from roundlog.capture.tracing import packed
 from roundlog.capture.tracing.decisions import decided, noted, passing
 
 
@@ -47,9 +46,6 @@ def rewritten(*, is_short: bool = False) -> Iterator[None]:
             (_BatchNorm, "forward", _batch_norm),
             (torch, "ctc_loss", _ctc_loss),
             (torch._VF, "stft", _stft),
-            (torch._VF, "_pack_padded_sequence", packed.pack),
-            (torch._VF, "_pad_packed_sequence", packed.pad),
-            *((layer, "forward", packed.recurrent(layer.forward)) for layer in (nn.GRU, nn.LSTM, nn.RNN)),
             (torch, "tensor", _tensor),
             (torch, "from_numpy", _from_numpy),
             *((module, "to_dlpack", _to_dlpack) for module in (torch, torch.utils.dlpack)),
