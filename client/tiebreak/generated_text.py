@@ -90,14 +90,20 @@ class TextDecoder:
         return self._given if self.text else self._decode(self._open)
 
     def _decode(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return _text(self._tokenizer, tokens, skip_special=True)
+
+
+def _text(tokenizer: Any, tokens: list[int], *, skip_special: bool = False) -> str:
+    from roundlog.generation import token_text
+
+    return token_text(tokenizer, tokens, skip_special=skip_special)
 
 
 def token_bytes(tokenizer: Any, token: int) -> bytes:
     """The bytes that a token stands for, which need not be whole characters."""
     if (byte := _byte_of(tokenizer, token)) is not None:
         return byte
-    text = str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
+    text = _text(tokenizer, [token])
     name = str(tokenizer.convert_ids_to_tokens(token))
     if HELD_BACK in text and all(letter in _BYTE_LETTERS for letter in name):
         return bytes(_BYTE_LETTERS[letter] for letter in name)

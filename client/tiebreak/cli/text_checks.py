@@ -167,7 +167,9 @@ class _Answer:
         """The prompt as the model reads it, special tokens too; None if nothing was repeated, and no model read."""
         if self.loaded is None:
             return None
-        return str(self.loaded.tokenizer.decode(list(self.receipt.prompt), clean_up_tokenization_spaces=False))
+        from roundlog.generation import token_text
+
+        return token_text(self.loaded.tokenizer, self.receipt.prompt)
 
     @property
     def text(self) -> str | None:
@@ -261,9 +263,10 @@ class _Answer:
 
     def _named(self, token: int) -> str:
         """A token's number and text."""
+        from roundlog.generation import token_text
+
         assert self.loaded is not None
-        text = self.loaded.tokenizer.decode([token], clean_up_tokenization_spaces=False)
-        return f"{token} {str(text)[:60]!r}"
+        return f"{token} {token_text(self.loaded.tokenizer, [token])[:60]!r}"
 
 
 def _quote(title: str, text: str) -> None:

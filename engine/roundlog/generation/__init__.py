@@ -10,6 +10,7 @@ from roundlog.generation.model_folder import (
     load_model,
     prompt_tokens,
     save_model,
+    token_text,
     weight_root,
 )
 from roundlog.generation.receipt_check import TextCheck, check_text, make_receipt, other_model
@@ -36,6 +37,7 @@ __all__ = [
     "prompt_tokens",
     "save_model",
     "set_weights",
+    "token_text",
     "trained_weights",
     "weight_root",
 ]
