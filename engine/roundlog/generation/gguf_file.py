@@ -223,8 +223,6 @@ def _is_plain(name: str, value: _Value, architecture: str, readers: Readers) -> 
     kinds = (float,) if _FRACTION.search(rest) else (int,) if _COUNT.search(rest) else (str, bool, float, int)
     if value.kind not in kinds or isinstance(value.least, str) or isinstance(value.most, str):
         return value.kind in kinds and not value.is_list and len(str(value.most)) <= MAX_NAME
-    return (
-        -math.inf < value.least <= value.most < math.inf
-        if value.kind is float
-        else 0 <= value.least <= value.most <= MAX_NUMBER
-    )
+    if value.kind is float:
+        return -math.inf < value.least <= value.most < math.inf
+    return 0 <= value.least <= value.most <= (MAX_LAYERS if rest in ("block_count", "expert_count") else MAX_NUMBER)
