@@ -137,7 +137,7 @@ def random_gguf(honest: Path, path: Path, seed: int) -> list[str]:
                 written[name] = _any_value(chance)
             case _:
                 name, text = "tokenizer.ggml.tokens", chance.choice(["", "a", "a" * 4000, "a" * 400_000, "</s>"])
-                tokens = [chance.choice([text, f"{one}"]) for one in range(chance.choice([1, 257, 258, 40_000]))]
+                tokens = [text, *(f"{one}" for one in range(chance.choice([0, 257, 258, 40_000])))]
                 written[name] = _written([9, 8], tokens)
                 if chance.random() < 0.5:
                     written["tokenizer.ggml.model"] = _written([8], ["llama"])
