@@ -66,9 +66,10 @@ def require_bounded_config(config: Any) -> None:
     _require_numbers(config.to_dict())
 
 
-def require_weights(config: Any, held: int) -> int:
+def require_weights(config: Any, held: int, tensors: int) -> int:
     """Bytes of the weights of a configuration's model, which is built without memory: memory is asked for only after
-    this. held: numbers that the model's files hold at most. Raises BoundError for a model with more."""
+    this. held, tensors: numbers that the model's files hold at most, and in how many tensors. Raises BoundError for a
+    model with more."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
@@ -78,6 +79,10 @@ def require_weights(config: Any, held: int) -> int:
     computed = sum(x.nbytes for x in model.buffers())
     if asked > held or computed > _FREE + 4 * held:
         raise BoundError(f"its configuration asks for {asked:,} numbers, more than the {held:,} that its weights hold")
+    if len(parameters) > tensors:
+        raise BoundError(
+            f"its configuration asks for {len(parameters)} tensors, more than the {tensors} that are there"
+        )
     return sum(x.nbytes for x in parameters)
 
 

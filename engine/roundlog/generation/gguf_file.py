@@ -78,8 +78,8 @@ def installed_readers() -> Readers:
     )
 
 
-def check_gguf(path: Path, readers: Readers) -> int:
-    """Numbers in the tensors of a file whose header was checked against its length and what readers know.
+def check_gguf(path: Path, readers: Readers) -> tuple[int, int]:
+    """Numbers and tensors of a file whose header was checked against its length and what readers know.
 
     Raises BoundError, OSError."""
     with open_regular(path) as file:
@@ -129,7 +129,7 @@ class _Header:
     def __init__(self, data: mmap.mmap) -> None:
         self._data, self._at, self._entries = data, 4, 0
 
-    def check(self, readers: Readers) -> int:
+    def check(self, readers: Readers) -> tuple[int, int]:
         if (version := self._number("I")) not in (2, 3):
             raise BoundError(f"it is of version {version} of GGUF, and 2 and 3 are read, in little-endian")
         tensors = self._count("tensors", MAX_COUNT)
@@ -141,7 +141,7 @@ class _Header:
             fields[name] = self._value(self._number("I"))
         architecture = fields.get("general.architecture", _Value(bool, False, "", "")).most
         if architecture not in readers.architectures or fields["general.architecture"].is_list:
-            raise BoundError(f"its general.architecture is none that is known, but {str(architecture)[:60]!r}")
+            raise BoundError("its field 'general.architecture' is no text that names a known one")
         for name, value in fields.items():
             if not _is_plain(name, value, str(architecture), readers):
                 raise BoundError(f"it has a field {name[:60]!r} that is not known, or is not of its type and in bounds")
@@ -164,7 +164,7 @@ class _Header:
         start = -(-self._at // alignment) * alignment
         if start + max(end, sizes) > len(self._data):
             raise BoundError("it ends before its tensors do")
-        return numbers
+        return numbers, tensors
 
     def _value(self, kind: int) -> _Value:
         if kind == _STRING:

@@ -86,6 +86,11 @@ def load_model(path: Path, *, dtype: str | None = None, name: str = "", revision
             stop = _stop_tokens(model, tokenizer)
         except FolderError as error:
             raise FolderError(f"the model in {path} cannot be read ({error}): fetch it again, or correct it") from error
+        except (MemoryError, TimeoutError) as error:
+            raise FolderError(
+                f"the model in {path} is none that could be read, since its weights take more time or memory than "
+                f"{size} bytes of weights need: fetch it again, or give another"
+            ) from error
         except BoundError as error:
             raise FolderError(
                 f"the model in {path} is none that could be read, since {error}: fetch it again, or give another"
@@ -174,20 +179,17 @@ def _examined(folder: Path, options: dict[str, Any], dtype: torch.dtype | None) 
     from transformers import AutoConfig, AutoTokenizer
 
     if (file := options.get("gguf_file")) is not None:
-        stored, held, dtype = (
-            (folder / file).stat().st_size,
-            check_gguf(folder / file, installed_readers()),
-            torch.float32,
-        )
+        (held, tensors), dtype = check_gguf(folder / file, installed_readers()), torch.float32
+        stored = (folder / file).stat().st_size
     else:
         require_bounded_files(folder)
         stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-        held = 2 * stored  # A number is stored in four bits at least.
+        held, tensors = 2 * stored, 1 << 20  # A number is stored in four bits at least.
     config = AutoConfig.from_pretrained(folder, **options)
     require_bounded_config(config)
     if dtype is not None:
         config.dtype = dtype
-    asked = require_weights(config, held) if stored else 0  # transformers says so
+    asked = require_weights(config, held, tensors) if stored else 0  # transformers says so
     AutoTokenizer.from_pretrained(folder, **options)
     return max(stored, asked)
 

@@ -97,15 +97,13 @@ def grows(pattern: dict[str, str], content: str, times: int) -> Callable[[Path],
     return lambda path: change(path, {"decoder": {"type": "Sequence", "decoders": [one] * times}})
 
 
-def long_token(path: Path) -> None:
-    """A vocabulary without merges, which are then all splits of its tokens."""
-    model = {"type": "BPE", "vocab": {"<unk>": 0, "a" * 400_000: 1}}
-    path.write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": []}))
-    change(path.with_name("tokenizer_config.json"), {"tokenizer_class": "LlamaTokenizer"})
+def many_lists(path: Path) -> None:
+    """64 bytes of memory for each three of the file's."""
+    path.write_text('{"decoder": [' + "[]," * 20_000_000 + "[]]}")
 
 
 TOKENIZERS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a token of many letters": (long_token, "reading its configuration and tokenizer takes more than 10 s or 1024 MiB"),
+    "millions of lists": (many_lists, "reading its configuration and tokenizer takes more than 10 s or 1024 MiB"),
     "a large file": (large, "tokenizer.json has more than 67108864 bytes"),
     "what is no JSON": (lambda path: path.write_text('{"a":'), "tokenizer.json is no JSON"),
     "a decoder that doubles": (grows({"String": "a"}, "aa", 40), "makes 1.1e+12 characters of one"),
