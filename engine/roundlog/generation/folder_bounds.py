@@ -87,7 +87,8 @@ def require_weights(config: Any, held: int, tensors: int) -> int:
 
 
 def tried(work: Callable[[], int]) -> int:
-    """What `work` returns in a fork of this process whose time and memory are bounded. Nothing that it changes stays.
+    """Return what `work` returns in a fork of this process whose time and memory are bounded. Nothing that it changes
+    stays.
 
     Raises BoundError, or an exception with the name and words of the one that `work` raises."""
     answers, answer = os.pipe()

@@ -50,19 +50,19 @@ _LAYERED = re.compile(
 
 
 class Readers(NamedTuple):
-    """What the readers of GGUF files know."""
+    """The types, architectures and fields that readers of GGUF files know."""
 
     sizes: Mapping[int, tuple[int, int]]
     """Type of tensors -> (elements, bytes) of a block."""
     architectures: Collection[str]
     fields: Collection[str]
-    """Those of an architecture, without its name."""
+    """Names of fields of an architecture, without its name."""
     read: Collection[str]
     """Beginnings of fields that have a meaning, with the names that `transformers` has for architectures."""
 
 
 def installed_readers() -> Readers:
-    """What the installed packages `gguf` and `transformers` know. Raises ImportError."""
+    """Return the lists of the installed packages `gguf` and `transformers`. Raises ImportError."""
     from gguf import GGML_QUANT_SIZES, MODEL_ARCH_NAMES
     from gguf.constants import Keys
     from transformers.integrations import GGUF_CONFIG_MAPPING
@@ -121,7 +121,7 @@ class _Value(NamedTuple):
     is_list: bool
     least: float | str
     most: float | str
-    """Of a list, or the value itself."""
+    """The largest of a list, or the value itself."""
     count: int = 1
 
 

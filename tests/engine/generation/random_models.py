@@ -8,7 +8,7 @@ import random
 import resource
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,7 +160,7 @@ def _text(text: str) -> bytes:
     return struct.pack("<Q", len(text.encode())) + text.encode()
 
 
-def _written(types: list[int], value: Any) -> bytes:
+def _written(types: Sequence[int], value: Any) -> bytes:
     """A field's type and value. types: of gguf's; behind that of a list stands that of its entries."""
     inner = types[-1]
     values = list(value) if isinstance(value, list) else [value]

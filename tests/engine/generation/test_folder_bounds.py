@@ -102,7 +102,7 @@ def many_lists(path: Path) -> None:
     path.write_text('{"decoder": [' + "[]," * 20_000_000 + "[]]}")
 
 
-TOKENIZERS: dict[str, tuple[Callable[[Path], None], str]] = {
+TOKENIZERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "millions of lists": (many_lists, "reading its configuration and tokenizer takes more than 10 s or 1024 MiB"),
     "a large file": (large, "tokenizer.json has more than 67108864 bytes"),
     "what is no JSON": (lambda path: path.write_text('{"a":'), "tokenizer.json is no JSON"),
