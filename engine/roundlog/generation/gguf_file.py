@@ -95,7 +95,8 @@ def without_vocabulary() -> Iterator[None]:
     whose lengths are all that it takes there: gguf's own reader needs seconds for 100,000 tokens, several times."""
     import gguf
 
-    real = gguf.GGUFReader
+    package: Any = gguf
+    real = package.GGUFReader
 
     class ShortReader(real):  # type: ignore[misc, valid-type]
         def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[int]]:
@@ -109,11 +110,11 @@ def without_vocabulary() -> Iterator[None]:
             at += 0 if inner == _STRING else count * struct.calcsize(_LITTLE + _SCALARS[inner])
             return at - orig_offs, [self.data[:1]], [0] * count, [_ARRAY, 0]
 
-    gguf.GGUFReader = ShortReader
+    package.GGUFReader = ShortReader
     try:
         yield
     finally:
-        gguf.GGUFReader = real
+        package.GGUFReader = real
 
 
 class _Value(NamedTuple):
@@ -122,7 +123,7 @@ class _Value(NamedTuple):
     least: float | str
     most: float | str
     """The largest of a list, or the value itself."""
-    count: int = 1
+    entries: int = 1
 
 
 class _Header:
@@ -168,7 +169,8 @@ class _Header:
 
     def _value(self, kind: int) -> _Value:
         if kind == _STRING:
-            return _Value(str, False, *[self._text()] * 2)
+            text = self._text()
+            return _Value(str, False, text, text)
         if kind in _SCALARS:
             return self._numbers(kind, 1, is_list=False)
         if kind != _ARRAY:
@@ -218,7 +220,7 @@ def _is_plain(name: str, value: _Value, architecture: str, readers: Readers) -> 
         if value.is_list:
             return value.kind is _LISTS.get(name)
         return prefix not in readers.read and architecture not in prefix and name not in _LISTS
-    if rest not in readers.fields or (value.is_list and not (_LAYERED.fullmatch(rest) and value.count <= MAX_LAYERS)):
+    if rest not in readers.fields or (value.is_list and not (_LAYERED.fullmatch(rest) and value.entries <= MAX_LAYERS)):
         return False
     kinds = (float,) if _FRACTION.search(rest) else (int,) if _COUNT.search(rest) else (str, bool, float, int)
     if value.kind not in kinds or isinstance(value.least, str) or isinstance(value.most, str):

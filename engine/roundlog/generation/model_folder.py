@@ -191,7 +191,8 @@ def _examined(folder: Path, options: dict[str, Any], dtype: torch.dtype | None) 
         config.dtype = dtype
     asked = require_weights(config, held, tensors) if stored else 0  # transformers says so
     AutoTokenizer.from_pretrained(folder, **options)
-    return max(stored, asked)
+    size: int = max(stored, asked)
+    return size
 
 
 def _weights(loader: Any, folder: Path, dtype: torch.dtype | str, options: dict[str, Any]) -> Any:

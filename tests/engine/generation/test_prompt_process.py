@@ -115,7 +115,7 @@ def test_a_hostile_tokenizer_is_refused(name: str, monkeypatch: pytest.MonkeyPat
     assert len(str(refusal.value)) < 500 and time.monotonic() - began < 60
 
 
-HOSTILE_DECODERS = {
+HOSTILE_DECODERS: dict[str, tuple[dict[str, str], int, str]] = {
     "an expression that panics": ({"Regex": "((a+)+)+c"}, 1, "retry-limit-in-match over"),
     "expressions that take for ever": ({"Regex": "(a|aa)+(?=b)"}, 900, "takes longer than 2 s"),
 }
