@@ -97,14 +97,20 @@ class TextDecoder:
         return self._given if self.text else self._decode(self._open)
 
     def _decode(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return _text(self._tokenizer, tokens, skip_special=True)
+
+
+def _text(tokenizer: Any, tokens: list[int], *, skip_special: bool = False) -> str:
+    from roundlog.generation import token_text
+
+    return token_text(tokenizer, tokens, skip_special=skip_special)
 
 
 def token_bytes(tokenizer: Any, token: int) -> bytes:
     """The bytes that a token stands for, which need not be whole characters."""
     if (byte := _byte_of(tokenizer, token)) is not None:
         return byte
-    text = str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
+    text = _text(tokenizer, [token])
     name = str(tokenizer.convert_ids_to_tokens(token))
     if HELD_BACK in text and all(letter in _BYTE_LETTERS for letter in name):
         return bytes(_BYTE_LETTERS[letter] for letter in name)
@@ -137,13 +143,12 @@ def text_behind(tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int]) ->
 def prompt_text(tokenizer: Any, tokens: Sequence[int]) -> str:
     """The text of a prompt, special tokens too; `<49160>` stands for a token that has none."""
 
-    def text(some: list[int]) -> str:
-        return str(tokenizer.decode(some, clean_up_tokenization_spaces=False))
-
     # Tokenizers drop a space that begins a text: such a token is seen behind another one.
-    silent = {token for token in set(tokens) if not text([token, token])}
+    silent = {token for token in set(tokens) if not _text(tokenizer, [token, token])}
     runs = [(is_silent, list(some)) for is_silent, some in groupby(tokens, key=silent.__contains__)]
-    return "".join("".join(f"<{token}>" for token in some) if is_silent else text(some) for is_silent, some in runs)
+    return "".join(
+        "".join(f"<{token}>" for token in some) if is_silent else _text(tokenizer, some) for is_silent, some in runs
+    )
 
 
 def without_controls(text: str) -> str:

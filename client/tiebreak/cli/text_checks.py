@@ -331,9 +331,10 @@ class _Answer:
 
     def _named(self, token: int) -> str:
         """A token's number and text."""
+        from roundlog.generation import token_text
+
         assert self.loaded is not None
-        text = self.loaded.tokenizer.decode([token], clean_up_tokenization_spaces=False)
-        return f"{token} {str(text)[:60]!r}"
+        return f"{token} {token_text(self.loaded.tokenizer, [token])[:60]!r}"
 
 
 def _quote(title: str, text: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from roundlog.generation import Choice, GenerationReceipt
+from roundlog.generation import Choice, GenerationReceipt, token_text
 from roundlog.json_text import canonical_json
 
 from tiebreak.generated_text import token_bytes
@@ -79,7 +79,7 @@ class AnswerWriter:
         """The logarithms of the tokens' probabilities: FP32 numbers, exactly."""
         if not self.logprobs:
             return None
-        texts = [str(self.tokenizer.decode([choice.token], clean_up_tokenization_spaces=False)) for choice in choices]
+        texts = [token_text(self.tokenizer, [choice.token]) for choice in choices]
         if self.is_chat:
             return {
                 "content": [

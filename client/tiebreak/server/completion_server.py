@@ -283,7 +283,7 @@ def _refusal(error: RequestError) -> JSONResponse:
 def _internal(error: Exception) -> RequestError:
     from roundlog.capture import CaptureError
     from roundlog.execution import StoppedError
-    from roundlog.generation import RequestDroppedError
+    from roundlog.generation import FolderError, RequestDroppedError
 
     if isinstance(error, CaptureError):
         # The model and the prompt were tried before: it is how its tokens are to be chosen.
@@ -293,6 +293,8 @@ def _internal(error: Exception) -> RequestError:
         return RequestError("The model gives a number that is not finite behind this text.", status=500)
     if isinstance(error, TextChangedError):
         return RequestError("The end of this text changes what was sent of it: ask again without stream.", status=500)
+    if isinstance(error, FolderError):
+        return RequestError(f"The answer cannot be written: {error}.", status=500)
     if isinstance(error, RequestDroppedError):
         return RequestError("The server ends: ask again later.", status=503)
     return RequestError(f"Something went wrong that should not ({type(error).__name__}): please report it.", status=500)

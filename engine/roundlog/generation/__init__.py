@@ -10,6 +10,7 @@ from roundlog.generation.model_folder import (
     load_model,
     prompt_tokens,
     save_model,
+    token_text,
     weight_root,
 )
 from roundlog.generation.prompt_process import encoded_again
@@ -39,6 +40,7 @@ __all__ = [
     "prompt_tokens",
     "save_model",
     "set_weights",
+    "token_text",
     "trained_weights",
     "weight_root",
 ]

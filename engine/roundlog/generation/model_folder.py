@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,26 @@ import torch
 
 from roundlog.capture import portable
 from roundlog.commitments import MerkleTree, tensor_root
-from roundlog.generation.folder_bounds import BoundError, require_bounded_files, require_weights
+from roundlog.generation.folder_bounds import (
+    BoundError,
+    require_bounded_config,
+    require_bounded_files,
+    require_weights,
+    tried,
+)
 from roundlog.generation.folder_files import CONFIGURATION, TOKENIZER, covered_files, file_sha256, files_digest
 from roundlog.generation.generation_receipt import DTYPES, ModelIdentity
-from roundlog.generation.gguf_file import check_gguf
-from roundlog.generation.prompt_process import PromptError, encoded_prompt
+from roundlog.generation.gguf_file import check_gguf, installed_readers, without_vocabulary
+from roundlog.generation.prompt_process import (
+    MAX_MEMORY,
+    START_SECONDS,
+    WEIGHTS_FACTOR,
+    WEIGHTS_SPEED,
+    PromptError,
+    decoded_text,
+    encoded_prompt,
+    limits,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -48,7 +64,7 @@ def load_model(path: Path, *, dtype: str | None = None, name: str = "", revision
 
     Raises FolderError, OSError."""
     try:
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise FolderError(
             "text needs transformers, which is not installed: pip install 'tiebreak[transformers]'"
@@ -56,24 +72,34 @@ def load_model(path: Path, *, dtype: str | None = None, name: str = "", revision
     gguf = _gguf_of(path)
     with _readable(path if gguf is None else gguf, is_gguf=gguf is not None) as (folder, options):
         try:
-            if gguf is None:
-                require_bounded_files(folder)
-                require_weights(folder, AutoConfig.from_pretrained(folder, **options))
+            size = tried(partial(_examined, folder, options, None if dtype is None else DTYPES[dtype]))
             tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-            if gguf is not None:
-                model = _weights(AutoModelForCausalLM, folder, torch.float32, options)
-                _unpack(model, torch.bfloat16 if dtype is None else DTYPES[dtype])
-            else:
-                model = _weights(AutoModelForCausalLM, folder, "auto" if dtype is None else DTYPES[dtype], options)
-                if model.dtype == torch.float16:
-                    model = _weights(AutoModelForCausalLM, folder, torch.bfloat16, options)
+            with limits(START_SECONDS + size / WEIGHTS_SPEED, MAX_MEMORY + WEIGHTS_FACTOR * size):
+                if gguf is not None:
+                    model = _weights(AutoModelForCausalLM, folder, torch.float32, options)
+                    _unpack(model, torch.bfloat16 if dtype is None else DTYPES[dtype])
+                else:
+                    model = _weights(AutoModelForCausalLM, folder, "auto" if dtype is None else DTYPES[dtype], options)
+                    if model.dtype == torch.float16:
+                        del model
+                        model = _weights(AutoModelForCausalLM, folder, torch.bfloat16, options)
             stop = _stop_tokens(model, tokenizer)
         except FolderError as error:
             raise FolderError(f"the model in {path} cannot be read ({error}): fetch it again, or correct it") from error
+        except (MemoryError, TimeoutError) as error:
+            raise FolderError(
+                f"the model in {path} is none that could be read, since its weights take more time or memory than "
+                f"{size} bytes of weights need: fetch it again, or give another"
+            ) from error
         except BoundError as error:
-            raise FolderError(f"the model in {path} is none that could be read, since {error}: give another") from error
-        except Exception as error:
-            # transformers raises errors of every type for what it cannot read.
+            raise FolderError(
+                f"the model in {path} is none that could be read, since {error}: fetch it again, or give another"
+            ) from error
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            # transformers raises errors of every type for what it cannot read, and tokenizers panics, which are no
+            # Exception.
             reason = " ".join(str(error).replace(str(folder), str(path)).split())[:300]
             raise FolderError(
                 f"the model in {path} cannot be read ({type(error).__name__}: {reason}): give a folder with config, "
@@ -135,19 +161,38 @@ def _readable(path: Path, *, is_gguf: bool) -> Iterator[tuple[Path, dict[str, An
             yield covered, options
         return
     try:
-        from gguf import GGML_QUANT_SIZES
+        installed_readers()
     except ImportError as error:
         raise FolderError(
             f"{path} needs the package gguf, which is not installed: pip install 'tiebreak[gguf]'"
         ) from error
-    try:
-        check_gguf(path, {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()})
-    except ValueError as error:
-        raise FolderError(f"{path} is no GGUF file that could be read (it {error}): fetch it again") from error
     # In a folder of its own: what stands beside the file is not in any hash.
     with tempfile.TemporaryDirectory(prefix="tiebreak-gguf-") as name:
         (Path(name) / "model.gguf").symlink_to(path.resolve())
-        yield Path(name), options | {"gguf_file": "model.gguf"}
+        with without_vocabulary():
+            yield Path(name), options | {"gguf_file": "model.gguf"}
+
+
+def _examined(folder: Path, options: dict[str, Any], dtype: torch.dtype | None) -> int:
+    """Bytes of a model's weights, in the file or in memory, once its small parts were read. Raises BoundError, and what
+    transformers raises."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    if (file := options.get("gguf_file")) is not None:
+        (held, tensors), dtype = check_gguf(folder / file, installed_readers()), torch.float32
+        stored = (folder / file).stat().st_size
+    else:
+        require_bounded_files(folder)
+        stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        held, tensors = 2 * stored, 1 << 20  # A number is stored in four bits at least.
+    config = AutoConfig.from_pretrained(folder, **options)
+    require_bounded_config(config)
+    if dtype is not None:
+        config.dtype = dtype
+    asked = require_weights(config, held, tensors) if stored else 0  # transformers says so
+    AutoTokenizer.from_pretrained(folder, **options)
+    size: int = max(stored, asked)
+    return size
 
 
 def _weights(loader: Any, folder: Path, dtype: torch.dtype | str, options: dict[str, Any]) -> Any:
@@ -215,6 +260,14 @@ def prompt_tokens(tokenizer: Any, prompt: str | Sequence[dict[str, str]]) -> lis
         if is_text:
             raise FolderError(f"the tokenizer does not take this text ({error}): choose another model") from error
         raise FolderError(f"the chat template does not take these messages ({error}): give a text as it is") from error
+
+
+def token_text(tokenizer: Any, tokens: Sequence[int], *, skip_special: bool = False) -> str:
+    """The text of tokens, as the tokenizer has it. Raises FolderError."""
+    try:
+        return decoded_text(tokenizer, tokens, skip_special=skip_special)
+    except PromptError as error:
+        raise FolderError(f"the tokenizer makes no text of its tokens ({error}): choose another model") from error
 
 
 def _stop_tokens(model: PreTrainedModel, tokenizer: Any) -> tuple[int, ...]:

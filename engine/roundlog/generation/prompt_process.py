@@ -1,4 +1,4 @@
-"""Prompts by a stranger's chat template and tokenizer, in a process whose time and memory are bounded.
+"""Limits of time and memory for what reads a stranger's model, and the process that its template and tokenizer run in.
 
 A template is a program (Jinja), and a tokenizer has regular expressions and replacements of its author's: either may
 run for ever, or make gigabytes of a line. So both run beside this process, by this very file, which imports neither
@@ -7,27 +7,36 @@ torch nor anything of ours there. Frames are a length of 4 bytes and JSON, one w
 
 from __future__ import annotations
 
+import ctypes
 import json
+import math
 import operator
 import os
+import select
 import struct
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
 MAX_SECONDS = 10.0
-"""Longest time of a prompt of few words, on the wall; one of many has a second more for every 100,000 characters."""
+"""Longest processor time of reading a configuration, a tokenizer and a header. Longest time on the wall of a prompt of
+few words; one of many has a second more for every 100,000 characters."""
 MAX_MEMORY = 1 << 30
-"""Most bytes that it takes beside what the process has before."""
+"""Most bytes that either takes beside what the process has before."""
+WEIGHTS_FACTOR = 3
+"""Most bytes for each of a model's weights while they are read, beside these."""
+WEIGHTS_SPEED = 5_000_000
+"""Fewest bytes of weights that are read in a second, beside `START_SECONDS`."""
+START_SECONDS = 120.0
+"""Longest time on the wall of imports, and of reading on a machine that does other work."""
 MAX_CHARACTERS = 16 << 20
 """Longest text of a template."""
-_START_SECONDS = 120.0
 _MAX_FRAME = 1 << 28
 
 
@@ -51,8 +60,9 @@ class PromptProcess:
             env=kept | alone | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"},
         )
         self._end = weakref.finalize(self, _end, self._process)
+        self._lock = threading.Lock()
         # Imports and reading before the first work of a kind do not count as time of a prompt.
-        self._to_begin = {"render": {}, "encode": {"tokenizer": tokenizer}}
+        self._to_begin = {"render": {}, "tokens": {"tokenizer": tokenizer}}
 
     @property
     def is_alive(self) -> bool:
@@ -67,39 +77,42 @@ class PromptProcess:
         """The tokens of a text. special: with those that begin or end it. Raises PromptError."""
         return list(map(int, self._ask({"work": "encode", "text": text, "special": special}, len(text))))
 
-    def _ask(self, work: dict[str, Any], characters: int) -> Any:
-        if (begun := self._to_begin.pop(work["work"], None)) is not None:
-            self._exchange({"work": f"begin to {work['work']}"} | begun, _START_SECONDS)
-        return self._exchange(work, MAX_SECONDS + characters / 100_000)
+    def decode(self, tokens: Sequence[int], *, skip_special: bool) -> str:
+        """The text of tokens. Raises PromptError."""
+        return str(self._ask({"work": "decode", "tokens": list(tokens), "skip": skip_special}, len(tokens)))
+
+    def _ask(self, work: dict[str, Any], size: int) -> Any:
+        kind = "render" if work["work"] == "render" else "tokens"
+        with self._lock:
+            if (begun := self._to_begin.pop(kind, None)) is not None:
+                self._exchange({"work": f"begin {kind}"} | begun, START_SECONDS)
+            return self._exchange(work, MAX_SECONDS + size / 100_000)
 
     def _exchange(self, work: dict[str, Any], seconds: float) -> Any:
         given, answers = self._process.stdin, self._process.stdout
         assert given is not None and answers is not None
-        is_late = threading.Event()
-
-        def stop() -> None:
-            is_late.set()
-            self._process.kill()
-
-        timer = threading.Timer(seconds, stop)
-        timer.daemon = True
-        timer.start()
+        answer, is_late = None, False
         try:
-            write_frame(given, work | {"seconds": seconds})
-            answer = read_frame(answers)
-        except (OSError, ValueError):
-            answer = None
+            with suppress(OSError, ValueError):
+                write_frame(given, work | {"seconds": seconds})
+                is_late = not is_ready(answers.fileno(), seconds)
+                answer = None if is_late else read_frame(answers)
         finally:
-            timer.cancel()
+            if answer is None:
+                self._end()
         if answer is None:
-            self._end()
-            why = (
-                f"takes longer than {seconds:.0f} s" if is_late.is_set() else "ended its process, as for want of memory"
-            )
+            why = f"takes longer than {seconds:.0f} s" if is_late else "ended its process, as for want of memory"
             raise PromptError(why)
         if "error" in answer:
             raise PromptError(answer["error"])
         return answer["value"]
+
+
+def is_ready(stream: int, seconds: float) -> bool:
+    """Whether something is there to be read, or the end of it, within a time."""
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -117,25 +130,39 @@ _PROCESSES = weakref.WeakKeyDictionary[Any, PromptProcess]()
 """One for each tokenizer of `transformers` that is alive."""
 
 
-def encoded_prompt(tokenizer: Any, prompt: str | Sequence[dict[str, str]], *, special: bool | None = None) -> list[int]:
-    """The tokens of a text as it is, or of messages by the template of a tokenizer of `transformers`, as its own
-    `apply_chat_template` has them. special: with the tokens that begin or end a text; default: of a text alone. Raises
-    PromptError."""
+def _process_of(tokenizer: Any) -> PromptProcess:
+    """The process of a tokenizer of `transformers`; one for each that is alive."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     with _LOCK:
         process = _PROCESSES.get(tokenizer)
         if process is None or not process.is_alive:
             process = PromptProcess(backend.to_str() if backend is not None else "")
             _PROCESSES[tokenizer] = process
-        special = isinstance(prompt, str) if special is None else special
-        if isinstance(prompt, str):
-            text = prompt
-        else:
-            tokens = json.loads(json.dumps(tokenizer.special_tokens_map, default=str))
-            text = process.render(tokenizer.get_chat_template(), prompt, tokens)
-        if backend is None:
-            return list(tokenizer(text, add_special_tokens=special)["input_ids"])
-        return process.encode(text, special=special)
+        return process
+
+
+def encoded_prompt(tokenizer: Any, prompt: str | Sequence[dict[str, str]], *, special: bool | None = None) -> list[int]:
+    """The tokens of a text as it is, or of messages by the template of a tokenizer of `transformers`, as its own
+    `apply_chat_template` has them. special: with the tokens that begin or end a text; default: of a text alone. Raises
+    PromptError."""
+    process = _process_of(tokenizer)
+    special = isinstance(prompt, str) if special is None else special
+    if isinstance(prompt, str):
+        text = prompt
+    else:
+        tokens = json.loads(json.dumps(tokenizer.special_tokens_map, default=str))
+        text = process.render(tokenizer.get_chat_template(), prompt, tokens)
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        return list(tokenizer(text, add_special_tokens=special)["input_ids"])
+    return process.encode(text, special=special)
+
+
+def decoded_text(tokenizer: Any, tokens: Sequence[int], *, skip_special: bool = False) -> str:
+    """The text of tokens by a tokenizer of `transformers`, as its own `decode` has it. Raises PromptError."""
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        options = {"skip_special_tokens": skip_special, "clean_up_tokenization_spaces": False}
+        return str(tokenizer.decode(list(tokens), **options))
+    return _process_of(tokenizer).decode(tokens, skip_special=skip_special)
 
 
 def encoded_again(tokenizer: Any, tokens: Sequence[int]) -> list[int]:
@@ -143,14 +170,14 @@ def encoded_again(tokenizer: Any, tokens: Sequence[int]) -> list[int]:
     messages by a template, gave them. Raises PromptError."""
     given, added = list(tokens), tokenizer.added_tokens_decoder
 
-    def text(some: list[int]) -> str:
-        return str(tokenizer.decode(some, clean_up_tokenization_spaces=False))
-
     # A tokenizer may put special tokens around a text itself, and drop or add a space behind each that stands in it.
     around = len(encoded_prompt(tokenizer, ""))
-    parts = [text(list(some)) for _, some in groupby(given, key=added.__contains__)]
-    found = [encoded_prompt(tokenizer, one, special=False) for one in (text(given), "".join(parts))]
-    found += [encoded_prompt(tokenizer, text(given[at : len(given) - around + at])) for at in range(around + 1)]
+    parts = [decoded_text(tokenizer, list(some)) for _, some in groupby(given, key=added.__contains__)]
+    found = [encoded_prompt(tokenizer, one, special=False) for one in (decoded_text(tokenizer, given), "".join(parts))]
+    found += [
+        encoded_prompt(tokenizer, decoded_text(tokenizer, given[at : len(given) - around + at]))
+        for at in range(around + 1)
+    ]
     return max(found, key=lambda one: (one == given, sum(map(operator.eq, one, given))))
 
 
@@ -174,18 +201,49 @@ def read_frame(given: IO[bytes]) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _bound(seconds: float) -> None:
-    """Bounds the memory and processor time of this process from now on, where the system can."""
+def bound(seconds: float, memory: int = MAX_MEMORY) -> None:
+    """Bounds the processor time of this process from now on, and the memory that it takes beside what it has, where the
+    system can."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
         used = resource.getrusage(resource.RUSAGE_SELF)
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        # Should nobody be there any more who ends it.
-        resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + seconds) + 5, hard))
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MAX_MEMORY, hard))
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used.ru_utime + used.ru_stime + seconds), hard))
+        _bound_memory(memory)
+
+
+def _bound_memory(memory: int) -> tuple[int, int]:
+    """Bounds the memory that this process takes beside what it has; the bound before. Files that are mapped to be read
+    are none of it, as weights of any size are. Raises OSError, ImportError, ValueError."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + memory, before[1]))
+    return before
+
+
+@contextmanager
+def limits(seconds: float, memory: int) -> Iterator[None]:
+    """Bounds the time on the wall, and the memory, of what this thread does within the block.
+
+    Raises TimeoutError, MemoryError, and what others raise for want of memory."""
+    me, before = threading.get_ident(), None
+    late = ctypes.py_object(TimeoutError)
+    timer = threading.Timer(seconds, lambda: ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), late))
+    timer.daemon = True
+    timer.start()
+    try:
+        with suppress(ImportError, OSError, ValueError):
+            before = _bound_memory(memory)
+        yield
+    finally:
+        timer.cancel()
+        if before is not None:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 class _Worker:
@@ -195,12 +253,12 @@ class _Worker:
 
     renderer: Any = None
 
-    def begin_to_render(self, asked: dict[str, Any]) -> None:
+    def begin_render(self, asked: dict[str, Any]) -> None:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         self.renderer = render_jinja_template
 
-    def begin_to_encode(self, asked: dict[str, Any]) -> None:
+    def begin_tokens(self, asked: dict[str, Any]) -> None:
         from tokenizers import Tokenizer
 
         self.tokenizer = Tokenizer.from_str(asked["tokenizer"])
@@ -208,7 +266,6 @@ class _Worker:
         self.tokenizer.no_truncation()
 
     def render(self, asked: dict[str, Any]) -> str:
-        _bound(asked["seconds"])
         rendered, _ = self.renderer(
             conversations=[asked["messages"]],
             chat_template=asked["template"],
@@ -220,8 +277,10 @@ class _Worker:
         return str(rendered[0])
 
     def encode(self, asked: dict[str, Any]) -> list[int]:
-        _bound(asked["seconds"])
         return list(self.tokenizer.encode(asked["text"], add_special_tokens=asked["special"]).ids)
+
+    def decode(self, asked: dict[str, Any]) -> str:
+        return str(self.tokenizer.decode(asked["tokens"], skip_special_tokens=asked["skip"]))
 
 
 def serve() -> None:
@@ -229,12 +288,14 @@ def serve() -> None:
     worker, given, answers = _Worker(), sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     while (asked := read_frame(given)) is not None:
+        # Of processor time there is a little more, should nobody be there any more who ends it.
+        bound(asked["seconds"] + 5)
         try:
             write_frame(answers, {"value": getattr(worker, asked["work"].replace(" ", "_"))(asked)})
         except MemoryError:
             write_frame(answers, {"error": f"takes more memory than {MAX_MEMORY} bytes"})
-        except Exception as error:
-            # Templates raise errors of every type.
+        except BaseException as error:
+            # Templates raise errors of every type, and tokenizers panics, which are no Exception.
             write_frame(answers, {"error": " ".join(str(error).split())[:300] or type(error).__name__})
 
 

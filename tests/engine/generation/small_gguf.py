@@ -52,9 +52,9 @@ def vocabulary() -> list[str]:
     return ["</s>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "he"]
 
 
-def write_gguf(path: Path, kind: str = "F32", changes: dict[str, int] | None = None) -> Any:
-    """Writes `small_model` into a file; the model. kind: of gguf's types of tensors, for matrices. changes: numbers of
-    the architecture that are written in place of the model's."""
+def write_gguf(path: Path, kind: str = "F32", changes: dict[str, Any] | None = None) -> Any:
+    """Writes `small_model` into a file; the model. kind: of gguf's types of tensors, for matrices. changes: values of
+    fields in place of the model's, without `llama.` for those of an architecture; None for a field that is left out."""
     import gguf
 
     model = small_model()
@@ -70,7 +70,7 @@ def write_gguf(path: Path, kind: str = "F32", changes: dict[str, int] | None = N
         "vocab_size": config.vocab_size,
         "rope.dimension_count": config.hidden_size // HEADS,
     }
-    for name, number in (numbers | (changes or {})).items():
+    for name, number in numbers.items():
         writer.add_uint32(f"llama.{name}", number)
     writer.add_float32("llama.attention.layer_norm_rms_epsilon", config.rms_norm_eps)
     writer.add_float32("llama.rope.freq_base", config.rope_parameters["rope_theta"])
@@ -81,6 +81,13 @@ def write_gguf(path: Path, kind: str = "F32", changes: dict[str, int] | None = N
     writer.add_token_merges(["h e"])
     writer.add_eos_token_id(0)
     writer.add_chat_template(TEMPLATE)
+    for name, value in (changes or {}).items():
+        key = f"llama.{name}" if name in numbers else name
+        writer.kv_data[0].pop(key, None)
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif value is not None:
+            writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for name, tensor in model.state_dict().items():
         numbers_of = tensor.numpy()
         heads = {"q": HEADS, "k": KEY_HEADS}.get(name.split("_proj")[0][-1] if "self_attn" in name else "", 0)

@@ -53,8 +53,16 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "a width of more digits than Python reads": ({"hidden_size": 0}, "is no JSON"),
     "a width of 2^20": ({"hidden_size": 1 << 20}, "numbers, more than"),
     "many words": ({"vocab_size": 1 << 24}, "asks for 268,440,144 numbers"),
-    "a negative width": ({"hidden_size": -(10**12)}, "hidden_size"),
-    "endless positions": ({"max_position_embeddings": 10**13}, "max_position_embeddings of 1e+13"),
+    "lists times lists": (
+        {"model_type": "gpt_neo", "attention_types": [[[1] * 200_000, 1000]]},
+        "reading its configuration and tokenizer takes more than 10 s or 1024 MiB",
+    ),
+    "lists times lists that fit into memory": (
+        {"model_type": "gpt_neo", "attention_types": [[["global"] * 1000, 1000]], "num_layers": 1000},
+        "attention_layers",
+    ),
+    "a list of many numbers": ({"suppress_tokens": [1] * 400_000}, "more than 262144 values"),
+    "many empty lists": ({"suppress_tokens": [[]] * 400_000}, "more than 262144 values"),
 }
 
 
@@ -89,7 +97,13 @@ def grows(pattern: dict[str, str], content: str, times: int) -> Callable[[Path],
     return lambda path: change(path, {"decoder": {"type": "Sequence", "decoders": [one] * times}})
 
 
-TOKENIZERS: dict[str, tuple[Callable[[Path], None], str]] = {
+def many_lists(path: Path) -> None:
+    """64 bytes of memory for each three of the file's."""
+    path.write_text('{"decoder": [' + "[]," * 20_000_000 + "[]]}")
+
+
+TOKENIZERS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "millions of lists": (many_lists, "reading its configuration and tokenizer takes more than 10 s or 1024 MiB"),
     "a large file": (large, "tokenizer.json has more than 67108864 bytes"),
     "what is no JSON": (lambda path: path.write_text('{"a":'), "tokenizer.json is no JSON"),
     "a decoder that doubles": (grows({"String": "a"}, "aa", 40), "makes 1.1e+12 characters of one"),

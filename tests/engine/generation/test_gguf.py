@@ -99,7 +99,7 @@ def refused(path: Path, *parts: str) -> None:
 def test_a_file_that_ends_early_is_refused(plain: Path, tmp_path: Path, share: float) -> None:
     data = plain.read_bytes()
     (tmp_path / "cut.gguf").write_bytes(data[: int(share * len(data))])
-    refused(tmp_path / "cut.gguf", "is no GGUF file that could be read", "fetch it again")
+    refused(tmp_path / "cut.gguf", "is none that could be read, since it", "fetch it again")
 
 
 def test_counts_that_the_file_has_no_room_for_are_refused(plain: Path, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_counts_that_the_file_has_no_room_for_are_refused(plain: Path, tmp_path:
     for place, said in places.items():
         for count in ((1 << 63) - 1, 1 << 40):
             path.write_bytes(data[:place] + struct.pack("<Q", count) + data[place + 8 :])
-            refused(path, "is no GGUF file", said)
+            refused(path, "is none that could be read", said)
     path.write_bytes(b"GGUF" + struct.pack("<I", 1) + data[8:])
     refused(path, "version 1")
     path.write_bytes(b"PK" + data[2:])
@@ -126,19 +126,99 @@ def test_counts_that_the_file_has_no_room_for_are_refused(plain: Path, tmp_path:
     refused(path, "list of an unknown type 9")
 
 
-@pytest.mark.parametrize(
-    "name", ["block_count", "embedding_length", "feed_forward_length", "attention.head_count", "vocab_size"]
-)
-def test_a_model_larger_than_its_tensors_is_not_built(tmp_path: Path, name: str) -> None:
-    write_gguf(tmp_path / "large.gguf", changes={name: 1 << 30})
-    refused(tmp_path / "large.gguf", f"llama.{name} that its tensors have no room for")
+MAMBA = {
+    **{"general.architecture": "mamba", "mamba.vocab_size": 258, "mamba.context_length": 64, "mamba.block_count": 1},
+    **{"mamba.embedding_length": 32, "mamba.ssm.inner_size": 64, "mamba.ssm.time_step_rank": 2},
+    **{"mamba.ssm.conv_kernel": 4, "mamba.attention.layer_norm_rms_epsilon": 1e-5, "mamba.ssm.state_size": 16},
+    **dict.fromkeys(("block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size")),
+    **dict.fromkeys(("attention.head_count", "attention.head_count_kv", "rope.dimension_count")),
+    **dict.fromkeys(("llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base")),
+}
+UNKNOWN = "that is not known, or is not of its type and in bounds"
+FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "a million layers": ({"block_count": 10**6}, f"'llama.block_count' {UNKNOWN}"),
+    "900 layers": ({"block_count": 900}, "numbers, more than the 35,104"),
+    "a width of 2^30": ({"embedding_length": 1 << 30}, f"'llama.embedding_length' {UNKNOWN}"),
+    "a width of 2^20": ({"feed_forward_length": 1 << 20}, "numbers, more than the 35,104"),
+    "eight million words": ({"vocab_size": 8_000_000}, "numbers, more than the 35,104"),
+    "words, and a list of one architecture": (
+        {"general.architecture": ["llama"], "vocab_size": 8_000_000},
+        "'general.architecture'",
+    ),
+    "an unknown architecture": ({"general.architecture": "xllama"}, "'general.architecture'"),
+    "no architecture": ({"general.architecture": None}, "'general.architecture'"),
+    "fields of another architecture": ({"mamba.ssm.state_size": 4_000_000}, f"'mamba.ssm.state_size' {UNKNOWN}"),
+    "fields of a name that is changed": (
+        {"general.name": "mistral", "mistral.block_count": 3},
+        "'mistral.block_count'",
+    ),
+    "an unknown field": ({"llama.depth_of_everything": 3}, f"'llama.depth_of_everything' {UNKNOWN}"),
+    "a number as a text": ({"block_count": "2"}, f"'llama.block_count' {UNKNOWN}"),
+    "a number as a fraction": ({"feed_forward_length": 64.0}, f"'llama.feed_forward_length' {UNKNOWN}"),
+    "a negative number": ({"feed_forward_length": -64}, f"'llama.feed_forward_length' {UNKNOWN}"),
+    "a number as a list": ({"embedding_length": [32]}, f"'llama.embedding_length' {UNKNOWN}"),
+    "no fraction": ({"llama.rope.freq_base": 10_000}, f"'llama.rope.freq_base' {UNKNOWN}"),
+    "a fraction without an end": ({"llama.rope.freq_base": float("inf")}, f"'llama.rope.freq_base' {UNKNOWN}"),
+    "a list that nobody knows": ({"general.sizes": [1, 2]}, f"'general.sizes' {UNKNOWN}"),
+    "numbers as tokens": ({"tokenizer.ggml.tokens": [1, 2]}, f"'tokenizer.ggml.tokens' {UNKNOWN}"),
+    "a number of tokens": ({"tokenizer.ggml.tokens": 8_000_000}, f"'tokenizer.ggml.tokens' {UNKNOWN}"),
+    "a long token": (
+        {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a" * 400_000], "tokenizer.ggml.merges": None},
+        "400000 bytes of a text, more than 4096",
+    ),
+    "a state of four million": (MAMBA | {"mamba.ssm.state_size": 4_000_000}, "numbers, more than the 35,104"),
+    "a kernel of four million": (MAMBA | {"mamba.ssm.conv_kernel": 4_000_000}, "numbers, more than the 35,104"),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_field_that_no_reader_can_bound_is_refused(tmp_path: Path, name: str) -> None:
+    changes, said = FIELDS[name]
+    write_gguf(tmp_path / "hostile.gguf", changes=changes)
+    refused(tmp_path / "hostile.gguf", said)
+
+
+def test_fields_that_readers_pass_over_are_taken(plain: Path, tmp_path: Path) -> None:
+    others = {"general.tags": ["a", "b"], "quantizers.name": "x", "quantize.imatrix.chunks_count": 7}
+    others |= {
+        "llama.rope.scaling.type": "yarn",
+        "llama.expert_count": 0,
+        "general.quantized_by": "x",
+        "vocab_size": None,
+    }
+    write_gguf(tmp_path / "other.gguf", changes=others)
+    assert (
+        load_model(tmp_path / "other.gguf").identity.model_weight_hash == load_model(plain).identity.model_weight_hash
+    )
+
+
+def test_tensors_that_share_their_bytes_are_refused(plain: Path, tmp_path: Path) -> None:
+    data, reader = bytearray(plain.read_bytes()), gguf.GGUFReader(plain)
+    for tensor in reader.tensors:
+        place = tensor.field.offset + sum(part.nbytes for part in tensor.field.parts) - 8
+        data[place : place + 8] = bytes(8)
+        if tensor.name == "output.weight":
+            data[place - 20 : place - 4] = struct.pack("<2Q", 32, 1100)  # all of the file once more
+    (tmp_path / "shared.gguf").write_bytes(data)
+    refused(tmp_path / "shared.gguf", "it ends before its tensors do")
+
+
+def test_each_field_that_transformers_reads_has_a_type_and_a_bound() -> None:
+    """Also those of a version that is installed later."""
+    from roundlog.generation import gguf_file
+    from transformers.integrations import GGUF_CONFIG_MAPPING
+
+    architectures = [fields for name, fields in GGUF_CONFIG_MAPPING.items() if name not in ("general", "tokenizer")]
+    names = {name for fields in architectures for name in fields}
+    assert len(names) > 20
+    assert not [name for name in names if not (gguf_file._COUNT.search(name) or gguf_file._FRACTION.search(name))]
 
 
 def test_tensors_that_do_not_fit_the_architecture_are_refused(tmp_path: Path) -> None:
     write_gguf(tmp_path / "narrow.gguf", changes={"feed_forward_length": 48})
-    refused(tmp_path / "narrow.gguf", "cannot be read")
+    refused(tmp_path / "narrow.gguf", "cannot be read", "or have it in another shape")
     write_gguf(tmp_path / "shallow.gguf", changes={"block_count": 3})
-    refused(tmp_path / "shallow.gguf", "cannot be read", "lack model.layers.2")
+    refused(tmp_path / "shallow.gguf", "asks for 44,384 numbers, more than the 35,104 that its weights hold")
 
 
 @pytest.mark.slow

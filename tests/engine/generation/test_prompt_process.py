@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from roundlog.generation import FolderError, prompt_process, prompt_tokens
+import torch
+from roundlog.generation import FolderError, folder_bounds, prompt_process, prompt_tokens, token_text
 from roundlog.generation.prompt_process import encoded_again
 
 transformers = pytest.importorskip("transformers")
@@ -112,6 +115,68 @@ def test_a_hostile_tokenizer_is_refused(name: str, monkeypatch: pytest.MonkeyPat
     with pytest.raises(FolderError, match="the tokenizer does not take this text") as refusal:
         prompt_tokens(tokenizer_of(HOSTILE_TOKENIZERS[name]), "a" * 3000)
     assert len(str(refusal.value)) < 500 and time.monotonic() - began < 60
+
+
+HOSTILE_DECODERS: dict[str, tuple[dict[str, str], int, str]] = {
+    "an expression that panics": ({"Regex": "((a+)+)+c"}, 1, "retry-limit-in-match over"),
+    "expressions that take for ever": ({"Regex": "(a|aa)+(?=b)"}, 900, "takes longer than 2 s"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_DECODERS)
+def test_a_hostile_decoder_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the decoder that is asked next answers."""
+    monkeypatch.setattr(prompt_process, "MAX_SECONDS", 2.0 if "for ever" in name else 60.0)
+    pattern, times, said = HOSTILE_DECODERS[name]
+    replaces = [{"type": "Replace", "pattern": pattern, "content": ""}] * times
+    decoder = {"type": "Sequence", "decoders": [{"type": "Fuse"}, *replaces]}
+    tokenizer = tokenizer_of({"decoder": decoder})
+    letter = tokenizer.convert_tokens_to_ids("a")
+    with pytest.raises(FolderError, match="the tokenizer makes no text of its tokens") as refusal:
+        token_text(tokenizer, [letter] * 26)
+    assert said in str(refusal.value) and "\n" not in str(refusal.value) and len(str(refusal.value)) < 500
+    assert token_text(tokenizer, [0, letter, 1]) == "<s>a</s>"
+    assert token_text(tokenizer, [0, letter, 1], skip_special=True) == "a"
+
+
+def panic() -> int:
+    from tokenizers import Regex, normalizers
+
+    return len(normalizers.Replace(Regex("((a+)+)+c"), "").normalize_str("a" * 30))
+
+
+def tells_nothing() -> int:
+    os._exit(1)
+
+
+APART: dict[str, tuple[Callable[[], int], str, str]] = {
+    "memory": (lambda: len(bytearray(2 << 30)), "BoundError", "takes more than 2 s or 1024 MiB"),
+    "memory of torch": (lambda: torch.zeros(1 << 29).numel(), "RuntimeError", "can't allocate memory"),
+    "memory of many objects": (lambda: len([[] for _ in range(1 << 28)]), "BoundError", "takes more than 2 s"),
+    "time": (lambda: sum(1 for _ in iter(int, 1)), "BoundError", "takes more than 2 s or 1024 MiB"),
+    "no answer": (tells_nothing, "BoundError", "takes more than 2 s or 1024 MiB"),
+    "a panic": (panic, "PanicException", "retry-limit-in-match over"),
+    "an error": (lambda: [1, 2].index(3), "ValueError", "3 is not in list"),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_work_apart_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_bounds, "MAX_SECONDS", 2.0)
+    work, kind, said = APART[name]
+    with pytest.raises(Exception, match=said) as refusal:
+        folder_bounds.tried(work)
+    assert type(refusal.value).__name__ == kind
+    assert folder_bounds.tried(lambda: 7) == 7
+
+
+def test_weights_are_read_in_a_bounded_time_and_memory() -> None:
+    with pytest.raises((MemoryError, RuntimeError)), prompt_process.limits(60.0, 1 << 28):
+        torch.zeros(1 << 29)
+    with pytest.raises(TimeoutError), prompt_process.limits(0.2, 1 << 28):
+        for _ in iter(int, 1):
+            pass
+    assert torch.zeros(1 << 29)[0] == 0, "not bounded any more"
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="asks Linux about a process")
