@@ -24,35 +24,9 @@ pytest.importorskip("transformers")
 gguf = pytest.importorskip("gguf")
 
 _KINDS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_NUMBERS = [
-    0,
-    1,
-    2,
-    3,
-    7,
-    32,
-    258,
-    4096,
-    65_535,
-    1 << 20,
-    8_000_000,
-    1 << 24,
-    (1 << 31) - 1,
-    1 << 40,
-    (1 << 63) - 1,
-    -1,
-]
+_NUMBERS = [-1, 0, 1, 2, 3, 7, 32, 258, 4096, 65_535, 8_000_000, 2**20, 2**24, 2**31 - 1, 2**40, 2**63 - 1]
 _FRACTIONS = [0.0, -1.0, 1e-5, 1e4, 1e30, float("nan"), float("inf")]
-_EXPRESSIONS = [
-    "(a|aa|aaa)+(?=b)",
-    "((a+)+)+c",
-    "(a|a)*b",
-    "((",
-    "(?<n>a|a\\g<n>a)+c",
-    "",
-    "a{1000}{1000}",
-    "\\p{L}+| ?",
-]
+_EXPRESSIONS = ["(a|aa|aaa)+(?=b)", "((a+)+)+c", "(a|a)*b", "((", "(?<n>a|a\\g<n>a)+c", "", "a{999}{999}", "\\p{L}+| ?"]
 _NAMES = {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "minimax_m2": "minimax-m2"}
 READ_OTHERWISE = ("head_count", "alignment", "architecture", "general.name")
 """Parts of names of fields by which the same bytes are other weights."""
@@ -101,12 +75,10 @@ def random_gguf(honest: Path, path: Path, seed: int) -> list[str]:
     from transformers.integrations import GGUF_CONFIG_MAPPING
 
     chance, reader, data = random.Random(seed), gguf.GGUFReader(honest), honest.read_bytes()
-    fields = [
-        (name, field.types, field.contents()) for name, field in reader.fields.items() if not name.startswith("GGUF.")
-    ]
+    fields = {name: one for name, one in reader.fields.items() if not name.startswith("GGUF.")}
     infos = data[reader.tensors[0].field.offset : reader.tensors[-1].field.offset]
     infos += data[reader.tensors[-1].field.offset :][: sum(part.nbytes for part in reader.tensors[-1].field.parts)]
-    written = {name: _written(types, value) for name, types, value in fields}
+    written = {name: _written(one.types, one.contents()) for name, one in fields.items()}
     changed, twice, copies, readers = [], b"", 0, installed_readers()
     architectures = sorted({*readers.read, "llama"})
     for _ in range(chance.randint(1, 3)):
@@ -122,9 +94,8 @@ def random_gguf(honest: Path, path: Path, seed: int) -> list[str]:
                 written[name] = _written([8], [gguf_name := _NAMES.get(other, other)])
                 for key in GGUF_CONFIG_MAPPING[other]:
                     kind = 6 if key.endswith(("epsilon", "freq_base")) else 4
-                    value = chance.choice(
-                        [1e-5, 1e4] if kind == 6 else [1, 2, 2, 2, 16, 32, 32, 64, 258, 4096, 1 << 24]
-                    )
+                    some = [1e-5, 1e4] if kind == 6 else [1, 2, 2, 2, 16, 32, 32, 64, 258, 4096, 1 << 24]
+                    value = chance.choice(some)
                     written[f"{gguf_name}.{key}"] = _written([kind], [value])
             case 1:
                 name = "general.name"
@@ -199,9 +170,8 @@ def random_folder(honest: Path, path: Path, seed: int) -> list[str]:
         (path / file.name).symlink_to(file)
     config, tokenizer = (json.loads((honest / name).read_text()) for name in ("config.json", "tokenizer.json"))
     if chance.random() < 0.6:
-        kind = (
-            config["model_type"] if chance.random() < 0.3 else chance.choice(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
-        )
+        kinds = [config["model_type"]] if chance.random() < 0.3 else sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+        kind = chance.choice(kinds)
         names = sorted({*CONFIG_MAPPING[kind]().to_dict(), *config} if kind in CONFIG_MAPPING else config)
         config["model_type"] = kind
         for name in chance.sample(names, min(len(names), chance.randint(1, 3))):
@@ -212,10 +182,8 @@ def random_folder(honest: Path, path: Path, seed: int) -> list[str]:
     if not changed or chance.random() < 0.3:
         pattern = {chance.choice(["Regex", "String"]): chance.choice(_EXPRESSIONS)}
         one = {"type": "Replace", "pattern": pattern, "content": chance.choice(["", "a", "aa", "a" * 900])}
-        several, name = (
-            [one] * chance.choice([1, 3, 500]),
-            chance.choice(["decoder", "normalizer", "model", "pre_tokenizer"]),
-        )
+        several = [one] * chance.choice([1, 3, 500])
+        name = chance.choice(["decoder", "normalizer", "model", "pre_tokenizer"])
         tokenizer[name] = {
             "decoder": {"type": "Sequence", "decoders": several},
             "normalizer": {"type": "Sequence", "normalizers": several},
