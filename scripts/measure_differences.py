@@ -3,8 +3,7 @@ weights that were moved by one unit in the last place.
 
     OMP_NUM_THREADS=1 .venv/bin/python scripts/measure_differences.py [--steps 3] [--only WORD]
 
-Kinds are those of scripts/bench_capture.py, and TabNet where `pytorch_tabnet` is installed. All runs begin in one
-state, get the same batches and random numbers, and go on by gradients of their own. Printed is the largest relative
+Kinds are those of scripts/bench_capture.py. All runs begin in one state, get the same batches and random numbers, and go on by gradients of their own. Printed is the largest relative
 difference of a step's loss, step by step. A model in which the last column grows amplifies rounding; whatever adds in
 another order then comes to another loss, PyTorch on another processor too.
 """
@@ -12,55 +11,25 @@ another order then comes to another loss, PyTorch on another processor too.
 from __future__ import annotations
 
 import argparse
-import importlib
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-import bench_capture
 import torch
-from bench_capture import Make
+from bench_capture import kinds
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.python_state import snapshot_of
-from roundlog.training.trial import Results, Trial
-from torch.nn import functional as F
+from roundlog.training.trial import Results, Trial, TrialProgress
 
 NUDGES = 3
 """Times that weights are moved at random; the largest difference counts."""
-
-
-def _tabnet() -> Task:
-    package = importlib.import_module("pytorch_tabnet.tab_network")
-    torch.manual_seed(0)
-    model = package.TabNet(10, 3, n_steps=3, group_attention_matrix=torch.eye(10))
-
-    def loss(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        found, sparsity = model(batch["x"])
-        value: torch.Tensor = F.cross_entropy(found, batch["y"]) - 1e-3 * sparsity
-        return value
-
-    return Task(
-        model=model,
-        loss=loss,
-        optimizer=torch.optim.Adam(model.parameters(), lr=0.02),
-        dataset={"x": torch.randn(64, 10), "y": torch.randint(0, 3, (64,))},
-        batch_size=8,
-        steps=8,
-        interval=2,
-        seed=1,
-    )
-
-
-def kinds() -> Iterator[tuple[str, Make]]:
-    yield from bench_capture.kinds()
-    yield "pytorch-tabnet TabNet", _tabnet
 
 
 def losses(task: Task, steps: int) -> tuple[list[float], list[float], list[list[float]], list[float]]:
     """Losses of a program, of PyTorch's FP32, of that after each nudge, and of PyTorch's FP64."""
     captured, steps = capture(task), min(steps, task.steps)
     with snapshot_of(task) as snapshot:
-        trial = Trial(task, captured, snapshot, captured.states, steps)
+        progress = TrialProgress(lambda share, what: None, steps, by_kernel=False)
+        trial = Trial(task, captured, snapshot, captured.states, steps, progress)
         ours = [float(results["the loss"]()) for results in trial.by_engine().kept]
 
         def by_pytorch(dtype: torch.dtype, start: Mapping[str, torch.Tensor] | None = None) -> list[float]:
