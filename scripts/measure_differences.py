@@ -3,9 +3,10 @@ weights that were moved by one unit in the last place.
 
     OMP_NUM_THREADS=1 .venv/bin/python scripts/measure_differences.py [--steps 3] [--only WORD]
 
-Kinds are those of scripts/bench_capture.py. All runs begin in one state, get the same batches and random numbers, and go on by gradients of their own. Printed is the largest relative
-difference of a step's loss, step by step. A model in which the last column grows amplifies rounding; whatever adds in
-another order then comes to another loss, PyTorch on another processor too.
+Kinds are those of scripts/bench_capture.py. All runs begin in one state, get the same batches and random numbers, and
+go on by gradients of their own. Printed is the largest relative difference of a step's loss, step by step. A model in
+which the last column grows amplifies rounding; whatever adds in another order then comes to another loss, PyTorch on
+another processor too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import warnings
 from collections.abc import Mapping
 
 import torch
-from bench_capture import kinds
+from bench_capture import Make, kinds
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.python_state import snapshot_of
 from roundlog.training.trial import Results, Trial, TrialProgress
