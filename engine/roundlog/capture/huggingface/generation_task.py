@@ -30,6 +30,8 @@ class TextGenerator(CachedModel):
     tokens: torch.Tensor
     lengths: torch.Tensor
     ended: torch.Tensor
+    trains_nothing = True
+    """No parameter is to change."""
 
     def __init__(
         self,
