@@ -29,6 +29,7 @@ ORDER = [
         "commitments",
     ),
     *("randomness", "data", "descriptors", "log", "operators", "adjudication", "rounding", "execution", "capture"),
+    "fresh_capture",
     *("examples", "training", "dispute", "segment_audits", "generation"),
 ]
 """Rooms, from the lowest to the highest: each imports lower ones only."""

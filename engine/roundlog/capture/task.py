@@ -270,6 +270,10 @@ class Task:
             raise CaptureError(f"of_batch gives {taken[0]}, which is a field of the dataset: choose another name")
         return [{**part, **whole} for part in found]
 
+    def parts_at(self, step: int, batch: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+        """The parts of the batch of a step."""
+        return self.parts(batch)
+
     def share(self, loss: torch.Tensor) -> torch.Tensor:
         """Share of one micro-batch in the loss of its batch."""
         return loss if self.micro_batches == 1 or self.accumulate == "sum" else loss / self.micro_batches

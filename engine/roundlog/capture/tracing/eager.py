@@ -47,7 +47,7 @@ class EagerTraining:
         # The first step looks for tensors that a trace has left behind; later ones go at full speed.
         looking = _OnlyReal if step == 0 else nullcontext
         with looking():
-            parts = self.task.parts(batch)
+            parts = self.task.parts_at(step, batch)
         total = 0.0
         for phase, rates in zip(self._turns, self._rates, strict=True):
             if not isinstance(phase.schedule, LRScheduler):
