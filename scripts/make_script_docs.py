@@ -174,7 +174,8 @@ def section(text: str, tree: ast.Module, own: list, scripts: dict) -> list[str]:
     nodes = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     for script in own:
         parts += [f"### {script.title}\n", f"{told(script, scripts)} Source: {script.source}.\n"]
-        parts.append(code(lines_of(text, nodes[script.name])))
+        if not script.outcome.rewrite:  # a reader of a refusal wants what works
+            parts.append(code(lines_of(text, nodes[script.name])))
     return parts
 
 
