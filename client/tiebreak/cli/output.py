@@ -171,7 +171,8 @@ class Steps:
         self._bar = None
         if errors().is_terminal:
             columns = BarColumn(bar_width=12), TimeElapsedColumn(), TextColumn("{task.description}")
-            self._bar = Progress(*columns, console=errors(), transient=stages > 0)
+            # A redirected standard output would end where the bar is: on standard error.
+            self._bar = Progress(*columns, console=errors(), transient=stages > 0, redirect_stdout=False)
             self._task = self._bar.add_task(escape(name), total=1.0)
             self._bar.start()
         else:

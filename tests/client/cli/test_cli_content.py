@@ -100,7 +100,9 @@ def test_notices_of_several_threads_are_lines_of_their_own(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_stages_show_what_is_done_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+def test_stages_show_what_is_done_and_the_time_that_is_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=80, highlight=False)
     monkeypatch.setattr(output, "errors", lambda: console)
     for pause in (10.0, 0.01):  # nothing is said of what is quick
@@ -110,8 +112,10 @@ def test_stages_show_what_is_done_and_the_time_that_is_left(monkeypatch: pytest.
             bar.tell("captures")
             bar.tell("compares", 0.2)
             bar._began -= 60.0
+            print("a result", flush=True)
             bar.tell("compares", 0.5, "kernel [b]2,000 of 4,000")
             time.sleep(0.2 if pause < 1 else 0)
+    assert capsys.readouterr().out == 2 * "a result\n"
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "2/2 compares, kernel [b]2,000 of 4,000, 1m 40s left" in said
     assert terminal or all(line.startswith("Working: 2/2 ") for line in said.splitlines())
