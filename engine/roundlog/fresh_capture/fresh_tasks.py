@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from roundlog.capture.captured import model_tensors
 from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.task import Source, Task
+from roundlog.capture.tracing.trace import refuse_autocast
 from roundlog.fresh_capture.numbered_task import NumberedTask
 from roundlog.fresh_capture.reachable_values import ReachableValues, tensor_digest
 
@@ -38,6 +39,7 @@ class FreshTasks:
             raise CaptureError(f"a task is made by a function, and this is {a_kind(make)}: {_REWRITE}")
         self._make = make
         self._random = _random_states()
+        refuse_autocast("outside of the loss", ("cpu", "cuda"))
         first = self._made()
         first.check()
         self._fingerprint = dict(_fingerprint(first))

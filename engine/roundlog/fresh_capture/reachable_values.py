@@ -130,7 +130,7 @@ class ReachableValues:
                 get, put = functools.partial(_item, names, name), functools.partial(_set_item, names, name)
             elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM") and x is not None:
                 get, put = functools.partial(getattr, x, name), functools.partial(setattr, x, name)
-                x, path = getattr(x, name, None), f"{path}.{name}"
+                x, path = _attribute(x, name), f"{path}.{name}"
             else:
                 x = None
             if isinstance(x, types.ModuleType) or (isinstance(x, type) and is_library(x.__module__)):
@@ -340,6 +340,13 @@ def _content(x: Any) -> Any:
     if isinstance(x, (io.BytesIO, io.StringIO)):
         return x.getvalue(), x.tell()
     return None
+
+
+def _attribute(x: Any, name: str) -> Any:
+    try:
+        return getattr(x, name, None)
+    except Exception:  # whatever a property raises
+        return None
 
 
 def _item(x: Any, key: Any) -> Any:

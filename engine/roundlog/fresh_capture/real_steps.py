@@ -23,6 +23,7 @@ from roundlog.capture.errors import CaptureError, place_of_call, place_of_error,
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.task import STORED
 from roundlog.capture.tracing.eager import EagerTraining, plainly
+from roundlog.capture.tracing.trace import refuse_autocast
 from roundlog.fresh_capture.fresh_tasks import plain_model
 from roundlog.fresh_capture.numbered_task import NumberedTask
 from roundlog.fresh_capture.reachable_values import ReachableValues, memory_of
@@ -137,10 +138,13 @@ def _take(
     try:
         with plainly(), tensors_for_numbers(task, step, values or reachable(task, elements=False)):
             training.step(step, batch_of(task, step), watching=watching)
+            refuse_autocast("by the loss function", ("cpu",))
     except CaptureError:
         raise
     except (Exception, SystemExit) as error:
         raise CaptureError(f"the step fails in PyTorch itself: {reason(error)}{place_of_error(error)}") from error
+    finally:
+        torch.set_autocast_enabled("cpu", False)
     if before != _random_states_of_python():
         raise CaptureError("the step draws from Python's or numpy's random numbers: draw random numbers by torch")
 

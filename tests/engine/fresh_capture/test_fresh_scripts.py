@@ -18,7 +18,7 @@ REFUSED = {
     "curriculum_by_epoch": "a step changes loss.step, from 2 to 3",
     "dqn_every_two": "a step changes loss.step, from 2 to 3",
     "dropout_of_rows": "decide by torch.where",
-    "early_stopping": "decide by torch.where in place of an if",
+    "early_stopping": "decide by torch.where",
     "epsilon_greedy": "a step changes loss.step, from 2 to 3",
     "flip_by_if": "decide by torch.where in place of an if",
     "flip_by_random": "decide by torch.where in place of an if",
