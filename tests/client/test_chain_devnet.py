@@ -209,4 +209,4 @@ def test_anvil_gets_none_of_our_variables(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(DevnetError, match="anvil did not start"):
         start_devnet(kind="anvil")
     said = (tmp_path / "env").read_text()
-    assert "PATH=" in said and "secret" not in said
+    assert "PATH=" in said and "a secret" not in said
