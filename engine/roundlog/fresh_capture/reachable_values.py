@@ -69,8 +69,8 @@ def is_library(module: object) -> bool:
 
 
 def tensor_digest(x: Tensor) -> str:
-    """Digest of a tensor's elements; empty if it has none, or no plain layout."""
-    if not x.numel() or x.layout != torch.strided:
+    """Digest of a tensor's elements; empty if it has none in this machine's memory, or no plain layout."""
+    if not x.numel() or x.layout != torch.strided or x.device.type != "cpu":
         return ""
     return _digest(x.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
 

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from roundlog.capture.draws import GENERATOR
 from roundlog.capture.errors import CaptureError, place_of_call, place_of_error, reason
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.task import STORED
@@ -52,23 +53,27 @@ def batch_of(task: NumberedTask, step: int) -> dict[str, Tensor]:
 
 def reachable(task: NumberedTask, calls: StepCalls | None = None, *, elements: bool = True) -> ReachableValues:
     """Values that the model, losses, optimizers and schedules reach, and the code that `calls` has seen. elements:
-    whether digests of tensors other than the model's are taken."""
+    whether digests of tensors other than the model's are taken. Raises CaptureError for objects that are nested too
+    deeply."""
     model = plain_model(task.model)
     own = frozenset(id(x) for x in (*model.parameters(), *model.buffers()))
     found = ReachableValues(without_digests=own, looks_at_elements=elements)
-    found.visit(model, "model")
-    for phase in task.phases():
-        found.visit(phase.loss, phase.called("loss"))
-        if is_own(phase.optimizer):
-            found.visit(phase.optimizer, phase.called("optimizer"))
-    if task.of_batch is not None:
-        found.visit(task.of_batch, "of_batch")
-    if calls is not None:
-        for code, names in calls.codes.items():
-            found.code(code, names)
-        for path, x in calls.objects.values():
-            if id(x) not in found.seen:
-                found.visit(x, path)
+    try:
+        found.visit(model, "model")
+        for phase in task.phases():
+            found.visit(phase.loss, phase.called("loss"))
+            if is_own(phase.optimizer):
+                found.visit(phase.optimizer, phase.called("optimizer"))
+        if task.of_batch is not None:
+            found.visit(task.of_batch, "of_batch")
+        if calls is not None:
+            for code, names in calls.codes.items():
+                found.code(code, names)
+            for path, x in calls.objects.values():
+                if id(x) not in found.seen:
+                    found.visit(x, path)
+    except RecursionError as error:
+        raise CaptureError("the task reaches objects that are nested too deeply: hold fewer in the loss") from error
     return found
 
 
@@ -134,7 +139,9 @@ def _take(
     watching: Callable[[], Any],
     values: ReachableValues | None,
 ) -> None:
-    before = _random_states_of_python()
+    before, drawn = _random_states_of_python(), torch.get_rng_state()
+    torch.manual_seed(step)
+    GENERATOR.manual_seed(step)
     try:
         with plainly(), tensors_for_numbers(task, step, values or reachable(task, elements=False)):
             training.step(step, batch_of(task, step), watching=watching)
@@ -145,6 +152,7 @@ def _take(
         raise CaptureError(f"the step fails in PyTorch itself: {reason(error)}{place_of_error(error)}") from error
     finally:
         torch.set_autocast_enabled("cpu", False)
+        torch.set_rng_state(drawn)
     if before != _random_states_of_python():
         raise CaptureError("the step draws from Python's or numpy's random numbers: draw random numbers by torch")
 

@@ -20,14 +20,15 @@ REFUSED = {
     "dropout_of_rows": "decide by torch.where",
     "early_stopping": "decide by torch.where",
     "epsilon_greedy": "a step changes loss.step, from 2 to 3",
-    "flip_by_if": "decide by torch.where in place of an if",
-    "flip_by_random": "decide by torch.where in place of an if",
+    "flip_by_if": "decide by torch.where",
+    "flip_by_random": "decide by torch.where",
+    "hessians": "nested too deeply",
     "kl_annealing": "a step changes model.step, from 2 to 3",
     "mean_teacher": "a step changes loss.step, from 2 to 3",
     "running_loss": "a step changes loss.count, from 2 to 3",
     "statistics_none": "a step reads model.mean, where there is no tensor before the first step",
     "stochastic_depth_by_if": "decide by torch.where",
-    "teacher_forcing_by_random": "decide by torch.where in place of an if",
+    "teacher_forcing_by_random": "decide by torch.where",
 }
 """Scripts that are captured today, and the sentence of the refusal."""
 
