@@ -212,7 +212,7 @@ def sign_text(account: LocalAccount, text: str) -> bytes:
 def signer_of(text: str, signature: bytes) -> bytes | None:
     """The 20-byte address that has made a signature over a text; None if the bytes are no signature in its one form,
     r, s and v: 65 bytes, an s of at most half the group's order (EIP-2), a v of 27 or 28."""
-    # Of every signature there would be others of the same account: with -s and another v, and with a v of a chain.
+    # The account's key would give others for each: with n - s and the other v, and with the v of a chain.
     if len(signature) != 65 or signature[64] not in (27, 28) or int.from_bytes(signature[32:64]) > SECPK1_N // 2:
         return None
     try:

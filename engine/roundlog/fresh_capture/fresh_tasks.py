@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from roundlog.capture.captured import model_tensors
 from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.task import Source, Task
+from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.trace import refuse_autocast
 from roundlog.fresh_capture.numbered_task import NumberedTask
 from roundlog.fresh_capture.reachable_values import ReachableValues, tensor_digest
@@ -94,12 +95,6 @@ class FreshTasks:
             if id(x) in own:
                 raise CaptureError(f"{path} is the model of a task that was made before: {_REWRITE}")
         return replace(given, **made)
-
-
-def plain_model(model: nn.Module) -> nn.Module:
-    """The model itself, if it is wrapped by `torch.compile`."""
-    inner = getattr(model, "_orig_mod", model)
-    return inner if isinstance(inner, nn.Module) else model
 
 
 def _fingerprint(task: Task) -> Iterator[tuple[str, Any]]:

@@ -23,9 +23,8 @@ from roundlog.capture.draws import GENERATOR
 from roundlog.capture.errors import CaptureError, place_of_call, place_of_error, reason
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.task import STORED
-from roundlog.capture.tracing.eager import EagerTraining, plainly
+from roundlog.capture.tracing.eager import EagerTraining, plain_model, plainly
 from roundlog.capture.tracing.trace import refuse_autocast
-from roundlog.fresh_capture.fresh_tasks import plain_model
 from roundlog.fresh_capture.numbered_task import NumberedTask
 from roundlog.fresh_capture.reachable_values import ReachableValues, memory_of
 from roundlog.fresh_capture.step_calls import StepCalls

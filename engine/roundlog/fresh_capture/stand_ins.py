@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from roundlog.capture.captured import model_tensors
 from roundlog.capture.errors import CaptureError, place_of_call
+from roundlog.capture.tracing.eager import plain_model
 from roundlog.capture.tracing.substitution import tied
-from roundlog.fresh_capture.fresh_tasks import plain_model
 from roundlog.fresh_capture.numbered_task import NumberedTask
 from roundlog.fresh_capture.reachable_values import ReachableValues, TensorPlace, memory_of
 

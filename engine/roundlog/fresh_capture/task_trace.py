@@ -38,7 +38,14 @@ from roundlog.capture.optimizers import is_own
 from roundlog.capture.portable import OutVariants
 from roundlog.capture.task import OptimizerPhase
 from roundlog.capture.tracing.decisions import Decisions, PassedChecks
-from roundlog.capture.tracing.eager import noting_threads, plainly, quietly, without_collection, without_onednn
+from roundlog.capture.tracing.eager import (
+    noting_threads,
+    plain_model,
+    plainly,
+    quietly,
+    without_collection,
+    without_onednn,
+)
 from roundlog.capture.tracing.rewritten import rewritten
 from roundlog.capture.tracing.trace import (
     THREAD,
@@ -49,7 +56,6 @@ from roundlog.capture.tracing.trace import (
 )
 from roundlog.capture.tracing.traced_optimizers import TracedOptimizers
 from roundlog.capture.tracing.traced_step import JobSteps, TracedPath, TracedStep, merged
-from roundlog.fresh_capture.fresh_tasks import plain_model
 from roundlog.fresh_capture.reachable_values import ReachableValues
 from roundlog.fresh_capture.stand_ins import HeldState, StandIns, left_in, put_back_after, rename_keys, stand_in_for
 from roundlog.fresh_capture.warmed_task import WarmedTask

@@ -15,8 +15,8 @@ from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.portable import portable
 from roundlog.capture.task import Source
-from roundlog.capture.tracing.eager import plainly
-from roundlog.fresh_capture.fresh_tasks import FreshTasks, plain_model
+from roundlog.capture.tracing.eager import plain_model, plainly
+from roundlog.fresh_capture.fresh_tasks import FreshTasks
 from roundlog.fresh_capture.numbered_task import NumberedTask
 from roundlog.fresh_capture.real_steps import WatchedSteps, batch_of, reachable
 

@@ -288,7 +288,7 @@ def serve() -> None:
     worker, given, answers = _Worker(), sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     while (asked := read_frame(given)) is not None:
-        # Of processor time there is a little more, should nobody be there any more who ends it.
+        # The limit of processor time is a little higher: it ends a child whose parent is gone.
         bound(asked["seconds"] + 5)
         try:
             write_frame(answers, {"value": getattr(worker, asked["work"].replace(" ", "_"))(asked)})
