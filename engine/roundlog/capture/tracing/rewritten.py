@@ -28,6 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from roundlog.arithmetic import formats
 from roundlog.capture.errors import CaptureError, is_of_torch, place_of_call
 from roundlog.capture.python_state import REPLACED, Counter, UnseenText, followed, load_compiler, with_logged
 from roundlog.capture.tracing.decisions import decided, noted, passing
@@ -46,6 +47,7 @@ def rewritten(*, is_short: bool = False) -> Iterator[None]:
             (_BatchNorm, "forward", _batch_norm),
             (torch, "ctc_loss", _ctc_loss),
             (torch._VF, "stft", _stft),
+            (torch._VF, "lstm", _lstm),
             (torch, "tensor", _tensor),
             (torch, "from_numpy", _from_numpy),
             *((module, "to_dlpack", _to_dlpack) for module in (torch, torch.utils.dlpack)),
@@ -277,6 +279,19 @@ def _ctc_loss(
         return of_torch(reduction=reduction)  # type: ignore[no-any-return]
     losses: torch.Tensor = of_torch(reduction=_NONE)
     return (losses / torch.tensor(target_lengths, dtype=losses.dtype).clamp(min=1.0)).mean()
+
+
+_lstm_of_torch = torch._VF.lstm
+
+
+def _lstm(x: torch.Tensor, *others: Any) -> Any:
+    if formats.is_short(x.dtype) or torch.is_autocast_enabled("cpu"):  # one kernel, whose roundings no trace can see
+        raise CaptureError(
+            f"an LSTM computes in bfloat16{place_of_call()}, where PyTorch has one kernel for all of it: call "
+            "nn.LSTMCell step by step, or keep its weights in float32 and call it with .float() before, under "
+            'torch.autocast("cpu", enabled=False) and torch.backends.mkldnn.flags(enabled=False)'
+        )
+    return _lstm_of_torch(x, *others)
 
 
 _stft_of_torch = torch._VF.stft  # type: ignore[attr-defined]
